@@ -1,0 +1,161 @@
+"""Who is there: processes on nodes, nodes in clusters, clusters at sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from gridcoll.errors import UsageError
+
+
+class Process(NamedTuple):
+    """One rank and the host it runs on."""
+
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A logical homogeneous group of processes, as clustering found it or a file declared it.
+
+    ``processes`` are in rank order. ``site`` and ``region`` place the cluster in the tree above it;
+    they are names only, and empty where nobody said.
+    """
+
+    name: str
+    processes: tuple[Process, ...]
+    site: str = ""
+    region: str = ""
+
+    def __post_init__(self) -> None:
+        ranks = [process.rank for process in self.processes]
+        if not ranks:
+            raise UsageError(f"cluster {self.name!r}: needs at least one process")
+        if ranks != sorted(set(ranks)):
+            raise UsageError(f"cluster {self.name!r}: ranks must be ascending, got {ranks}")
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of this cluster, ascending."""
+        return tuple(process.rank for process in self.processes)
+
+    @property
+    def coordinator(self) -> int:
+        """The rank that relays for this cluster: its lowest."""
+        return self.processes[0].rank
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[Process, ...], ...]:
+        """The processes by host, hosts in the order of their lowest rank."""
+        by_host: dict[str, list[Process]] = {}
+        for process in self.processes:
+            by_host.setdefault(process.host, []).append(process)
+        return tuple(tuple(processes) for processes in by_host.values())
+
+    def __len__(self) -> int:
+        return len(self.processes)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All clusters of a job. Clusters are ordered by their coordinator's rank.
+
+    The tree is site, cluster, node, process; `sites` and `Cluster.nodes` give the outer levels.
+    """
+
+    clusters: tuple[Cluster, ...]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        ranks = sorted(rank for cluster in self.clusters for rank in cluster.ranks)
+        if ranks != list(range(len(ranks))) or not ranks:
+            raise UsageError(
+                f"grid {self.name!r}: every rank 0..n-1 must be in exactly one cluster, got {ranks}"
+            )
+        coordinators = [cluster.coordinator for cluster in self.clusters]
+        if coordinators != sorted(coordinators):
+            raise UsageError(
+                f"grid {self.name!r}: clusters must be ordered by their lowest rank, "
+                f"got lowest ranks {coordinators}"
+            )
+
+    @classmethod
+    def from_labels(cls, labels: Sequence[int | str], hosts: Sequence[str] = ()) -> Grid:
+        """The grid in which ranks with equal ``labels`` share a cluster.
+
+        ``labels[rank]`` may be a number or a name; ``hosts[rank]`` defaults to one node per rank.
+        """
+        hosts = hosts or [f"host{rank}" for rank in range(len(labels))]
+        if len(hosts) != len(labels):
+            raise UsageError(f"{len(labels)} labels but {len(hosts)} hosts")
+        groups: dict[int | str, list[Process]] = {}
+        for rank, label in enumerate(labels):
+            groups.setdefault(label, []).append(Process(rank, hosts[rank]))
+        return cls(tuple(Cluster(str(label), tuple(group)) for label, group in groups.items()))
+
+    @property
+    def n_ranks(self) -> int:
+        return sum(len(cluster) for cluster in self.clusters)
+
+    @cached_property
+    def cluster_of(self) -> tuple[int, ...]:
+        """``cluster_of[rank]`` is the index in `clusters` of the rank's cluster."""
+        owner = [0] * self.n_ranks
+        for index, cluster in enumerate(self.clusters):
+            for rank in cluster.ranks:
+                owner[rank] = index
+        return tuple(owner)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """``hosts[rank]`` is the host of that rank."""
+        by_rank = {p.rank: p.host for cluster in self.clusters for p in cluster.processes}
+        return tuple(by_rank[rank] for rank in range(self.n_ranks))
+
+    @cached_property
+    def sites(self) -> dict[str, tuple[int, ...]]:
+        """Cluster indices by site; a cluster that names no site is a site of its own."""
+        sites: dict[str, list[int]] = {}
+        for index, cluster in enumerate(self.clusters):
+            sites.setdefault(cluster.site or cluster.name, []).append(index)
+        return {site: tuple(indices) for site, indices in sites.items()}
+
+    def lane_of(self, rank: int) -> int:
+        """The index of ``rank`` inside its cluster; ranks of equal index form a lane."""
+        return self.clusters[self.cluster_of[rank]].ranks.index(rank)
+
+    def lanes(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of equal local index across clusters, lane by lane."""
+        longest = max(len(cluster) for cluster in self.clusters)
+        return tuple(
+            tuple(cluster.ranks[lane] for cluster in self.clusters if lane < len(cluster))
+            for lane in range(longest)
+        )
+
+    def restrict(self, ranks: Iterable[int]) -> tuple[Grid, tuple[int, ...]]:
+        """The grid of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
+
+        Returns the grid and, for each of its clusters, the index of the cluster here it came from.
+        """
+        ordered = list(ranks)
+        if len(set(ordered)) != len(ordered) or not all(0 <= r < self.n_ranks for r in ordered):
+            raise UsageError(
+                f"restriction to ranks {ordered}: they must differ and lie in 0..{self.n_ranks - 1}"
+            )
+        groups: dict[int, list[Process]] = {}
+        for new, old in enumerate(ordered):
+            groups.setdefault(self.cluster_of[old], []).append(Process(new, self.hosts[old]))
+        origin = tuple(groups)  # first seen first: by lowest new rank
+        clusters = tuple(
+            Cluster(
+                self.clusters[old].name,
+                tuple(groups[old]),
+                self.clusters[old].site,
+                self.clusters[old].region,
+            )
+            for old in origin
+        )
+        return Grid(clusters, self.name), origin

@@ -1,0 +1,323 @@
+"""Declared grids: the TOML files of ``hostfiles/``.
+
+One file describes a grid for everybody: the testbed builds it, the model prices it, `GridComm`
+takes it in place of measuring, placement chooses among its clusters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.errors import FileError, UsageError
+from gridcoll.topology.grid import Cluster, Grid, Process
+from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s, parse_size_bytes
+
+Matrix = npt.NDArray[np.float64]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
+
+FORMAT_VERSION = 1
+
+
+class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One ``[[clusters]]`` table.
+
+    Either ``hosts`` (a count, or host names) or ``ranks`` (a count, or rank numbers) says who is in
+    it. Hosts are matched by name; ranks by number, for jobs whose hosts have no telling names.
+    """
+
+    name: Name
+    site: str = ""
+    region: str = ""
+    hosts: Count | list[Name] | None = None
+    ranks: Count | list[int] | None = None
+    slots: Count = 1  # processes per host
+    latency: str = "50 us"  # one way, inside the cluster
+    nic: str = "1 Gbit/s"  # each host's own network rate
+    uplink: str | None = None  # shared by all hosts of the cluster, each way
+
+
+class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One ``[[links]]`` table: what lies between two clusters, sites or regions."""
+
+    between: tuple[str, str]
+    latency: str  # one way
+    rate: str | None = None  # shared by all flows of one direction; absent: not a bottleneck
+
+
+class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The ``[transport]`` table: how TCP behaves there."""
+
+    congestion_control: str = "cubic"
+    window: str | None = None  # cap of one flow's TCP window, in bytes
+    burst: str = "16 KiB"  # what a NIC passes at line rate before its limit holds
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    version: int
+    name: Name
+    description: str = ""
+    clusters: Annotated[list[ClusterSpec], msgspec.Meta(min_length=1)]
+    links: list[LinkSpec] = []
+    default_link: LinkSpec | None = None
+    transport: TransportSpec = msgspec.field(default_factory=TransportSpec)
+    rank_order: Literal["cluster", "interleaved"] | list[str] = "cluster"
+
+
+class GridSpec:
+    """A validated grid file. Arrays are indexed by cluster, in the file's order.
+
+    Attributes
+    ----------
+    name, description : str
+    clusters : tuple of ClusterSpec
+    transport : TransportSpec
+    hosts : tuple of tuple of str
+        Host names, per cluster. Empty tuples where the file gives ranks instead.
+    latency_s : (C, C) array
+        One-way latency; the diagonal is inside the cluster.
+    rate_bytes_per_s : (C, C) array
+        What all flows of one direction share; ``inf`` where the file gives none. The diagonal is
+        ``inf``: inside a cluster only the NICs limit.
+    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
+        Each host's own rate, and what a cluster's hosts share (``inf`` where not given).
+    window_bytes : int or None
+        Cap of one flow's TCP window.
+    burst_bytes : int
+    """
+
+    def __init__(self, document: _Document, place: str) -> None:
+        self._document = document
+        self._place = place
+        self.name = document.name
+        self.description = document.description
+        self.clusters = tuple(document.clusters)
+        self.transport = document.transport
+        if document.version != FORMAT_VERSION:
+            raise self._error("version", f"must be {FORMAT_VERSION}, got {document.version}")
+        names = [cluster.name for cluster in self.clusters]
+        for name in names:
+            if names.count(name) > 1:
+                raise self._error("clusters", f"the name {name!r} is used twice")
+        self.by_rank = self.clusters[0].ranks is not None
+        for cluster in self.clusters:
+            self._check_members(cluster)
+        self.hosts = tuple(_expand_hosts(cluster) for cluster in self.clusters)
+        flat = [host for hosts in self.hosts for host in hosts]
+        for host in flat:
+            if flat.count(host) > 1:
+                raise self._error("clusters", f"host {host!r} is listed twice")
+        if not self.by_rank:
+            self.host_order()  # a wrong rank_order must fail here, not when the job starts
+        n = len(self.clusters)
+        self.latency_s: Matrix = np.zeros((n, n))
+        self.rate_bytes_per_s: Matrix = np.full((n, n), np.inf)
+        self.nic_bytes_per_s = np.array(
+            [self._rate(f"cluster {c.name!r} nic", c.nic) for c in self.clusters]
+        )
+        self.uplink_bytes_per_s = np.array(
+            [
+                self._rate(f"cluster {c.name!r} uplink", c.uplink) if c.uplink else np.inf
+                for c in self.clusters
+            ]
+        )
+        for i, cluster in enumerate(self.clusters):
+            self.latency_s[i, i] = self._duration(f"cluster {cluster.name!r}", cluster.latency)
+        self._fill_links()
+        self.window_bytes = self._size("transport.window", self.transport.window)
+        self.burst_bytes = self._size("transport.burst", self.transport.burst) or 0
+
+    def _error(self, field: str, rule: str) -> FileError:
+        return FileError(f"grid file {self._place}: {field}: {rule}")
+
+    def _duration(self, field: str, text: str) -> float:
+        try:
+            return parse_duration_s(text)
+        except UsageError as error:
+            raise self._error(field, str(error)) from None
+
+    def _rate(self, field: str, text: str) -> float:
+        try:
+            rate = parse_rate_bytes_per_s(text)
+        except UsageError as error:
+            raise self._error(field, str(error)) from None
+        if rate <= 0:
+            raise self._error(field, f"must be positive, got {text!r}")
+        return rate
+
+    def _size(self, field: str, text: str | None) -> int | None:
+        if text is None:
+            return None
+        try:
+            return parse_size_bytes(text)
+        except UsageError as error:
+            raise self._error(field, str(error)) from None
+
+    def _check_members(self, cluster: ClusterSpec) -> None:
+        field = f"cluster {cluster.name!r}"
+        if (cluster.hosts is None) == (cluster.ranks is None):
+            raise self._error(field, "give either hosts or ranks")
+        if (cluster.ranks is not None) != self.by_rank:
+            raise self._error(field, "all clusters must be given by hosts, or all by ranks")
+        members = cluster.hosts if cluster.hosts is not None else cluster.ranks
+        if isinstance(members, list) and not members:
+            raise self._error(field, "needs at least one member")
+
+    def _members(self, name: str) -> list[int]:
+        """Indices of the clusters that ``name`` stands for: a cluster, else a site, else a region."""
+        for attribute in ("name", "site", "region"):
+            found = [i for i, c in enumerate(self.clusters) if getattr(c, attribute) == name]
+            if found:
+                return found
+        raise self._error("links", f"no cluster, site or region is called {name!r}")
+
+    def _fill_links(self) -> None:
+        """Fill the matrices; a link between clusters overrides one between sites or regions."""
+        n = len(self.clusters)
+        given = np.zeros((n, n), dtype=bool)
+        cluster_names = {cluster.name for cluster in self.clusters}
+        sites = {cluster.site for cluster in self.clusters}
+
+        def specificity(link: LinkSpec) -> int:
+            return sum((name in cluster_names) * 2 or (name in sites) for name in link.between)
+
+        for link in sorted(self._document.links, key=specificity):
+            for i in self._members(link.between[0]):
+                for j in self._members(link.between[1]):
+                    if i != j:
+                        self._set_link(i, j, link)
+                        given[i, j] = given[j, i] = True
+        for i in range(n):
+            for j in range(i):
+                if given[i, j]:
+                    continue
+                if self._document.default_link is None:
+                    pair = f"{self.clusters[j].name!r} and {self.clusters[i].name!r}"
+                    raise self._error("links", f"nothing is said about {pair}")
+                self._set_link(i, j, self._document.default_link)
+
+    def _set_link(self, i: int, j: int, link: LinkSpec) -> None:
+        field = f"link {link.between[0]!r}-{link.between[1]!r}"
+        rate = self._rate(field, link.rate) if link.rate else np.inf
+        self.latency_s[i, j] = self.latency_s[j, i] = self._duration(field, link.latency)
+        self.rate_bytes_per_s[i, j] = self.rate_bytes_per_s[j, i] = rate
+
+    @cached_property
+    def cluster_of_host(self) -> dict[str, int]:
+        return {host: i for i, hosts in enumerate(self.hosts) for host in hosts}
+
+    def host_order(self) -> tuple[str, ...]:
+        """Hosts in the order ranks are given to them (each takes its cluster's slots in a row)."""
+        order = self._document.rank_order
+        in_order = [host for hosts in self.hosts for host in hosts]
+        if order == "cluster":
+            return tuple(in_order)
+        if order == "interleaved":
+            longest = max(len(hosts) for hosts in self.hosts)
+            return tuple(hosts[k] for k in range(longest) for hosts in self.hosts if k < len(hosts))
+        if sorted(order) != sorted(in_order):
+            raise self._error("rank_order", f"must name each host once, got {order}")
+        return tuple(order)
+
+    def rank_hosts(self) -> tuple[str, ...]:
+        """The host of each rank when every slot of every host is taken."""
+        return tuple(
+            host
+            for host in self.host_order()
+            for _ in range(self.clusters[self.cluster_of_host[host]].slots)
+        )
+
+    def assign(self, hosts: Sequence[str]) -> tuple[Grid, tuple[int, ...]]:
+        """The grid of a job whose rank ``i`` runs on ``hosts[i]``.
+
+        Returns the grid and, for each of its clusters, the index of that cluster in this file.
+        Raises `FileError` when the file does not fit the job.
+        """
+        labels = self._labels_by_rank(len(hosts)) if self.by_rank else self._labels_by_host(hosts)
+        groups: dict[int, list[Process]] = {}
+        for rank, label in enumerate(labels):
+            groups.setdefault(label, []).append(Process(rank, hosts[rank]))
+        clusters = tuple(
+            Cluster(spec.name, tuple(members), spec.site, spec.region)
+            for spec, members in ((self.clusters[i], group) for i, group in groups.items())
+        )
+        return Grid(clusters, self.name), tuple(groups)
+
+    def _labels_by_host(self, hosts: Sequence[str]) -> list[int]:
+        short = {name.split(".")[0]: index for name, index in self.cluster_of_host.items()}
+        labels = []
+        for rank, host in enumerate(hosts):
+            index = self.cluster_of_host.get(host, short.get(host.split(".")[0]))
+            if index is None:
+                raise self._error(
+                    "hosts", f"rank {rank} runs on {host!r}, which is in none of its clusters"
+                )
+            labels.append(index)
+        return labels
+
+    def _labels_by_rank(self, n_ranks: int) -> list[int]:
+        labels: dict[int, int] = {}
+        next_rank = 0
+        for index, cluster in enumerate(self.clusters):
+            ranks = cluster.ranks
+            if isinstance(ranks, int):
+                ranks = list(range(next_rank, next_rank + ranks))
+                next_rank += len(ranks)
+            for rank in ranks or ():
+                if rank in labels:
+                    raise self._error("ranks", f"rank {rank} is in two clusters")
+                labels[rank] = index
+        if sorted(labels) != list(range(n_ranks)):
+            raise self._error(
+                "ranks", f"it describes ranks {_spans(sorted(labels))}, the job has {n_ranks} ranks"
+            )
+        return [labels[rank] for rank in range(n_ranks)]
+
+
+def _expand_hosts(cluster: ClusterSpec) -> tuple[str, ...]:
+    if cluster.hosts is None:
+        return ()
+    if isinstance(cluster.hosts, int):
+        return tuple(f"{cluster.name}-{k}" for k in range(cluster.hosts))
+    return tuple(cluster.hosts)
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    if ranks and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}..{ranks[-1]}"
+    return str(list(ranks))
+
+
+def parse_gridfile(text: str, place: str = "<text>") -> GridSpec:
+    """The grid that ``text`` (TOML) declares; ``place`` names it in errors. Raises `FileError`."""
+    try:
+        document = msgspec.toml.decode(text, type=_Document)
+    except msgspec.ValidationError as error:
+        raise FileError(f"grid file {place}: {_plain(error)}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise FileError(f"grid file {place}: not TOML: {error}") from None
+    return GridSpec(document, place)
+
+
+def _plain(error: msgspec.ValidationError) -> str:
+    """msgspec writes ``Expected … - at `$.clusters[0].hosts```; put the field first."""
+    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
+    return f"{match[2]}: {match[1]}" if match else str(error)
+
+
+def read_gridfile(path: str | Path) -> GridSpec:
+    """The grid that the file at ``path`` declares. Raises `FileError`."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"grid file {path}: {error}") from None
+    return parse_gridfile(text, str(path))
