@@ -172,7 +172,7 @@ class GridSpec:
             raise self._error(field, "needs at least one member")
 
     def _members(self, name: str) -> list[int]:
-        """Indices of the clusters that ``name`` stands for: a cluster, else a site, else a region."""
+        """The clusters that ``name`` stands for: a cluster's name, else a site's, else a region's."""
         for attribute in ("name", "site", "region"):
             found = [i for i, c in enumerate(self.clusters) if getattr(c, attribute) == name]
             if found:
@@ -308,7 +308,7 @@ def parse_gridfile(text: str, place: str = "<text>") -> GridSpec:
 
 
 def _plain(error: msgspec.ValidationError) -> str:
-    """msgspec writes ``Expected … - at `$.clusters[0].hosts```; put the field first."""
+    """Put the field first where msgspec writes ``Expected … - at `$.clusters[0].hosts```."""
     match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
     return f"{match[2]}: {match[1]}" if match else str(error)
 

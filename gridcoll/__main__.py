@@ -1,0 +1,5 @@
+"""``python -m gridcoll``: the same commands as ``gridcoll``."""
+
+from gridcoll.cli import main
+
+main()
