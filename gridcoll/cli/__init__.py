@@ -10,18 +10,7 @@ import click
 
 from gridcoll.errors import GridcollError
 
-COMMANDS = (
-    "discover",
-    "show",
-    "explain",
-    "list",
-    "run",
-    "bench",
-    "testbed",
-    "hostfile",
-    "study",
-    "select",
-)
+COMMANDS: tuple[str, ...] = ()
 
 
 class _Commands(click.Group):

@@ -172,7 +172,7 @@ class GridSpec:
             raise self._error(field, "needs at least one member")
 
     def _members(self, name: str) -> list[int]:
-        """The clusters that ``name`` stands for: a cluster's name, else a site's, else a region's."""
+        """The clusters called ``name``, else those of the site, else those of the region."""
         for attribute in ("name", "site", "region"):
             found = [i for i, c in enumerate(self.clusters) if getattr(c, attribute) == name]
             if found:
