@@ -10,7 +10,7 @@ import click
 
 from gridcoll.errors import GridcollError
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("study",)
 
 
 class _Commands(click.Group):

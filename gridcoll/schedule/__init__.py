@@ -1,0 +1,25 @@
+"""In which order clusters talk: the papers' heuristics, the exact optimum, and better ones."""
+
+from gridcoll.schedule.anytime import best
+from gridcoll.schedule.instance import Accounting, Instance
+from gridcoll.schedule.registry import HEURISTICS, Heuristic, find_heuristic
+from gridcoll.schedule.schedule import Schedule, Transfer, children, depths, parents
+from gridcoll.schedule.timeline import Timeline, make_schedule, time_transfers, timeline
+
+__all__ = [
+    "HEURISTICS",
+    "Accounting",
+    "Heuristic",
+    "Instance",
+    "Schedule",
+    "Timeline",
+    "Transfer",
+    "best",
+    "children",
+    "depths",
+    "find_heuristic",
+    "make_schedule",
+    "parents",
+    "time_transfers",
+    "timeline",
+]

@@ -1,0 +1,30 @@
+"""The papers' simulations and figures, one module each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study: ``gridcoll study NAME``.
+
+    ``module`` has a click command called ``command``; it is imported only when the study is run.
+    """
+
+    name: str
+    good_for: str
+    source: str
+    module: str
+
+
+_ENTRIES = (
+    Study(
+        "heuristics",
+        "mean makespan and hit rate of the broadcast heuristics on random grids",
+        "paper 000, Figures 1-4; paper 002, Figure 4",
+        "gridcoll.study.heuristics_command",
+    ),
+)
+
+STUDIES: dict[str, Study] = {entry.name: entry for entry in _ENTRIES}

@@ -1,0 +1,22 @@
+"""BottomUp: the slowest cluster first, by its quickest way (paper 000, §5.3)."""
+
+from __future__ import annotations
+
+from gridcoll.schedule.greedy import Choice, Progress, run_greedy
+from gridcoll.schedule.instance import Instance
+from gridcoll.schedule.schedule import Schedule
+
+
+def bottom_up(instance: Instance) -> Schedule:
+    """Max over waiting j of min over reached i of g_ij + L_ij + T_j."""
+    return run_greedy(instance, _choose)
+
+
+def _choose(progress: Progress) -> Choice:
+    cost, own = progress.instance.cost_rows, progress.instance.internals
+    keys = []
+    for j in progress.waiting:
+        nearest, sender = min((cost[i][j], i) for i in progress.reached)
+        keys.append((-(nearest + own[j]), sender, j))
+    _, sender, receiver = min(keys)
+    return sender, receiver

@@ -1,0 +1,16 @@
+"""Flat tree: the root sends to everybody, in index order (paper 000, §4.1; ECO and MagPIe)."""
+
+from __future__ import annotations
+
+from gridcoll.schedule.greedy import Choice, Progress, run_greedy
+from gridcoll.schedule.instance import Instance
+from gridcoll.schedule.schedule import Schedule
+
+
+def flat(instance: Instance) -> Schedule:
+    """The root sends to all other clusters, lowest index first."""
+    return run_greedy(instance, _choose)
+
+
+def _choose(progress: Progress) -> Choice:
+    return progress.instance.root, progress.waiting[0]

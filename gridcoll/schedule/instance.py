@@ -1,0 +1,137 @@
+"""What a broadcast between clusters is made of, and how its time is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """How a schedule's time is counted.
+
+    The default: a sender is busy for the gap; the message arrives at start + gap + latency, and the
+    receiver may relay from then on; a cluster broadcasts internally when its own last send's gap is
+    over (at its arrival if it sends nothing; the root likewise). The makespan is the latest end.
+
+    The alternatives are for readers who want to see what the choice changes.
+
+    Attributes
+    ----------
+    busy : "gap" or "gap+latency"
+        How long one send keeps its sender from the next (one-port LogP, or Bhat's whole transfer).
+    internal : "after-last-send" or "from-arrival"
+        When the internal broadcast starts. "from-arrival" lets it overlap the cluster's sends.
+    """
+
+    busy: Literal["gap", "gap+latency"] = "gap"
+    internal: Literal["after-last-send", "from-arrival"] = "after-last-send"
+
+    def __post_init__(self) -> None:
+        if self.busy not in ("gap", "gap+latency"):
+            raise UsageError(f"accounting: busy must be gap or gap+latency, got {self.busy!r}")
+        if self.internal not in ("after-last-send", "from-arrival"):
+            raise UsageError(
+                "accounting: internal must be after-last-send or from-arrival, "
+                f"got {self.internal!r}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One broadcast to schedule between ``n`` clusters. Validated copies; do not write to them.
+
+    Attributes
+    ----------
+    latency_s, gap_s : (n, n) arrays
+        From sender (row) to receiver (column); the diagonals are ignored.
+    internal_s : (n,) array
+        How long each cluster's internal broadcast takes.
+    root : int
+        The cluster that has the message.
+    accounting : Accounting
+
+    Raises
+    ------
+    UsageError
+        Naming the field that has the wrong shape, or a negative or infinite entry.
+    """
+
+    latency_s: Floats
+    gap_s: Floats
+    internal_s: Floats
+    root: int = 0
+    accounting: Accounting = field(default_factory=Accounting)
+
+    def __post_init__(self) -> None:
+        internal = np.array(self.internal_s, dtype=np.float64)
+        if internal.ndim != 1 or not len(internal):
+            raise UsageError(
+                f"internal_s: must hold one time per cluster, got shape {internal.shape}"
+            )
+        n = len(internal)
+        _check_times("internal_s", internal)
+        object.__setattr__(self, "internal_s", internal)
+        for name in ("latency_s", "gap_s"):
+            matrix = np.array(getattr(self, name), dtype=np.float64)
+            if matrix.shape != (n, n):
+                raise UsageError(
+                    f"{name}: must be {n} x {n} for {n} clusters, got shape {matrix.shape}"
+                )
+            np.fill_diagonal(matrix, 0.0)
+            _check_times(name, matrix)
+            object.__setattr__(self, name, matrix)
+        if not 0 <= self.root < n:
+            raise UsageError(f"root: must be one of clusters 0..{n - 1}, got {self.root}")
+        object.__setattr__(self, "root", int(self.root))
+
+    @property
+    def n_clusters(self) -> int:
+        return len(self.internal_s)
+
+    @cached_property
+    def cost_s(self) -> Floats:
+        """``gap_s + latency_s``: from the start of a send to its arrival."""
+        return self.gap_s + self.latency_s
+
+    @cached_property
+    def busy_s(self) -> Floats:
+        """How long each send keeps its sender, (n, n)."""
+        return self.gap_s if self.accounting.busy == "gap" else self.cost_s
+
+    @cached_property
+    def cost_rows(self) -> list[list[float]]:
+        """`cost_s` as lists: plain Python reads those several times faster than arrays."""
+        return [list(map(float, row)) for row in self.cost_s]
+
+    @cached_property
+    def busy_rows(self) -> list[list[float]]:
+        """`busy_s` as lists."""
+        return [list(map(float, row)) for row in self.busy_s]
+
+    @cached_property
+    def latency_rows(self) -> list[list[float]]:
+        """`latency_s` as lists."""
+        return [list(map(float, row)) for row in self.latency_s]
+
+    @cached_property
+    def internals(self) -> list[float]:
+        """`internal_s` as a list."""
+        return list(map(float, self.internal_s))
+
+
+def _check_times(name: str, values: Floats) -> None:
+    bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))
+    if len(bad):
+        place = tuple(int(k) for k in bad[0])
+        raise UsageError(
+            f"{name}{list(place)}: times must be finite and not negative, got {values[place]}"
+        )
