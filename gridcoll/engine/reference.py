@@ -1,0 +1,69 @@
+"""All ranks of a plan in one process: the engine without MPI, for tests and for curiosity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory
+from gridcoll.errors import PlanError
+from gridcoll.plan.dataflow import dataflow
+from gridcoll.plan.plan import Plan
+
+
+@dataclass
+class _Message:
+    """One transfer. A send ends only when it is received, which no MPI promises to do sooner."""
+
+    view: memoryview
+    received: bool = False
+
+    def Test(self) -> bool:
+        return self.received
+
+
+@dataclass
+class _Receive:
+    network: dict[tuple[int, int, int], _Message]
+    key: tuple[int, int, int]
+    view: memoryview
+
+    def Test(self) -> bool:
+        message = self.network.pop(self.key, None)
+        if message is None:
+            return False
+        if len(message.view) != len(self.view):
+            raise PlanError(f"message {self.key}: {len(message.view)} bytes for {len(self.view)}")
+        self.view[:] = message.view
+        message.received = True
+        return True
+
+
+@dataclass
+class _LoopTransport:
+    rank: int
+    network: dict[tuple[int, int, int], _Message] = field(repr=False)
+
+    def isend(self, view: memoryview, peer: int, tag: int) -> _Message:
+        message = self.network[self.rank, peer, tag] = _Message(view)
+        return message
+
+    def irecv(self, view: memoryview, peer: int, tag: int) -> _Receive:
+        return _Receive(self.network, (peer, self.rank, tag), view)
+
+
+def run_reference(plan: Plan, memories: Sequence[Memory], window: int = DEFAULT_WINDOW) -> None:
+    """Run all ranks of ``plan`` over ``memories[rank]``, taking turns in rank order.
+
+    Raises `PlanError` when no rank can go on.
+    """
+    network: dict[tuple[int, int, int], _Message] = {}
+    executors = [
+        Executor(dataflow(program), _LoopTransport(rank, network), memories[rank], window)
+        for rank, program in enumerate(plan.programs)
+    ]
+    while not all(executor.done for executor in executors):
+        progress = [executor.advance() for executor in executors]
+        if not any(progress):
+            stuck = [rank for rank, executor in enumerate(executors) if not executor.done]
+            raise PlanError(f"{plan.collective} ({plan.label}): ranks {stuck} wait for ever")

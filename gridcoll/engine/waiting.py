@@ -1,0 +1,48 @@
+"""Waiting that lasts as long as a WAN latency must not burn a core."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+SPIN_S = 40e-6
+"""How long to poll without pause: about what a message inside a cluster takes."""
+
+FIRST_PAUSE_S = 5e-6
+LONGEST_PAUSE_S = 400e-6
+
+
+class PoliteWait:
+    """Paces a polling loop: spin, then yield, then sleep for longer and longer.
+
+    Call the object after a poll that found nothing, and `reset` after one that found something.
+    The longest pause bounds what waiting adds to a message that comes after a long silence.
+    """
+
+    __slots__ = ("_pause_s", "_since")
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._pause_s = FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        self._since = 0.0
+        self._pause_s = FIRST_PAUSE_S
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if not self._since:
+            self._since = now
+        if now - self._since < SPIN_S:
+            os.sched_yield()
+            return
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
+
+
+def wait_politely(poll: Callable[[], bool]) -> None:
+    """Call ``poll`` until it returns true, pausing politely in between."""
+    wait = PoliteWait()
+    while not poll():
+        wait()

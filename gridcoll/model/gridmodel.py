@@ -1,0 +1,136 @@
+"""How long messages take, between every two clusters and inside each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.gridfile import GridSpec
+
+
+@dataclass(frozen=True)
+class NativeTimes:
+    """Measured times of the MPI library's own collective, polite or not: the best of both.
+
+    ``seconds[k]`` is the median at ``sizes_bytes[k]``; interpolated in between, and beyond the
+    largest in proportion to size.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def predict(self, n_bytes: int) -> float:
+        """Seconds for ``n_bytes``."""
+        if n_bytes > self.sizes_bytes[-1]:
+            return self.seconds[-1] * n_bytes / self.sizes_bytes[-1]
+        return float(np.interp(n_bytes, self.sizes_bytes, self.seconds))
+
+
+@dataclass(frozen=True)
+class GridModel:
+    """A grid and the pLogP of its links.
+
+    Attributes
+    ----------
+    grid : Grid
+    links : tuple of tuple of PLogP or None
+        ``links[i][j]`` from cluster i to cluster j; ``links[i][i]`` inside i, None for a cluster
+        of one process.
+    origin : str
+        ``"measured"`` or ``"declared"``.
+    tolerance : float
+        ρ the clusters were found with.
+    native : mapping of str to NativeTimes
+        By collective name; what is missing was not measured.
+    """
+
+    grid: Grid
+    links: tuple[tuple[PLogP | None, ...], ...]
+    origin: Literal["measured", "declared"] = "declared"
+    tolerance: float = 0.3
+    native: Mapping[str, NativeTimes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.grid.clusters)
+        if len(self.links) != n or any(len(row) != n for row in self.links):
+            raise UsageError(f"links: must be {n} x {n} for {n} clusters")
+        for i, row in enumerate(self.links):
+            for j, link in enumerate(row):
+                if link is None and (i != j or len(self.grid.clusters[i]) > 1):
+                    raise UsageError(f"links[{i}][{j}]: missing")
+
+    @property
+    def n_clusters(self) -> int:
+        return len(self.links)
+
+    def link(self, i: int, j: int) -> PLogP:
+        """The pLogP from cluster ``i`` to cluster ``j``; inside for ``i == j``.
+
+        For a cluster of one process its fastest link outward stands in: it shows what its network
+        interface can do.
+        """
+        link = self.links[i][j]
+        if link is not None:
+            return link
+        outward = [other for other in self.links[i] if other is not None]
+        if not outward:
+            return linear_plogp(1e-6, 10e9)  # one process in all: nothing is ever sent
+        largest = max(outward[0].sizes_bytes[-1], 1)
+        return min(outward, key=lambda other: other.gap(largest))
+
+    @cached_property
+    def latency_s(self) -> FloatArray:
+        """``L`` between clusters, (C, C); the diagonal is inside a cluster."""
+        n = self.n_clusters
+        return np.array([[self.link(i, j).latency_s for j in range(n)] for i in range(n)])
+
+    def gap_s(self, n_bytes: float) -> FloatArray:
+        """``g(n_bytes)`` between clusters, (C, C); the diagonal is inside a cluster."""
+        n = self.n_clusters
+        return np.array([[self.link(i, j).gap(n_bytes) for j in range(n)] for i in range(n)])
+
+    def restrict(self, ranks: Sequence[int]) -> GridModel:
+        """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
+
+        Native times do not carry over: another number of ranks has other times.
+        """
+        grid, origin = self.grid.restrict(ranks)
+        links = tuple(
+            tuple(
+                None if a == b and len(cluster) == 1 else self.link(a, b)
+                for b in origin
+            )
+            for a, cluster in zip(origin, grid.clusters, strict=True)
+        )  # fmt: skip
+        return GridModel(grid, links, self.origin, self.tolerance)
+
+
+def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
+    """The model that a grid file implies for a job whose rank ``i`` runs on ``hosts[i]``.
+
+    ``g(m)`` is ``m`` over the slowest of both NICs, the link, and one TCP window per round trip.
+    """
+    grid, origin = spec.assign(hosts)
+
+    def link(i: int, j: int) -> PLogP:
+        rates = [spec.nic_bytes_per_s[i], spec.nic_bytes_per_s[j]]
+        if i != j:
+            rates += [spec.rate_bytes_per_s[i, j]]
+            rates += [spec.uplink_bytes_per_s[i], spec.uplink_bytes_per_s[j]]
+        latency_s = float(spec.latency_s[i, j])
+        if spec.window_bytes:
+            rates.append(spec.window_bytes / (2 * latency_s))
+        return linear_plogp(latency_s, float(min(rates)))
+
+    links = tuple(
+        tuple(None if a == b and len(cluster) == 1 else link(a, b) for b in origin)
+        for a, cluster in zip(origin, grid.clusters, strict=True)
+    )
+    return GridModel(grid, links, "declared")

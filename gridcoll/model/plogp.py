@@ -1,0 +1,105 @@
+"""pLogP: what one message costs, by its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.errors import UsageError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PLogP:
+    """Parameterised LogP of one link (Kielmann et al. 2000).
+
+    A message of ``m`` bytes sent at time 0 arrives at ``L + g(m)``; the next may be sent at
+    ``g(m)``. Between the sizes measured, values are interpolated linearly; beyond the largest, the
+    last slope goes on.
+
+    Attributes
+    ----------
+    latency_s : float
+        ``L``: end-to-end latency, without the gap.
+    sizes_bytes : tuple of int
+        Ascending, from 0.
+    gap_s, send_s, recv_s : tuple of float
+        ``g(m)``, ``os(m)`` and ``or(m)`` at those sizes.
+    alone_s : tuple of float
+        Time from send to arrival of a message with no other before or after it. By the model it
+        is ``L + g(m)``; where a rendezvous costs an extra round trip it is more, and pipelines
+        do not pay it. Empty: as by the model.
+    """
+
+    latency_s: float
+    sizes_bytes: tuple[int, ...]
+    gap_s: tuple[float, ...]
+    send_s: tuple[float, ...]
+    recv_s: tuple[float, ...]
+    alone_s: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.sizes_bytes)
+        if n < 2 or list(self.sizes_bytes) != sorted(set(self.sizes_bytes)):
+            raise UsageError(f"sizes_bytes: need two or more, ascending; got {self.sizes_bytes}")
+        for name in ("gap_s", "send_s", "recv_s", "alone_s"):
+            values = getattr(self, name)
+            if len(values) != n and not (name == "alone_s" and not values):
+                raise UsageError(f"{name}: {len(values)} values for {n} sizes")
+            if not all(np.isfinite(values)) or any(value < 0 for value in values):
+                raise UsageError(f"{name}: must be finite and not negative, got {values}")
+        if not (np.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise UsageError(f"latency_s: must be finite and not negative, got {self.latency_s}")
+
+    @overload
+    def gap(self, n_bytes: float) -> float: ...
+    @overload
+    def gap(self, n_bytes: FloatArray) -> FloatArray: ...
+    def gap(self, n_bytes: float | FloatArray) -> float | FloatArray:
+        """``g(m)`` in seconds for ``m = n_bytes``, a number or an array."""
+        return _interpolate(n_bytes, self.sizes_bytes, self.gap_s)
+
+    def send_overhead(self, n_bytes: float) -> float:
+        """``os(m)`` in seconds."""
+        return float(_interpolate(n_bytes, self.sizes_bytes, self.send_s))
+
+    def recv_overhead(self, n_bytes: float) -> float:
+        """``or(m)`` in seconds."""
+        return float(_interpolate(n_bytes, self.sizes_bytes, self.recv_s))
+
+    @overload
+    def alone(self, n_bytes: float) -> float: ...
+    @overload
+    def alone(self, n_bytes: FloatArray) -> FloatArray: ...
+    def alone(self, n_bytes: float | FloatArray) -> float | FloatArray:
+        """Seconds until a lone message of ``n_bytes`` has arrived."""
+        if self.alone_s:
+            return _interpolate(n_bytes, self.sizes_bytes, self.alone_s)
+        return self.latency_s + self.gap(n_bytes)
+
+
+def _interpolate(
+    n_bytes: float | FloatArray, sizes: tuple[int, ...], values: tuple[float, ...]
+) -> float | FloatArray:
+    inside = np.interp(n_bytes, sizes, values)
+    slope = max(0.0, (values[-1] - values[-2]) / (sizes[-1] - sizes[-2]))
+    beyond = np.maximum(np.asarray(n_bytes, dtype=float) - sizes[-1], 0.0) * slope
+    result = inside + beyond
+    return result if isinstance(n_bytes, np.ndarray) else float(result)
+
+
+def linear_plogp(latency_s: float, bytes_per_s: float, overhead_s: float = 10e-6) -> PLogP:
+    """The pLogP of a link known by latency and rate only: ``g(m) = overhead + m / rate``."""
+    largest = 1 << 20
+    wire = largest / bytes_per_s
+    return PLogP(
+        latency_s=latency_s,
+        sizes_bytes=(0, largest),
+        gap_s=(overhead_s, overhead_s + wire),
+        send_s=(overhead_s, overhead_s + wire),
+        recv_s=(overhead_s, overhead_s + wire),
+    )

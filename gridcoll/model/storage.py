@@ -1,0 +1,162 @@
+"""Grid models as files: JSON, versioned, validated on the way in."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from gridcoll.errors import FileError, UsageError
+from gridcoll.files import write_atomically
+from gridcoll.model.gridmodel import GridModel, NativeTimes
+from gridcoll.model.plogp import PLogP
+from gridcoll.topology.grid import Cluster, Grid, Process
+
+FORMAT = "gridcoll-model"
+FORMAT_VERSION = 1
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    site: str
+    region: str
+    ranks: list[int]
+    hosts: list[str]
+
+
+class _Link(msgspec.Struct, forbid_unknown_fields=True):
+    sender: int
+    receiver: int
+    latency_s: Seconds
+    sizes_bytes: list[int]
+    gap_s: list[Seconds]
+    send_s: list[Seconds]
+    recv_s: list[Seconds]
+    alone_s: list[Seconds]
+
+
+class _Native(msgspec.Struct, forbid_unknown_fields=True):
+    sizes_bytes: list[int]
+    seconds: list[Seconds]
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    name: str
+    origin: Literal["measured", "declared"]
+    tolerance: float
+    clusters: list[_Cluster]
+    links: list[_Link]
+    native: dict[str, _Native]
+
+
+def format_model(model: GridModel) -> bytes:
+    """``model`` as JSON. `parse_model` is its reverse."""
+    document = _Document(
+        format=FORMAT,
+        version=FORMAT_VERSION,
+        name=model.grid.name,
+        origin=model.origin,
+        tolerance=model.tolerance,
+        clusters=[
+            _Cluster(c.name, c.site, c.region, list(c.ranks), [p.host for p in c.processes])
+            for c in model.grid.clusters
+        ],
+        links=[
+            _Link(
+                i,
+                j,
+                link.latency_s,
+                list(link.sizes_bytes),
+                list(link.gap_s),
+                list(link.send_s),
+                list(link.recv_s),
+                list(link.alone_s),
+            )
+            for i, row in enumerate(model.links)
+            for j, link in enumerate(row)
+            if link is not None
+        ],
+        native={
+            name: _Native(list(times.sizes_bytes), list(times.seconds))
+            for name, times in sorted(model.native.items())
+        },
+    )
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
+    """The model that ``data`` holds; ``place`` names it in errors. Raises `FileError`."""
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except msgspec.DecodeError as error:
+        raise FileError(f"model file {place}: {error}") from None
+    if document.format != FORMAT:
+        raise FileError(f"model file {place}: format: expected {FORMAT!r}, got {document.format!r}")
+    if document.version != FORMAT_VERSION:
+        raise FileError(
+            f"model file {place}: version {document.version}: this gridcoll reads {FORMAT_VERSION}"
+        )
+    try:
+        return _build(document)
+    except (UsageError, IndexError, ValueError) as error:
+        raise FileError(f"model file {place}: {error}") from None
+
+
+def _build(document: _Document) -> GridModel:
+    clusters = tuple(
+        Cluster(
+            c.name,
+            tuple(Process(rank, host) for rank, host in zip(c.ranks, c.hosts, strict=True)),
+            c.site,
+            c.region,
+        )
+        for c in document.clusters
+    )
+    n = len(clusters)
+    links: list[list[PLogP | None]] = [[None] * n for _ in range(n)]
+    for link in document.links:
+        if not (0 <= link.sender < n and 0 <= link.receiver < n):
+            raise UsageError(f"link {link.sender} to {link.receiver}: there are {n} clusters")
+        links[link.sender][link.receiver] = PLogP(
+            link.latency_s,
+            tuple(link.sizes_bytes),
+            tuple(link.gap_s),
+            tuple(link.send_s),
+            tuple(link.recv_s),
+            tuple(link.alone_s),
+        )
+    return GridModel(
+        Grid(clusters, document.name),
+        tuple(tuple(row) for row in links),
+        document.origin,
+        document.tolerance,
+        {
+            name: NativeTimes(tuple(native.sizes_bytes), tuple(native.seconds))
+            for name, native in document.native.items()
+        },
+    )
+
+
+def write_model(model: GridModel, path: str | Path) -> None:
+    """Write ``model`` to ``path``, atomically. Raises `FileError`."""
+    write_atomically(path, format_model(model))
+
+
+def read_model(path: str | Path) -> GridModel:
+    """The model in the file at ``path``. Raises `FileError`."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"model file {path}: {error}") from None
+    return parse_model(data, str(path))
+
+
+def digest(model: GridModel) -> str:
+    """A fingerprint of everything in ``model``: equal digests, equal choices."""
+    return hashlib.sha256(format_model(model)).hexdigest()

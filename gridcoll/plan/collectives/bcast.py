@@ -1,0 +1,92 @@
+"""Broadcast: a tree over all ranks times a segment size.
+
+Flat, chain, binary, binomial, one level or two, segmented or not: all are this one plan with
+another tree. The papers' store-and-forward phases are the case of one segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gridcoll.errors import PlanError, UsageError
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.statements import Statement, moved, state
+
+state(
+    Statement(
+        "bcast",
+        before=lambda plan, rank: (
+            {"output": [(plan.n_units, moved(plan.root))]} if rank == plan.root else {}
+        ),
+        after=lambda plan, rank: {"output": [(plan.n_units, moved(plan.root))]},
+    )
+)
+
+
+@dataclass(frozen=True)
+class RankTree:
+    """A tree over ranks: ``children[rank]`` in the order they are sent to."""
+
+    root: int
+    children: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def parent(self) -> tuple[int, ...]:
+        """``parent[rank]``, -1 at the root. Raises `PlanError` unless it spans all ranks."""
+        parent = [-1] * len(self.children)
+        seen, frontier = {self.root}, [self.root]
+        while frontier:
+            rank = frontier.pop()
+            for child in self.children[rank]:
+                if child in seen:
+                    raise PlanError(f"tree: rank {child} is reached twice")
+                seen.add(child)
+                parent[child] = rank
+                frontier.append(child)
+        if len(seen) != len(parent):
+            missing = min(set(range(len(parent))) - seen)
+            raise PlanError(f"tree: rank {missing} is not reached from root {self.root}")
+        return tuple(parent)
+
+
+def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...]:
+    """``(start, stop)`` of the segments of a message; the last one may be shorter.
+
+    Raises
+    ------
+    UsageError
+        For a segment size below one.
+    """
+    if segment_units < 1:
+        raise UsageError(f"segment size: must be at least 1, got {segment_units}")
+    return tuple(
+        (start, min(start + segment_units, n_units)) for start in range(0, n_units, segment_units)
+    )
+
+
+def plan_bcast(tree: RankTree, n_units: int, segment_units: int, label: str = "") -> Plan:
+    """Broadcast ``n_units`` down ``tree`` in segments; each moves on as soon as it is there.
+
+    Parameters
+    ----------
+    tree : RankTree
+    n_units, segment_units : int
+        Sizes of the message and of a segment, in bytes.
+    label : str
+        How the tree came about, for people.
+    """
+    segments = cut_segments(n_units, segment_units)
+    parent = tree.parent
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        for tag, (start, stop) in enumerate(segments):
+            chunk = Chunk("output", start, stop)
+            if rank != tree.root:
+                ops.append(Recv(parent[rank], chunk, tag))
+            ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
+        return tuple(ops)
+
+    return Plan("bcast", label, n_units, tree.root, Programs(len(tree.children), program_of))

@@ -1,0 +1,66 @@
+"""Which ops of a program wait for which: the order that the data dictates, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gridcoll.plan.intervals import IntervalMap
+from gridcoll.plan.ops import Op, reads, writes
+from gridcoll.plan.plan import Program
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Dependencies among the ops of one rank.
+
+    ``n_waits[i]`` is how many ops must be complete before op ``i`` may start, ``releases[i]`` are
+    the ops that wait for op ``i``.
+    """
+
+    program: Program
+    n_waits: tuple[int, ...]
+    releases: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Who touched a run of units last: its writer, and all readers since."""
+
+    writer: int = -1
+    readers: frozenset[int] = frozenset()
+
+
+def dataflow(program: Program) -> Dataflow:
+    """The dependencies of ``program``: a read waits for the last write, a write for all before it.
+
+    Two ops that touch no common unit are free to run in any order, whatever their place in the
+    program: that is what lets segment *k* go down one link while *k+1* comes up another.
+    """
+    uses: dict[str, IntervalMap[_Use]] = {}
+    waits: list[set[int]] = []
+    for index, op in enumerate(program):
+        waits.append(_record(index, op, uses))
+    releases: list[list[int]] = [[] for _ in program]
+    for index, needed in enumerate(waits):
+        for earlier in needed:
+            releases[earlier].append(index)
+    return Dataflow(
+        program, tuple(len(needed) for needed in waits), tuple(tuple(later) for later in releases)
+    )
+
+
+def _record(index: int, op: Op, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
+    """Enter op ``index`` into ``uses``; returns the ops it must wait for."""
+    needed: set[int] = set()
+    for chunk in reads(op):
+        use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
+        for _, last in use.get(chunk.start, chunk.stop):
+            needed.add(last.writer)
+        use.update(chunk.start, chunk.stop, lambda last: _Use(last.writer, last.readers | {index}))
+    for chunk in writes(op):
+        use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
+        for _, last in use.get(chunk.start, chunk.stop):
+            needed.add(last.writer)
+            needed |= last.readers
+        use.set(chunk.start, [(chunk.size, _Use(index))])
+    return needed - {-1, index}

@@ -1,0 +1,133 @@
+"""What one rank does, as frozen data: send, receive, reduce, copy, each on a chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from gridcoll.errors import PlanError
+
+BUFFERS = ("input", "output", "scratch")
+"""``input`` is only read; ``output`` is what the user gets; ``scratch`` is ours.
+
+A broadcast has its message in ``output`` on every rank, the root included.
+"""
+
+
+class Chunk(NamedTuple):
+    """Units ``start`` to ``stop`` of one buffer; a unit is a byte or an element, per plan."""
+
+    buffer: str
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{self.start}:{self.stop}]"
+
+
+def _check_chunk(op: object, chunk: Chunk) -> None:
+    if chunk.buffer not in BUFFERS or not 0 <= chunk.start <= chunk.stop:
+        raise PlanError(f"{op}: {chunk} is not a chunk of one of the buffers {BUFFERS}")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer."""
+
+    peer: int
+    chunk: Chunk
+    tag: int
+
+    def __post_init__(self) -> None:
+        _check_chunk(self, self.chunk)
+
+    def __str__(self) -> str:
+        return f"send {self.chunk} to {self.peer} tag {self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive into ``chunk`` from rank ``peer``."""
+
+    peer: int
+    chunk: Chunk
+    tag: int
+
+    def __post_init__(self) -> None:
+        _check_chunk(self, self.chunk)
+        if self.chunk.buffer == "input":
+            raise PlanError(f"{self}: the input buffer is only read")
+
+    def __str__(self) -> str:
+        return f"recv {self.chunk} from {self.peer} tag {self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``into = source (op) into`` if ``source_first``, else ``into = into (op) source``."""
+
+    source: Chunk
+    into: Chunk
+    source_first: bool = True
+
+    def __post_init__(self) -> None:
+        _check_local(self, self.source, self.into)
+
+    def __str__(self) -> str:
+        return f"reduce {self.source} {'before' if self.source_first else 'after'} {self.into}"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``into = source``."""
+
+    source: Chunk
+    into: Chunk
+
+    def __post_init__(self) -> None:
+        _check_local(self, self.source, self.into)
+
+    def __str__(self) -> str:
+        return f"copy {self.source} to {self.into}"
+
+
+def _check_local(op: Reduce | Copy, source: Chunk, into: Chunk) -> None:
+    _check_chunk(op, source)
+    _check_chunk(op, into)
+    if source.size != into.size:
+        raise PlanError(f"{op}: sizes {source.size} and {into.size} differ")
+    if into.buffer == "input":
+        raise PlanError(f"{op}: the input buffer is only read")
+    if source.buffer == into.buffer and max(source.start, into.start) < min(source.stop, into.stop):
+        raise PlanError(f"{op}: source and destination overlap")
+
+
+Op: TypeAlias = Send | Recv | Reduce | Copy
+
+
+def reads(op: Op) -> tuple[Chunk, ...]:
+    """The chunks whose content ``op`` needs."""
+    match op:
+        case Send(chunk=chunk):
+            return (chunk,)
+        case Recv():
+            return ()
+        case Reduce(source=source, into=into):
+            return (source, into)
+        case Copy(source=source):
+            return (source,)
+
+
+def writes(op: Op) -> tuple[Chunk, ...]:
+    """The chunks that ``op`` overwrites."""
+    match op:
+        case Send():
+            return ()
+        case Recv(chunk=chunk):
+            return (chunk,)
+        case Reduce(into=into) | Copy(into=into):
+            return (into,)

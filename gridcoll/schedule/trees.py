@@ -1,0 +1,128 @@
+"""Tree arithmetic: the shapes a message takes among ``n`` equals, vertex 0 at the root.
+
+A shape says only who sends to whom and in which order. Segment size, protocol and what the vertices
+are (ranks or clusters) are other people's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+
+Children = tuple[tuple[int, ...], ...]
+"""``children[v]`` are the vertices ``v`` sends to, in order."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One entry of `SHAPES`."""
+
+    name: str
+    good_for: str
+    source: str
+    children: Callable[[int], Children]
+
+
+def _flat(n: int) -> Children:
+    return (tuple(range(1, n)), *((),) * (n - 1))
+
+
+def _chain(n: int) -> Children:
+    return tuple((v + 1,) if v + 1 < n else () for v in range(n))
+
+
+def _binary(n: int) -> Children:
+    return tuple(tuple(c for c in (2 * v + 1, 2 * v + 2) if c < n) for v in range(n))
+
+
+def _binomial(n: int) -> Children:
+    """Vertex ``v`` sends to ``v + 2^k`` for every power below its lowest set bit, largest first."""
+    children = []
+    for v in range(n):
+        powers = (1 << k for k in reversed(range(n.bit_length())))
+        low = v & -v or n
+        children.append(tuple(v + p for p in powers if p < low and v + p < n))
+    return tuple(children)
+
+
+def _k_chain(degree: int) -> Callable[[int], Children]:
+    def children(n: int) -> Children:
+        heads = min(degree, n - 1)
+        nexts = [(v + heads,) if v + heads < n else () for v in range(1, n)]
+        return (tuple(range(1, heads + 1)), *nexts)
+
+    return children
+
+
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        Shape("flat", "a handful of ranks, or latency far above the gap", "003 Table 1", _flat),
+        Shape("chain", "long messages: every link carries them once", "003 Table 1", _chain),
+        Shape("binary", "middle sizes: constant degree at logarithmic depth", "003 Table 1", _binary),
+        Shape("binomial", "short messages: all holders send at once", "003 Table 1", _binomial),
+        Shape("2-chain", "long messages among many ranks", "002 Table 1", _k_chain(2)),
+        Shape("3-chain", "long messages among many ranks", "002 Table 1", _k_chain(3)),
+    )
+}  # fmt: skip
+
+
+def find_shape(name: str) -> Shape:
+    """The shape called ``name``. Raises `UsageError` that lists the known ones."""
+    try:
+        return SHAPES[name]
+    except KeyError:
+        raise UsageError(f"tree shape {name!r}: known are {', '.join(SHAPES)}") from None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a shape on ``n`` vertices costs, as counts of gaps and latencies.
+
+    Under the one-port model a vertex holds the first segment after ``gaps`` send gaps and
+    ``latencies`` link latencies from the moment the root holds it. Only vertices that no other
+    vertex exceeds in both counts are kept: the last one done is among them for any L and g.
+
+    Attributes
+    ----------
+    gaps, latencies : (k,) arrays
+    root_degree, max_degree : int
+        Sends per segment at the root, and the most at any vertex: the period of a pipeline.
+    last_gaps, last_latencies : int
+        The same counts for the last vertex ``n - 1``, from which a relay may go on.
+    """
+
+    gaps: np.ndarray
+    latencies: np.ndarray
+    root_degree: int
+    max_degree: int
+    last_gaps: int
+    last_latencies: int
+
+
+@lru_cache(maxsize=4096)
+def profile(shape: str, n: int) -> Profile:
+    """The `Profile` of ``shape`` on ``n`` vertices."""
+    children = find_shape(shape).children(n)
+    counts = [(0, 0)] * n
+    for v, sends in enumerate(children):  # every shape numbers parents below their children
+        gaps, latencies = counts[v]
+        for position, child in enumerate(sends, start=1):
+            counts[child] = (gaps + position, latencies + 1)
+    kept: list[tuple[int, int]] = []
+    for count in sorted(set(counts), reverse=True):
+        if not kept or count[1] > kept[-1][1]:
+            kept.append(count)
+    return Profile(
+        gaps=np.array([gaps for gaps, _ in kept], dtype=float),
+        latencies=np.array([latencies for _, latencies in kept], dtype=float),
+        root_degree=len(children[0]),
+        max_degree=max(len(sends) for sends in children),
+        last_gaps=counts[-1][0],
+        last_latencies=counts[-1][1],
+    )
