@@ -1,0 +1,97 @@
+"""The process that is a testbed: it builds the network, holds it, and carries the WAN's packets.
+
+It is pid 1 of the testbed's pid namespace and holds the only references to the other namespaces, so
+its end, by whatever cause, ends every process on the hosts and removes the network. It ends when
+its standard input does (its owner died or closed it), unless started detached.
+
+Protocol: one JSON line on standard input (`Order`), one on standard output (`Report`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from gridcoll.errors import GridcollError
+from gridcoll.testbed import linux
+from gridcoll.testbed.layout import lay_out
+from gridcoll.topology import parse_gridfile
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to build: the text of a grid file, and where it is from (for errors)."""
+
+    text: str
+    place: str
+    detached: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was built: the keeper's pid outside, descriptors by host and kind; or what failed."""
+
+    error: str = ""
+    pid: int = 0
+    namespaces: dict[str, dict[str, int]] = {}
+
+
+def _report(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.flush()
+
+
+def _raise_priority() -> None:
+    """The WAN must not wait for ranks that spin: real-time if allowed, else as nice as it gets."""
+    linux.set_timer_slack(1)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
+def _become_init() -> None:
+    """Go on as pid 1 of a new pid namespace; the process that was started ends."""
+    linux.unshare("pid")
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans end up here: reap them
+
+
+def _keep(order: Order) -> None:
+    from gridcoll.testbed import network
+    from gridcoll.testbed.relay import Wan, run_relay
+
+    spec = parse_gridfile(order.text, order.place)
+    hosts = lay_out(spec)
+    pid = int(Path("/proc/self").readlink().name)  # still the proc of outside
+    linux.unshare("mnt", "net")
+    linux.make_mounts_private()
+    linux.mount("proc", "/proc", "proc")
+    network.write_host_files(hosts)
+    namespaces = network.make_host_namespaces(hosts)
+    network.write_agent(namespaces)
+    net = {name: kinds["net"] for name, kinds in namespaces.items()}
+    tun = network.build_wan(spec, hosts, net)
+    _raise_priority()
+    _report(Report(pid=pid, namespaces=namespaces))
+    run_relay(tun, Wan(spec), -1 if order.detached else 0)
+
+
+def main() -> None:
+    try:
+        order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+        os.setsid()
+        _become_init()
+        _keep(order)
+    except (GridcollError, OSError) as error:
+        _report(Report(error=str(error)))
+    except Exception:  # pyroute2 has many; whoever waits for the report must hear of it
+        _report(Report(error=traceback.format_exc()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Where everything of an emulated grid is: addresses, names, rates. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gridcoll.errors import TestbedError
+from gridcoll.topology import GridSpec
+
+RUN_DIR = "/run/gridcoll"
+"""Outside: one file per running testbed. On the hosts: a private tmpfs with agent and hostfiles."""
+
+AGENT = f"{RUN_DIR}/agent"
+
+FRAME_OVERHEAD_BYTES = 66
+"""Ethernet (14), IP (20) and TCP with timestamps (32) in each frame of a bulk transfer."""
+
+SEGMENT_BYTES = 1448
+"""What a full frame of 1500 bytes carries for the application."""
+
+WIRE_PER_PAYLOAD = (SEGMENT_BYTES + FRAME_OVERHEAD_BYTES) / SEGMENT_BYTES
+"""Rates in grid files are what an application gets; the wire must carry the headers as well."""
+
+_MAX_CLUSTERS = 200
+_MAX_HOSTS = 200
+
+
+@dataclass(frozen=True)
+class Host:
+    """One emulated host: a network, host name, ``/dev/shm`` and IPC space of its own."""
+
+    name: str
+    cluster: int
+    index: int
+    slots: int
+
+    @property
+    def address(self) -> str:
+        return f"10.{self.cluster + 1}.0.{self.index + 1}"
+
+    @property
+    def port_name(self) -> str:
+        """The bridge's end of this host's cable."""
+        return f"port{self.cluster}-{self.index}"
+
+
+def subnet(cluster: int) -> str:
+    return f"10.{cluster + 1}.0.0/24"
+
+
+def gateway(cluster: int) -> str:
+    return f"10.{cluster + 1}.0.254"
+
+
+def bridge(cluster: int) -> str:
+    return f"br{cluster}"
+
+
+def cluster_of_address(second_octet: int) -> int:
+    """The cluster whose hosts have ``10.second_octet.…``; may be out of range."""
+    return second_octet - 1
+
+
+def lay_out(spec: GridSpec) -> dict[str, Host]:
+    """The hosts of ``spec`` by name, in rank order. Raises `TestbedError` if they cannot be."""
+    if spec.by_rank:
+        raise TestbedError(
+            f"testbed: grid {spec.name!r} gives ranks, not hosts; a testbed needs hosts"
+        )
+    if len(spec.clusters) > _MAX_CLUSTERS:
+        raise TestbedError(
+            f"testbed: at most {_MAX_CLUSTERS} clusters, grid {spec.name!r} has "
+            f"{len(spec.clusters)}"
+        )
+    hosts = {}
+    for cluster, names in enumerate(spec.hosts):
+        if len(names) > _MAX_HOSTS:
+            raise TestbedError(
+                f"testbed: at most {_MAX_HOSTS} hosts per cluster, "
+                f"{spec.clusters[cluster].name!r} has {len(names)}"
+            )
+        for index, name in enumerate(names):
+            hosts[name] = Host(name, cluster, index, spec.clusters[cluster].slots)
+    return {name: hosts[name] for name in spec.host_order()}
+
+
+def format_etc_hosts(hosts: dict[str, Host]) -> str:
+    """The text of ``/etc/hosts`` on every host."""
+    lines = ["127.0.0.1 localhost"]
+    lines += [f"{host.address} {host.name}" for host in hosts.values()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,187 @@
+"""Building the emulated network: namespaces, cables, bridges, rate limits, routes.
+
+Everything hangs on file descriptors of the building process: when it dies, however it dies, the
+kernel takes the network away. Nothing has a name outside, so testbeds cannot meet each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from gridcoll.testbed import linux
+from gridcoll.testbed.layout import (
+    AGENT,
+    RUN_DIR,
+    WIRE_PER_PAYLOAD,
+    Host,
+    bridge,
+    format_etc_hosts,
+    gateway,
+    subnet,
+)
+from gridcoll.topology import GridSpec
+
+TUN = "wan"
+
+_ANY_TABLE_TO_WAN = 100
+_NO_PREFIX_ROUTE = 0x200
+_HEADER_BYTES = 200  # what GSO packets carry on top of gso_max_size, rounded up
+
+# A queue of 60 ms holds what a dozen hosts send one of them at once (their windows at LAN round
+# trips), as a switch with a shared buffer does; tail loss in a LAN costs a 200 ms timeout.
+_NIC_QUEUE_S = 0.06
+_NIC_QUEUE_MIN_BYTES = 256 * 1024
+
+
+def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]:
+    """Namespaces for every host, as file descriptors by kind.
+
+    The caller must be in a mount namespace of its own. MPI libraries tell nodes apart by host name,
+    and find shared memory in ``/dev/shm`` and System V IPC: each host has those to itself.
+    """
+    home = {kind: linux.open_namespace(kind) for kind in linux.HOST_NAMESPACES}
+    made = {}
+    for name in hosts:
+        linux.unshare(*linux.HOST_NAMESPACES)
+        linux.sethostname(name)
+        linux.make_mounts_private()
+        linux.mount("tmpfs", "/dev/shm", "tmpfs", options="mode=1777")
+        linux.mount("sysfs", "/sys", "sysfs")  # shows the network devices of the mounter
+        linux.bind_mount(Path(RUN_DIR, "hosts"), Path("/etc/hosts"))
+        made[name] = {kind: linux.open_namespace(kind) for kind in linux.HOST_NAMESPACES}
+        for kind, fd in home.items():
+            linux.setns(fd, kind)
+    for fd in home.values():
+        os.close(fd)
+    return made
+
+
+def write_host_files(hosts: Mapping[str, Host]) -> None:
+    """Mount the tmpfs all hosts share for the launch, and put ``hosts`` in it."""
+    linux.mount("tmpfs", RUN_DIR, "tmpfs", options="mode=755")
+    Path(RUN_DIR, "hosts").write_text(format_etc_hosts(dict(hosts)))
+
+
+def write_agent(namespaces: Mapping[str, Mapping[str, int]]) -> None:
+    """Write the stand-in for ssh that MPI launchers call: ``agent [-OPTION…] HOST COMMAND…``.
+
+    Like ssh it hands the joined command to a shell on that host. The building process is pid 1 of
+    the testbed, so its descriptors are where every host finds the others.
+    """
+    lines = ["#!/bin/sh", 'while case "$1" in -*) true ;; *) false ;; esac; do shift; done']
+    lines += ["host=$1; shift", 'case "$host" in']
+    for name, fds in namespaces.items():
+        options = " ".join(linux.nsenter_options(fds, 1))
+        lines.append(f'{name}) set -- {options} --wdns="$PWD" -- /bin/sh -c "$*" ;;')
+    lines += [
+        '*) echo "gridcoll testbed: no host is called $host" >&2; exit 255 ;;',
+        "esac",
+        'exec nsenter "$@"',
+    ]
+    Path(AGENT).write_text("\n".join(lines) + "\n")
+    Path(AGENT).chmod(0o755)
+
+
+def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int]) -> int:
+    """Wire the hosts (network namespaces ``net``) up, in this process's own network namespace.
+
+    Returns the descriptor of the TUN device through which packets between clusters pass.
+    """
+    _write_sysctls({"ip_forward": "1"})
+    for scope in ("all", "default"):
+        _write_sysctls({f"conf/{scope}/rp_filter": "0", f"conf/{scope}/send_redirects": "0"})
+    _disable_ipv6()
+    tun = linux.open_tun(TUN)
+    with IPRoute() as ip:
+        _set_up(ip, "lo")
+        _set_up(ip, TUN, txqlen=10_000)
+        tun_index = ip.link_lookup(ifname=TUN)[0]
+        ip.route("add", dst="0.0.0.0/0", oif=tun_index, table=_ANY_TABLE_TO_WAN)
+        for cluster in range(len(spec.clusters)):
+            ip.link("add", ifname=bridge(cluster), kind="bridge", br_mcast_snooping=0)
+            index = _set_up(ip, bridge(cluster))
+            ip.addr("add", index=index, address=gateway(cluster), prefixlen=24)
+            ip.rule("add", iifname=bridge(cluster), table=_ANY_TABLE_TO_WAN, priority=100)
+        for host in hosts.values():
+            _plug_in(ip, spec, host, net[host.name])
+    for host in hosts.values():
+        with linux.inside({"net": net[host.name]}):
+            _configure_host(spec, host)
+    return tun
+
+
+def _plug_in(ip: IPRoute, spec: GridSpec, host: Host, net_fd: int) -> None:
+    ip.link(
+        "add",
+        ifname=host.port_name,
+        kind="veth",
+        peer={"ifname": "eth0", "net_ns_fd": net_fd},
+    )
+    index = ip.link_lookup(ifname=host.port_name)[0]
+    ip.link("set", index=index, master=ip.link_lookup(ifname=bridge(host.cluster))[0], state="up")
+    _limit_rate(ip, index, spec, host.cluster)
+
+
+def _configure_host(spec: GridSpec, host: Host) -> None:
+    _disable_ipv6()
+    sysctls = {"tcp_slow_start_after_idle": "0", "tcp_no_metrics_save": "1"}
+    if spec.window_bytes:
+        cap = spec.window_bytes
+        sysctls["tcp_rmem"] = f"4096 {min(131072, cap)} {cap}"
+        sysctls["tcp_wmem"] = f"4096 {min(65536, cap)} {cap}"
+    _write_sysctls(sysctls)
+    with IPRoute() as ip:
+        _set_up(ip, "lo")
+        index = _set_up(ip, "eth0", gso_max_size=_gso_max_bytes(spec))
+        _limit_rate(ip, index, spec, host.cluster)
+        ip.addr("add", index=index, address=host.address, prefixlen=24, flags=_NO_PREFIX_ROUTE)
+        # By route, because a namespace may only choose what the whole machine allows everybody.
+        metrics = {"cc_algo": spec.transport.congestion_control}
+        ip.route(
+            "add",
+            dst=subnet(host.cluster),
+            oif=index,
+            scope=253,
+            prefsrc=host.address,
+            metrics=metrics,
+        )
+        ip.route("add", dst="0.0.0.0/0", gateway=gateway(host.cluster), metrics=metrics)
+
+
+def _set_up(ip: IPRoute, name: str, **settings: int) -> int:
+    index: int = ip.link_lookup(ifname=name)[0]
+    ip.link("set", index=index, state="up", **settings)
+    return index
+
+
+def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
+    rate = spec.nic_bytes_per_s[cluster]
+    ip.tc(
+        "add",
+        "tbf",
+        index,
+        rate=int(rate * WIRE_PER_PAYLOAD),
+        burst=spec.burst_bytes,
+        limit=int(max(_NIC_QUEUE_MIN_BYTES, rate * _NIC_QUEUE_S)),
+    )
+
+
+def _gso_max_bytes(spec: GridSpec) -> int:
+    """The largest packet TCP may build: tbf cuts up what does not fit its burst, slowly."""
+    return max(2048, min(65536, spec.burst_bytes) - _HEADER_BYTES)
+
+
+def _write_sysctls(values: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def _disable_ipv6() -> None:
+    for scope in ("all", "default"):
+        path = Path("/proc/sys/net/ipv6/conf", scope, "disable_ipv6")
+        if path.exists():
+            path.write_text("1")

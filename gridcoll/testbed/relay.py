@@ -1,0 +1,158 @@
+"""The WAN: a process that holds every packet between clusters back as long as the grid file says.
+
+The kernel hands packets between clusters to a TUN device; here each waits for its link (a rate)
+and for its latency, and goes back to the kernel. Inside clusters nothing passes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+import os
+import select
+import struct
+import time
+from collections.abc import Callable
+
+from gridcoll.testbed.layout import FRAME_OVERHEAD_BYTES, WIRE_PER_PAYLOAD, cluster_of_address
+from gridcoll.topology import GridSpec
+
+_VNET_HEADER = struct.Struct("<BBHHHH")  # flags, gso_type, hdr_len, gso_size, csum_start, csum_off
+_MAX_PACKET_BYTES = 65536 + 64
+_ETHERNET_BYTES = 14
+
+KERNEL_PATH_S = 0.0
+"""What a packet's way through hosts, bridges and this process takes by itself."""
+
+# Buffers of a router: 50 ms or one round trip of the link's rate, whichever is more.
+_QUEUE_S = 0.05
+_QUEUE_MIN_BYTES = 256 * 1024
+
+
+class Link:
+    """Something that carries one byte after the other: a rate, a queue before it, tail drop.
+
+    ``rate_bytes_per_s`` may be ``inf``; ``queue_bytes`` is what may wait.
+    """
+
+    def __init__(self, rate_bytes_per_s: float, queue_bytes: float) -> None:
+        self.s_per_byte = 1.0 / rate_bytes_per_s
+        self.queue_s = math.inf if math.isinf(rate_bytes_per_s) else queue_bytes * self.s_per_byte
+        self.free_s = 0.0
+        self.n_dropped = 0
+
+    def accepts(self, now_s: float) -> bool:
+        """Whether a packet arriving now finds room in the queue; if not, it counts as dropped."""
+        if self.free_s - now_s > self.queue_s:
+            self.n_dropped += 1
+            return False
+        return True
+
+    def carry(self, n_bytes: float, now_s: float) -> float:
+        """The time at which ``n_bytes`` arriving now have left."""
+        self.free_s = max(now_s, self.free_s) + n_bytes * self.s_per_byte
+        return self.free_s
+
+
+class Wan:
+    """When packets between clusters arrive: links and latencies of a grid, without any clock."""
+
+    def __init__(self, spec: GridSpec) -> None:
+        n = len(spec.clusters)
+        self.n_clusters = n
+        self.delay_s = [
+            [max(0.0, float(spec.latency_s[i, j]) - KERNEL_PATH_S) for j in range(n)]
+            for i in range(n)
+        ]
+        worst_s = float(spec.latency_s.max())
+        up = [_link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
+        down = [_link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
+        self.path: list[list[tuple[Link, ...]]] = [
+            [
+                tuple(
+                    link
+                    for link in (
+                        up[i],
+                        _link(float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j])),
+                        down[j],
+                    )
+                    if link.s_per_byte
+                )
+                for j in range(n)
+            ]
+            for i in range(n)
+        ]
+
+    def arrival_s(self, source: int, target: int, n_bytes: float, now_s: float) -> float | None:
+        """When a packet of ``n_bytes`` leaving ``source`` now is at ``target``; None: dropped."""
+        links = self.path[source][target]
+        for link in links:
+            if not link.accepts(now_s):
+                return None
+        gone_s = now_s
+        for link in links:
+            gone_s = max(gone_s, link.carry(n_bytes, now_s))
+        return gone_s + self.delay_s[source][target]
+
+
+def _link(rate_bytes_per_s: float, latency_s: float) -> Link:
+    if math.isinf(rate_bytes_per_s):
+        return Link(rate_bytes_per_s, math.inf)
+    queue_s = max(_QUEUE_S, 2 * latency_s)
+    return Link(rate_bytes_per_s, max(_QUEUE_MIN_BYTES, queue_s * rate_bytes_per_s))
+
+
+def payload_bytes(packet: bytes) -> float:
+    """What ``packet`` (virtio header, then IP) costs a link, in bytes an application gets.
+
+    TCP hands over many frames as one packet; each of them pays for its headers on the wire.
+    """
+    _, gso_type, header, gso, _, _ = _VNET_HEADER.unpack_from(packet)
+    length = len(packet) - _VNET_HEADER.size
+    n_frames = -(-(length - header) // gso) if gso_type and gso else 1
+    wire = length + _ETHERNET_BYTES + (n_frames - 1) * FRAME_OVERHEAD_BYTES
+    return wire / WIRE_PER_PAYLOAD
+
+
+def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.monotonic) -> None:
+    """Carry packets from and to ``tun`` until ``stop`` becomes readable (its other end closed)."""
+    waiting: list[tuple[float, int, bytes]] = []
+    n_seen = 0
+    n = wan.n_clusters
+    while True:
+        now = clock()
+        while waiting and waiting[0][0] <= now:
+            _write(tun, heapq.heappop(waiting)[2])
+        timeout = max(0.0, waiting[0][0] - clock()) if waiting else None
+        readable, _, _ = select.select([tun, stop] if stop >= 0 else [tun], [], [], timeout)
+        if stop in readable:
+            return
+        if tun not in readable:
+            continue
+        now = clock()
+        for packet in _read_all(tun):
+            # IPv4 source and destination are at 12 and 16 of the header behind 10 bytes of virtio.
+            source = cluster_of_address(packet[23])
+            target = cluster_of_address(packet[27])
+            if packet[10] >> 4 != 4 or not (0 <= source < n and 0 <= target < n):
+                continue
+            at = wan.arrival_s(source, target, payload_bytes(packet), now)
+            if at is not None:
+                n_seen += 1
+                heapq.heappush(waiting, (at, n_seen, packet))
+
+
+def _read_all(tun: int, most: int = 64) -> list[bytes]:
+    packets = []
+    try:
+        while len(packets) < most:
+            packets.append(os.read(tun, _MAX_PACKET_BYTES))
+    except BlockingIOError:
+        pass
+    return packets
+
+
+def _write(tun: int, packet: bytes) -> None:
+    with contextlib.suppress(OSError):  # a network drops what it cannot deliver
+        os.write(tun, packet)

@@ -1,0 +1,178 @@
+"""A testbed that is up: bring it up, run things on its hosts, take it down."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from gridcoll.errors import FileError, TestbedError
+from gridcoll.testbed import linux
+from gridcoll.testbed.instances import Instance, list_instances, new_id, start_time
+from gridcoll.testbed.keeper import Order, Report
+from gridcoll.testbed.layout import RUN_DIR, Host, lay_out
+from gridcoll.topology import GridSpec, parse_gridfile
+
+_BUILD_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 10.0
+
+
+class Testbed:
+    """An emulated grid. `Testbed.up` builds one; as a context manager it is gone at the end.
+
+    Attributes
+    ----------
+    instance : Instance
+    spec : GridSpec
+    hosts : dict of str to Host
+        By name, in rank order.
+    """
+
+    __test__ = False
+
+    def __init__(self, instance: Instance, keeper: subprocess.Popen[bytes] | None = None) -> None:
+        self.instance = instance
+        self.spec: GridSpec = parse_gridfile(instance.text, instance.place)
+        self.hosts: dict[str, Host] = lay_out(self.spec)
+        self._keeper = keeper
+
+    @classmethod
+    def up(cls, path: str | Path, *, detached: bool = False) -> Testbed:
+        """Build the grid that the file at ``path`` declares.
+
+        It is gone when this process is, or with ``detached`` when `down` is called. Raises
+        `FileError` for the file, `TestbedError` for what this machine cannot do.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(f"grid file {path}: {error}") from None
+        spec = parse_gridfile(text, str(path))
+        lay_out(spec)
+        linux.check_privileges()
+        list_instances()  # drops what killed testbeds left
+        Path(RUN_DIR).mkdir(parents=True, exist_ok=True)
+        order = Order(text=text, place=str(path), detached=detached)
+        keeper, report = _start_keeper(order)
+        instance = Instance(
+            id=new_id(spec.name, report.pid),
+            grid=spec.name,
+            text=text,
+            place=str(path),
+            pid=report.pid,
+            started=start_time(report.pid),
+            owner_pid=report.pid if detached else os.getpid(),
+            namespaces=report.namespaces,
+        )
+        instance.save()
+        return cls(instance, keeper)
+
+    def __enter__(self) -> Testbed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    def down(self) -> None:
+        """End every process on the hosts and remove the network. Harmless when it is gone."""
+        if self.instance.is_alive():
+            try:
+                pidfd = os.pidfd_open(self.instance.pid)
+            except ProcessLookupError:
+                pidfd = -1
+            if pidfd >= 0:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                ended, _, _ = select.select([pidfd], [], [], _END_TIMEOUT_S)
+                os.close(pidfd)
+                if not ended:
+                    raise TestbedError(
+                        f"testbed {self.instance.id}: process {self.instance.pid} does not end"
+                    )
+        self.instance.forget()
+        if self._keeper is not None and self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+            self._keeper = None
+
+    def host(self, name: str) -> Host:
+        """The host called ``name``. Raises `TestbedError` when there is none."""
+        if name not in self.hosts:
+            raise TestbedError(
+                f"testbed {self.instance.id}: no host is called {name!r}; "
+                f"there are {', '.join(self.hosts)}"
+            )
+        return self.hosts[name]
+
+    def descriptor(self, host: str, kind: str) -> int:
+        """A descriptor of this process, open on the namespace of ``kind`` of ``host``."""
+        fd = self.instance.namespaces[self.host(host).name][kind]
+        try:
+            return os.open(f"/proc/{self.instance.pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise self._gone() from None
+
+    def popen(
+        self, host: str, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start ``argv`` on ``host``; it dies with the testbed. Reap it before `down`."""
+        pid = self.instance.pid
+        namespaces = self.instance.namespaces[self.host(host).name]
+        prefix = [
+            "nsenter",
+            *linux.nsenter_options(namespaces, pid),
+            f"--wdns={Path.cwd()}",
+            "--",
+        ]
+        try:
+            pid_namespace = linux.open_namespace("pid", pid)
+        except OSError:
+            raise self._gone() from None
+        try:
+            with linux.inside({"pid": pid_namespace}):
+                return subprocess.Popen([*prefix, *argv], env=env, **options)
+        finally:
+            os.close(pid_namespace)
+
+    def shared_file(self, name: str) -> tuple[Path, str]:
+        """A file all hosts see: where this process writes it, and its path on the hosts."""
+        inside = f"{RUN_DIR}/{name}"
+        return Path(f"/proc/{self.instance.pid}/root{inside}"), inside
+
+    def _gone(self) -> TestbedError:
+        return TestbedError(f"testbed {self.instance.id}: is down")
+
+
+def _start_keeper(order: Order) -> tuple[subprocess.Popen[bytes], Report]:
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "gridcoll.testbed.keeper"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    if keeper.stdin is None or keeper.stdout is None:
+        raise TestbedError("testbed: no pipes to the keeper")
+    keeper.stdin.write(msgspec.json.encode(order) + b"\n")
+    keeper.stdin.flush()
+    readable, _, _ = select.select([keeper.stdout], [], [], _BUILD_TIMEOUT_S)
+    line = keeper.stdout.readline() if readable else b""
+    keeper.stdout.close()
+    keeper.wait()  # it goes on as its own child, see keeper._become_init
+    if not line:
+        keeper.stdin.close()
+        what = "ended" if readable else f"said nothing for {_BUILD_TIMEOUT_S:g} s"
+        raise TestbedError(f"testbed: the process that builds the network {what}")
+    report = msgspec.json.decode(line, type=Report)
+    if report.error:
+        raise TestbedError(f"testbed: cannot build the network: {report.error}")
+    return keeper, report
