@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridcoll.errors import UsageError
+from gridcoll.cli.gridfiles import find_gridfile
 
+if TYPE_CHECKING:
+    from gridcoll.testbed.instances import Instance
 
-def find_gridfile(name: str) -> Path:
-    """The grid file at path ``name``, else the named grid of ``hostfiles/``."""
-    if Path(name).is_file():
-        return Path(name)
-    package = Path(__file__).resolve().parent.parent
-    folders = (Path("hostfiles"), package.parent / "hostfiles", package / "hostfiles")
-    for folder in folders:
-        path = folder / f"{name}.toml"
-        if path.is_file():
-            return path
-    known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-    raise UsageError(
-        f"grid {name!r}: no such file, and no named grid; known are {', '.join(known) or 'none'}"
-    )
+_MPI = click.option("--mpi", help="mpich, openmpi or impi; default: the current environment's")
+_CHECK = click.option("--check/--no-check", default=True, help="measure the grid before using it")
+_ID = click.option("--id", "instance_id", help="which testbed; default: the only one that is up")
 
 
 @click.group()
@@ -33,17 +25,106 @@ def command() -> None:
 
 @command.command()
 @click.argument("grid")
-@click.option("--mpi", help="mpich, openmpi or impi; default: the current environment's")
-@click.option("-n", "--ranks", type=int, help="ranks to start; default: every slot")
+@_MPI
+@_CHECK
+@click.option("-n", "--ranks", type=click.IntRange(min=1), help="ranks; default: every slot")
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND...")
-def run(grid: str, mpi: str | None, ranks: int | None, argv: tuple[str, ...]) -> None:
-    """Bring GRID up, run COMMAND with one rank per host, take everything down."""
-    from gridcoll.testbed.run import Interrupted, Job, interruptible, run_job
+def run(grid: str, mpi: str | None, check: bool, ranks: int | None, argv: tuple[str, ...]) -> None:
+    """Bring GRID up, run COMMAND with one rank per host, take everything down.
+
+    GRID is a grid file or the name of one in hostfiles/. The exit code is the command's.
+    """
+    from gridcoll.testbed.run import interruptible, run_on_grid
+
+    with interruptible():
+        sys.exit(run_on_grid(find_gridfile(grid), argv, mpi=mpi, n_ranks=ranks, check=check))
+
+
+@command.command()
+@click.argument("grid")
+@_CHECK
+def up(grid: str, check: bool) -> None:
+    """Bring GRID up and leave it up; prints its id."""
+    from gridcoll.testbed.probe import prove
+    from gridcoll.testbed.run import interruptible
     from gridcoll.testbed.testbed import Testbed
 
-    try:
-        with interruptible(), Testbed.up(find_gridfile(grid)) as testbed:
-            code = run_job(Job(testbed, mpi, ranks), argv)
-    except Interrupted as interrupted:
-        code = 128 + interrupted.number
-    sys.exit(code)
+    with interruptible():
+        testbed = Testbed.up(find_gridfile(grid), detached=True)
+        try:
+            if check:
+                prove(testbed)
+        except BaseException:
+            testbed.down()
+            raise
+        testbed.let_go()
+    click.echo(testbed.instance.id)
+
+
+@command.command()
+@click.argument("instance_id", required=False, metavar="[ID]")
+@click.option("--all", "everything", is_flag=True, help="take every testbed down")
+@click.option("--all-stale", is_flag=True, help="only clear up after killed ones")
+def down(instance_id: str | None, everything: bool, all_stale: bool) -> None:
+    """Take a testbed down, and every process on its hosts (default: the only one that is up)."""
+    from gridcoll.testbed.instances import find_instance, list_instances
+    from gridcoll.testbed.testbed import Testbed
+
+    alive = list_instances()  # clears up on the way
+    if all_stale:
+        return
+    for instance in alive if everything else [find_instance(instance_id)]:
+        Testbed(instance).down()
+        click.echo(f"{instance.id} is down")
+
+
+@command.command("exec")
+@_ID
+@click.argument("host")
+@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND...")
+def exec_(instance_id: str | None, host: str, argv: tuple[str, ...]) -> None:
+    """Run COMMAND on HOST of a testbed that is up; the exit code is the command's."""
+    from gridcoll.testbed.instances import find_instance
+    from gridcoll.testbed.run import interruptible, wait_for
+    from gridcoll.testbed.testbed import Testbed
+
+    with interruptible():
+        testbed = Testbed(find_instance(instance_id))
+        sys.exit(wait_for(testbed.popen(host, argv)))
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="for scripts")
+def status(as_json: bool) -> None:
+    """List the testbeds that are up."""
+    from gridcoll.testbed.instances import list_instances
+
+    rows = [_describe(instance) for instance in list_instances()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo("no testbed is up")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "grid", "hosts", "process", "ends with process")
+    for row in rows:
+        owner = row["owner_pid"] or "none: stays up"
+        table.add_row(*map(str, (row["id"], row["grid"], len(row["hosts"]), row["pid"], owner)))
+    Console().print(table)
+
+
+def _describe(instance: Instance) -> dict[str, Any]:
+    from gridcoll.testbed.testbed import Testbed
+
+    hosts = Testbed(instance).hosts.values()
+    return {
+        "id": instance.id,
+        "grid": instance.grid,
+        "place": instance.place,
+        "pid": instance.pid,
+        "owner_pid": instance.owner_pid,
+        "hosts": {host.name: host.address for host in hosts},
+    }

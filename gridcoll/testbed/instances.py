@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,11 @@ from gridcoll.testbed.layout import RUN_DIR
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """A testbed that is, or was, up. ``started`` tells its process from a later one of equal id."""
+    """A testbed that is, or was, up.
+
+    ``started`` tells its process from a later one of equal ``pid``; ``owner_pid`` is the process it
+    ends with, 0 when it stays up until it is taken down.
+    """
 
     id: str
     grid: str
@@ -81,17 +84,3 @@ def find_instance(instance_id: str | None) -> Instance:
         if instance.id == instance_id:
             return instance
     raise TestbedError(f"testbed: none is called {instance_id!r}; up: {known}")
-
-
-def new_id(grid: str, pid: int) -> str:
-    return f"{grid}-{pid}"
-
-
-def owner_is_alive(instance: Instance) -> bool:
-    try:
-        os.kill(instance.owner_pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

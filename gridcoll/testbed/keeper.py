@@ -77,6 +77,10 @@ def _keep(order: Order) -> None:
     net = {name: kinds["net"] for name, kinds in namespaces.items()}
     tun = network.build_wan(spec, hosts, net)
     _raise_priority()
+    if order.detached:  # nobody's terminal or pipe may wait for this process
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, sys.stderr.fileno())
+        os.close(null)
     _report(Report(pid=pid, namespaces=namespaces))
     run_relay(tun, Wan(spec), -1 if order.detached else 0)
 

@@ -76,7 +76,9 @@ LAUNCHERS: dict[str, Launcher] = {
             "FI_TCP_IFACE": "eth0",
             "I_MPI_HYDRA_BOOTSTRAP": "ssh",
             "I_MPI_HYDRA_BOOTSTRAP_EXEC": AGENT,
-            "I_MPI_THREAD_YIELD": "1",
+            # Ranks outnumber cores: without sleeping, a wait lasts other ranks' time slices.
+            "I_MPI_THREAD_YIELD": "3",
+            "I_MPI_THREAD_SLEEP": "100",
             "I_MPI_PIN": "0",
         },
     ),

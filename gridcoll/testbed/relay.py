@@ -22,8 +22,11 @@ _VNET_HEADER = struct.Struct("<BBHHHH")  # flags, gso_type, hdr_len, gso_size, c
 _MAX_PACKET_BYTES = 65536 + 64
 _ETHERNET_BYTES = 14
 
-KERNEL_PATH_S = 0.0
+KERNEL_PATH_S = 35e-6
 """What a packet's way through hosts, bridges and this process takes by itself."""
+
+_SPIN_S = 60e-6
+"""How long before a packet is due the process stops sleeping: sleeps end that late."""
 
 # Buffers of a router: 50 ms or one round trip of the link's rate, whichever is more.
 _QUEUE_S = 0.05
@@ -124,7 +127,7 @@ def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.m
         now = clock()
         while waiting and waiting[0][0] <= now:
             _write(tun, heapq.heappop(waiting)[2])
-        timeout = max(0.0, waiting[0][0] - clock()) if waiting else None
+        timeout = max(0.0, waiting[0][0] - _SPIN_S - clock()) if waiting else None
         readable, _, _ = select.select([tun, stop] if stop >= 0 else [tun], [], [], timeout)
         if stop in readable:
             return
@@ -144,7 +147,7 @@ def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.m
 
 
 def _read_all(tun: int, most: int = 64) -> list[bytes]:
-    packets = []
+    packets: list[bytes] = []
     try:
         while len(packets) < most:
             packets.append(os.read(tun, _MAX_PACKET_BYTES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from gridcoll.errors import TestbedError
 from gridcoll.testbed.launchers import (
     find_environment,
     find_mpi,
@@ -19,17 +22,16 @@ from gridcoll.testbed.launchers import (
     launcher,
 )
 from gridcoll.testbed.testbed import Testbed
-from gridcoll.topology.hostfile import format_hostfile
+from gridcoll.topology.hostfile import FORMATS, first_hosts
 
 _GRACE_S = 3.0
 
 
-class Interrupted(BaseException):
-    """A signal asked this process to end. Not an `Exception`: nothing but cleaning up stops it."""
+class Interrupted(SystemExit):
+    """A signal asked this process to end; it does, with the shell's code, once all is down."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+        super().__init__(128 + number)
 
 
 @contextmanager
@@ -53,56 +55,81 @@ def interruptible() -> Iterator[None]:
 
 
 class Job:
-    """An MPI job on a testbed: ``command`` on the first ``n_ranks`` slots, under one MPI."""
+    """How commands start under one MPI, rank ``i`` on ``hosts[i]`` (default: all slots)."""
 
-    def __init__(self, testbed: Testbed, mpi: str | None, n_ranks: int | None = None) -> None:
+    def __init__(
+        self, testbed: Testbed, mpi: str | None = None, hosts: Sequence[str] | None = None
+    ) -> None:
         self.testbed = testbed
         self.venv: Path = find_environment(mpi)
         self.launcher = launcher(mpi or find_mpi(self.venv))
-        hosts = testbed.spec.rank_hosts()
-        text = format_hostfile(testbed.spec, self.launcher.hostfile, n_ranks)
-        self.n_ranks = n_ranks or len(hosts)
-        self.first_host = hosts[0]
-        self._one_per_host = all(cluster.slots == 1 for cluster in testbed.spec.clusters)
+        self.hosts = tuple(testbed.spec.rank_hosts() if hosts is None else hosts)
+        text = FORMATS[self.launcher.hostfile].format_hosts(self.hosts)
         written, self._hostfile = testbed.shared_file(f"hostfile-{uuid.uuid4().hex[:8]}")
         written.write_text(text)
 
     def start(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: int
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
         line = launch_line(
             self.launcher,
             self.venv,
             self._hostfile,
-            self.n_ranks,
-            self._one_per_host,
+            len(self.hosts),
+            len(set(self.hosts)) == len(self.hosts),
             command,
         )
         environment = launch_environment(
             self.launcher, self.venv, os.environ if env is None else env
         )
-        return self.testbed.popen(self.first_host, line, environment, **options)
+        return self.testbed.popen(self.hosts[0], line, environment, **options)
 
 
-def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Wait for ``process``; the code a shell would give for it."""
-    code = process.wait()
-    return 128 - code if code < 0 else code
+def wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Wait for ``process``; the code a shell would give for it. On a signal it may tidy up first.
 
-
-def run_job(job: Job, command: Sequence[str]) -> int:
-    """Run ``command`` under the job's MPI; its exit code. On a signal the launcher may tidy up."""
-    process = job.start(command)
+    Raises `Interrupted` when this process is asked to end.
+    """
     try:
-        return exit_code(process)
+        code = process.wait()
     except Interrupted:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
         raise
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait()
+            process.wait()
+    return 128 - code if code < 0 else code
+
+
+def run_on_grid(
+    path: Path,
+    command: Sequence[str],
+    *,
+    mpi: str | None = None,
+    n_ranks: int | None = None,
+    check: bool = True,
+) -> int:
+    """Bring the grid at ``path`` up, run ``command`` under ``mpi``, take it down; the exit code.
+
+    With ``check`` the grid and the MPI prove first that they are what the file says. Raises
+    `TestbedError`, `FileError`, `UsageError`.
+    """
+    from gridcoll.testbed.preflight import check_transport
+    from gridcoll.testbed.probe import prove
+
+    find_environment(mpi)  # a missing MPI should not cost building a grid
+    with Testbed.up(path) as testbed:
+        hosts = first_hosts(testbed.spec, n_ranks)
+        if check:
+            prove(testbed)
+            check_transport(testbed, mpi)
+        code = wait_for(Job(testbed, mpi, hosts).start(command))
+        if not testbed.instance.is_alive():
+            raise TestbedError(
+                f"testbed {testbed.instance.id}: its process {testbed.instance.pid} ended while "
+                "the command ran"
+            )
+    return code

@@ -16,7 +16,7 @@ import msgspec
 
 from gridcoll.errors import FileError, TestbedError
 from gridcoll.testbed import linux
-from gridcoll.testbed.instances import Instance, list_instances, new_id, start_time
+from gridcoll.testbed.instances import Instance, list_instances, start_time
 from gridcoll.testbed.keeper import Order, Report
 from gridcoll.testbed.layout import RUN_DIR, Host, lay_out
 from gridcoll.topology import GridSpec, parse_gridfile
@@ -43,6 +43,7 @@ class Testbed:
         self.spec: GridSpec = parse_gridfile(instance.text, instance.place)
         self.hosts: dict[str, Host] = lay_out(self.spec)
         self._keeper = keeper
+        self._children: list[subprocess.Popen[bytes]] = []
 
     @classmethod
     def up(cls, path: str | Path, *, detached: bool = False) -> Testbed:
@@ -63,17 +64,22 @@ class Testbed:
         order = Order(text=text, place=str(path), detached=detached)
         keeper, report = _start_keeper(order)
         instance = Instance(
-            id=new_id(spec.name, report.pid),
+            id=f"{spec.name}-{report.pid}",
             grid=spec.name,
             text=text,
             place=str(path),
             pid=report.pid,
             started=start_time(report.pid),
-            owner_pid=report.pid if detached else os.getpid(),
+            owner_pid=0 if detached else os.getpid(),
             namespaces=report.namespaces,
         )
-        instance.save()
-        return cls(instance, keeper)
+        testbed = cls(instance, keeper)
+        try:
+            instance.save()
+        except BaseException:
+            testbed.down()
+            raise
+        return testbed
 
     def __enter__(self) -> Testbed:
         return self
@@ -95,6 +101,8 @@ class Testbed:
                 pidfd = -1
             if pidfd >= 0:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                for child in self._children:
+                    child.wait()  # pid 1 of a pid namespace cannot end before all in it are reaped
                 ended, _, _ = select.select([pidfd], [], [], _END_TIMEOUT_S)
                 os.close(pidfd)
                 if not ended:
@@ -102,6 +110,10 @@ class Testbed:
                         f"testbed {self.instance.id}: process {self.instance.pid} does not end"
                     )
         self.instance.forget()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close this process's hold on the testbed; a detached one stays up, others end."""
         if self._keeper is not None and self._keeper.stdin is not None:
             self._keeper.stdin.close()
             self._keeper = None
@@ -126,7 +138,7 @@ class Testbed:
     def popen(
         self, host: str, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start ``argv`` on ``host``; it dies with the testbed. Reap it before `down`."""
+        """Start ``argv`` on ``host``, in this directory; it dies with the testbed."""
         pid = self.instance.pid
         namespaces = self.instance.namespaces[self.host(host).name]
         prefix = [
@@ -141,9 +153,11 @@ class Testbed:
             raise self._gone() from None
         try:
             with linux.inside({"pid": pid_namespace}):
-                return subprocess.Popen([*prefix, *argv], env=env, **options)
+                child = subprocess.Popen([*prefix, *argv], env=env, **options)
         finally:
             os.close(pid_namespace)
+        self._children.append(child)
+        return child
 
     def shared_file(self, name: str) -> tuple[Path, str]:
         """A file all hosts see: where this process writes it, and its path on the hosts."""
@@ -160,19 +174,27 @@ def _start_keeper(order: Order) -> tuple[subprocess.Popen[bytes], Report]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    try:
+        return keeper, _await_report(keeper, order)
+    except BaseException:
+        if keeper.stdin is not None:
+            keeper.stdin.close()  # it ends when this does
+        raise
+
+
+def _await_report(keeper: subprocess.Popen[bytes], order: Order) -> Report:
     if keeper.stdin is None or keeper.stdout is None:
-        raise TestbedError("testbed: no pipes to the keeper")
+        raise TestbedError("testbed: no pipes to the process that builds the network")
     keeper.stdin.write(msgspec.json.encode(order) + b"\n")
     keeper.stdin.flush()
-    readable, _, _ = select.select([keeper.stdout], [], [], _BUILD_TIMEOUT_S)
-    line = keeper.stdout.readline() if readable else b""
-    keeper.stdout.close()
-    keeper.wait()  # it goes on as its own child, see keeper._become_init
+    with keeper.stdout:
+        readable, _, _ = select.select([keeper.stdout], [], [], _BUILD_TIMEOUT_S)
+        line = keeper.stdout.readline() if readable else b""
     if not line:
-        keeper.stdin.close()
         what = "ended" if readable else f"said nothing for {_BUILD_TIMEOUT_S:g} s"
         raise TestbedError(f"testbed: the process that builds the network {what}")
+    keeper.wait()  # it went on as its own child, see keeper._become_init
     report = msgspec.json.decode(line, type=Report)
     if report.error:
         raise TestbedError(f"testbed: cannot build the network: {report.error}")
-    return keeper, report
+    return report

@@ -1,11 +1,24 @@
-"""Plain hostfiles, as MPI launchers read them, from a grid file. Rank order is kept."""
+"""Plain hostfiles, as MPI launchers and Slurm read them, from a grid file. Rank order is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gridcoll.errors import UsageError
 from gridcoll.topology.gridfile import GridSpec
+
+
+@dataclass(frozen=True)
+class HostfileFormat:
+    """``format_hosts`` gives the text for the hosts of ranks 0, 1, …; ``use`` a launch line.
+
+    ``use`` has the fields ``{file}`` and ``{n}`` (ranks).
+    """
+
+    title: str
+    format_hosts: Callable[[Sequence[str]], str]
+    use: str
 
 
 def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
@@ -19,26 +32,36 @@ def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
     return runs
 
 
-def _openmpi(hosts: Sequence[str]) -> str:
+def _slots(hosts: Sequence[str]) -> str:
     return "".join(f"{host} slots={n}\n" for host, n in _runs(hosts))
 
 
-def _mpich(hosts: Sequence[str]) -> str:
+def _colons(hosts: Sequence[str]) -> str:
     return "".join(f"{host}:{n}\n" for host, n in _runs(hosts))
 
 
-def _slurm(hosts: Sequence[str]) -> str:
-    """SLURM_HOSTFILE: a line per rank and no room for comments."""
+def _lines(hosts: Sequence[str]) -> str:
     return "".join(f"{host}\n" for host in hosts)
 
 
-FORMATS: dict[str, Callable[[Sequence[str]], str]] = {
-    "openmpi": _openmpi,
-    "mpich": _mpich,
-    "impi": _mpich,
-    "slurm": _slurm,
+FORMATS: dict[str, HostfileFormat] = {
+    "openmpi": HostfileFormat(
+        "Open MPI", _slots, "mpirun --hostfile {file} --map-by slot -n {n} COMMAND"
+    ),
+    "mpich": HostfileFormat("MPICH", _colons, "mpiexec -f {file} -n {n} COMMAND"),
+    "impi": HostfileFormat("Intel MPI", _colons, "mpiexec -machinefile {file} -n {n} COMMAND"),
+    # One line per rank; Slurm would take a comment for a host.
+    "slurm": HostfileFormat(
+        "Slurm", _lines, "SLURM_HOSTFILE={file} srun --distribution=arbitrary -n {n} COMMAND"
+    ),
 }
-"""Hostfile formats by MPI (or Slurm): text for the hosts of ranks 0, 1, …"""
+"""Hostfile formats by MPI (or Slurm)."""
+
+
+def _format_of(kind: str) -> HostfileFormat:
+    if kind not in FORMATS:
+        raise UsageError(f"unknown hostfile format {kind!r}; known are {', '.join(FORMATS)}")
+    return FORMATS[kind]
 
 
 def format_hostfile(spec: GridSpec, kind: str, n_ranks: int | None = None) -> str:
@@ -47,8 +70,11 @@ def format_hostfile(spec: GridSpec, kind: str, n_ranks: int | None = None) -> st
     ``kind`` is a key of `FORMATS`; ``n_ranks`` takes the first so many ranks (default: every slot
     of every host). Raises `UsageError`.
     """
-    if kind not in FORMATS:
-        raise UsageError(f"unknown hostfile format {kind!r}; known are {', '.join(FORMATS)}")
+    return _format_of(kind).format_hosts(first_hosts(spec, n_ranks))
+
+
+def first_hosts(spec: GridSpec, n_ranks: int | None = None) -> tuple[str, ...]:
+    """The hosts of ranks 0 to ``n_ranks`` - 1 (default: every slot). Raises `UsageError`."""
     if spec.by_rank:
         raise UsageError(f"grid {spec.name!r} gives ranks, not hosts: no hostfile can be written")
     hosts = spec.rank_hosts()
@@ -59,4 +85,9 @@ def format_hostfile(spec: GridSpec, kind: str, n_ranks: int | None = None) -> st
             f"grid {spec.name!r} has {len(hosts)} slots: ranks must be 1..{len(hosts)}, "
             f"got {n_ranks}"
         )
-    return FORMATS[kind](hosts[:n_ranks])
+    return hosts[:n_ranks]
+
+
+def format_use(kind: str, file: str, n_ranks: int) -> str:
+    """The launch line for a hostfile of ``kind`` that is at ``file``. Raises `UsageError`."""
+    return _format_of(kind).use.format(file=file, n=n_ranks)

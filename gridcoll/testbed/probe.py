@@ -1,0 +1,197 @@
+"""The grid proves itself: what is measured on it against what its file says.
+
+Nothing runs on the hosts for this: a socket stays in the namespace it was opened in, so this one
+process holds both ends of every path.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass
+from itertools import combinations
+
+from gridcoll.errors import TestbedError
+from gridcoll.testbed import linux
+from gridcoll.testbed.testbed import Testbed
+from gridcoll.topology.units import format_duration, format_rate
+
+ROUND_TRIP_TOLERANCE = 0.05
+ROUND_TRIP_SLACK_S = 0.5e-3
+"""Wake-ups of idle processors and of processes that wait their turn; a round trip has six."""
+
+RATE_TOLERANCE = 0.15
+_RATE_BYTES = 1_500_000
+_RATE_CHECKED_BELOW_BYTES_PER_S = 50e6  # above, the processors may be what limits
+_ROUNDS = 5
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """One cluster pair's round trip between first hosts, as configured and as measured."""
+
+    source: str
+    target: str
+    configured_s: float
+    measured_s: float
+
+    @property
+    def is_off(self) -> bool:
+        allowed_s = self.configured_s * ROUND_TRIP_TOLERANCE
+        return not (
+            self.configured_s - allowed_s
+            <= self.measured_s
+            <= self.configured_s + allowed_s + ROUND_TRIP_SLACK_S
+        )
+
+
+@dataclass(frozen=True)
+class NicRate:
+    """What one TCP flow carries between the first two hosts of a cluster."""
+
+    cluster: str
+    configured_bytes_per_s: float
+    measured_bytes_per_s: float
+
+    @property
+    def is_off(self) -> bool:
+        ratio = self.measured_bytes_per_s / self.configured_bytes_per_s
+        return abs(ratio - 1) > RATE_TOLERANCE
+
+
+def prove(testbed: Testbed) -> tuple[list[RoundTrip], list[NicRate]]:
+    """Measure round trips and NIC rates; raise `TestbedError` naming what is off.
+
+    What a busy machine spoils is measured again before it counts.
+    """
+    for attempt in range(_ATTEMPTS):
+        trips = measure_round_trips(testbed)
+        rates = measure_nic_rates(testbed)
+        wrong = [describe_trip(trip) for trip in trips if trip.is_off]
+        wrong += [describe_rate(rate) for rate in rates if rate.is_off]
+        if not wrong:
+            break
+        if attempt == _ATTEMPTS - 1:
+            raise TestbedError(
+                f"testbed {testbed.instance.id}: the network is not what its file says: "
+                + "; ".join(wrong)
+                + " (is the machine overloaded?)"
+            )
+    return trips, rates
+
+
+def describe_trip(trip: RoundTrip) -> str:
+    return (
+        f"round trip {trip.source}-{trip.target} configured {format_duration(trip.configured_s)}, "
+        f"measured {format_duration(trip.measured_s)}"
+    )
+
+
+def describe_rate(rate: NicRate) -> str:
+    return (
+        f"NIC of {rate.cluster} configured {format_rate(rate.configured_bytes_per_s)}, "
+        f"measured {format_rate(rate.measured_bytes_per_s)}"
+    )
+
+
+def open_socket(testbed: Testbed, host: str, kind: socket.SocketKind) -> socket.socket:
+    """A socket of this process on the network of ``host``, bound to its address."""
+    fd = testbed.descriptor(host, "net")
+    try:
+        with linux.inside({"net": fd}):
+            opened = socket.socket(socket.AF_INET, kind)
+    finally:
+        os.close(fd)
+    opened.bind((testbed.hosts[host].address, 0))
+    return opened
+
+
+def measure_round_trips(testbed: Testbed, n_rounds: int = _ROUNDS) -> list[RoundTrip]:
+    """The least round trip of each cluster pair, by UDP; `TestbedError` where none comes back."""
+    spec = testbed.spec
+    measured = []
+    for i, j in combinations(range(len(spec.clusters)), 2):
+        source, target = spec.hosts[i][0], spec.hosts[j][0]
+        configured_s = 2 * float(spec.latency_s[i, j])
+        with (
+            open_socket(testbed, source, socket.SOCK_DGRAM) as a,
+            open_socket(testbed, target, socket.SOCK_DGRAM) as b,
+        ):
+            a.connect(b.getsockname())
+            b.connect(a.getsockname())
+            for end in (a, b):
+                end.settimeout(configured_s + 1.0)
+            try:
+                least_s = min(_round_trip_s(a, b) for _ in range(n_rounds))
+            except OSError as error:
+                raise TestbedError(
+                    f"testbed {testbed.instance.id}: nothing comes back from {target} to "
+                    f"{source}: {error}"
+                ) from None
+        measured.append(
+            RoundTrip(spec.clusters[i].name, spec.clusters[j].name, configured_s, least_s)
+        )
+    return measured
+
+
+def _round_trip_s(a: socket.socket, b: socket.socket) -> float:
+    start_s = time.perf_counter()
+    a.send(bytes(8))
+    b.recv(8)
+    b.send(bytes(8))
+    a.recv(8)
+    return time.perf_counter() - start_s
+
+
+def measure_nic_rates(testbed: Testbed) -> list[NicRate]:
+    """The rate between two hosts of each cluster whose NICs, not the processors, should limit."""
+    spec = testbed.spec
+    measured = []
+    for cluster, hosts in enumerate(spec.hosts):
+        configured = float(spec.nic_bytes_per_s[cluster])
+        if len(hosts) < 2 or configured > _RATE_CHECKED_BELOW_BYTES_PER_S:
+            continue
+        n_bytes = min(_RATE_BYTES, int(configured * 0.2)) + 4 * spec.burst_bytes
+        rate = measure_rate(testbed, hosts[0], hosts[1], n_bytes)
+        measured.append(NicRate(spec.clusters[cluster].name, configured, rate))
+    return measured
+
+
+def measure_rate(testbed: Testbed, source: str, target: str, n_bytes: int) -> float:
+    """Bytes per second one TCP flow gets from host to host, once the burst is through."""
+    with (
+        open_socket(testbed, target, socket.SOCK_STREAM) as listener,
+        open_socket(testbed, source, socket.SOCK_STREAM) as sender,
+    ):
+        listener.listen(1)
+        listener.settimeout(2.0)
+        sender.settimeout(2.0)
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        with receiver:
+            return _drain_rate(sender, receiver, n_bytes, 2 * testbed.spec.burst_bytes)
+
+
+def _drain_rate(
+    sender: socket.socket, receiver: socket.socket, n_bytes: int, n_skipped: int
+) -> float:
+    sender.setblocking(False)
+    receiver.setblocking(False)
+    n_sent = n_received = n_first = 0
+    block = bytes(65536)
+    first_s = last_s = start_s = time.perf_counter()
+    give_up_s = start_s + 10.0
+    while n_received < n_bytes and last_s < give_up_s:
+        senders = [sender] if n_sent < n_bytes else []
+        readable, writable, _ = select.select([receiver], senders, [], 1.0)
+        if writable:
+            n_sent += sender.send(block)
+        if readable:
+            n_received += len(receiver.recv(1 << 20))
+        last_s = time.perf_counter()
+        if not n_first and n_received > n_skipped:
+            n_first, first_s = n_received, last_s
+    return (n_received - n_first) / max(last_s - first_s, 1e-9)
