@@ -49,6 +49,9 @@ class GridModel:
         ρ the clusters were found with.
     native : mapping of str to NativeTimes
         By collective name; what is missing was not measured.
+    engine_gap_s : float
+        How often a rank can pass a segment on while all others do the same: the cost of our own
+        engine, and of ranks that share cores.
     """
 
     grid: Grid
@@ -56,6 +59,7 @@ class GridModel:
     origin: Literal["measured", "declared"] = "declared"
     tolerance: float = 0.3
     native: Mapping[str, NativeTimes] = field(default_factory=dict)
+    engine_gap_s: float = 0.0
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -96,6 +100,36 @@ class GridModel:
         n = self.n_clusters
         return np.array([[self.link(i, j).gap(n_bytes) for j in range(n)] for i in range(n)])
 
+    @cached_property
+    def _tables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The union of all links' sizes (K,), and gaps and lone times there, (C, C, K) each."""
+        n = self.n_clusters
+        links = [[self.link(i, j) for j in range(n)] for i in range(n)]
+        sizes = np.array(
+            sorted({size for row in links for link in row for size in link.sizes_bytes}),
+            dtype=float,
+        )
+        gaps = np.array([[link.gap(sizes) for link in row] for row in links])
+        alone = np.array([[link.alone(sizes) for link in row] for row in links])
+        return sizes, gaps, alone
+
+    def gap_and_alone_s(self, n_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """``g`` and the lone-message time of every link at each of S sizes: two (C, C, S) arrays.
+
+        The gap is at least `engine_gap_s`: a plan cannot send faster than its ranks run.
+        """
+        sizes, gaps, alone = self._tables
+        # Beyond the largest size measured, the last interval's slope goes on.
+        upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
+        part = (n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
+
+        def at(table: FloatArray) -> FloatArray:
+            low, high = table[:, :, upper - 1], table[:, :, upper]
+            slope = np.where(part > 1, np.maximum(high - low, 0.0), high - low)
+            return np.asarray(low + part * slope)
+
+        return np.maximum(at(gaps), self.engine_gap_s), at(alone)
+
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
 
@@ -109,7 +143,7 @@ class GridModel:
             )
             for a, cluster in zip(origin, grid.clusters, strict=True)
         )  # fmt: skip
-        return GridModel(grid, links, self.origin, self.tolerance)
+        return GridModel(grid, links, self.origin, self.tolerance, engine_gap_s=self.engine_gap_s)
 
 
 def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:

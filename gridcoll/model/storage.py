@@ -53,6 +53,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     clusters: list[_Cluster]
     links: list[_Link]
     native: dict[str, _Native]
+    engine_gap_s: Seconds
 
 
 def format_model(model: GridModel) -> bytes:
@@ -86,6 +87,7 @@ def format_model(model: GridModel) -> bytes:
             name: _Native(list(times.sizes_bytes), list(times.seconds))
             for name, times in sorted(model.native.items())
         },
+        engine_gap_s=model.engine_gap_s,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -140,6 +142,7 @@ def _build(document: _Document) -> GridModel:
             name: NativeTimes(tuple(native.sizes_bytes), tuple(native.seconds))
             for name, native in document.native.items()
         },
+        document.engine_gap_s,
     )
 
 

@@ -6,6 +6,7 @@ another tree. The papers' store-and-forward phases are the case of one segment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,27 +67,33 @@ def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...
     )
 
 
-def plan_bcast(tree: RankTree, n_units: int, segment_units: int, label: str = "") -> Plan:
-    """Broadcast ``n_units`` down ``tree`` in segments; each moves on as soon as it is there.
+def plan_bcast(
+    trees: Sequence[RankTree], n_units: int, segment_units: int, label: str = ""
+) -> Plan:
+    """Broadcast ``n_units`` in segments, each moving on as soon as it is there.
 
     Parameters
     ----------
-    tree : RankTree
+    trees : sequence of RankTree
+        One, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``.
     n_units, segment_units : int
         Sizes of the message and of a segment, in bytes.
     label : str
-        How the tree came about, for people.
+        How the trees came about, for people.
     """
+    root = trees[0].root
+    if any(tree.root != root for tree in trees):
+        raise PlanError(f"trees: must share one root, got {[tree.root for tree in trees]}")
     segments = cut_segments(n_units, segment_units)
-    parent = tree.parent
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         for tag, (start, stop) in enumerate(segments):
+            tree = trees[tag % len(trees)]
             chunk = Chunk("output", start, stop)
-            if rank != tree.root:
-                ops.append(Recv(parent[rank], chunk, tag))
+            if rank != root:
+                ops.append(Recv(tree.parent[rank], chunk, tag))
             ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
         return tuple(ops)
 
-    return Plan("bcast", label, n_units, tree.root, Programs(len(tree.children), program_of))
+    return Plan("bcast", label, n_units, root, Programs(len(trees[0].children), program_of))

@@ -1,0 +1,141 @@
+"""What a grid-aware communicator knows and owns besides its handle."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mpi4py import MPI
+
+from gridcoll.comm.settings import Settings
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.model import GridModel
+from gridcoll.plan import Choice, Dataflow, choose, dataflow
+
+N_CACHED_PLANS = 256
+
+
+@dataclass(frozen=True)
+class ClusterComms:
+    """The communicators of the splitting.
+
+    Attributes
+    ----------
+    intra : MPI.Intracomm
+        This rank's cluster; the coordinator is its rank 0.
+    inter : MPI.Intracomm
+        All coordinators in cluster order; ``MPI.COMM_NULL`` on other ranks.
+    lane : MPI.Intracomm
+        The ranks of equal local index across clusters.
+    """
+
+    intra: MPI.Intracomm
+    inter: MPI.Intracomm
+    lane: MPI.Intracomm
+
+    def free(self) -> None:
+        """Free all three. Collective."""
+        for comm in (self.intra, self.inter, self.lane):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+
+def size_class(n_bytes: int) -> int:
+    """The size that a choice is made for: the next of 1, 1.25, 1.5, 1.75 times a power of two."""
+    if n_bytes <= 8:
+        return 8
+    step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
+    return -(-n_bytes // step) * step
+
+
+class Context:
+    """Model, settings, private communicator and plan cache of one communicator.
+
+    Everything in it is created when the communicator is, collectively, and freed with it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, model: GridModel, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.rank = comm.Get_rank()
+        self.private = MPI.Intracomm.Dup(comm)
+        self._transport = MPITransport(self.private)
+        self._choices: dict[tuple[str, int, int], Choice] = {}
+        self._programs: OrderedDict[tuple[str, int, int], Dataflow | None] = OrderedDict()
+        self._cluster_comms: ClusterComms | None = None
+
+    @cached_property
+    def native_only(self) -> bool:
+        """Whether no call can gain anything, so that not even its size need be looked at."""
+        if self.settings.check or self.settings.force == "grid" or self.settings.algorithms:
+            return False
+        if self.settings.force == "native" or self.model.grid.n_ranks == 1:
+            return True
+        return self.model.n_clusters == 1 and not self.model.native
+
+    def choice(self, collective: str, n_bytes: int, root: int) -> Choice:
+        """What to do with a call of this size class. A pure function of what all ranks know."""
+        key = (collective, size_class(n_bytes), root)
+        if key not in self._choices:
+            forced = self.settings.algorithms.get(collective, "")
+            if self.settings.force == "native":
+                forced = "native"
+            self._choices[key] = choose(
+                collective,
+                self.model,
+                key[1],
+                root,
+                forced=forced,
+                grid_only=self.settings.force == "grid",
+            )
+        return self._choices[key]
+
+    def program(self, collective: str, n_bytes: int, root: int) -> Dataflow | None:
+        """This rank's ops for a call of exactly this size; None for the native collective."""
+        key = (collective, n_bytes, root)
+        if key in self._programs:
+            self._programs.move_to_end(key)
+            return self._programs[key]
+        build = self.choice(collective, n_bytes, root).winner.build
+        flow = dataflow(build(n_bytes).programs[self.rank]) if build else None
+        self._programs[key] = flow
+        if len(self._programs) > N_CACHED_PLANS:
+            self._programs.popitem(last=False)
+        return flow
+
+    def run(self, flow: Dataflow, memory: ByteMemory) -> None:
+        """Run this rank's share of a call on the private communicator."""
+        run_program(flow, self._transport, memory)
+
+    def cluster_comms(self) -> ClusterComms:
+        """The communicators of the splitting, made at the first call. Collective."""
+        if self._cluster_comms is None:
+            grid = self.model.grid
+            cluster = grid.cluster_of[self.rank]
+            lane = grid.lane_of(self.rank)
+            split = MPI.Intracomm.Split
+            self._cluster_comms = ClusterComms(
+                intra=_intracomm(split(self.private, cluster, self.rank)),
+                inter=_intracomm(split(self.private, MPI.UNDEFINED if lane else 0, cluster)),
+                lane=_intracomm(split(self.private, lane, cluster)),
+            )
+        return self._cluster_comms
+
+    def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
+        """The context of a sub-communicator whose rank ``i`` is our ``ranks[i]``. Collective."""
+        same = list(ranks) == list(range(self.model.grid.n_ranks))
+        return Context(comm, self.model if same else self.model.restrict(ranks), self.settings)
+
+    def free(self) -> None:
+        """Free every communicator made here. Collective."""
+        if self._cluster_comms is not None:
+            self._cluster_comms.free()
+            self._cluster_comms = None
+        self.private.Free()
+
+
+def _intracomm(comm: MPI.Comm) -> MPI.Intracomm:
+    return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)

@@ -1,0 +1,211 @@
+"""`GridComm`: an MPI communicator whose collectives know the grid."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.buffers import open_self_comm, read_message
+from gridcoll.comm.context import ClusterComms, Context
+from gridcoll.comm.discovery import find_model
+from gridcoll.comm.settings import read_settings
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.errors import UsageError
+from gridcoll.model import GridModel
+from gridcoll.plan import Choice
+from gridcoll.topology.grid import Grid
+
+HEADER_BYTES = 1024
+"""First message of an object broadcast: the pickle's length and as much of it as fits."""
+
+_LENGTH = struct.Struct("<q")
+
+
+class GridComm(MPI.Intracomm):
+    """A drop-in for an intracommunicator, with grid-aware collectives.
+
+    ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and
+    point-to-point messages are those of ``comm``. The grid is read from the file that
+    ``GRIDCOLL_GRID`` names, or measured. All of gridcoll's own messages go over a private duplicate.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm, optional
+        Without one, or with ``MPI.COMM_NULL``, a null communicator results.
+    model : GridModel, optional
+        Use this instead of reading or measuring; the same on all ranks.
+
+    Raises
+    ------
+    TypeError
+        For an intercommunicator.
+    FileError, UsageError, DisagreementError
+        For a grid file that does not fit the job, or settings that ranks do not agree on; the same
+        on all ranks.
+    """
+
+    # Class attribute, because MPI's own Dup builds objects without calling __init__.
+    _context: Context | None = None
+
+    def __new__(cls, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> GridComm:
+        if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
+            raise TypeError(f"GridComm: needs an intracommunicator, got {type(comm).__name__}")
+        return super().__new__(cls, comm)
+
+    def __init__(self, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> None:
+        if comm is None or comm == MPI.COMM_NULL:
+            return
+        open_self_comm()
+        self._context = _make_context(self, comm, model)
+
+    @property
+    def grid(self) -> Grid:
+        """The clusters of this communicator; each has ``ranks`` and a ``coordinator``."""
+        return self.model.grid
+
+    @property
+    def model(self) -> GridModel:
+        """Grid and pLogP of its links."""
+        return self._need().model
+
+    def explain(self, collective: str, nbytes: int, root: int = 0) -> Choice:
+        """What a call would do, among which candidates, and why. Local.
+
+        Parameters
+        ----------
+        collective : str
+            As ``"bcast"``.
+        nbytes : int
+            Bytes of the message.
+        root : int
+
+        Raises
+        ------
+        UsageError
+            For an unknown collective, a negative size or a root out of range.
+        """
+        if nbytes < 0:
+            raise UsageError(f"nbytes: must not be negative, got {nbytes}")
+        return self._need().choice(collective, nbytes, root)
+
+    def cluster_comms(self) -> ClusterComms:
+        """Communicators inside clusters, between coordinators, and along lanes.
+
+        Collective at its first call; they belong to this communicator and are freed with it.
+        """
+        return self._need().cluster_comms()
+
+    def _need(self) -> Context:
+        if self._context is None:
+            raise UsageError("this GridComm is null, freed, or was not built by GridComm(comm)")
+        return self._context
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
+        context = self._context
+        if context is None or context.native_only or not self._is_rank(root):
+            return super().Bcast(buf, root)
+        writable = context.rank != root
+        message = read_message(buf, writable=writable)
+        n_bytes = len(message.view)
+        if context.settings.check:
+            require_equal(context.private, "Bcast", f"Bcast root={root} bytes={n_bytes}")
+        flow = context.program("bcast", n_bytes, root)
+        if flow is None:
+            return super().Bcast(buf, root)
+        context.run(flow, ByteMemory(message.view))
+        if message.store:
+            message.store()
+        return None
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """As `mpi4py.MPI.Comm.bcast`: length and pickle flow down the grid in one stream."""
+        context = self._context
+        if context is None or context.native_only or not self._is_rank(root):
+            return super().bcast(obj, root)
+        if context.settings.check:
+            require_equal(context.private, "bcast", f"bcast root={root}")
+        if context.rank == root:
+            pickled = MPI.pickle.dumps(obj)
+            head = _LENGTH.pack(len(pickled)) + pickled[: HEADER_BYTES - _LENGTH.size]
+            header = bytearray(head.ljust(HEADER_BYTES, b"\0"))
+        else:
+            header = bytearray(HEADER_BYTES)
+        self._bcast_bytes(context, header, root)
+        (length,) = _LENGTH.unpack_from(header)
+        data = bytearray(length)
+        n_head = min(length, HEADER_BYTES - _LENGTH.size)
+        data[:n_head] = header[_LENGTH.size : _LENGTH.size + n_head]
+        if context.rank == root:
+            data[n_head:] = pickled[n_head:]
+        if length > n_head:
+            self._bcast_bytes(context, memoryview(data)[n_head:], root)
+        return MPI.pickle.loads(data)
+
+    def _bcast_bytes(self, context: Context, data: bytearray | memoryview, root: int) -> None:
+        view = memoryview(data)
+        flow = context.program("bcast", len(view), root)
+        if flow is None:
+            MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
+        else:
+            context.run(flow, ByteMemory(view))
+
+    def _is_rank(self, root: object) -> bool:
+        """Whether ``root`` is one; what is not is left to MPI to refuse."""
+        return isinstance(root, int) and 0 <= root < self._need().model.grid.n_ranks
+
+    def Dup(self, info: MPI.Info | None = None) -> GridComm:
+        """As `mpi4py.MPI.Comm.Dup`; the duplicate knows the same grid."""
+        new = super().Dup(info)
+        if self._context is not None:
+            new._context = self._context.restrict(new, range(new.Get_size()))
+        return new
+
+    def Clone(self) -> GridComm:
+        """As `mpi4py.MPI.Comm.Clone`; the duplicate knows the same grid."""
+        new = super().Clone()
+        if self._context is not None:
+            new._context = self._context.restrict(new, range(new.Get_size()))
+        return new
+
+    def Split(self, color: int = 0, key: int = 0) -> MPI.Intracomm:
+        """As `mpi4py.MPI.Comm.Split`; the parts know their part of the grid."""
+        return self._derive(super().Split(color, key))
+
+    def _derive(self, comm: MPI.Comm) -> MPI.Intracomm:
+        """``comm``, made from us, as a GridComm with the restriction of our grid."""
+        context = self._context
+        if context is None or comm == MPI.COMM_NULL:
+            return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
+        new = type(self).__new__(type(self), comm)
+        theirs, ours = comm.Get_group(), self.Get_group()
+        try:
+            ranks = MPI.Group.Translate_ranks(theirs, list(range(comm.Get_size())), ours)
+        finally:
+            theirs.Free()
+            ours.Free()
+        new._context = context.restrict(new, ranks)
+        return new
+
+    def Free(self) -> None:
+        """As `mpi4py.MPI.Comm.Free`; frees what gridcoll made for it, too. Collective."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.free()
+        super().Free()
+
+
+def _make_context(self: GridComm, comm: MPI.Comm, model: GridModel | None) -> Context:
+    private = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+    try:
+        from gridcoll.comm.agreement import together
+
+        settings = together(private, read_settings)
+        require_equal(private, "settings (GRIDCOLL_* variables)", settings.text())
+        found = find_model(private, settings, model)
+    finally:
+        private.Free()
+    return Context(self, found, settings)

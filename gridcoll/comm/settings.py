@@ -1,0 +1,83 @@
+"""Settings from the environment; every name is documented in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gridcoll.errors import UsageError
+from gridcoll.plan import REGISTRIES
+from gridcoll.plan.choose import check_forced
+from gridcoll.topology.clustering import DEFAULT_TOLERANCE
+
+VARIABLES = {
+    "GRIDCOLL_GRID": "grid file (.toml, declared) or model file (.json, measured): do not measure",
+    "GRIDCOLL_CHECK": "1: compare operation, root and bytes across ranks before each call",
+    "GRIDCOLL_FORCE": "grid: never the native collective; native: always",
+    "GRIDCOLL_TOLERANCE": "ρ of the clustering, 0.3 unless told",
+    "GRIDCOLL_<COLLECTIVE>": "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says; validated.
+
+    Attributes
+    ----------
+    grid_file : str
+        Empty: measure.
+    check : bool
+    force : str
+        ``""``, ``"grid"`` or ``"native"``.
+    tolerance : float
+    algorithms : mapping of str to str
+        Forced algorithm by collective.
+    """
+
+    grid_file: str = ""
+    check: bool = False
+    force: str = ""
+    tolerance: float = DEFAULT_TOLERANCE
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.force not in ("", "grid", "native"):
+            raise UsageError(f"GRIDCOLL_FORCE: must be grid or native, got {self.force!r}")
+        if not 0 <= self.tolerance < 10:
+            raise UsageError(f"GRIDCOLL_TOLERANCE: must be in [0, 10), got {self.tolerance}")
+        for collective, name in self.algorithms.items():
+            check_forced(collective, name)
+
+    def text(self) -> str:
+        """All settings on one line: equal on all ranks, or the job is misconfigured."""
+        forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
+        return (
+            f"grid={self.grid_file} check={self.check} force={self.force} "
+            f"tolerance={self.tolerance} {forced}"
+        )
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
+    env = os.environ if environment is None else environment
+    tolerance = env.get("GRIDCOLL_TOLERANCE", str(DEFAULT_TOLERANCE))
+    try:
+        parsed = float(tolerance)
+    except ValueError:
+        raise UsageError(f"GRIDCOLL_TOLERANCE: must be a number, got {tolerance!r}") from None
+    check = env.get("GRIDCOLL_CHECK", "0")
+    if check not in ("", "0", "1"):
+        raise UsageError(f"GRIDCOLL_CHECK: must be 0 or 1, got {check!r}")
+    return Settings(
+        grid_file=env.get("GRIDCOLL_GRID", ""),
+        check=check == "1",
+        force=env.get("GRIDCOLL_FORCE", ""),
+        tolerance=parsed,
+        algorithms={
+            collective: env[variable]
+            for collective in REGISTRIES
+            if env.get(variable := f"GRIDCOLL_{collective.upper()}")
+        },
+    )

@@ -1,0 +1,163 @@
+"""Build candidates, price them, pick one: the same on every rank, because nothing else enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gridcoll.errors import UsageError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.plan import Plan
+
+NATIVE = "native"
+
+MARGIN = 0.05
+"""A plan replaces the native collective only if it is predicted to be this much faster."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do a call, and what it should take.
+
+    Attributes
+    ----------
+    name : str
+        What settings call it.
+    label : str
+        How it works, with the parameters chosen for this size.
+    predicted_s : float or None
+        None for the native collective where nobody measured it.
+    build : callable or None
+        Writes the plan for a message of about this size, given the exact one; None for the native
+        collective.
+    stored_s : float or None
+        What the papers' store-and-forward accounting says of the same schedule.
+    segment_bytes : int or None
+    """
+
+    name: str
+    label: str
+    predicted_s: float | None
+    build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
+    stored_s: float | None = None
+    segment_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An entry of a collective's registry: writes candidates for one call.
+
+    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several.
+    """
+
+    name: str
+    good_for: str
+    source: str
+    candidates: Callable[[GridModel, int, int], list[Candidate]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a call, among what, and why. Candidates are ordered fastest first."""
+
+    collective: str
+    n_bytes: int
+    root: int
+    winner: Candidate
+    candidates: tuple[Candidate, ...]
+    reason: str
+
+
+REGISTRIES: dict[str, dict[str, Algorithm]] = {}
+"""Algorithms by collective, then by name."""
+
+
+def register(collective: str, algorithm: Algorithm) -> Algorithm:
+    """Enter ``algorithm`` for ``collective``."""
+    REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
+    return algorithm
+
+
+def check_forced(collective: str, name: str) -> None:
+    """Raise `UsageError` unless ``name`` is ``native`` or an algorithm of ``collective``."""
+    known = REGISTRIES[collective]
+    if name != NATIVE and name not in known:
+        raise UsageError(
+            f"{collective} algorithm {name!r}: known are {', '.join([NATIVE, *known])}"
+        )
+
+
+def choose(
+    collective: str,
+    model: GridModel,
+    n_bytes: int,
+    root: int,
+    *,
+    forced: str = "",
+    grid_only: bool = False,
+) -> Choice:
+    """The fastest candidate by prediction; ties go to the one registered first.
+
+    A pure function of its arguments, which every rank knows alike.
+
+    Parameters
+    ----------
+    collective : str
+    model : GridModel
+    n_bytes, root : int
+    forced : str
+        Take this algorithm whatever it costs; ``"native"`` for the MPI library's own.
+    grid_only : bool
+        Leave the native collective out.
+
+    Raises
+    ------
+    UsageError
+        For an algorithm nobody knows, or a root out of range.
+    """
+    if not 0 <= root < model.grid.n_ranks:
+        raise UsageError(f"root: must be in 0..{model.grid.n_ranks - 1}, got {root}")
+    if forced:
+        check_forced(collective, forced)
+    measured = model.native.get(collective)
+    native = Candidate(
+        NATIVE, "the MPI library's own", measured.predict(n_bytes) if measured else None
+    )
+    found = [
+        candidate
+        for algorithm in REGISTRIES[collective].values()
+        if not forced or algorithm.name == forced
+        for candidate in algorithm.candidates(model, n_bytes, root)
+    ]
+    ordered = tuple(sorted([*found, native], key=_predicted))
+    winner, reason = _pick(model, ordered, native, forced, grid_only)
+    return Choice(collective, n_bytes, root, winner, ordered, reason)
+
+
+def _predicted(candidate: Candidate) -> float:
+    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
+
+
+def _pick(
+    model: GridModel,
+    ordered: tuple[Candidate, ...],
+    native: Candidate,
+    forced: str,
+    grid_only: bool,
+) -> tuple[Candidate, str]:
+    if forced == NATIVE:
+        return native, "asked for"
+    plans = [candidate for candidate in ordered if candidate.build is not None]
+    if not plans:
+        return native, "no plan fits this call"
+    if forced:
+        return plans[0], "asked for"
+    if grid_only:
+        return plans[0], "the fastest plan; native was left out as asked"
+    if native.predicted_s is None:
+        if model.n_clusters == 1:
+            return native, "one cluster, and native was not measured"
+        return plans[0], "the fastest plan; native was not measured"
+    if _predicted(plans[0]) < native.predicted_s * (1 - MARGIN):
+        return plans[0], "predicted fastest"
+    return native, f"no plan is predicted more than {MARGIN:.0%} faster"

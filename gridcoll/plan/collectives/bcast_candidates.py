@@ -1,0 +1,229 @@
+"""Ways to broadcast over a grid: the papers' schedules, and what pipelining makes possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.choose import Algorithm, Candidate, register
+from gridcoll.plan.collectives.bcast import plan_bcast
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.schedule import HEURISTICS, Heuristic
+from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology.units import format_size
+
+SMALLEST_SEGMENT = 1024
+INSIDE_SHAPES = tuple(SHAPES)
+
+_STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
+
+
+def segment_sizes(n_bytes: int) -> np.ndarray:
+    """The papers' first pass: ``m / 2^i`` down to the smallest sensible segment."""
+    sizes = [max(n_bytes, 1)]
+    while sizes[-1] // 2 >= SMALLEST_SEGMENT:
+        sizes.append(-(-sizes[-1] // 2))
+    return np.array(sizes)
+
+
+@lru_cache(maxsize=64)
+def _costs(model_key: _ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
+    return SegmentCosts(model_key.model, n_bytes, np.array(sizes))
+
+
+class _ModelKey:
+    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ModelKey) and other.model is self.model
+
+
+def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
+    return _costs(_ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+
+
+@lru_cache(maxsize=64)
+def _inside(key: _ModelKey, n_bytes: int) -> np.ndarray:
+    """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
+    return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
+
+
+def _tree_label(tree: GridTree, model: GridModel) -> str:
+    names = [cluster.name for cluster in model.grid.clusters]
+    hops = ", ".join(f"{names[s]}→{names[r]}" for s, r in tree.transfers)
+    shapes = sorted(
+        {s for s, c in zip(tree.shapes, model.grid.clusters, strict=True) if len(c) > 1}
+    )
+    inside = f"{'/'.join(shapes)} inside" if shapes else ""
+    return "; ".join(part for part in (hops, inside) if part)
+
+
+def _best_segment(
+    model: GridModel, n_bytes: int, root_cluster: int, tree: GridTree
+) -> tuple[int, float]:
+    """Segment size and predicted time: the halving pass, then hill climbing around its best."""
+
+    def price(costs: SegmentCosts) -> TreePrice:
+        return price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+
+    costs = _first_pass(model, n_bytes)
+    totals = price(costs).total_s
+    best = int(np.argmin(totals))
+    size, total = int(costs.segment_bytes[best]), float(totals[best])
+    while len(costs.segment_bytes) > 1:
+        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, n_bytes)
+        near = SegmentCosts(model, n_bytes, around)
+        totals = price(near).total_s
+        best = int(np.argmin(totals))
+        if totals[best] >= total * (1 - 1e-6):
+            break
+        size, total = int(around[best]), float(totals[best])
+    return size, total
+
+
+def _candidate(
+    name: str, model: GridModel, n_bytes: int, tree: GridTree, stored_s: float | None = None
+) -> Candidate:
+    root_cluster = model.grid.cluster_of[tree.root]
+    segment, total = _best_segment(model, n_bytes, root_cluster, tree)
+    label = f"{_tree_label(tree, model)}; {_segments_label(n_bytes, segment)}"
+    return Candidate(
+        name,
+        label,
+        total,
+        lambda n_units: plan_bcast(
+            [tree.expand(model.grid)], n_units, min(segment, max(n_units, 1)), f"{name}: {label}"
+        ),
+        stored_s,
+        segment,
+    )
+
+
+def _segments_label(n_bytes: int, segment: int) -> str:
+    return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"
+
+
+def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """The heuristic's tree, with each cluster's best internal shape, at the best segment size.
+
+    The heuristic sees the papers' instance: L, g(m) and the best internal broadcast of the whole
+    message. Its store-and-forward makespan is kept for comparison.
+    """
+    if model.n_clusters == 1:
+        return []
+    root_cluster = model.grid.cluster_of[root]
+    inside = _inside(_ModelKey(model), n_bytes)
+    schedule = heuristic(
+        model.latency_s, model.gap_s(n_bytes), inside.min(axis=(1, 2)), root_cluster
+    )
+    transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
+    by_shape = inside.min(axis=2).argmin(axis=1)
+    shapes = tuple(INSIDE_SHAPES[k] for k in by_shape)
+    tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
+    return [_candidate(heuristic.name, model, n_bytes, tree, schedule.makespan_s)]
+
+
+def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """One cluster: every shape of the papers' tables."""
+    if model.n_clusters > 1 or model.grid.n_ranks == 1:
+        return []
+    return [
+        _candidate("inside", model, n_bytes, GridTree(root, (), (shape,), (0,)))
+        for shape in INSIDE_SHAPES
+    ]
+
+
+def shortest_path(cost: np.ndarray, start: int) -> tuple[int, ...]:
+    """Visit all of ``cost``'s vertices from ``start``: exact to nine vertices, greedy beyond."""
+    n = len(cost)
+    if n > 9:
+        path, left = [start], set(range(n)) - {start}
+        while left:
+            path.append(min(left, key=lambda v: (cost[path[-1], v], v)))
+            left.remove(path[-1])
+        return tuple(path)
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {
+        (1 << start, start): (0.0, (start,))
+    }
+    for _ in range(n - 1):
+        longer: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        for (seen, last), (length, path_so_far) in best.items():
+            for v in range(n):
+                if not seen >> v & 1:
+                    key = (seen | 1 << v, v)
+                    offer = (length + float(cost[last, v]), (*path_so_far, v))
+                    if key not in longer or offer < longer[key]:
+                        longer[key] = offer
+        best = longer
+    return min(best.values())[1]
+
+
+def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A chain over all ranks in cluster order: no rank sends anything twice."""
+    if model.grid.n_ranks == 1:
+        return []
+    root_cluster = model.grid.cluster_of[root]
+    orders = {
+        shortest_path(model.latency_s, root_cluster),
+        shortest_path(model.latency_s + model.gap_s(n_bytes), root_cluster),
+    }
+    return [
+        _candidate("chain", model, n_bytes, _chain_tree(model, root, order))
+        for order in sorted(orders)
+    ]
+
+
+def _chain_tree(model: GridModel, root: int, order: Sequence[int]) -> GridTree:
+    clusters = model.grid.clusters
+    return GridTree(
+        root,
+        tuple(pairwise(order)),
+        ("chain",) * len(clusters),
+        tuple(len(cluster) - 1 for cluster in clusters),
+    )
+
+
+def _register_heuristic(heuristic: Heuristic) -> None:
+    register(
+        "bcast",
+        Algorithm(
+            heuristic.name,
+            heuristic.good_for,
+            heuristic.source,
+            lambda model, n_bytes, root: _scheduled(heuristic, model, n_bytes, root),
+        ),
+    )
+
+
+register(
+    "bcast",
+    Algorithm(
+        "chain",
+        "long messages: a pipeline over all ranks, cluster by cluster",
+        "gridcoll; inside a cluster 003 Table 1",
+        _chain,
+    ),
+)
+for _heuristic in HEURISTICS.values():
+    if _heuristic.name not in ("optimal", "best", "mixed"):
+        _register_heuristic(_heuristic)
+register(
+    "bcast",
+    Algorithm(
+        "inside",
+        "one cluster: flat, chain, binary, binomial or k-chain, segmented",
+        "002 and 003, Table 1",
+        _inside_only,
+    ),
+)

@@ -1,0 +1,79 @@
+"""A tree over a grid: transfers between clusters, a shape inside each, and where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.collectives.bcast import RankTree
+from gridcoll.schedule.trees import find_shape
+from gridcoll.topology.grid import Grid
+
+
+@dataclass(frozen=True)
+class GridTree:
+    """A broadcast tree, written by clusters so that it can be priced without naming ranks.
+
+    A cluster's members stand in a line: the rank the message enters at, then the others. Its shape
+    is laid over that line; its relay is the place in the line that sends to other clusters.
+
+    Attributes
+    ----------
+    root : int
+        The root rank.
+    transfers : tuple of (int, int)
+        Sender and receiver cluster, in the order the sender sends.
+    shapes : tuple of str
+        ``shapes[cluster]``, a name in `SHAPES`.
+    relays : tuple of int
+        ``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain
+        of chains, in which no rank sends anything twice.
+    lane : int
+        Which member the message enters at, so that several trees use several hosts' links.
+    """
+
+    root: int
+    transfers: tuple[tuple[int, int], ...]
+    shapes: tuple[str, ...]
+    relays: tuple[int, ...]
+    lane: int = 0
+
+    @cached_property
+    def outgoing(self) -> tuple[tuple[int, ...], ...]:
+        """``outgoing[cluster]``: the clusters it sends to, in order."""
+        return tuple(
+            tuple(receiver for sender, receiver in self.transfers if sender == cluster)
+            for cluster in range(len(self.shapes))
+        )
+
+    def line(self, grid: Grid, cluster: int) -> tuple[int, ...]:
+        """The ranks of ``cluster`` in the order the shape is laid over."""
+        ranks = grid.clusters[cluster].ranks
+        if cluster == grid.cluster_of[self.root]:
+            # Lane k leaves the root's cluster at its k-th member, which comes right after the root.
+            at = ranks.index(self.root)
+            others = ranks[at + 1 :] + ranks[:at]
+            if not others or self.lane % len(ranks) == 0:
+                return (self.root, *others)
+            start = self.lane % len(ranks) - 1
+            return (self.root, *others[start:], *others[:start])
+        start = self.lane % len(ranks)
+        return ranks[start:] + ranks[:start]
+
+    def expand(self, grid: Grid) -> RankTree:
+        """The tree over ranks. A relay serves other clusters before its own."""
+        lines = [self.line(grid, cluster) for cluster in range(len(grid.clusters))]
+        children: list[tuple[int, ...]] = [()] * grid.n_ranks
+        for cluster, line in enumerate(lines):
+            inside = find_shape(self.shapes[cluster]).children(len(line))
+            for place, rank in enumerate(line):
+                children[rank] = tuple(line[child] for child in inside[place])
+            if not 0 <= self.relays[cluster] < len(line):
+                raise PlanError(
+                    f"cluster {cluster}: relay place {self.relays[cluster]} of {len(line)}"
+                )
+            relay = line[self.relays[cluster]]
+            outward = tuple(lines[receiver][0] for receiver in self.outgoing[cluster])
+            children[relay] = outward + children[relay]
+        return RankTree(self.root, tuple(children))

@@ -1,0 +1,167 @@
+"""The steady-state price of a segmented tree: fast enough to try hundreds before a call.
+
+One-port, full duplex, pLogP: a rank's network interface passes one segment at a time each way, a
+link passes one segment per its own gap. The first segment walks down the tree; the others follow
+at the pace of the slowest interface or link on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.schedule.trees import Profile, find_shape, profile
+
+
+@dataclass(frozen=True)
+class SegmentCosts:
+    """What segments of S candidate sizes cost on every link, for one message size.
+
+    Attributes
+    ----------
+    model : GridModel
+    n_bytes : int
+        The message.
+    segment_bytes : (S,) int array
+    """
+
+    model: GridModel
+    n_bytes: int
+    segment_bytes: np.ndarray
+
+    @cached_property
+    def n_segments(self) -> FloatArray:
+        """How many segments the message has, (S,)."""
+        return np.asarray(np.maximum(np.ceil(self.n_bytes / self.segment_bytes), 1.0))
+
+    @cached_property
+    def _links(self) -> tuple[FloatArray, FloatArray]:
+        return self.model.gap_and_alone_s(
+            np.minimum(self.segment_bytes, self.n_bytes).astype(float)
+        )
+
+    @property
+    def gap_s(self) -> FloatArray:
+        """``g(s)`` by link, (C, C, S)."""
+        return self._links[0]
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """A lone segment's way from start of send to arrival, (C, C, S)."""
+        return self._links[1]
+
+    @cached_property
+    def port_s(self) -> FloatArray:
+        """How long one segment keeps a network interface of each cluster busy, (C, S).
+
+        Inside a cluster nothing but the interfaces limits, so its own gap tells; a slower link
+        between clusters leaves its sender free for others meanwhile.
+        """
+        return np.asarray(np.einsum("iis->is", self.gap_s))
+
+    def inside_s(self, shapes: Sequence[str]) -> FloatArray:
+        """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
+        rows = []
+        for c, cluster in enumerate(self.model.grid.clusters):
+            rows.append([self._inside(c, profile(shape, len(cluster))) for shape in shapes])
+        return np.array(rows)
+
+    def _inside(self, cluster: int, shape: Profile) -> FloatArray:
+        first = self.first_inside(cluster, shape)
+        return first + (self.n_segments - 1) * shape.max_degree * self.port_s[cluster]
+
+    def first_inside(self, cluster: int, shape: Profile) -> FloatArray:
+        """When the last member holds the first segment after the entry does, (S,).
+
+        A hop costs a lone segment's way; a sender's further children wait a gap each.
+        """
+        extra = shape.gaps - shape.latencies  # gaps spent waiting for elder siblings
+        hop, gap = self.alone_s[cluster, cluster], self.port_s[cluster]
+        return np.asarray((extra[:, None] * gap + shape.latencies[:, None] * hop).max(axis=0))
+
+
+@dataclass(frozen=True)
+class TreePrice:
+    """What a tree costs at each segment size.
+
+    ``first_s`` is when the last rank has the first segment, ``period_s`` the pace after that, both
+    (S,). ``total_s`` is the whole.
+    """
+
+    first_s: FloatArray
+    period_s: FloatArray
+    total_s: FloatArray
+
+
+def price_tree(
+    costs: SegmentCosts,
+    root_cluster: int,
+    transfers: Sequence[tuple[int, int]],
+    shapes: Sequence[str],
+    relays: Sequence[int],
+) -> TreePrice:
+    """Price one tree over clusters (see `GridTree`) at every segment size of ``costs``.
+
+    O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
+    """
+    grid = costs.model.grid
+    n_s = len(costs.segment_bytes)
+    arrival: dict[int, FloatArray] = {root_cluster: np.zeros(n_s)}
+    pace: dict[int, FloatArray] = {root_cluster: np.zeros(n_s)}
+    n_out = [0] * len(grid.clusters)
+    for sender, _ in transfers:
+        n_out[sender] += 1
+    sent = [0] * len(grid.clusters)
+    relay_at: dict[int, FloatArray] = {}
+    first = np.zeros(n_s)
+    period = np.zeros(n_s)
+    total = np.zeros(n_s)
+
+    def enter(cluster: int) -> None:
+        """Walk the first segment through ``cluster``; its relay's pace bounds all below it."""
+        nonlocal first, period, total
+        size = len(grid.clusters[cluster])
+        shape = profile(shapes[cluster], size)
+        port, hop = costs.port_s[cluster], costs.alone_s[cluster, cluster]
+        place = relays[cluster]
+        gaps, latencies, degree = _at_place(shapes[cluster], size, place)
+        at_relay = arrival[cluster] + latencies * hop + (gaps - latencies) * port
+        relay_at[cluster] = at_relay
+        busiest = np.maximum(shape.max_degree, degree + n_out[cluster])
+        own_pace = np.maximum(pace[cluster], busiest * port)
+        pace[cluster] = own_pace
+        last = arrival[cluster] + costs.first_inside(cluster, shape)
+        # Ranks below the relay wait for its sends to other clusters.
+        if degree:
+            last = last + n_out[cluster] * port
+        last = np.maximum(last, at_relay)
+        first = np.maximum(first, last)
+        period = np.maximum(period, own_pace)
+        total = np.maximum(total, last + (costs.n_segments - 1) * own_pace)
+
+    enter(root_cluster)
+    for sender, receiver in transfers:
+        start = relay_at[sender] + sent[sender] * costs.port_s[sender]
+        sent[sender] += 1
+        arrival[receiver] = start + costs.alone_s[sender, receiver]
+        pace[receiver] = np.maximum(pace[sender], costs.gap_s[sender, receiver])
+        enter(receiver)
+    return TreePrice(first, period, total)
+
+
+@lru_cache(maxsize=1024)
+def _at_place(shape: str, size: int, place: int) -> tuple[int, int, int]:
+    """Gaps, latencies and degree of the vertex at ``place`` of a shape's line."""
+    if place == 0:
+        return 0, 0, profile(shape, size).root_degree
+    children = find_shape(shape).children(size)
+    counts = [(0, 0)] * size
+    for v, sends in enumerate(children):
+        for position, child in enumerate(sends, start=1):
+            counts[child] = (counts[v][0] + position, counts[v][1] + 1)
+    return *counts[place], len(children[place])
