@@ -1,0 +1,30 @@
+"""Which clusters to run on: the subset that minimises the time of an iteration (paper 004)."""
+
+from gridcoll.placement.allreduce import FORMS
+from gridcoll.placement.correction import Exchanges, correct_betas, select_corrected
+from gridcoll.placement.cost import IterationCost
+from gridcoll.placement.found import Found
+from gridcoll.placement.prediction import Prediction, predict
+from gridcoll.placement.problem import Phase, Problem, parse_problem, read_problem
+from gridcoll.placement.resources import Resources
+from gridcoll.placement.searches import SEARCHES
+from gridcoll.placement.selection import Selection, select
+
+__all__ = [
+    "FORMS",
+    "SEARCHES",
+    "Exchanges",
+    "Found",
+    "IterationCost",
+    "Phase",
+    "Prediction",
+    "Problem",
+    "Resources",
+    "Selection",
+    "correct_betas",
+    "parse_problem",
+    "predict",
+    "read_problem",
+    "select",
+    "select_corrected",
+]

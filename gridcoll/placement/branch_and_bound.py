@@ -1,0 +1,192 @@
+"""Branch and bound: the optimum, proven, where there are too many subsets to try.
+
+A subset has some longest latency d. So the optimum is found by asking, for each latency d of the
+grid, for the best subset whose pairs are all within d, priced as if its longest latency were d:
+the price is exact where that latency is d, and too high elsewhere, where a smaller d prices it
+exactly. Once d is fixed, adding a cluster only ever lowers the time, except through the maxima of
+`IterationCost.peaks`; hence
+
+- a bound: the sums of every cluster still allowed, the maxima of those already in;
+- a saving: a cluster whose peaks are all below those maxima, and which is within d of everything
+  still allowed, is in.
+
+Subsets of one cluster exchange nothing with others, which the bound does not know; they are tried
+first. The nodes of the search are rows of arrays, many bounded at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.placement.annealing import annealing_grouping
+from gridcoll.placement.cost import BoolArray, IterationCost, Tally
+from gridcoll.placement.found import Found, found
+from gridcoll.placement.resources import FloatArray
+
+MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof
+BATCH_NODES = 20_000  # bounds memory: one batch per level of the search is held at most
+_MARGIN = 1e-12  # relative; sums of one subset in another order differ by less
+
+
+def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
+    """The optimum; ``proven`` unless `MAX_NODES` bounds did not suffice."""
+    start = annealing_grouping(cost, rng)
+    search = _Search(cost, start)
+    search.try_singles()
+    rooms = sorted(
+        ((search.room_bound(room), number, room) for number, room in enumerate(_rooms(cost))),
+        key=lambda entry: entry[:2],
+    )
+    for bound_s, _, room in rooms:
+        if not search.run(room, bound_s):
+            return found(cost, search.best, search.n_nodes + start.n_evaluated)
+    return found(cost, search.best, search.n_nodes + start.n_evaluated, proven=True)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Clusters connected by latencies up to ``latency_s``; ``far`` marks the pairs beyond it."""
+
+    latency_s: float
+    members: BoolArray
+    far: BoolArray
+
+
+def _rooms(cost: IterationCost) -> Iterator[_Room]:
+    """One room per latency and connected part that the latency extends."""
+    latency_s = cost.resources.latency_s
+    for limit_s in np.unique(latency_s):
+        near = latency_s <= limit_s
+        alone = ~near.diagonal()
+        near[alone, :] = near[:, alone] = False
+        at_limit = near & (latency_s == limit_s)
+        seen = np.zeros(cost.n_clusters, dtype=bool)
+        for first in np.flatnonzero(at_limit.any(axis=1)):
+            if seen[first]:
+                continue
+            members = near[first].copy()
+            while (wider := near[members].any(axis=0)).sum() > members.sum():
+                members = wider
+            seen |= members
+            if members.sum() > 1:
+                yield _Room(float(limit_s), members, ~near)
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Nodes of one room: clusters ``inside`` for good, and ``still_open``; both (N, C)."""
+
+    inside: BoolArray
+    still_open: BoolArray
+
+    def __getitem__(self, rows: BoolArray | slice) -> _Nodes:
+        return _Nodes(self.inside[rows], self.still_open[rows])
+
+
+class _Search:
+    def __init__(self, cost: IterationCost, start: Found) -> None:
+        self._cost = cost
+        self.best: BoolArray = np.zeros(cost.n_clusters, dtype=bool)
+        self.best[list(start.clusters)] = True
+        self._best_s = start.iteration_s
+        self._weights = np.stack(
+            [np.ones(cost.n_clusters), cost.resources.n_hosts, cost.power], axis=1
+        )
+        self.n_nodes = 0
+
+    def try_singles(self) -> None:
+        self._try(np.eye(self._cost.n_clusters, dtype=bool))
+
+    def room_bound(self, room: _Room) -> float:
+        root = _Nodes(np.zeros_like(room.members)[None, :], room.members[None, :])
+        return float(self._bounds(root, room)[0])
+
+    def run(self, room: _Room, bound_s: float) -> bool:
+        """Search ``room``; False when the nodes ran out."""
+        if bound_s >= self._threshold():
+            return True
+        power = np.where(room.members, self._cost.power, -1.0)
+        order = np.argsort(-power, kind="stable")[: int(room.members.sum())]
+        root = _Nodes(np.zeros_like(room.members)[None, :], room.members[None, :])
+        stack = [(0, root)]
+        while stack:
+            position, nodes = stack.pop()
+            nodes = nodes[np.less(self._bounds(nodes, room), self._threshold())]
+            complete = ~nodes.still_open.any(axis=1)
+            self._try(nodes.inside[complete])
+            nodes = nodes[~complete]
+            if len(nodes.inside) == 0:
+                continue
+            if self.n_nodes > MAX_NODES:
+                return False
+            children = self._branch(nodes, int(order[position]), room)
+            stack.extend(
+                (position + 1, children[first : first + BATCH_NODES])
+                for first in range(0, len(children.inside), BATCH_NODES)
+            )
+        return True
+
+    def _threshold(self) -> float:
+        return self._best_s * (1.0 - _MARGIN)
+
+    def _branch(self, nodes: _Nodes, cluster: int, room: _Room) -> _Nodes:
+        """Decide ``cluster`` where it is open; other nodes pass as they are."""
+        asked = nodes.still_open[:, cluster]
+        decided, asking = nodes[~asked], nodes[asked]
+        without = asking.still_open.copy()
+        without[:, cluster] = False
+        inside = asking.inside.copy()
+        inside[:, cluster] = True
+        with_it = self._take_free(_Nodes(inside, without & ~room.far[cluster]), room)
+        return _Nodes(
+            np.concatenate([with_it.inside, asking.inside, decided.inside]),
+            np.concatenate([with_it.still_open, without, decided.still_open]),
+        )
+
+    def _take_free(self, nodes: _Nodes, room: _Room) -> _Nodes:
+        """Take in every open cluster that cannot cost: below the peaks, within reach of all."""
+        if not self._cost.is_closed:  # an outside price may rise with any cluster
+            return nodes
+        free = nodes.still_open.copy()
+        for row in self._cost.peaks:
+            top = np.where(nodes.inside, row, 0.0).max(axis=1)
+            free &= row <= top[:, None]
+        allowed = nodes.inside | nodes.still_open
+        free &= (allowed @ room.far.astype(np.float64)) == 0.0
+        return _Nodes(nodes.inside | free, nodes.still_open & ~free)
+
+    def _bounds(self, nodes: _Nodes, room: _Room) -> FloatArray:
+        """(N,) seconds no subset of two or more clusters below each node can beat."""
+        self.n_nodes += len(nodes.inside)
+        allowed = nodes.inside | nodes.still_open
+        sums = allowed.astype(np.float64) @ self._weights
+        # A node with nothing inside yet pays at least the smallest peak of what it may take.
+        empty = ~nodes.inside.any(axis=1)
+        peaks = []
+        for row in self._cost.peaks:
+            top = np.where(nodes.inside, row, 0.0).max(axis=1)
+            top[empty] = np.where(allowed[empty], row, np.inf).min(axis=1, initial=np.inf)
+            peaks.append(top)
+        n_clusters = np.rint(sums[:, 0]).astype(np.int64)
+        tally = Tally(
+            n_clusters,
+            np.rint(sums[:, 1]).astype(np.int64),
+            sums[:, 2],
+            np.array(peaks),
+            np.full(len(allowed), room.latency_s),
+        )
+        enough = n_clusters >= 2
+        with np.errstate(invalid="ignore"):
+            return np.where(enough, self._cost.closed_times(tally), np.inf)
+
+    def _try(self, masks: BoolArray) -> None:
+        if len(masks) == 0:
+            return
+        times = self._cost.times(masks)
+        self.n_nodes += len(masks)
+        best = int(times.argmin())
+        if times[best] < self._threshold():
+            self._best_s, self.best = float(times[best]), masks[best].copy()

@@ -1,0 +1,175 @@
+"""What placement knows of a grid: hosts, bandwidths and latencies per cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.errors import UsageError
+from gridcoll.model import GridModel
+from gridcoll.topology import GridSpec
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+LARGE_BYTES = 1 << 20  # large enough for bandwidth alone to count
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """Clusters to choose among (C of them). Hosts of one cluster are alike (paper 004, §2).
+
+    Attributes
+    ----------
+    names, sites, regions : tuple of str
+        Per cluster; sites and regions may be empty strings.
+    n_hosts : (C,) int array
+    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
+        The paper's B_H and B_C; an uplink may be ``inf``.
+    latency_s : (C, C) array
+        One way, symmetric; the diagonal is inside the cluster.
+    grid_name : str
+
+    Raises `UsageError` naming the field and the cluster when a number is missing or cannot be.
+    """
+
+    names: tuple[str, ...]
+    sites: tuple[str, ...]
+    regions: tuple[str, ...]
+    n_hosts: IntArray
+    nic_bytes_per_s: FloatArray
+    uplink_bytes_per_s: FloatArray
+    latency_s: FloatArray
+    grid_name: str = ""
+
+    def __post_init__(self) -> None:
+        n = self.n_clusters
+        if n == 0:
+            raise UsageError("resources: names: needs at least one cluster")
+        for field in ("sites", "regions", "n_hosts", "nic_bytes_per_s", "uplink_bytes_per_s"):
+            if len(getattr(self, field)) != n:
+                raise UsageError(
+                    f"resources: {field}: needs one value per cluster ({n}), "
+                    f"got {len(getattr(self, field))}"
+                )
+        for field in ("n_hosts", "nic_bytes_per_s", "uplink_bytes_per_s"):
+            for name, value in zip(self.names, getattr(self, field), strict=True):
+                if not value > 0:  # also true of NaN, which is how a model says "not measured"
+                    raise UsageError(
+                        f"resources: {field} of cluster {name!r}: must be positive, got {value}"
+                    )
+        self._check_latencies()
+
+    def _check_latencies(self) -> None:
+        n = self.n_clusters
+        if self.latency_s.shape != (n, n):
+            raise UsageError(
+                f"resources: latency_s: must be {n} by {n}, got {self.latency_s.shape}"
+            )
+        wrong = ~(np.isfinite(self.latency_s) & (self.latency_s >= 0))
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            raise UsageError(
+                f"resources: latency_s between {self.names[i]!r} and {self.names[j]!r}: "
+                f"must be finite and not negative, got {self.latency_s[i, j]}"
+            )
+        if not np.array_equal(self.latency_s, self.latency_s.T):
+            i, j = np.argwhere(self.latency_s != self.latency_s.T)[0]
+            raise UsageError(
+                f"resources: latency_s between {self.names[i]!r} and {self.names[j]!r}: must be "
+                f"the same both ways, got {self.latency_s[i, j]} and {self.latency_s[j, i]}"
+            )
+
+    @classmethod
+    def from_spec(cls, spec: GridSpec) -> Resources:
+        """The clusters of a declared grid.
+
+        A cluster's uplink is what the file gives, and no more than its fastest link to another
+        cluster: the paper has one number per cluster where the file has one per pair.
+        Raises `UsageError` when the file gives ranks and no hosts.
+        """
+        for cluster, hosts in zip(spec.clusters, spec.hosts, strict=True):
+            if not hosts:
+                raise UsageError(
+                    f"grid {spec.name!r}: cluster {cluster.name!r}: hosts: placement chooses "
+                    "hosts, this file gives only ranks"
+                )
+        return cls(
+            names=tuple(cluster.name for cluster in spec.clusters),
+            sites=tuple(cluster.site for cluster in spec.clusters),
+            regions=tuple(cluster.region for cluster in spec.clusters),
+            n_hosts=np.array([len(hosts) for hosts in spec.hosts], dtype=np.int64),
+            nic_bytes_per_s=spec.nic_bytes_per_s,
+            uplink_bytes_per_s=_fold_links(spec.uplink_bytes_per_s, spec.rate_bytes_per_s),
+            latency_s=spec.latency_s,
+            grid_name=spec.name,
+        )
+
+    @classmethod
+    def from_model(
+        cls, model: GridModel, uplink_bytes_per_s: FloatArray | None = None
+    ) -> Resources:
+        """The clusters of a measured grid, latencies averaged over both directions.
+
+        B_H is what large messages reach inside a cluster. Messages between one pair of hosts show
+        no bottleneck that many share; unless (C,) uplinks are given, each host is taken to reach
+        what one did to the cluster's best partner.
+        """
+        clusters = model.grid.clusters
+        n_hosts = np.array([len(cluster.nodes) for cluster in clusters], dtype=np.int64)
+        rates = LARGE_BYTES / model.gap_s(LARGE_BYTES)
+        if uplink_bytes_per_s is None:
+            uplink_bytes_per_s = n_hosts * _fold_links(np.full(len(clusters), np.inf), rates)
+        return cls(
+            names=tuple(cluster.name for cluster in clusters),
+            sites=tuple(cluster.site for cluster in clusters),
+            regions=tuple(cluster.region for cluster in clusters),
+            n_hosts=n_hosts,
+            nic_bytes_per_s=rates.diagonal().copy(),
+            uplink_bytes_per_s=uplink_bytes_per_s,
+            latency_s=(model.latency_s + model.latency_s.T) / 2,
+            grid_name=model.grid.name,
+        )
+
+    @property
+    def n_clusters(self) -> int:
+        return len(self.names)
+
+    def indices(self, names: Iterable[str]) -> tuple[int, ...]:
+        """The clusters called ``names``, ascending. Raises `UsageError` on an unknown name."""
+        found = set()
+        for name in names:
+            if name not in self.names:
+                raise UsageError(f"cluster {name!r}: unknown; the grid has {', '.join(self.names)}")
+            found.add(self.names.index(name))
+        return tuple(sorted(found))
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Clusters one would take together: those of one site, those of one region.
+
+        Only groups of two or more, each once, in order of first appearance (paper 004, §3.1.4).
+        """
+        found: dict[tuple[int, ...], None] = {}
+        for labels in (self.sites, self.regions):
+            for label in dict.fromkeys(labels):
+                if label:
+                    found[tuple(i for i, other in enumerate(labels) if other == label)] = None
+        return tuple(group for group in found if len(group) > 1)
+
+
+def _fold_links(uplink_bytes_per_s: FloatArray, rate_bytes_per_s: FloatArray) -> FloatArray:
+    if len(uplink_bytes_per_s) == 1:
+        return uplink_bytes_per_s
+    others = np.where(np.eye(len(rate_bytes_per_s), dtype=bool), 0.0, rate_bytes_per_s)
+    fastest: FloatArray = others.max(axis=1)
+    return np.minimum(uplink_bytes_per_s, fastest)
+
+
+def as_mask(clusters: Sequence[int], n_clusters: int) -> npt.NDArray[np.bool_]:
+    """(C,) booleans, true at ``clusters``."""
+    mask = np.zeros(n_clusters, dtype=bool)
+    mask[list(clusters)] = True
+    return mask

@@ -1,0 +1,109 @@
+"""The answer to "which clusters?", with what speaks for and against each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.placement.cost import BoolArray, IterationCost
+from gridcoll.placement.exhaustive import best_but
+from gridcoll.placement.found import Found
+from gridcoll.placement.moves import flip_times
+from gridcoll.placement.prediction import Prediction, predict
+from gridcoll.placement.resources import as_mask
+from gridcoll.placement.searches import DEFAULT_SEARCH, find_search
+
+EXACT_RUNNER_UP_CLUSTERS = 16  # a few milliseconds more
+
+
+@dataclass(frozen=True)
+class Change:
+    """One cluster added to the choice, or dropped from it; ``gain_s`` above 0 would be faster."""
+
+    cluster: int
+    kind: Literal["add", "drop"]
+    iteration_s: float
+    gain_s: float
+    lacks_memory: bool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen clusters and their surroundings.
+
+    ``runner_up`` is the next best subset: of all (``runner_up_exact``), else of those that differ
+    from the choice by adding, dropping or exchanging one cluster. None on a grid of one cluster,
+    or where no other subset has memory enough.
+    """
+
+    search: str
+    best: Prediction
+    proven: bool
+    n_evaluated: int
+    runner_up: Prediction | None
+    runner_up_exact: bool
+    changes: tuple[Change, ...]
+
+
+def select(cost: IterationCost, search: str = DEFAULT_SEARCH, seed: int = 0) -> Selection:
+    """The clusters to run on, as ``search`` (a name of `SEARCHES`) finds them.
+
+    Raises `UsageError` on an unknown search, or when no subset found has memory enough.
+    """
+    result = find_search(search).run(cost, np.random.default_rng(seed))
+    if cost.lacks_memory(result.iteration_s):
+        raise UsageError(_memory_message(cost, result))
+    exact = cost.n_clusters <= EXACT_RUNNER_UP_CLUSTERS
+    second = best_but(cost, result.clusters).clusters if exact else _best_neighbour(cost, result)
+    if not second or cost.lacks_memory(cost.time_s(second)):
+        second = ()
+    return Selection(
+        search=search,
+        best=predict(cost, result.clusters),
+        proven=result.proven,
+        n_evaluated=result.n_evaluated,
+        runner_up=predict(cost, second) if second else None,
+        runner_up_exact=exact,
+        changes=tuple(_changes(cost, result)),
+    )
+
+
+def _changes(cost: IterationCost, chosen: Found) -> Iterator[Change]:
+    mask = as_mask(chosen.clusters, cost.n_clusters)
+    for i, time_s in enumerate(flip_times(cost, mask)):
+        if np.isfinite(time_s):  # dropping the only cluster leaves nothing to run on
+            yield Change(
+                cluster=i,
+                kind="drop" if mask[i] else "add",
+                iteration_s=float(time_s),
+                gain_s=chosen.iteration_s - float(time_s),
+                lacks_memory=cost.lacks_memory(float(time_s)),
+            )
+
+
+def _best_neighbour(cost: IterationCost, chosen: Found) -> tuple[int, ...]:
+    masks = _neighbours(as_mask(chosen.clusters, cost.n_clusters))
+    best = int(cost.times(masks).argmin())
+    return tuple(int(i) for i in np.flatnonzero(masks[best]))
+
+
+def _neighbours(mask: BoolArray) -> BoolArray:
+    """All subsets one addition, one drop or one exchange away from ``mask`` (C,)."""
+    eye = np.eye(len(mask), dtype=bool)
+    flips = mask ^ eye
+    exchanges = [mask ^ eye[i] ^ eye[~mask] for i in np.flatnonzero(mask)]
+    return np.concatenate([flips, *exchanges])
+
+
+def _memory_message(cost: IterationCost, result: Found) -> str:
+    memory = cost.problem.memory
+    element_bytes = 0.0 if memory is None else memory.element_bytes
+    per_host = max(predict(cost, result.clusters).elements_per_host)
+    return (
+        f"memory: no subset found holds {cost.problem.n_elements} elements of {element_bytes:g} "
+        f"bytes: even the best leaves {per_host * element_bytes / 2**30:.4g} GiB to a host"
+    )
