@@ -1,6 +1,6 @@
 """In which order clusters talk: the papers' heuristics, the exact optimum, and better ones."""
 
-from gridcoll.schedule.anytime import best
+from gridcoll.schedule.anytime import best, warm_up
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.registry import HEURISTICS, Heuristic, find_heuristic
 from gridcoll.schedule.schedule import Schedule, Transfer, children, depths, parents
@@ -22,4 +22,5 @@ __all__ = [
     "parents",
     "time_transfers",
     "timeline",
+    "warm_up",
 ]

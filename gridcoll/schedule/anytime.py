@@ -1,52 +1,76 @@
-"""The anytime scheduler: never worse than any of the papers' seven."""
+"""`best`: the schedule to use, within a budget of time or of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import numpy.typing as npt
 
-from gridcoll.schedule.bottom_up import bottom_up
-from gridcoll.schedule.ecef import ecef, ecef_la, ecef_la_max_t, ecef_la_min_t
-from gridcoll.schedule.fef import fef
-from gridcoll.schedule.flat import flat
+from gridcoll.schedule import accelerate as acceleration
+from gridcoll.schedule.accelerate import Runner, has_numba
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
-
-SEVEN: tuple[Callable[[Instance], Schedule], ...] = (
-    flat,
-    fef,
-    ecef,
-    ecef_la,
-    ecef_la_min_t,
-    ecef_la_max_t,
-    bottom_up,
-)
-"""The heuristics the papers compare."""
+from gridcoll.schedule.search import Budget, Search
 
 DEFAULT_STEPS = 2_000_000
+"""A fraction of a second in plain Python."""
 
 
 def best(
-    latency_s: object,
-    gap_s: object,
-    internal_s: object,
+    latency_s: npt.ArrayLike,
+    gap_s: npt.ArrayLike,
+    internal_s: npt.ArrayLike,
     root: int = 0,
     *,
     budget_s: float | None = None,
     budget_steps: int = DEFAULT_STEPS,
+    accelerate: bool | None = None,
     accounting: Accounting | None = None,
 ) -> Schedule:
     """The best schedule found within a budget, with a proven `Schedule.lower_bound_s`.
 
-    With ``budget_s`` None the search is limited by ``budget_steps`` alone and its result depends on
-    nothing but the arguments: every rank finds the same. A ``budget_s`` in seconds is for a single
-    caller, since two of them may get different schedules.
+    Parameters
+    ----------
+    latency_s, gap_s : (n, n) arrays
+    internal_s : (n,) array
+    root : int
+    budget_s : float, optional
+        Stop after about this long. For a single caller: two of them may get different schedules.
+        The seven heuristics always run.
+    budget_steps : int
+        Without ``budget_s``, stop after this many elementary steps. The result then depends on the
+        arguments alone, not on the machine, its load or the accelerator: every rank gets the same.
+    accelerate : bool, optional
+        Whether to use compiled kernels; by default if `warm_up` has loaded them. Changes the speed
+        only.
+    accounting : Accounting, optional
+
+    Raises
+    ------
+    UsageError
+        Naming the argument that cannot be meant.
     """
     instance = Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]
-    return solve(instance, budget_s=budget_s, budget_steps=budget_steps)
+    return solve(instance, budget_s=budget_s, budget_steps=budget_steps, accelerate=accelerate)
 
 
 def solve(
-    instance: Instance, *, budget_s: float | None = None, budget_steps: int = DEFAULT_STEPS
+    instance: Instance,
+    *,
+    budget_s: float | None = None,
+    budget_steps: int = DEFAULT_STEPS,
+    accelerate: bool | None = None,
 ) -> Schedule:
     """`best` for an instance that is already made."""
-    return min((pick(instance) for pick in SEVEN), key=lambda found: found.makespan_s)
+    runner = Runner(accelerate)
+    return Search(instance, runner, Budget(budget_s, budget_steps, runner.steps_per_s)).run()
+
+
+def warm_up() -> bool:
+    """Load the compiled kernels, if numba is installed; return whether it is.
+
+    Takes about a second, and some ten the first time on a machine, when they are compiled.
+    """
+    if has_numba() and not acceleration.is_warm():
+        square = [[0.0, 1.0], [1.0, 0.0]]
+        best(square, square, [0.0, 0.0], accelerate=True)
+        acceleration.set_warm()
+    return has_numba()

@@ -1,0 +1,126 @@
+"""Compile the search's inner loops where numba is installed (extra ``fast``).
+
+A kernel is a plain function over flat sequences: lists in plain Python, arrays when compiled. Both
+do the same operations in the same order, so results do not depend on which one ran. What a kernel
+calls is marked `helper`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.errors import UsageError
+from gridcoll.schedule.instance import Instance
+
+Buffer = Any
+"""A flat list or array of numbers; kernels only index it."""
+
+
+class Problem(NamedTuple):
+    """An `Instance` as kernels read it. Matrices are flat: entry (i, j) is at ``i * n + j``.
+
+    ``tail[v]`` is what follows v's last send, ``lift[v]`` what its arrival alone implies: T and 0
+    when internal broadcasts wait for the last send, 0 and T when they start at the arrival.
+    """
+
+    n: int
+    root: int
+    latency: Buffer
+    cost: Buffer
+    busy: Buffer
+    own: Buffer
+    tail: Buffer
+    lift: Buffer
+
+
+@functools.cache
+def has_numba() -> bool:
+    """Whether the accelerator is installed. Does not import it: that takes half a second."""
+    return importlib.util.find_spec("numba") is not None
+
+
+_HELPERS: list[Callable[..., Any]] = []
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def helper(function: _Function) -> _Function:
+    """Mark a function that kernels call. It stays what it is; compiled kernels compile it too."""
+    _HELPERS.append(function)
+    return function
+
+
+@functools.cache
+def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    import numba
+    from numba.extending import register_jitable
+
+    while _HELPERS:
+        register_jitable(_HELPERS.pop())
+    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(kernel)
+    return compiled
+
+
+_warm = threading.Event()
+
+
+def set_warm() -> None:
+    """Note that compiled kernels are loaded in this process."""
+    _warm.set()
+
+
+def is_warm() -> bool:
+    """Whether compiled kernels are loaded in this process."""
+    return _warm.is_set()
+
+
+class Runner:
+    """Runs kernels compiled or plain, and makes the buffers that fit.
+
+    ``compiled`` None: if they are loaded already (`warm_up`). Raises `UsageError` when asked to
+    compile and numba is not installed.
+    """
+
+    def __init__(self, compiled: bool | None) -> None:
+        if compiled and not has_numba():
+            raise UsageError("accelerate: numba is not installed; pip install 'gridcoll[fast]'")
+        self.compiled = is_warm() if compiled is None else compiled
+
+    def __call__(self, kernel: Callable[..., Any], *arguments: object) -> Any:
+        return (_compiled(kernel) if self.compiled else kernel)(*arguments)
+
+    @property
+    def steps_per_s(self) -> float:
+        """A guess at the elementary steps done in a second."""
+        return 2e8 if self.compiled else 5e6
+
+    def floats(self, size: int, value: float = 0.0) -> Buffer:
+        return np.full(size, value) if self.compiled else [value] * size
+
+    def integers(self, size: int, value: int = 0) -> Buffer:
+        return np.full(size, value, dtype=np.int64) if self.compiled else [value] * size
+
+    def indices(self, values: Sequence[int]) -> Buffer:
+        return np.array(values, dtype=np.int64) if self.compiled else list(values)
+
+    def _flat(self, values: npt.NDArray[np.float64]) -> Buffer:
+        return values.ravel() if self.compiled else [float(x) for x in values.ravel()]
+
+    def problem(self, instance: Instance) -> Problem:
+        """The instance in the form that kernels read."""
+        own = instance.internal_s
+        nothing = np.zeros_like(own)
+        late = instance.accounting.internal == "after-last-send"
+        tail, lift = (own, nothing) if late else (nothing, own)
+        matrices = (instance.latency_s, instance.cost_s, instance.busy_s)
+        return Problem(
+            instance.n_clusters,
+            instance.root,
+            *(self._flat(values) for values in (*matrices, own, tail, lift)),
+        )

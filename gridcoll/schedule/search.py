@@ -1,0 +1,185 @@
+"""The search behind `best` and `optimal`: narrow the gap from both sides.
+
+From below, `relax` finds the fastest tree to a few terminals: no schedule beats that. From above,
+`complete` grows that tree, or an empty one, into a whole schedule within a target time. Where the
+tree uses a relay twice, or a cluster finds no path in time, those become terminals too and the
+bound rises; with every cluster a terminal, the tree is the optimum. The cluster that misses a
+target is served earlier in the next attempt, and targets between the bounds are tried.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+from gridcoll.schedule.accelerate import Runner
+from gridcoll.schedule.completion import complete
+from gridcoll.schedule.instance import Instance
+from gridcoll.schedule.relaxation import earliest_arrivals, relax
+from gridcoll.schedule.reorder import reorder
+from gridcoll.schedule.schedule import Schedule
+from gridcoll.schedule.seven import run_seven
+from gridcoll.schedule.timeline import make_schedule, time_transfers
+
+Transfers = list[tuple[int, int]]
+
+FIRST_TERMINALS = 5
+MAX_ENTRIES = 1 << 22
+"""Of the recursion's tables: n 2^k beyond this is not tried (five tables of 8 bytes each)."""
+TIGHT = 1e-9
+"""Relative difference at which bounds are taken to have met."""
+
+
+class Budget:
+    """What may still be spent: elementary steps, or as many as fit into the time left.
+
+    How many fit is a guess to begin with, and learnt from the steps done.
+    """
+
+    def __init__(self, budget_s: float | None, budget_steps: float, steps_per_s: float) -> None:
+        self.end = None if budget_s is None else time.perf_counter() + budget_s
+        self.left = budget_steps
+        self.steps_per_s = steps_per_s
+
+    def steps(self) -> int:
+        """Steps that may be done now."""
+        if self.end is None:
+            return int(min(self.left, 1 << 62))
+        return int(max(0.0, self.end - time.perf_counter()) * self.steps_per_s)
+
+    def spend(self, n_steps: int, seconds: float) -> None:
+        """Take note of steps done."""
+        self.left -= n_steps
+        if n_steps > 10_000:
+            self.steps_per_s = n_steps / seconds
+
+
+class Search:
+    """The best transfers so far (`upper_s`), and the proven bound (`lower_s`)."""
+
+    def __init__(self, instance: Instance, run: Runner, budget: Budget) -> None:
+        self.instance = instance
+        self.runner = run
+        self.budget = budget
+        self.problem = run.problem(instance)
+        self.lower_s = 0.0
+        self.upper_s = float("inf")
+        self.transfers: Transfers = []
+        own = instance.internals
+        others = (v for v in range(instance.n_clusters) if v != instance.root)
+        self.slowest_first = sorted(others, key=lambda v: (-own[v], v))
+        self.order = list(self.slowest_first)
+
+    def run(self) -> Schedule:
+        """Search until the bounds meet or the budget is spent."""
+        for _, transfers in run_seven(self.runner, self.problem):
+            self._offer(transfers)
+        self._narrow()
+        return make_schedule(self.transfers, self.instance, min(self.lower_s, self.upper_s))
+
+    @property
+    def _met(self) -> bool:
+        return self.upper_s <= self.lower_s * (1 + TIGHT)
+
+    def _offer(self, transfers: Transfers) -> None:
+        transfers = reorder(transfers, self.instance)
+        makespan = time_transfers(transfers, self.instance).makespan_s
+        if makespan < self.upper_s:
+            self.upper_s, self.transfers = makespan, transfers
+
+    def _narrow(self) -> None:
+        reach = earliest_arrivals(self.runner, self.problem)
+        ends = (reach[v] + own for v, own in enumerate(self.instance.internals))
+        self.lower_s = min(self.upper_s, max(ends))
+        terminals = self.slowest_first[:FIRST_TERMINALS]
+        tree: Transfers = []
+        while not self._met and self.budget.steps() > 0:
+            begin = time.perf_counter()
+            relaxed = relax(
+                self.runner, self.problem, reach, terminals, self.upper_s, self.budget.steps()
+            )
+            self.budget.spend(relaxed.n_steps, time.perf_counter() - begin)
+            if not relaxed.finished:
+                if tree or len(terminals) == 1:
+                    break
+                terminals = terminals[: len(terminals) // 2]
+                continue
+            self.lower_s = max(self.lower_s, min(relaxed.bound_s, self.upper_s))
+            tree = relaxed.transfers
+            missed = self._approach(tree)
+            more = self._more_terminals(terminals, relaxed.shared, missed)
+            terminals = terminals + more
+            too_long = relaxed.n_steps * 3 ** len(more) > self.budget.steps()
+            if not more or too_long or self.problem.n << len(terminals) > MAX_ENTRIES:
+                break
+        self._polish(tree)
+
+    def _more_terminals(
+        self, terminals: list[int], shared: list[int], missed: Counter[int]
+    ) -> list[int]:
+        wanted = [v for v in shared if v not in terminals]
+        if not wanted:
+            wanted = [v for v, _ in missed.most_common() if v not in terminals][:1]
+        if not wanted:
+            wanted = [v for v in self.slowest_first if v not in terminals][:1]
+        return wanted[:2]
+
+    def _approach(self, tree: Transfers) -> Counter[int]:
+        """Try for the lower bound itself, then for targets between the bounds."""
+        missed: Counter[int] = Counter()
+        low, high = self.lower_s, self.upper_s
+        self._attempt(self.lower_s, tree, 12, missed)
+        for _ in range(6):
+            if self._met or self.budget.steps() <= 0 or high - low < 1e-3 * low:
+                break
+            target = low + (high - low) / 2
+            if self._attempt(target, tree, 16, Counter()):
+                high = self.upper_s
+            else:
+                low = target
+        return missed
+
+    def _attempt(self, target_s: float, tree: Transfers, tries: int, missed: Counter[int]) -> bool:
+        """Whether a schedule within ``target_s`` was found; ``missed`` counts what was in the way.
+
+        First from ``tree``, then from nothing.
+        """
+        for given in (tree, []):
+            order = list(self.slowest_first)
+            for _ in range(tries):
+                obstacle = self._complete(target_s, order, given)
+                if obstacle is None:
+                    return True
+                missed[obstacle] += 1
+                place = order.index(obstacle)
+                if not place or self.budget.steps() <= 0:
+                    break
+                order.insert(0, order.pop(place))
+        return False
+
+    def _complete(self, target_s: float, order: list[int], given: Transfers) -> int | None:
+        """Offer the schedule that `complete` finds, or return the cluster it missed."""
+        begin = time.perf_counter()
+        target_s *= 1 + TIGHT / 10
+        found = complete(self.runner, self.problem, target_s, order, given)
+        # reading the result back costs about as much as 20 steps per cluster
+        n_steps = found.n_steps + 20 * self.problem.n
+        self.budget.spend(n_steps, time.perf_counter() - begin)
+        if found.missed >= 0:
+            return found.missed
+        self._offer(found.transfers)
+        return None
+
+    def _polish(self, tree: Transfers) -> None:
+        """Spend what is left on shuffled orders, nearer and nearer to the best so far."""
+        shuffle = random.Random(0)
+        own = self.instance.internals
+        share = 0.5
+        while not self._met and self.budget.steps() > 0:
+            target = self.lower_s + share * (self.upper_s - self.lower_s)
+            keys = [-time * (1 + shuffle.uniform(-0.1, 0.1)) for time in own]
+            order = sorted(self.slowest_first, key=lambda v, keys=keys: (keys[v], v))  # type: ignore[misc]
+            given = tree if shuffle.random() < 0.5 else []
+            if self._complete(target, order, given) is not None:
+                share = share + (1 - share) / 8 if share < 0.95 else 0.5
