@@ -65,7 +65,7 @@ def _plain_view(spec: Any) -> memoryview | None:
     if view.c_contiguous:
         return view.cast("B")
     # Fortran order: the memory is contiguous, though not in index order.
-    return memoryview(MPI.memory(spec)).cast("B")
+    return memoryview(MPI.memory(spec)).cast("B")  # type: ignore[arg-type]
 
 
 def _through_mpi(spec: Any, writable: bool) -> Message:

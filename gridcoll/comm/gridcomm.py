@@ -29,7 +29,7 @@ class GridComm(MPI.Intracomm):
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and
     point-to-point messages are those of ``comm``. The grid is read from the file that
-    ``GRIDCOLL_GRID`` names, or measured. All of gridcoll's own messages go over a private duplicate.
+    ``GRIDCOLL_GRID`` names, or measured. Our own messages go over a private duplicate.
 
     Parameters
     ----------

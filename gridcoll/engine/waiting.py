@@ -20,11 +20,13 @@ class PoliteWait:
     The longest pause bounds what waiting adds to a message that comes after a long silence.
     """
 
-    __slots__ = ("_pause_s", "_since")
+    __slots__ = ("_longest_pause_s", "_pause_s", "_since", "_spin_s")
 
-    def __init__(self) -> None:
+    def __init__(self, spin_s: float = SPIN_S, longest_pause_s: float = LONGEST_PAUSE_S) -> None:
         self._since = 0.0
         self._pause_s = FIRST_PAUSE_S
+        self._spin_s = spin_s
+        self._longest_pause_s = longest_pause_s
 
     def reset(self) -> None:
         self._since = 0.0
@@ -34,15 +36,15 @@ class PoliteWait:
         now = time.monotonic()
         if not self._since:
             self._since = now
-        if now - self._since < SPIN_S:
+        if now - self._since < self._spin_s:
             os.sched_yield()
             return
         time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 1.5, LONGEST_PAUSE_S)
+        self._pause_s = min(self._pause_s * 1.5, self._longest_pause_s)
 
 
-def wait_politely(poll: Callable[[], bool]) -> None:
+def wait_politely(poll: Callable[[], bool], wait: PoliteWait | None = None) -> None:
     """Call ``poll`` until it returns true, pausing politely in between."""
-    wait = PoliteWait()
+    wait = wait or PoliteWait()
     while not poll():
         wait()

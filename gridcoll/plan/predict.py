@@ -73,7 +73,7 @@ class SegmentCosts:
 
     def _inside(self, cluster: int, shape: Profile) -> FloatArray:
         first = self.first_inside(cluster, shape)
-        return first + (self.n_segments - 1) * shape.max_degree * self.port_s[cluster]
+        return np.asarray(first + (self.n_segments - 1) * shape.max_degree * self.port_s[cluster])
 
     def first_inside(self, cluster: int, shape: Profile) -> FloatArray:
         """When the last member holds the first segment after the entry does, (S,).

@@ -1,0 +1,263 @@
+"""Discovery: node grouping, latencies, clusters, then pLogP of representative pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.clock import ClockOffset, estimate_offset, run_together
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.probe import Channel, measure_latency, measure_plogp
+from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.model import GridModel, NativeTimes, PLogP
+from gridcoll.plan import choose, dataflow
+from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
+from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology.clustering import find_clusters
+from gridcoll.topology.grid import Cluster, Grid, Process
+from gridcoll.topology.rounds import rounds_of_pairs
+
+Progress = Callable[[str, int, int], None]
+"""Called on rank 0 with what is being done, how many steps are done, and of how many."""
+
+N_PASSES = 4
+_SHORT_LINK_S = 2e-3
+
+NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+
+
+def _silent(_what: str, _done: int, _of: int) -> None:
+    pass
+
+
+def discover(
+    comm: MPI.Intracomm,
+    tolerance: float,
+    *,
+    both_directions: bool = False,
+    native: bool = True,
+    progress: Progress = _silent,
+    name: str = "",
+) -> GridModel:
+    """Measure the grid that ``comm`` spans. Collective; the result is the same on all ranks.
+
+    At most C(C-1)/2 + C pLogP measurements for C clusters, twice the first term with
+    ``both_directions``.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Used for all messages; a private duplicate.
+    tolerance : float
+        ρ of the clustering.
+    both_directions : bool
+        Measure links from both ends; otherwise they count as symmetric.
+    native : bool
+        Time the MPI library's own collectives as well.
+    progress : callable
+    name : str
+        Name of the grid in files.
+    """
+    grid = find_grid(comm, tolerance, progress, name)
+    links = measure_links(comm, grid, both_directions, progress)
+    model = GridModel(grid, links, "measured", tolerance)
+    if grid.n_ranks == 1:
+        return model
+    model = replace(model, engine_gap_s=measure_engine_gap(comm))
+    if native:
+        clock = estimate_offset(comm)
+        model = replace(model, native={"bcast": _native_bcast(comm, model, clock, progress)})
+    return model
+
+
+def find_grid(
+    comm: MPI.Intracomm, tolerance: float, progress: Progress = _silent, name: str = ""
+) -> Grid:
+    """Nodes by shared memory, then clusters by latency between nodes. Collective."""
+    rank, hosts = comm.Get_rank(), comm.allgather(MPI.Get_processor_name())
+    shared = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
+    leaders = comm.allgather(shared.bcast(rank, 0))
+    shared.Free()
+    nodes = sorted(set(leaders))
+    latency_s, resolution_s = _latencies(comm, nodes, progress)
+    # Every rank has the same matrix, so every rank finds the same clusters.
+    groups = find_clusters(latency_s, tolerance, resolution_s)
+    clusters = []
+    for group in groups:
+        members = {nodes[k] for k in group}
+        ranks = [r for r in range(comm.Get_size()) if leaders[r] in members]
+        clusters.append(tuple(Process(r, hosts[r]) for r in ranks))
+    clusters.sort(key=lambda processes: processes[0].rank)
+    names = name_clusters([[p.host for p in processes] for processes in clusters])
+    return Grid(
+        tuple(Cluster(n, processes) for n, processes in zip(names, clusters, strict=True)), name
+    )
+
+
+def _latencies(
+    comm: MPI.Intracomm, nodes: Sequence[int], progress: Progress
+) -> tuple[np.ndarray, float]:
+    """Latency between node leaders, (n, n), and what the measurement can tell apart, in seconds.
+
+    Links that turn out short are measured in further passes: on them a busy moment of either node
+    weighs most. Equal on all ranks.
+    """
+    passes = [_latency_pass(comm, nodes, None, progress)]
+    short = (passes[0] < _SHORT_LINK_S).astype(bool)
+    for _ in range(N_PASSES - 1):
+        again = _latency_pass(comm, nodes, short, progress)
+        passes.append(np.where(short, again, passes[0]))
+    stack = np.stack(passes)
+    return stack.min(axis=0), resolution(stack)
+
+
+def _latency_pass(
+    comm: MPI.Intracomm, nodes: Sequence[int], wanted: np.ndarray | None, progress: Progress
+) -> np.ndarray:
+    """One pass over all pairs of nodes, or over the ``wanted`` ones, in disjoint rounds."""
+    mine = np.zeros((len(nodes), len(nodes)))
+    place = {leader: k for k, leader in enumerate(nodes)}
+    me = place.get(comm.Get_rank(), -1)
+    rounds = rounds_of_pairs(len(nodes))
+    for done, pairs in enumerate(rounds):
+        progress("latency between nodes", done, len(rounds))
+        for a, b in pairs:
+            if me in (a, b) and (wanted is None or wanted[a, b]):
+                measured = measure_latency(Channel(comm, nodes[b if me == a else a], me == a))
+                if me == a:
+                    mine[a, b] = mine[b, a] = measured
+    progress("latency between nodes", len(rounds), len(rounds))
+    total = np.empty_like(mine)
+    comm.Allreduce(mine, total, MPI.SUM)
+    return total
+
+
+def resolution(passes: np.ndarray) -> float:
+    """Below which latency, in seconds, repeated measurements cannot tell two links apart.
+
+    ``passes[k]`` is the k-th (n, n) latency matrix. Measurements that differ by d between passes
+    cannot show a 30 % difference between links shorter than about 3 d. Only the shorter half of
+    the links is asked, and of these the upper quartile: neither a long link's jitter nor one busy
+    moment may hide a cluster.
+    """
+    pairs = np.triu_indices(passes.shape[1], k=1)
+    if not len(pairs[0]):
+        return 0.0
+    values = passes[:, pairs[0], pairs[1]]
+    by_length = np.argsort(values.min(axis=0), kind="stable")
+    short = by_length[: max(1, len(by_length) // 2)]
+    spread = values.max(axis=0) - values.min(axis=0)
+    repeated = spread[short][spread[short] > 0]
+    return float(3 * np.quantile(repeated, 0.75)) if len(repeated) else 0.0
+
+
+def name_clusters(hosts: Sequence[Sequence[str]]) -> list[str]:
+    """A name per cluster: what its hosts' names share, made unique."""
+    names: list[str] = []
+    for members in hosts:
+        prefix = _common_prefix([host.split(".")[0] for host in members])
+        base = re.sub(r"[-_.]*\d*$", "", prefix) or f"cluster{len(names)}"
+        name, k = base, 2
+        while name in names:
+            name, k = f"{base}-{k}", k + 1
+        names.append(name)
+    return names
+
+
+def _common_prefix(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    same = (k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(same, min(len(first), len(last)))]
+
+
+def measure_links(
+    comm: MPI.Intracomm, grid: Grid, both_directions: bool = False, progress: Progress = _silent
+) -> tuple[tuple[PLogP | None, ...], ...]:
+    """One pLogP measurement per cluster and per cluster pair, clusters in disjoint pairs.
+
+    Collective; the result is the same on all ranks.
+    """
+    n = len(grid.clusters)
+    steps: list[list[tuple[int, int]]] = [[(c, c) for c in range(n) if len(grid.clusters[c]) > 1]]
+    for pairs in rounds_of_pairs(n):
+        steps.append(pairs)
+        if both_directions:
+            steps.append([(b, a) for a, b in pairs])
+    n_links = sum(len(pairs) for pairs in steps)
+    mine: list[tuple[int, int, PLogP]] = []
+    done = 0
+    for pairs in steps:
+        progress("pLogP of links", done, n_links)
+        for a, b in pairs:
+            sender, receiver = representatives(grid, a, b)
+            if comm.Get_rank() in (sender, receiver):
+                active = comm.Get_rank() == sender
+                peer = receiver if active else sender
+                measured = measure_plogp(Channel(comm, peer, active))
+                if measured is not None:
+                    mine.append((a, b, measured))
+        done += len(pairs)
+        comm.Barrier()  # the next round's pairs must not find a link still busy
+    progress("pLogP of links", n_links, n_links)
+    links: list[list[PLogP | None]] = [[None] * n for _ in range(n)]
+    for a, b, link in (entry for entries in comm.allgather(mine) for entry in entries):
+        links[a][b] = link
+        if not both_directions:
+            links[b][a] = link
+    return tuple(tuple(row) for row in links)
+
+
+def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
+    """The ranks that measure for a cluster pair: coordinators; inside, two on different nodes."""
+    first = grid.clusters[a].coordinator
+    if a != b:
+        return first, grid.clusters[b].coordinator
+    nodes = grid.clusters[a].nodes
+    return first, (nodes[1][0].rank if len(nodes) > 1 else grid.clusters[a].ranks[1])
+
+
+def measure_engine_gap(comm: MPI.Intracomm, n_segments: int = 300) -> float:
+    """Seconds per segment when all ranks pass tiny ones on at once: our own cost. Collective."""
+    size = comm.Get_size()
+    chain = RankTree(0, SHAPES["chain"].children(size))
+    transport = MPITransport(comm)
+    took = []
+    for n in (n_segments // 4, n_segments // 4, n_segments):
+        plan = plan_bcast([chain], n * 64, 64)
+        flow = dataflow(plan.programs[comm.Get_rank()])
+        memory = ByteMemory(memoryview(bytearray(n * 64)))
+        comm.Barrier()
+        start = MPI.Wtime()
+        run_program(flow, transport, memory)
+        took.append(comm.allreduce(MPI.Wtime() - start, MPI.MAX))
+    return float(max(took[2] - took[1], 0.0) / (n_segments - n_segments // 4))
+
+
+def _native_bcast(
+    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, progress: Progress
+) -> NativeTimes:
+    """Times of the library's own Bcast from rank 0, until it is hopeless. Collective.
+
+    A library that takes several times what a plan is predicted to take, and long at that, will
+    not be chosen for larger messages; beyond the last size its time grows in proportion.
+    """
+    sizes: list[int] = []
+    seconds: list[float] = []
+    for k, n_bytes in enumerate(NATIVE_SIZES):
+        progress("native collectives", k, len(NATIVE_SIZES))
+        buffer = np.zeros(n_bytes, np.uint8)
+        took = [
+            run_together(comm, clock, lambda b=buffer: comm.Bcast(b, 0))  # type: ignore[misc]
+            for _ in range(4)
+        ]
+        sizes.append(n_bytes)
+        seconds.append(float(np.median(took[1:])))
+        plan = choose("bcast", model, n_bytes, 0, grid_only=True).winner
+        if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
+            break
+    progress("native collectives", len(NATIVE_SIZES), len(NATIVE_SIZES))
+    return NativeTimes(tuple(sizes), tuple(seconds))

@@ -1,0 +1,197 @@
+"""Measuring links by messages: latency by ping-pong, then pLogP by Kielmann's method.
+
+Both ends call the same function with ``active`` true on one of them, the end that measures.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mpi4py import MPI
+
+from gridcoll.engine.waiting import PoliteWait
+from gridcoll.model.plogp import PLogP
+
+FIRST_SIZES = (0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+"""Sizes that every link is measured at, in bytes."""
+
+INTERPOLATION_TOLERANCE = 0.15
+"""A size between two others is measured for good when interpolation errs by more than this."""
+
+_TAG = 1
+_WINDOW = 16
+_PROBE_SPIN_S = 300e-6
+_PROBE_PAUSE_S = 100e-6
+
+
+def _wait(request: MPI.Request) -> None:
+    """Spin longer than the engine does: here a pause is a measurement error."""
+    wait = PoliteWait(_PROBE_SPIN_S, _PROBE_PAUSE_S)
+    while not request.Test():
+        wait()
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One end of a link under measurement."""
+
+    comm: MPI.Intracomm
+    peer: int
+    active: bool
+
+    def send(self, data: memoryview) -> None:
+        _wait(self.comm.Isend([data, MPI.BYTE], self.peer, _TAG))
+
+    def recv(self, data: memoryview) -> None:
+        _wait(self.comm.Irecv([data, MPI.BYTE], self.peer, _TAG))
+
+    def round_trip_s(self, n_bytes: int) -> float:
+        """Send ``n_bytes``, get an empty answer; the time on the active end, 0 on the other."""
+        data = memoryview(bytearray(n_bytes))
+        nothing = memoryview(bytearray(0))
+        if not self.active:
+            self.recv(data)
+            self.send(nothing)
+            return 0.0
+        start = time.perf_counter()
+        self.send(data)
+        self.recv(nothing)
+        return time.perf_counter() - start
+
+    def train_s(self, n_bytes: int, n_messages: int) -> float:
+        """Send ``n_messages`` back to back, get an empty answer; the time on the active end."""
+        nothing = memoryview(bytearray(0))
+        post: Callable[..., MPI.Request] = self.comm.Isend if self.active else self.comm.Irecv
+        slots = [memoryview(bytearray(n_bytes)) for _ in range(min(_WINDOW, n_messages))]
+        under_way: deque[MPI.Request] = deque()
+        start = time.perf_counter()
+        for k in range(n_messages):
+            if len(under_way) == len(slots):
+                _wait(under_way.popleft())
+            under_way.append(post([slots[k % len(slots)], MPI.BYTE], self.peer, _TAG))
+        while under_way:
+            _wait(under_way.popleft())
+        if self.active:
+            self.recv(nothing)
+        else:
+            self.send(nothing)
+        return time.perf_counter() - start if self.active else 0.0
+
+    def agree(self, value: int) -> int:
+        """The active end's ``value``, on both."""
+        word = memoryview(bytearray(8))
+        if self.active:
+            word[:] = value.to_bytes(8, "little", signed=True)
+            self.send(word)
+        else:
+            self.recv(word)
+        return int.from_bytes(word, "little", signed=True)
+
+
+def measure_latency(channel: Channel, longest_s: float = 0.2) -> float:
+    """Half the shortest of many empty round trips, in seconds; 0 on the passive end.
+
+    At least 6 round trips, then until ``longest_s`` is over or there are 40.
+    """
+    channel.round_trip_s(0)  # the first message opens the connection
+    shortest_s = math.inf
+    begin = time.perf_counter()
+    n_samples, going = 0, 1
+    while going:
+        shortest_s = min(shortest_s, channel.round_trip_s(0))
+        n_samples += 1
+        enough = n_samples >= 40 or time.perf_counter() - begin > longest_s
+        going = channel.agree(int(n_samples < 6 or not enough))
+    return shortest_s / 2
+
+
+@dataclass
+class _Sample:
+    gap_s: float
+    alone_s: float
+    send_s: float
+    recv_s: float
+
+
+def measure_plogp(channel: Channel) -> PLogP | None:
+    """The link's pLogP, on the active end; None on the other.
+
+    ``g(m)`` from trains long enough to drown the latency (saturation), ``L`` from empty round
+    trips, the time of a lone message from round trips with an empty answer (Kielmann et al. 2000).
+    Sizes are added where linear interpolation of ``g`` errs.
+    """
+    for _ in range(2):  # open TCP's window before anything is timed
+        channel.train_s(1 << 16, 8)
+    empty_s = min(channel.round_trip_s(0) for _ in range(10))
+    samples = {size: _measure_size(channel, size, empty_s) for size in FIRST_SIZES}
+    pairs = [pair for pair in pairwise(FIRST_SIZES) if pair[0] >= 1 << 12]
+    while pairs:
+        low, high = pairs.pop(0)
+        middle = (low + high) // 2
+        sample = _measure_size(channel, middle, empty_s)
+        between = (samples[low].gap_s + samples[high].gap_s) / 2
+        errs = abs(sample.gap_s - between) > INTERPOLATION_TOLERANCE * between
+        if channel.agree(int(errs)):
+            samples[middle] = sample
+            if high - low > 1 << 14:
+                pairs += [(low, middle), (middle, high)]
+    return _fit(samples, empty_s) if channel.active else None
+
+
+def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
+    alone_s = [channel.round_trip_s(n_bytes) for _ in range(3)]
+    guess = max(statistics.median(alone_s) - empty_s, 20e-6)
+    # Long against the round trip that ends the train, but no more than a second of it.
+    n_messages = channel.agree(
+        int(min(max(4, 3 * empty_s / guess, 0.02 / guess), 1 + 1.0 / guess, 2000))
+    )
+    trains = [channel.train_s(n_bytes, n_messages) for _ in range(3)]
+    gap_s = max((statistics.median(trains) - empty_s) / n_messages, 1e-9)
+    send_s, recv_s = _overheads(channel, n_bytes)
+    return _Sample(gap_s, statistics.median(alone_s) - empty_s / 2, send_s, recv_s)
+
+
+def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
+    """``os(m)``: how long a send call takes; ``or(m)``: a receive of what has arrived."""
+    data = memoryview(bytearray(n_bytes))
+    start = time.perf_counter()
+    if channel.active:
+        request = channel.comm.Isend([data, MPI.BYTE], channel.peer, _TAG)
+        send_s = time.perf_counter() - start
+        _wait(request)
+        answer = memoryview(bytearray(8))
+        channel.recv(answer)
+        return send_s, int.from_bytes(answer, "little") * 1e-9
+    wait = PoliteWait(_PROBE_SPIN_S, _PROBE_PAUSE_S)
+    while not channel.comm.Iprobe(channel.peer, _TAG):
+        wait()
+    start = time.perf_counter()
+    channel.recv(data)
+    recv_ns = int((time.perf_counter() - start) * 1e9)
+    channel.send(memoryview(recv_ns.to_bytes(8, "little")))
+    return 0.0, 0.0
+
+
+def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
+    """``L`` is half the empty round trip less ``g(0)``; gaps never shrink with size."""
+    sizes = sorted(samples)
+    gaps: list[float] = []
+    for size in sizes:
+        gaps.append(max(samples[size].gap_s, gaps[-1] if gaps else 0.0))
+    latency_s = max(empty_s / 2 - gaps[0], empty_s / 4)
+    return PLogP(
+        latency_s=latency_s,
+        sizes_bytes=tuple(sizes),
+        gap_s=tuple(gaps),
+        send_s=tuple(samples[size].send_s for size in sizes),
+        recv_s=tuple(samples[size].recv_s for size in sizes),
+        alone_s=tuple(
+            max(samples[size].alone_s, empty_s / 2) if size else empty_s / 2 for size in sizes
+        ),
+    )
