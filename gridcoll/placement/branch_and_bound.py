@@ -24,7 +24,7 @@ import numpy as np
 from gridcoll.placement.annealing import annealing_grouping
 from gridcoll.placement.cost import BoolArray, IterationCost, Tally
 from gridcoll.placement.found import Found, found
-from gridcoll.placement.resources import FloatArray
+from gridcoll.placement.resources import FloatArray, IntArray
 
 MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof
 BATCH_NODES = 20_000  # bounds memory: one batch per level of the search is held at most
@@ -82,7 +82,7 @@ class _Nodes:
     inside: BoolArray
     still_open: BoolArray
 
-    def __getitem__(self, rows: BoolArray | slice) -> _Nodes:
+    def __getitem__(self, rows: BoolArray | IntArray | slice) -> _Nodes:
         return _Nodes(self.inside[rows], self.still_open[rows])
 
 
@@ -114,7 +114,7 @@ class _Search:
         stack = [(0, root)]
         while stack:
             position, nodes = stack.pop()
-            nodes = nodes[np.less(self._bounds(nodes, room), self._threshold())]
+            nodes = nodes[np.flatnonzero(self._bounds(nodes, room) < self._threshold())]
             complete = ~nodes.still_open.any(axis=1)
             self._try(nodes.inside[complete])
             nodes = nodes[~complete]

@@ -1,0 +1,65 @@
+"""The configurations around a choice, in the paper's order (004, §4.2), and their plot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from gridcoll.errors import FileError, UsageError
+from gridcoll.placement.cost import IterationCost
+from gridcoll.placement.prediction import predict
+
+
+def configurations(cost: IterationCost, best: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """``best`` less its slowest clusters one by one, then plus the fastest of the rest.
+
+    In growing order; fast is much computing power, ties go to the lowest index.
+    """
+    by_power = sorted(range(cost.n_clusters), key=lambda i: (-cost.power[i], i))
+    order = [i for i in by_power if i in best] + [i for i in by_power if i not in best]
+    return tuple(tuple(sorted(order[:k])) for k in range(1, len(order) + 1))
+
+
+def draw_configurations(
+    costs: Sequence[tuple[IterationCost, tuple[int, ...]]], path: str | Path
+) -> None:
+    """One panel per problem and best subset: predicted times by configuration, optimum starred.
+
+    As paper 004, Figure 2, without its measurements. ``path`` ends in .png or .svg. Raises
+    `FileError` where it cannot be written, `UsageError` on another ending.
+    """
+    if Path(path).suffix not in (".png", ".svg"):
+        raise UsageError(f"plot {path}: must end in .png or .svg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0 * len(costs), 4.5), layout="constrained")
+    for axes, (cost, best) in zip(
+        figure.subplots(1, len(costs), squeeze=False)[0], costs, strict=True
+    ):
+        sets = configurations(cost, best)
+        times = [predict(cost, clusters) for clusters in sets]
+        ticks = range(len(sets))
+        compute_ms = [1e3 * time.compute_s for time in times]
+        rest_ms = [1e3 * time.communication_s for time in times]
+        axes.bar(ticks, compute_ms, label="computation")
+        axes.bar(ticks, rest_ms, bottom=compute_ms, label="communication")
+        star = sets.index(tuple(sorted(best)))
+        axes.plot(star, 1e3 * times[star].iteration_s * 1.05, "*", color="black", markersize=14)
+        axes.set_xticks(ticks, _labels(cost, sets), rotation=45, ha="right", fontsize=8)
+        axes.set_ylabel("predicted time of an iteration (ms)")
+        axes.set_title(f"{cost.problem.n_elements:,} elements (star: chosen)")
+        axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise FileError(f"plot {path}: {error}") from None
+
+
+def _labels(cost: IterationCost, sets: Sequence[tuple[int, ...]]) -> list[str]:
+    """The first set's clusters, then what each set adds."""
+    names = cost.resources.names
+    labels = [" + ".join(names[i] for i in sets[0])]
+    for before, now in itertools.pairwise(sets):
+        labels.append("+ " + " + ".join(names[i] for i in now if i not in before))
+    return labels
