@@ -1,6 +1,7 @@
 """In which order clusters talk: the papers' heuristics, the exact optimum, and better ones."""
 
 from gridcoll.schedule.anytime import best, warm_up
+from gridcoll.schedule.batch import Batch, BatchSchedules
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.registry import HEURISTICS, Heuristic, find_heuristic
 from gridcoll.schedule.schedule import Schedule, Transfer, children, depths, parents
@@ -9,6 +10,8 @@ from gridcoll.schedule.timeline import Timeline, make_schedule, time_transfers, 
 __all__ = [
     "HEURISTICS",
     "Accounting",
+    "Batch",
+    "BatchSchedules",
     "Heuristic",
     "Instance",
     "Schedule",

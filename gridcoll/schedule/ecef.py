@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gridcoll.schedule.batch import Batch, BatchSchedules
+from gridcoll.schedule.batch_greedy import run_batch_greedy
 from gridcoll.schedule.greedy import Choice, Progress, run_greedy
 from gridcoll.schedule.instance import Instance
+from gridcoll.schedule.look_ahead import Average, Extreme
 from gridcoll.schedule.schedule import Schedule
 
 LookAhead = Callable[[Progress, int], float]
@@ -86,3 +89,34 @@ def _nearest_end(progress: Progress, j: int) -> float:
 def _farthest_end(progress: Progress, j: int) -> float:
     row, own = progress.instance.cost_rows[j], progress.instance.internals
     return max((row[k] + own[k] for k in progress.waiting if k != j), default=0.0)
+
+
+def ecef_batch(batch: Batch) -> BatchSchedules:
+    """`ecef` on every instance."""
+    return run_batch_greedy(batch, with_ready=True)
+
+
+def ecef_la_batch(batch: Batch) -> BatchSchedules:
+    """`ecef_la` on every instance."""
+    return run_batch_greedy(batch, with_ready=True, look_ahead=Extreme(batch))
+
+
+def ecef_la_avg_batch(batch: Batch) -> BatchSchedules:
+    """`ecef_la_avg` on every instance."""
+    return run_batch_greedy(batch, with_ready=True, look_ahead=Average(batch))
+
+
+def ecef_la_avg_senders_batch(batch: Batch) -> BatchSchedules:
+    """`ecef_la_avg_senders` on every instance."""
+    return run_batch_greedy(batch, with_ready=True, look_ahead=Average(batch, senders=True))
+
+
+def ecef_la_min_t_batch(batch: Batch) -> BatchSchedules:
+    """`ecef_la_min_t` on every instance."""
+    return run_batch_greedy(batch, with_ready=True, look_ahead=Extreme(batch, ends=True))
+
+
+def ecef_la_max_t_batch(batch: Batch) -> BatchSchedules:
+    """`ecef_la_max_t` on every instance."""
+    look_ahead = Extreme(batch, largest=True, ends=True)
+    return run_batch_greedy(batch, with_ready=True, look_ahead=look_ahead)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gridcoll.schedule.batch import Batch, BatchSchedules
+from gridcoll.schedule.batch_greedy import run_batch_greedy
 from gridcoll.schedule.greedy import Choice, Progress, run_greedy
 from gridcoll.schedule.instance import Instance
 from gridcoll.schedule.schedule import Schedule
@@ -22,3 +24,8 @@ def _choose(progress: Progress) -> Choice:
         (latency[i][j], i, j) for i in progress.reached for j in progress.waiting
     )
     return sender, receiver
+
+
+def fef_batch(batch: Batch) -> BatchSchedules:
+    """`fef` on every instance."""
+    return run_batch_greedy(batch, edge_s=batch.latency_s)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule import anytime, bottom_up, ecef, fef, flat, mixed, optimal
+from gridcoll.schedule.batch import Batch, BatchSchedules, one_by_one
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
 
@@ -29,6 +30,8 @@ class Heuristic:
     good_for, source : str
     pick : callable
         ``pick(instance) -> Schedule``.
+    pick_batch : callable
+        The same for many instances: ``pick_batch(batch) -> BatchSchedules``.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Heuristic:
     good_for: str
     source: str
     pick: Callable[[Instance], Schedule]
+    pick_batch: Callable[[Batch], BatchSchedules]
 
     def __call__(
         self,
@@ -58,52 +62,52 @@ class Heuristic:
 _ENTRIES = (
     Heuristic(
         "flat", "Flat Tree", "the baseline: the root sends to all in index order",
-        f"{_PMEO}, §4.1 (ECO, MagPIe)", flat.flat,
+        f"{_PMEO}, §4.1 (ECO, MagPIe)", flat.flat, flat.flat_batch,
     ),
     Heuristic(
         "fef", "FEF", "the smallest latency first, blind to busy senders",
-        f"{_BHAT}; {_PMEO}, §4.2", fef.fef,
+        f"{_BHAT}; {_PMEO}, §4.2", fef.fef, fef.fef_batch,
     ),
     Heuristic(
         "ecef", "ECEF", "the earliest arrival first; few clusters", f"{_BHAT}; {_PMEO}, §4.3",
-        ecef.ecef,
+        ecef.ecef, ecef.ecef_batch,
     ),
     Heuristic(
         "ecef-la", "ECEF-LA", "ECEF that prefers receivers with a quick next hop; few clusters",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la,
+        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la, ecef.ecef_la_batch,
     ),
     Heuristic(
         "ecef-la-avg", "ECEF-LA (average)", "ECEF that prefers receivers close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg,
+        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg, ecef.ecef_la_avg_batch,
     ),
     Heuristic(
         "ecef-la-avg-senders", "ECEF-LA (average, senders)",
         "ECEF that prefers receivers leaving all senders close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg_senders,
+        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg_senders, ecef.ecef_la_avg_senders_batch,
     ),
     Heuristic(
         "ecef-la-min-t", "ECEF-LAt", "ECEF-LA that counts the next cluster's internal broadcast",
-        f"{_PMEO}, §5.1", ecef.ecef_la_min_t,
+        f"{_PMEO}, §5.1", ecef.ecef_la_min_t, ecef.ecef_la_min_t_batch,
     ),
     Heuristic(
         "ecef-la-max-t", "ECEF-LAT", "ECEF with an eye on the slowest cluster left; many clusters",
-        f"{_PMEO}, §5.2", ecef.ecef_la_max_t,
+        f"{_PMEO}, §5.2", ecef.ecef_la_max_t, ecef.ecef_la_max_t_batch,
     ),
     Heuristic(
         "bottom-up", "BottomUp", "the slowest cluster first, by its quickest way",
-        f"{_PMEO}, §5.3", bottom_up.bottom_up,
+        f"{_PMEO}, §5.3", bottom_up.bottom_up, bottom_up.bottom_up_batch,
     ),
     Heuristic(
         "mixed", "Mixed", "the papers' advice: ECEF-LA for few clusters, ECEF-LAT for many",
-        f"{_PMEO}, §6", mixed.mixed,
+        f"{_PMEO}, §6", mixed.mixed, mixed.mixed_batch,
     ),
     Heuristic(
         "optimal", "Optimal", "the least makespan, proven; exact to a dozen clusters",
-        "gridcoll", optimal.optimal,
+        "gridcoll", optimal.optimal, one_by_one(optimal.optimal),
     ),
     Heuristic(
         "best", "Best", "never worse than the papers' seven, usually the optimum; the default",
-        "gridcoll", anytime.solve,
+        "gridcoll", anytime.solve, one_by_one(anytime.solve),
     ),
 )  # fmt: skip
 

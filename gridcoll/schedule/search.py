@@ -69,7 +69,6 @@ class Search:
         own = instance.internals
         others = (v for v in range(instance.n_clusters) if v != instance.root)
         self.slowest_first = sorted(others, key=lambda v: (-own[v], v))
-        self.order = list(self.slowest_first)
 
     def run(self) -> Schedule:
         """Search until the bounds meet or the budget is spent."""
@@ -178,7 +177,7 @@ class Search:
         share = 0.5
         while not self._met and self.budget.steps() > 0:
             target = self.lower_s + share * (self.upper_s - self.lower_s)
-            keys = [-time * (1 + shuffle.uniform(-0.1, 0.1)) for time in own]
+            keys = [-own_s * (1 + shuffle.uniform(-0.1, 0.1)) for own_s in own]
             order = sorted(self.slowest_first, key=lambda v, keys=keys: (keys[v], v))  # type: ignore[misc]
             given = tree if shuffle.random() < 0.5 else []
             if self._complete(target, order, given) is not None:
