@@ -10,7 +10,7 @@ import click
 
 from gridcoll.errors import GridcollError
 
-COMMANDS: tuple[str, ...] = ("hostfile", "select", "study", "testbed")
+COMMANDS: tuple[str, ...] = ("bench", "hostfile", "select", "study", "testbed")
 
 
 class _Commands(click.Group):

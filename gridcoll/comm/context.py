@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mpi4py import MPI
@@ -128,6 +129,16 @@ class Context:
         """The context of a sub-communicator whose rank ``i`` is our ``ranks[i]``. Collective."""
         same = list(ranks) == list(range(self.model.grid.n_ranks))
         return Context(comm, self.model if same else self.model.restrict(ranks), self.settings)
+
+    def with_algorithm(self, collective: str, algorithm: str) -> Context:
+        """This context with another setting and plan cache; it shares the communicators."""
+        other = copy(self)
+        other.settings = replace(
+            self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
+        )
+        other._choices, other._programs = {}, OrderedDict()
+        other.__dict__.pop("native_only", None)
+        return other
 
     def free(self) -> None:
         """Free every communicator made here. Collective."""

@@ -91,6 +91,16 @@ class GridComm(MPI.Intracomm):
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
         return self._need().choice(collective, nbytes, root)
 
+    def forced(self, collective: str, algorithm: str) -> GridComm:
+        """A view of this communicator that always takes ``algorithm`` for ``collective``. Local.
+
+        It shares handle and private communicator with us: do not use both at the same time from
+        two threads, and do not free it.
+        """
+        view = type(self).__new__(type(self), self)
+        view._context = self._need().with_algorithm(collective, algorithm)
+        return view
+
     def cluster_comms(self) -> ClusterComms:
         """Communicators inside clusters, between coordinators, and along lanes.
 

@@ -1,0 +1,114 @@
+"""``gridcoll bench``: time a collective against the MPI library's own and the physical limit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gridcoll.topology.units import parse_size_bytes
+
+if TYPE_CHECKING:
+    from gridcoll.comm.benchmark import Row
+
+DEFAULT_SIZES = "8,1K,64K,1M,4M"
+
+
+@click.command()
+@click.argument("collective")
+@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Bytes, as 8,64K,1M.")
+@click.option("--repeats", default=10, show_default=True, type=click.IntRange(3))
+@click.option("--root", default=0, show_default=True)
+@click.option(
+    "--algorithms", default="", help="Also time these, by name (see gridcoll list), or 'all'."
+)
+@click.option(
+    "--grid", "grid_file", default="", help="Declared grid (.toml) to take the physical limit from."
+)
+@click.option("--json", "json_file", default="", help="Write the rows to this file as JSON.")
+@click.option("--model-file", default="", help="Keep the measured model in this file, or reuse it.")
+def command(
+    collective: str,
+    sizes: str,
+    repeats: int,
+    root: int,
+    algorithms: str,
+    grid_file: str,
+    json_file: str,
+    model_file: str,
+) -> None:
+    """Time COLLECTIVE natively and through gridcoll; run it under mpiexec.
+
+    Ranks start at an agreed time, results are verified, and every time is that of the last rank.
+    """
+    from mpi4py import MPI
+
+    from gridcoll.comm.agreement import together
+    from gridcoll.comm.benchmark import run_benchmark
+    from gridcoll.comm.gridcomm import GridComm
+    from gridcoll.files import write_atomically
+    from gridcoll.model import write_model
+    from gridcoll.model.limits import wires_from_model, wires_from_spec
+    from gridcoll.plan import REGISTRIES
+    from gridcoll.topology.gridfile import read_gridfile
+
+    world = MPI.COMM_WORLD
+    n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
+    if model_file and Path(model_file).exists():
+        from gridcoll.comm.discovery import load_model
+
+        comm = GridComm(world, model=load_model(world, model_file))
+    else:
+        comm = GridComm(world)
+        if model_file and world.Get_rank() == 0:
+            write_model(comm.model, model_file)
+    hosts = world.allgather(MPI.Get_processor_name())
+    wires = (
+        together(world, lambda: wires_from_spec(read_gridfile(grid_file), hosts))
+        if grid_file
+        else wires_from_model(comm.model)
+    )
+    names = [name for name in algorithms.split(",") if name]
+    if names == ["all"]:
+        names = list(REGISTRIES.get(collective, {}))
+    leading = world.Get_rank() == 0
+    if leading:
+        _print_header(collective, comm, grid_file)
+    rows = run_benchmark(
+        comm,
+        collective,
+        n_bytes,
+        wires,
+        root=root,
+        repeats=repeats,
+        algorithms=names,
+        on_rows=_print_rows if leading else (lambda _rows: None),
+    )
+    if json_file and leading:
+        import msgspec
+
+        encoded = msgspec.json.encode([row.to_dict() for row in rows])
+        write_atomically(json_file, msgspec.json.format(encoded, indent=1))
+
+
+def _print_header(collective: str, comm: object, grid_file: str) -> None:
+    from gridcoll.comm.benchmark import mpi_name
+
+    click.echo(f"# gridcoll {collective} benchmark, {mpi_name()}, limits of {grid_file or 'model'}")
+    click.echo(
+        f"# {'bytes':>9} {'variant':26} {'median ms':>10} {'q1':>9} {'q3':>9} "
+        f"{'predicted':>9} {'limit':>9} {'x limit':>8}"
+    )
+
+
+def _print_rows(rows: list[Row]) -> None:
+    for row in rows:
+        predicted = f"{row.predicted_s * 1e3:9.3f}" if row.predicted_s is not None else f"{'-':>9}"
+        click.echo(
+            f"{row.bytes:11d} {row.variant:26} {row.median_s * 1e3:10.3f} {row.q1_s * 1e3:9.3f} "
+            f"{row.q3_s * 1e3:9.3f} {predicted} {row.limit_s * 1e3:9.3f} "
+            f"{row.median_s / row.limit_s:8.2f}  {row.algorithm}"
+        )
+    sys.stdout.flush()

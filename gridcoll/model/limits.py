@@ -1,0 +1,145 @@
+"""What the wires themselves allow: no algorithm is faster than this.
+
+The limit of a collective is the largest of what every cut of the grid demands: each host's network
+interface, each cluster's uplink, each set of links that separates clusters from the source; plus
+the latency of the shortest path, relays counted as free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.gridfile import GridSpec
+
+MOST_CLUSTERS_CUT = 10
+"""Beyond this many clusters only cuts around one cluster are tried; the limit stays valid."""
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The grid as its wires: arrays by cluster of ``grid``.
+
+    Attributes
+    ----------
+    grid : Grid
+    latency_s : (C, C) array
+        One way; the diagonal is inside a cluster.
+    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
+    rate_bytes_per_s : (C, C) array
+        Shared by all flows of one direction.
+    burst_bytes : int
+        What a network interface passes before its rate holds.
+    """
+
+    grid: Grid
+    latency_s: FloatArray
+    nic_bytes_per_s: FloatArray
+    uplink_bytes_per_s: FloatArray
+    rate_bytes_per_s: FloatArray
+    burst_bytes: int = 0
+
+
+def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
+    """The wires that a grid file declares, for a job whose rank ``i`` runs on ``hosts[i]``."""
+    grid, origin = spec.assign(hosts)
+    index = list(origin)
+    return Wires(
+        grid,
+        spec.latency_s[np.ix_(index, index)],
+        spec.nic_bytes_per_s[index],
+        spec.uplink_bytes_per_s[index],
+        spec.rate_bytes_per_s[np.ix_(index, index)],
+        spec.burst_bytes,
+    )
+
+
+def wires_from_model(model: GridModel) -> Wires:
+    """The wires as far as single flows show them: an estimate, where no file declares them."""
+    large = float(1 << 20)
+    rates = large / np.maximum(model.gap_s(large), 1e-12)
+    n = model.n_clusters
+    infinite = np.full(n, np.inf)
+    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, rates)
+
+
+def shortest_latency_s(wires: Wires) -> FloatArray:
+    """Latency of the shortest path between clusters, (C, C), relays allowed."""
+    distance = np.array(wires.latency_s, dtype=float)
+    np.fill_diagonal(distance, 0.0)
+    for k in range(len(distance)):
+        distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
+    return distance
+
+
+def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
+    """No broadcast of ``n_bytes`` from ``root`` ends earlier."""
+    grid = wires.grid
+    source = grid.cluster_of[root]
+    distance = shortest_latency_s(wires)
+    latest = 0.0
+    for c, cluster in enumerate(grid.clusters):
+        if c == source and len(cluster) == 1:
+            continue
+        inside_s = wires.latency_s[c, c] if c == source else 0.0
+        slowest_s = max(
+            _wire_s(n_bytes, wires.nic_bytes_per_s[source], wires.burst_bytes),
+            _wire_s(n_bytes, wires.nic_bytes_per_s[c], wires.burst_bytes),
+            n_bytes / _least_cut(wires, source, c) if c != source else 0.0,
+        )
+        latest = max(latest, distance[source, c] + inside_s + slowest_s)
+    return latest
+
+
+def _wire_s(n_bytes: int, bytes_per_s: float, burst_bytes: int) -> float:
+    return float(max(n_bytes - burst_bytes, 0) / bytes_per_s)
+
+
+def _least_cut(wires: Wires, source: int, target: int) -> float:
+    """Bytes per second from one cluster to another over all paths at once: the least cut.
+
+    Any cut is an upper bound of the flow, so trying fewer cuts only loosens the limit.
+    """
+    n = len(wires.grid.clusters)
+    others = [c for c in range(n) if c not in (source, target)]
+    if n > MOST_CLUSTERS_CUT:
+        sides = [{source}, set(range(n)) - {target}]
+    else:
+        sides = [
+            {source, *some} for k in range(len(others) + 1) for some in combinations(others, k)
+        ]
+    return min(_cut(wires, side) for side in sides)
+
+
+def _cut(wires: Wires, side: set[int]) -> float:
+    """Bytes per second that can leave the clusters in ``side``."""
+    total = 0.0
+    for i in side:
+        size = len(wires.grid.clusters[i])
+        out = sum(
+            wires.rate_bytes_per_s[i, j] for j in range(len(wires.grid.clusters)) if j not in side
+        )
+        total += min(out, wires.uplink_bytes_per_s[i], size * wires.nic_bytes_per_s[i])
+    return float(total)
+
+
+_LIMITS = {"bcast": bcast_limit_s}
+
+
+def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """The physical limit of ``collective`` on ``wires``, in seconds.
+
+    Raises `UsageError` for a collective without a known limit.
+    """
+    try:
+        bound = _LIMITS[collective]
+    except KeyError:
+        raise UsageError(f"limit of {collective!r}: known are {', '.join(_LIMITS)}") from None
+    return bound(wires, n_bytes, root)
