@@ -1,10 +1,183 @@
-"""``gridcoll study heuristics``."""
+"""``gridcoll study heuristics``: Figures 1-4 of paper 000 and Figure 4 of paper 002."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import click
+from rich.console import Console
+from rich.table import Table
+
+from gridcoll.schedule import HEURISTICS, warm_up
+from gridcoll.study.comparison import SEVEN, Score, Setting, compare
+from gridcoll.study.options import (
+    BUSY,
+    JSON,
+    OUTPUT,
+    OVERLAP,
+    PLOTS,
+    SEED,
+    make_accounting,
+    make_directory,
+    parse_counts,
+    progress_bar,
+    write_csv,
+    write_json,
+)
+from gridcoll.study.parameters import FILLINGS, INTERNALS, PARAMETERS
+from gridcoll.study.plots import Figure, draw_figure
+
+GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
 
 
 @click.command()
-def command() -> None:
-    """Compare the broadcast heuristics on random grids."""
+@click.option(
+    "--parameters",
+    type=click.Choice(list(PARAMETERS)),
+    default="table2",
+    show_default=True,
+    help="; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
+)
+@click.option("--clusters", callback=parse_counts, default="2-10,15-50:5", show_default=True)
+@click.option("--iterations", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option(
+    "--heuristic",
+    "names",
+    type=click.Choice(GREEDY),
+    multiple=True,
+    help="One to compare, repeatedly; by default the papers' seven.",
+)
+@click.option(
+    "--filling",
+    type=click.Choice(list(FILLINGS)),
+    default="independent",
+    show_default=True,
+    help="; ".join(f"{f.name}: {f.good_for}" for f in FILLINGS.values()),
+)
+@click.option(
+    "--internal",
+    type=click.Choice(INTERNALS),
+    default="given",
+    show_default=True,
+    help="T drawn from its range, or predicted for drawn clusters.",
+)
+@click.option(
+    "--references",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="On how many of the instances to run best as well.",
+)
+@BUSY
+@OVERLAP
+@SEED
+@OUTPUT
+@PLOTS
+@JSON
+def command(
+    parameters: str,
+    clusters: tuple[int, ...],
+    iterations: int,
+    names: tuple[str, ...],
+    filling: str,
+    internal: str,
+    references: int,
+    busy: str,
+    internal_start: str,
+    seed: int,
+    output: Path | None,
+    plots: str,
+    as_json: bool,
+) -> None:
+    """Compare the broadcast heuristics on random grids: mean makespan and hit rate."""
+    setting = Setting(
+        PARAMETERS[parameters], filling, internal, make_accounting(busy, internal_start),
+        iterations, min(references, iterations), seed=seed,
+    )  # fmt: skip
+    if references:
+        warm_up()
+    scores: list[Score] = []
+    with progress_bar() as bar:
+        task = bar.add_task("instances", total=iterations * len(clusters))
+        for n_clusters in clusters:
+            bar.update(task, description=f"{n_clusters} clusters")
+            scores += compare(
+                setting, n_clusters, names or SEVEN, lambda n_done: bar.advance(task, n_done)
+            )
+    if as_json:
+        click.echo(json.dumps([score.as_dict() for score in scores], indent=1))
+    else:
+        _print(scores)
+    if output is not None:
+        make_directory(output)
+        rows = [score.as_dict() for score in scores]
+        write_csv(output / f"{parameters}.csv", rows)
+        write_json(output / f"{parameters}.json", rows)
+        for name, figure in figures(scores, parameters).items():
+            draw_figure(figure, output / f"{name}.{plots}")
+
+
+def _labels(scores: Sequence[Score]) -> list[str]:
+    return list(dict.fromkeys(score.label for score in scores))
+
+
+def _print(scores: Sequence[Score]) -> None:
+    console = Console()
+    found = {(score.n_clusters, score.label): score for score in scores}
+    labels = _labels(scores)
+    counts = list(dict.fromkeys(score.n_clusters for score in scores))
+    cells: dict[str, Callable[[Score], str]] = {
+        "Mean makespan (ms)": lambda s: f"{s.mean_s * 1e3:.0f}",
+        "Hit rate (%)": lambda s: "" if s.hit_rate is None else f"{s.hit_rate * 100:.1f}",
+        "Above best (%)": lambda s: "" if s.excess is None else f"{s.excess * 100:.2f}",
+    }
+    if all(score.excess is None for score in scores):
+        del cells["Above best (%)"]
+    for title, cell in cells.items():
+        table = Table("clusters", *labels, title=title)
+        for n in counts:
+            table.add_row(str(n), *(cell(found[n, label]) for label in labels))
+        console.print(table)
+    for score in scores:
+        if score.proven is not None and score.proven < 1:
+            console.print(
+                f"best, {score.n_clusters} clusters: {score.proven:.1%} of "
+                f"{score.n_iterations} proven optimal"
+            )
+
+
+def figures(scores: Sequence[Score], parameters: str) -> dict[str, Figure]:
+    """The papers' figures, as far as the scores have what is in them."""
+    ecef = ("ECEF", "ECEF-LA", "ECEF-LAt", "ECEF-LAT", "Best")
+    few = [score for score in scores if score.n_clusters <= 10]
+    if parameters == "adaptive":
+        return {
+            "paper-002-figure-4a": _makespans("Paper 002, Figure 4a: up to 10 clusters", few),
+            "paper-002-figure-4b": _makespans("Paper 002, Figure 4b: up to 50 clusters", scores),
+        }
+    close = [score for score in scores if score.label in ecef]
+    return {
+        "paper-000-figure-1": _makespans("Paper 000, Figure 1: up to 10 clusters", few),
+        "paper-000-figure-2": _makespans("Paper 000, Figure 2: up to 50 clusters", scores),
+        "paper-000-figure-3": _makespans("Paper 000, Figure 3: ECEF and look-aheads", close),
+        "paper-000-figure-4": _hit_rates("Paper 000, Figure 4: hit rates", close),
+    }
+
+
+def _makespans(title: str, scores: Sequence[Score]) -> Figure:
+    lines = {}
+    for label in _labels(scores):
+        own = [score for score in scores if score.label == label]
+        lines[label] = ([s.n_clusters for s in own], [s.mean_s for s in own])
+    return Figure(title, "clusters", "mean makespan (s)", lines)
+
+
+def _hit_rates(title: str, scores: Sequence[Score]) -> Figure:
+    lines = {}
+    for label in _labels(scores):
+        own = [s for s in scores if s.label == label and s.hit_rate is not None]
+        if own:
+            lines[label] = ([s.n_clusters for s in own], [100 * (s.hit_rate or 0) for s in own])
+    return Figure(title, "clusters", "hit rate (%)", lines)

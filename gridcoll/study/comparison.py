@@ -1,0 +1,150 @@
+"""Run heuristics on many random grids and keep the score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.schedule import HEURISTICS, Accounting, Batch, find_heuristic
+from gridcoll.schedule.anytime import solve
+from gridcoll.schedule.instance import Floats
+from gridcoll.study.parameters import PARAMETERS, Parameters, draw_batch
+
+SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
+"""The heuristics the papers compare."""
+
+ENTRIES_PER_CHUNK = 1_000_000
+"""Matrix entries worked on at a time: 8 MB per matrix."""
+
+TIE = 1e-9
+"""Makespans this close (relative) are the same schedule, or as good."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated; everything that the numbers depend on."""
+
+    parameters: Parameters = PARAMETERS["table2"]
+    filling: str = "independent"
+    internal: str = "given"
+    accounting: Accounting = field(default_factory=Accounting)
+    n_iterations: int = 10_000
+    n_references: int = 0
+    reference_steps: int = 2_000_000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.n_iterations < 1:
+            raise UsageError(f"iterations: must be at least 1, got {self.n_iterations}")
+        if not 0 <= self.n_references <= self.n_iterations:
+            raise UsageError(
+                f"references: must be between 0 and the {self.n_iterations} iterations, "
+                f"got {self.n_references}"
+            )
+
+    def chunk(self, n_clusters: int, index: int) -> Batch:
+        """Part of the instances; a chunk's numbers depend on seed, size and index alone."""
+        size = chunk_size(n_clusters)
+        rng = np.random.default_rng([self.seed, n_clusters, index])
+        n_left = self.n_iterations - index * size
+        batch = draw_batch(
+            self.parameters, rng, size, n_clusters,
+            filling=self.filling, internal=self.internal, accounting=self.accounting,
+        )  # fmt: skip
+        if n_left >= size:
+            return batch
+        return Batch(
+            batch.latency_s[:n_left], batch.gap_s[:n_left], batch.internal_s[:n_left],
+            batch.root, batch.accounting,
+        )  # fmt: skip
+
+
+def chunk_size(n_clusters: int) -> int:
+    """Instances worked on at a time."""
+    return max(1, min(4096, ENTRIES_PER_CHUNK // n_clusters**2))
+
+
+@dataclass(frozen=True)
+class Score:
+    """One heuristic at one number of clusters.
+
+    Attributes
+    ----------
+    mean_s, deviation_s : float
+        Mean makespan, and the standard deviation over instances.
+    hit_rate : float or None
+        In how many instances nobody compared was faster; None for the reference.
+    excess : float or None
+        Mean of makespan / reference - 1 over the instances the reference was computed for.
+    n_iterations : int
+    proven : float or None
+        For the reference: the part of its schedules proven optimal.
+    """
+
+    n_clusters: int
+    heuristic: str
+    label: str
+    mean_s: float
+    deviation_s: float
+    hit_rate: float | None
+    excess: float | None
+    n_iterations: int
+    proven: float | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def compare(
+    setting: Setting,
+    n_clusters: int,
+    names: Sequence[str] = SEVEN,
+    on_progress: Callable[[int], None] = lambda n_done: None,
+) -> list[Score]:
+    """The scores of ``names``, then of the reference (`best`) if the setting asks for any.
+
+    The reference is slower and may be run on the first ``n_references`` instances only. Its mean is
+    that of the fastest heuristic over all instances less the mean difference on those.
+    """
+    picks = [find_heuristic(name) for name in names]
+    size = chunk_size(n_clusters)
+    makespans = []
+    references: list[tuple[float, bool]] = []
+    for index in range(-(-setting.n_iterations // size)):
+        batch = setting.chunk(n_clusters, index)
+        makespans.append(np.stack([pick.pick_batch(batch).makespan_s for pick in picks]))
+        on_progress(batch.n_instances)
+        for k in range(min(batch.n_instances, setting.n_references - len(references))):
+            found = solve(batch.instance(k), budget_steps=setting.reference_steps)
+            references.append((found.makespan_s, found.is_optimal))
+            on_progress(0)
+    return _score(n_clusters, names, np.concatenate(makespans, axis=1), references)
+
+
+def _score(
+    n_clusters: int, names: Sequence[str], times: Floats, references: list[tuple[float, bool]]
+) -> list[Score]:
+    n_iterations = times.shape[1]
+    fastest = times.min(axis=0)
+    hits = (times <= fastest * (1 + TIE)).mean(axis=1)
+    best = np.array([makespan for makespan, _ in references])
+    known = slice(0, len(best))
+    scores = []
+    for k, name in enumerate(names):
+        excess = float((times[k, known] / best - 1).mean()) if references else None
+        label = HEURISTICS[name].label
+        mean, deviation = float(times[k].mean()), float(times[k].std())
+        scores.append(
+            Score(n_clusters, name, label, mean, deviation, float(hits[k]), excess, n_iterations)
+        )
+    if references:
+        mean = float(fastest.mean() - (fastest[known] - best).mean())
+        proven = sum(ok for _, ok in references) / len(references)
+        label = HEURISTICS["best"].label
+        scores.append(
+            Score(n_clusters, "best", label, mean, float(best.std()), None, 0.0, len(best), proven)
+        )
+    return scores

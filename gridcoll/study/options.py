@@ -1,0 +1,122 @@
+"""What the studies' commands share: ranges, files, progress bars."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gridcoll.errors import FileError, UsageError
+from gridcoll.schedule import Accounting
+
+
+def parse_counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers from 2 on, like ``2-10,15-50:5``: ranges with an optional step, single ones."""
+    counts: list[int] = []
+    for piece in text.split(","):
+        span, _, step = piece.partition(":")
+        first, dash, last = span.partition("-")
+        try:
+            counts.extend(range(int(first), int(last if dash else first) + 1, int(step or 1)))
+        except ValueError:
+            raise click.BadParameter(f"{piece!r} is not a range like 15-50:5") from None
+    if not counts or min(counts) < 2:
+        raise click.BadParameter(f"{text!r} must give numbers from 2 on")
+    return tuple(dict.fromkeys(counts))
+
+
+def parse_seconds(
+    context: click.Context, parameter: click.Parameter, text: str
+) -> tuple[float, ...]:
+    """Positive times in seconds, comma-separated."""
+    try:
+        times = tuple(float(piece) for piece in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of seconds like 0.01,0.1") from None
+    if not min(times) > 0:
+        raise click.BadParameter(f"{text!r}: times must be positive")
+    return times
+
+
+BUSY = click.option(
+    "--busy",
+    type=click.Choice(["gap", "gap+latency"]),
+    default="gap",
+    show_default=True,
+    help="How long a send keeps its sender.",
+)
+OVERLAP = click.option(
+    "--internal-start",
+    type=click.Choice(["after-last-send", "from-arrival"]),
+    default="after-last-send",
+    show_default=True,
+    help="When a cluster's internal broadcast starts.",
+)
+SEED = click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+OUTPUT = click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory to write tables (CSV, JSON) and plots to.",
+)
+PLOTS = click.option(
+    "--plots",
+    type=click.Choice(["svg", "png"]),
+    default="svg",
+    show_default=True,
+    help="Format of the plots.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+def make_accounting(busy: str, internal_start: str) -> Accounting:
+    """The accounting that the options ask for."""
+    return Accounting(busy, internal_start)  # type: ignore[arg-type]
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr; silent where stderr is not a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def make_directory(path: Path) -> None:
+    """Create ``path`` if need be. Raises `FileError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"output {path}: {error}") from None
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows of equal keys. Raises `FileError`, or `UsageError` when there are none."""
+    rows = list(rows)
+    if not rows:
+        raise UsageError(f"{path}: nothing to write")
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise FileError(f"{path}: {error}") from None
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write ``data``. Raises `FileError`."""
+    try:
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{path}: {error}") from None

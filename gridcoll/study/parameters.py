@@ -1,0 +1,135 @@
+"""Random grids: from which ranges their links and clusters are drawn, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.schedule import Accounting, Batch
+from gridcoll.schedule.instance import Floats
+from gridcoll.study.internal import draw_predicted
+
+Range = tuple[float, float]
+Draw = Callable[[tuple[int, ...]], Floats]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Uniform ranges; gaps are drawn as they are, or as a message's bytes over a drawn rate."""
+
+    name: str
+    good_for: str
+    source: str
+    latency_s: Range
+    internal_s: Range
+    gap_s: Range | None = None
+    bytes_per_s: Range | None = None
+    message_bytes: int = 1_000_000
+
+    def draw_gap(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """Gaps in seconds."""
+        if self.gap_s is not None:
+            return rng.uniform(*self.gap_s, shape)
+        if self.bytes_per_s is None:
+            raise UsageError(f"parameters {self.name!r}: give gap_s or bytes_per_s")
+        return self.message_bytes / rng.uniform(*self.bytes_per_s, shape)
+
+
+_ENTRIES = (
+    Parameters(
+        "table2",
+        "gaps of 100 to 600 ms: links differ six-fold",
+        "paper 000, Table 2 (Figures 1-4)",
+        latency_s=(1e-3, 15e-3),
+        gap_s=(100e-3, 600e-3),
+        internal_s=(20e-3, 3000e-3),
+    ),
+    Parameters(
+        "adaptive",
+        "1 MB over 1 to 100 MB/s: most links are quick, few very slow",
+        "paper 002, §7 (Figure 4)",
+        latency_s=(1e-3, 15e-3),
+        bytes_per_s=(1e6, 100e6),
+        internal_s=(200e-3, 3000e-3),
+    ),
+)
+
+PARAMETERS: dict[str, Parameters] = {entry.name: entry for entry in _ENTRIES}
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How a matrix is filled from a range: ``fill(draw, b, n)`` gives a (b, n, n) array."""
+
+    name: str
+    good_for: str
+    fill: Callable[[Draw, int, int], Floats]
+
+
+def _independent(draw: Draw, b: int, n: int) -> Floats:
+    return draw((b, n, n))
+
+
+def _symmetric(draw: Draw, b: int, n: int) -> Floats:
+    upper = np.triu(draw((b, n, n)), 1)
+    return upper + upper.transpose(0, 2, 1)
+
+
+def _least(draw: Draw, b: int, n: int) -> Floats:
+    own = draw((b, n))
+    return np.minimum(own[:, :, None], own[:, None, :])
+
+
+def _largest(draw: Draw, b: int, n: int) -> Floats:
+    own = draw((b, n))
+    return np.maximum(own[:, :, None], own[:, None, :])
+
+
+_FILLINGS = (
+    Filling("independent", "every direction of every link by itself", _independent),
+    Filling("symmetric", "both directions of a link alike", _symmetric),
+    Filling("per-cluster", "a gap per cluster, a link has the smaller of its two", _least),
+    Filling("per-cluster-max", "a gap per cluster, a link has the larger of its two", _largest),
+)
+
+FILLINGS: dict[str, Filling] = {entry.name: entry for entry in _FILLINGS}
+
+INTERNALS = ("given", "predicted")
+"""T drawn from its range, or predicted for a drawn cluster (`gridcoll.study.internal`)."""
+
+
+def draw_batch(
+    parameters: Parameters,
+    rng: np.random.Generator,
+    n_instances: int,
+    n_clusters: int,
+    *,
+    filling: str = "independent",
+    internal: str = "given",
+    accounting: Accounting | None = None,
+) -> Batch:
+    """Random instances. Per-cluster fillings concern gaps; latencies are symmetric then.
+
+    Raises `UsageError` for an unknown ``filling`` or ``internal``.
+    """
+    if filling not in FILLINGS:
+        raise UsageError(f"filling: must be one of {', '.join(FILLINGS)}; got {filling!r}")
+    if internal not in INTERNALS:
+        raise UsageError(f"internal: must be one of {', '.join(INTERNALS)}; got {internal!r}")
+    latency_fill = _independent if filling == "independent" else _symmetric
+    latency = latency_fill(
+        lambda shape: rng.uniform(*parameters.latency_s, shape), n_instances, n_clusters
+    )
+    gap = FILLINGS[filling].fill(
+        lambda shape: parameters.draw_gap(rng, shape), n_instances, n_clusters
+    )
+    diagonal = np.arange(n_clusters)
+    latency[:, diagonal, diagonal] = gap[:, diagonal, diagonal] = 0.0
+    if internal == "given":
+        own = rng.uniform(*parameters.internal_s, (n_instances, n_clusters))
+    else:
+        own = draw_predicted(rng, (n_instances, n_clusters), parameters.message_bytes)
+    return Batch(latency, gap, own, 0, accounting or Accounting())
