@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-
-import click
+from collections.abc import Callable
+from typing import TypeVar
 
 from gridcoll.errors import GridcollError
 
-COMMANDS: tuple[str, ...] = ("bench", "hostfile", "select", "study", "testbed")
+T = TypeVar("T")
 
-
-class _Commands(click.Group):
-    """Imports ``gridcoll.cli.NAME`` and takes its ``command``, so that ``run`` starts lean."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"gridcoll.cli.{cmd_name}_command")
-        command: click.Command = module.command
-        return command
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gridcoll")
-def _group() -> None:
-    """Grid-aware MPI collectives: measure the network, then run collectives that fit it."""
+COMMANDS: tuple[str, ...] = ("bench", "hostfile", "run", "select", "study", "testbed")
 
 
 def main() -> None:
@@ -38,10 +19,24 @@ def main() -> None:
 
     A `GridcollError` is a message for the user, not a traceback, unless ``GRIDCOLL_DEBUG`` is set.
     """
+    if sys.argv[1:2] == ["run"]:
+        # Without click and its like: the application decides what is imported, and when. Its own
+        # errors are not ours to report.
+        from gridcoll.cli.run_options import prepare_run
+
+        start = _report_errors(lambda: prepare_run(sys.argv[2:]))
+        start()
+    else:
+        from gridcoll.cli.group import group
+
+        _report_errors(lambda: group(prog_name="gridcoll"))
+
+
+def _report_errors(step: Callable[[], T]) -> T:
     try:
-        _group(prog_name="gridcoll")
+        return step()
     except GridcollError as error:
-        if os.environ.get("GRIDCOLL_DEBUG"):
+        if os.environ.get("GRIDCOLL_DEBUG", "0") not in ("", "0"):
             raise
-        click.echo(f"gridcoll: {type(error).__name__}: {error}", err=True)
+        sys.stderr.write(f"gridcoll: {type(error).__name__}: {error}\n")
         sys.exit(2)

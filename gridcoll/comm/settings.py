@@ -1,4 +1,4 @@
-"""Settings from the environment; every name is documented in one place."""
+"""Settings from the environment; `gridcoll.variables` documents every name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ from gridcoll.errors import UsageError
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.choose import check_forced
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
-
-VARIABLES = {
-    "GRIDCOLL_GRID": "grid file (.toml, declared) or model file (.json, measured): do not measure",
-    "GRIDCOLL_CHECK": "1: compare operation, root and bytes across ranks before each call",
-    "GRIDCOLL_FORCE": "grid: never the native collective; native: always",
-    "GRIDCOLL_TOLERANCE": "ρ of the clustering, 0.3 unless told",
-    "GRIDCOLL_<COLLECTIVE>": "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t",
-}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,29 @@
+"""The group of all commands, each loaded when asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from gridcoll.cli import COMMANDS
+
+
+class _Commands(click.Group):
+    """Imports ``gridcoll.cli.NAME_command`` and takes its ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"gridcoll.cli.{cmd_name}_command")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gridcoll")
+def group() -> None:
+    """Grid-aware MPI collectives: measure the network, then run collectives that fit it."""

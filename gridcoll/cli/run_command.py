@@ -1,0 +1,17 @@
+"""``gridcoll run`` for the list of commands; `gridcoll.cli.main` goes past click."""
+
+from __future__ import annotations
+
+import click
+
+from gridcoll.cli.run_options import prepare_run
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+def command(argv: tuple[str, ...]) -> None:
+    """Run an unmodified mpi4py application over the grid."""
+    prepare_run(argv)()
