@@ -25,6 +25,18 @@ _ENTRIES = (
         "paper 000, Figures 1-4; paper 002, Figure 4",
         "gridcoll.study.heuristics_command",
     ),
+    Study(
+        "grid5000",
+        "predicted broadcast on 88 machines by message size, with the grid-unaware binomial",
+        "paper 000, Table 3 and Figure 5",
+        "gridcoll.study.grid5000_command",
+    ),
+    Study(
+        "optimum",
+        "how near the heuristics and best come to the optimum, and how fast",
+        "gridcoll",
+        "gridcoll.study.optimum_command",
+    ),
 )
 
 STUDIES: dict[str, Study] = {entry.name: entry for entry in _ENTRIES}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS, warm_up
@@ -23,6 +22,7 @@ from gridcoll.study.options import (
     make_directory,
     parse_counts,
     progress_bar,
+    table_console,
     write_csv,
     write_json,
 )
@@ -124,7 +124,7 @@ def _labels(scores: Sequence[Score]) -> list[str]:
 
 
 def _print(scores: Sequence[Score]) -> None:
-    console = Console()
+    console = table_console()
     found = {(score.n_clusters, score.label): score for score in scores}
     labels = _labels(scores)
     counts = list(dict.fromkeys(score.n_clusters for score in scores))

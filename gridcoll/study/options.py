@@ -79,6 +79,11 @@ def make_accounting(busy: str, internal_start: str) -> Accounting:
     return Accounting(busy, internal_start)  # type: ignore[arg-type]
 
 
+def table_console() -> Console:
+    """Stdout, wide enough for a column per heuristic where it is not a terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
 def progress_bar() -> Progress:
     """A bar on stderr; silent where stderr is not a terminal."""
     return Progress(

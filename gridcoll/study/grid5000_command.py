@@ -1,0 +1,109 @@
+"""``gridcoll study grid5000``: Figure 5 of paper 000."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.table import Table
+
+from gridcoll.schedule import HEURISTICS
+from gridcoll.study.comparison import SEVEN
+from gridcoll.study.grid5000 import (
+    CLUSTERS,
+    MEGABYTE,
+    Calibration,
+    grid_instance,
+    unaware_binomial_s,
+)
+from gridcoll.study.options import (
+    BUSY,
+    JSON,
+    OUTPUT,
+    OVERLAP,
+    PLOTS,
+    make_accounting,
+    make_directory,
+    table_console,
+    write_csv,
+    write_json,
+)
+from gridcoll.study.plots import Figure, draw_figure
+from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
+
+UNAWARE = "Binomial, grid-unaware"
+
+
+@click.command()
+@click.option("--window", default="64 KiB", show_default=True, help="TCP window of one transfer.")
+@click.option(
+    "--local-rate", default="67.2 Mbit/s", show_default=True, help="Between machines of a site."
+)
+@click.option("--root", type=click.IntRange(0, len(CLUSTERS) - 1), default=0, show_default=True)
+@click.option(
+    "--largest", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
+    help="Largest message in MB (10⁶ bytes).",
+)  # fmt: skip
+@click.option("--points", type=click.IntRange(1), default=16, show_default=True)
+@BUSY
+@OVERLAP
+@OUTPUT
+@PLOTS
+@JSON
+def command(
+    window: str,
+    local_rate: str,
+    root: int,
+    largest: float,
+    points: int,
+    busy: str,
+    internal_start: str,
+    output: Path | None,
+    plots: str,
+    as_json: bool,
+) -> None:
+    """Predict a broadcast on the 88 machines of the papers, by message size.
+
+    The papers print latencies only; gaps are m / min(local rate, window / round trip).
+    """
+    calibration = Calibration(float(parse_size_bytes(window)), parse_rate_bytes_per_s(local_rate))
+    accounting = make_accounting(busy, internal_start)
+    rows = []
+    for n_bytes in np.linspace(0, largest * MEGABYTE, points + 1)[1:]:
+        instance = grid_instance(float(n_bytes), calibration, root, accounting)
+        row: dict[str, object] = {"megabytes": round(float(n_bytes) / MEGABYTE, 6)}
+        for name in (*SEVEN, "best"):
+            row[HEURISTICS[name].label] = HEURISTICS[name].pick(instance).makespan_s
+        row[UNAWARE] = unaware_binomial_s(float(n_bytes), calibration, root)
+        rows.append(row)
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        _print(rows, root)
+    if output is not None:
+        make_directory(output)
+        write_csv(output / "grid5000.csv", rows)
+        write_json(output / "grid5000.json", rows)
+        draw_figure(_figure(rows, root), output / f"paper-000-figure-5.{plots}")
+
+
+def _print(rows: list[dict[str, object]], root: int) -> None:
+    table = Table(title=f"Predicted broadcast from {CLUSTERS[root]} (s)")
+    for key in rows[0]:
+        table.add_column("MB" if key == "megabytes" else key, justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:.2f}" for value in row.values()))
+    table_console().print(table)
+
+
+def _figure(rows: list[dict[str, object]], root: int) -> Figure:
+    sizes = [float(str(row["megabytes"])) for row in rows]
+    lines = {
+        key: (sizes, [float(str(row[key])) for row in rows])
+        for key in rows[0]
+        if key != "megabytes"
+    }
+    title = f"Paper 000, Figure 5: 88 machines, broadcast from {CLUSTERS[root]}, predicted"
+    return Figure(title, "message size (MB)", "time (s)", lines)

@@ -1,0 +1,128 @@
+"""How near `best` comes to the optimum within a budget of time, and how long `optimal` takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from gridcoll.schedule import HEURISTICS, Batch
+from gridcoll.schedule.anytime import solve
+from gridcoll.schedule.instance import Floats, Instance
+from gridcoll.schedule.optimal import optimal
+from gridcoll.study.comparison import SEVEN, Setting, chunk_size
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """What a method reached on the instances of one size.
+
+    Attributes
+    ----------
+    method : str
+        ``best of the seven``, ``best`` or ``optimal``.
+    budget_s : float or None
+    gap : float
+        Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
+        gap to the optimum, and exactly that where the optimum is proven.
+    own_gap : float
+        The same by the bound this method proved itself within its budget; 0 for the seven.
+    worst_gap : float
+    proven : float
+        The part of the instances where the method met its own bound.
+    median_s, longest_s : float
+        Time taken.
+    """
+
+    n_clusters: int
+    method: str
+    budget_s: float | None
+    n_instances: int
+    gap: float
+    own_gap: float
+    worst_gap: float
+    proven: float
+    median_s: float
+    longest_s: float
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class _Runs:
+    """Makespans, bounds and times of one method over the instances."""
+
+    def __init__(self) -> None:
+        self.makespan: list[float] = []
+        self.bound: list[float] = []
+        self.seconds: list[float] = []
+        self.proven: list[bool] = []
+
+    def score(
+        self, n_clusters: int, method: str, budget_s: float | None, bound: Floats
+    ) -> Nearness:
+        own_bound = np.array(self.bound)
+        makespan = np.array(self.makespan)
+        gap = makespan / bound - 1
+        own = float((makespan / own_bound - 1).mean()) if own_bound.all() else 0.0
+        return Nearness(
+            n_clusters, method, budget_s, len(gap), float(gap.mean()), own, float(gap.max()),
+            sum(self.proven) / len(gap), float(np.median(self.seconds)), max(self.seconds),
+        )  # fmt: skip
+
+
+def measure_nearness(
+    setting: Setting,
+    n_clusters: int,
+    budgets_s: Sequence[float],
+    *,
+    exact: bool = False,
+    accelerate: bool | None = None,
+    on_progress: Callable[[], None] = lambda: None,
+) -> list[Nearness]:
+    """Run the seven, `best` with each budget, and with ``exact`` `optimal`, on the same instances.
+
+    An `Instance` caches lists of its matrices; they are made before the clock starts.
+    """
+    methods: dict[tuple[str, float | None], _Runs] = {("best of the seven", None): _Runs()}
+    methods.update({("best", budget): _Runs() for budget in budgets_s})
+    if exact:
+        methods[("optimal", None)] = _Runs()
+    for k in range(setting.n_iterations):
+        size = chunk_size(n_clusters)
+        if k % size == 0:
+            batch = setting.chunk(n_clusters, k // size)
+        for (method, budget), runs in methods.items():
+            instance = batch.instance(k % size)
+            instance.cost_rows, instance.busy_rows, instance.internals  # noqa: B018
+            begin = time.perf_counter()
+            makespan, bound, proven = _run(method, instance, budget, accelerate)
+            runs.seconds.append(time.perf_counter() - begin)
+            runs.makespan.append(makespan)
+            runs.bound.append(bound)
+            runs.proven.append(proven)
+        on_progress()
+    bound = np.max([runs.bound for runs in methods.values()], axis=0)
+    return [
+        runs.score(n_clusters, method, budget, bound) for (method, budget), runs in methods.items()
+    ]
+
+
+def _run(
+    method: str, instance: Instance, budget_s: float | None, accelerate: bool | None
+) -> tuple[float, float, bool]:
+    """Makespan, bound and whether they meet."""
+    if method == "best of the seven":
+        batch = Batch(  # the batched forms: the readable ones take O(n³) and more
+            instance.latency_s[None], instance.gap_s[None], instance.internal_s[None],
+            instance.root, instance.accounting,
+        )  # fmt: skip
+        times = [HEURISTICS[name].pick_batch(batch).makespan_s[0] for name in SEVEN]
+        return float(min(times)), 0.0, False
+    if method == "optimal":
+        found = optimal(instance, accelerate=accelerate)
+    else:
+        found = solve(instance, budget_s=budget_s, accelerate=accelerate)
+    return found.makespan_s, found.lower_bound_s, found.is_optimal
