@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -13,16 +14,18 @@ from gridcoll.comm.clock import ClockOffset, estimate_offset, run_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_latency, measure_plogp
 from gridcoll.engine.runner import MPITransport, run_program
-from gridcoll.model import GridModel, NativeTimes, PLogP
+from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.plan import choose, dataflow
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
-from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology.clustering import find_clusters
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Progress = Callable[[str, int, int], None]
 """Called on rank 0 with what is being done, how many steps are done, and of how many."""
+
+PACE_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
+_TOGETHER_BYTES = 1 << 15
 
 N_PASSES = 4
 _SHORT_LINK_S = 2e-3
@@ -67,7 +70,11 @@ def discover(
     model = GridModel(grid, links, "measured", tolerance)
     if grid.n_ranks == 1:
         return model
-    model = replace(model, engine_gap_s=measure_engine_gap(comm))
+    model = replace(
+        model,
+        pace=measure_pace(comm, grid),
+        together_bytes_per_s=measure_together(comm, grid, progress),
+    )
     if native:
         clock = estimate_offset(comm)
         model = replace(model, native={"bcast": _native_bcast(comm, model, clock, progress)})
@@ -220,26 +227,73 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
     return first, (nodes[1][0].rank if len(nodes) > 1 else grid.clusters[a].ranks[1])
 
 
-def measure_engine_gap(comm: MPI.Intracomm, n_segments: int = 300) -> float:
-    """Seconds per segment when all ranks pass tiny ones on at once: our own cost. Collective."""
-    size = comm.Get_size()
-    chain = RankTree(0, SHAPES["chain"].children(size))
+def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> TimesBySize:
+    """Seconds per segment while a chain over all ranks passes segments on. Collective.
+
+    The links' own gaps are in it; what it has above them is our engine's cost, and that of ranks
+    which share cores.
+    """
+    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
+    children: list[tuple[int, ...]] = [()] * len(order)
+    for rank, following in pairwise(order):
+        children[rank] = (following,)
+    tree = RankTree(order[0], tuple(children))
     transport = MPITransport(comm)
-    took = []
-    for n in (n_segments // 4, n_segments // 4, n_segments):
-        plan = plan_bcast([chain], n * 64, 64)
-        flow = dataflow(plan.programs[comm.Get_rank()])
-        memory = ByteMemory(memoryview(bytearray(n * 64)))
+    clock = estimate_offset(comm)
+
+    def run(segment: int, n: int) -> float:
+        flow = dataflow(plan_bcast([tree], n * segment, segment).programs[comm.Get_rank()])
+        memory = ByteMemory(memoryview(bytearray(n * segment)))
+        return run_together(comm, clock, lambda: run_program(flow, transport, memory))
+
+    seconds: list[float] = []
+    for segment in PACE_SIZES:
+        run(segment, n_segments)
+        long_s = min(run(segment, 3 * n_segments) for _ in range(2))
+        short_s = min(run(segment, n_segments) for _ in range(2))
+        seconds.append(max((long_s - short_s) / (2 * n_segments), 0.0))
+    return TimesBySize(PACE_SIZES, tuple(seconds))
+
+
+def measure_together(
+    comm: MPI.Intracomm, grid: Grid, progress: Progress = _silent
+) -> tuple[tuple[float, ...], ...]:
+    """Bytes per second of several flows at once between every two clusters. Collective.
+
+    As many flows as the smaller cluster has ranks, each between other ranks. Both directions count
+    as alike.
+    """
+    n = len(grid.clusters)
+    rates = np.ones((n, n))
+    rounds = rounds_of_pairs(n)
+    rank = comm.Get_rank()
+    for done, pairs in enumerate(rounds):
+        progress("flows together", done, len(rounds))
         comm.Barrier()
-        start = MPI.Wtime()
-        run_program(flow, transport, memory)
-        took.append(comm.allreduce(MPI.Wtime() - start, MPI.MAX))
-    return float(max(took[2] - took[1], 0.0) / (n_segments - n_segments // 4))
+        mine = np.zeros((n, n))
+        for a, b in pairs:
+            lanes = list(zip(grid.clusters[a].ranks, grid.clusters[b].ranks, strict=False))
+            for sender, receiver in lanes:
+                if rank in (sender, receiver):
+                    active = rank == sender
+                    channel = Channel(comm, receiver if active else sender, active)
+                    channel.train_s(_TOGETHER_BYTES, 4)
+                    took = channel.train_s(_TOGETHER_BYTES, 12) - channel.round_trip_s(0)
+                    if active:
+                        mine[a, b] = took
+        slowest = np.empty_like(mine)
+        comm.Allreduce(mine, slowest, MPI.MAX)
+        for a, b in pairs:
+            n_lanes = min(len(grid.clusters[a]), len(grid.clusters[b]))
+            moved = 12 * _TOGETHER_BYTES * n_lanes
+            rates[a, b] = rates[b, a] = moved / max(float(slowest[a, b]), 1e-9)
+    progress("flows together", len(rounds), len(rounds))
+    return tuple(tuple(float(x) for x in row) for row in rates)
 
 
 def _native_bcast(
     comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, progress: Progress
-) -> NativeTimes:
+) -> TimesBySize:
     """Times of the library's own Bcast from rank 0, until it is hopeless. Collective.
 
     A library that takes several times what a plan is predicted to take, and long at that, will
@@ -260,4 +314,4 @@ def _native_bcast(
         if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
             break
     progress("native collectives", len(NATIVE_SIZES), len(NATIVE_SIZES))
-    return NativeTimes(tuple(sizes), tuple(seconds))
+    return TimesBySize(tuple(sizes), tuple(seconds))

@@ -123,23 +123,23 @@ def _prepare(arguments: list[str]) -> Callable[[], object]:
 
 
 def _prepare_file(arguments: list[str]) -> Callable[[], object]:
-    script = Path(arguments[0])
-    if not script.exists():
-        raise UsageError(f"run: application {str(script)!r}: no such file")
+    script = arguments[0]
+    path = os.path.abspath(script)  # noqa: PTH100 - as Python spells it, links unresolved
+    if not Path(path).exists():
+        raise UsageError(f"run: application {script!r}: no such file")
     sys.argv[:] = arguments
-    importer = pkgutil.get_importer(str(script))
+    importer = pkgutil.get_importer(path)
     if importer is not None and importer.find_spec("__main__") is not None:
-        _set_first_path(str(script))  # a directory or a zip file
+        _set_first_path(path)  # a directory or a zip file
         _fresh_main()
         run_package: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
         return lambda: run_package("__main__", False)
-    path = os.path.abspath(script)  # noqa: PTH100 - as Python spells it, links unresolved
     try:
         with io.open_code(path) as file:
             code = pkgutil.read_code(file)
         source = b"" if code else Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"run: application {str(script)!r}: {error.strerror}") from None
+        raise UsageError(f"run: application {script!r}: {error.strerror}") from None
     _set_first_path(str(Path(path).resolve().parent))
     main = _fresh_main()
     main.__file__ = path
@@ -156,6 +156,7 @@ def _executing(main: ModuleType, compiled: Callable[[], CodeType]) -> Callable[[
 def _fresh_main() -> ModuleType:
     """A ``__main__`` as Python makes it, in the place of ours."""
     main = ModuleType("__main__")
+    main.__loader__ = importlib.machinery.BuiltinImporter
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
     return main

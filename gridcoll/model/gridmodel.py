@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 
@@ -16,21 +16,37 @@ from gridcoll.topology.gridfile import GridSpec
 
 
 @dataclass(frozen=True)
-class NativeTimes:
-    """Measured times of the MPI library's own collective, polite or not: the best of both.
+class TimesBySize:
+    """Measured seconds at some sizes: interpolated in between, in proportion to size beyond.
 
-    ``seconds[k]`` is the median at ``sizes_bytes[k]``; interpolated in between, and beyond the
-    largest in proportion to size.
+    Attributes
+    ----------
+    sizes_bytes : tuple of int
+        Ascending.
+    seconds : tuple of float
+        Medians at those sizes.
     """
 
     sizes_bytes: tuple[int, ...]
     seconds: tuple[float, ...]
 
-    def predict(self, n_bytes: int) -> float:
-        """Seconds for ``n_bytes``."""
-        if n_bytes > self.sizes_bytes[-1]:
-            return self.seconds[-1] * n_bytes / self.sizes_bytes[-1]
-        return float(np.interp(n_bytes, self.sizes_bytes, self.seconds))
+    def __post_init__(self) -> None:
+        ascending = list(self.sizes_bytes) == sorted(set(self.sizes_bytes))
+        if not self.sizes_bytes or not ascending or len(self.sizes_bytes) != len(self.seconds):
+            raise UsageError(
+                f"times by size: need as many times as ascending sizes, got {self.sizes_bytes} "
+                f"and {self.seconds}"
+            )
+
+    @overload
+    def predict(self, n_bytes: float) -> float: ...
+    @overload
+    def predict(self, n_bytes: FloatArray) -> FloatArray: ...
+    def predict(self, n_bytes: float | FloatArray) -> float | FloatArray:
+        """Seconds for ``n_bytes``, a number or an array."""
+        inside = np.interp(n_bytes, self.sizes_bytes, self.seconds)
+        result = inside * np.maximum(1.0, np.asarray(n_bytes) / max(self.sizes_bytes[-1], 1))
+        return result if isinstance(n_bytes, np.ndarray) else float(result)
 
 
 @dataclass(frozen=True)
@@ -47,22 +63,29 @@ class GridModel:
         ``"measured"`` or ``"declared"``.
     tolerance : float
         ρ the clusters were found with.
-    native : mapping of str to NativeTimes
+    native : mapping of str to TimesBySize
         By collective name; what is missing was not measured.
-    engine_gap_s : float
-        How often a rank can pass a segment on while all others do the same: the cost of our own
-        engine, and of ranks that share cores.
+    pace : TimesBySize or None
+        Time per segment, by segment size, when all ranks pass segments on at once: what our own
+        engine and ranks that share cores make of the links. No plan goes faster.
+    together_bytes_per_s : tuple of tuple of float
+        What several flows carry together between clusters, (C, C); empty where nobody measured.
+        Above the rate of one flow where a TCP window limits that.
     """
 
     grid: Grid
     links: tuple[tuple[PLogP | None, ...], ...]
     origin: Literal["measured", "declared"] = "declared"
     tolerance: float = 0.3
-    native: Mapping[str, NativeTimes] = field(default_factory=dict)
-    engine_gap_s: float = 0.0
+    native: Mapping[str, TimesBySize] = field(default_factory=dict)
+    pace: TimesBySize | None = None
+    together_bytes_per_s: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
+        rows = self.together_bytes_per_s
+        if rows and (len(rows) != n or any(len(row) != n or min(row) <= 0 for row in rows)):
+            raise UsageError(f"together_bytes_per_s: must be {n} x {n} and positive, got {rows}")
         if len(self.links) != n or any(len(row) != n for row in self.links):
             raise UsageError(f"links: must be {n} x {n} for {n} clusters")
         for i, row in enumerate(self.links):
@@ -116,7 +139,7 @@ class GridModel:
     def gap_and_alone_s(self, n_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
         """``g`` and the lone-message time of every link at each of S sizes: two (C, C, S) arrays.
 
-        The gap is at least `engine_gap_s`: a plan cannot send faster than its ranks run.
+        The gap is at least `pace`: a plan cannot send faster than its ranks run.
         """
         sizes, gaps, alone = self._tables
         # Beyond the largest size measured, the last interval's slope goes on.
@@ -128,7 +151,17 @@ class GridModel:
             slope = np.where(part > 1, np.maximum(high - low, 0.0), high - low)
             return np.asarray(low + part * slope)
 
-        return np.maximum(at(gaps), self.engine_gap_s), at(alone)
+        floor = self.pace.predict(n_bytes) if self.pace else 0.0
+        return np.maximum(at(gaps), floor), at(alone)
+
+    @cached_property
+    def link_bytes_per_s(self) -> FloatArray:
+        """Between clusters, what all flows of a direction carry together, (C, C)."""
+        large = float(1 << 20)
+        one_flow = large / np.maximum(self.gap_s(large), 1e-12)
+        if not self.together_bytes_per_s:
+            return np.asarray(one_flow)
+        return np.asarray(np.maximum(one_flow, np.array(self.together_bytes_per_s)))
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
@@ -143,7 +176,19 @@ class GridModel:
             )
             for a, cluster in zip(origin, grid.clusters, strict=True)
         )  # fmt: skip
-        return GridModel(grid, links, self.origin, self.tolerance, engine_gap_s=self.engine_gap_s)
+        together = tuple(
+            tuple(self.together_bytes_per_s[a][b] for b in origin)
+            for a in origin
+            if self.together_bytes_per_s
+        )
+        return GridModel(
+            grid,
+            links,
+            self.origin,
+            self.tolerance,
+            pace=self.pace,
+            together_bytes_per_s=together,
+        )
 
 
 def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
@@ -167,4 +212,20 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
         tuple(None if a == b and len(cluster) == 1 else link(a, b) for b in origin)
         for a, cluster in zip(origin, grid.clusters, strict=True)
     )
-    return GridModel(grid, links, "declared")
+    return GridModel(grid, links, "declared", together_bytes_per_s=_together(spec, grid, origin))
+
+
+def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
+    """What the declared wires carry between clusters when all their hosts send."""
+
+    def rate(i: int, j: int) -> float:
+        hosts = [len(cluster.nodes) for cluster in grid.clusters]
+        nics = [hosts[k] * spec.nic_bytes_per_s[origin[k]] for k in (i, j)]
+        if i == j:
+            return float(min(nics))
+        shared = spec.rate_bytes_per_s[origin[i], origin[j]]
+        uplinks = [spec.uplink_bytes_per_s[origin[k]] for k in (i, j)]
+        return float(min(*nics, *uplinks, shared))
+
+    n = len(origin)
+    return tuple(tuple(rate(i, j) for j in range(n)) for i in range(n))

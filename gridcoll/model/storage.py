@@ -10,7 +10,7 @@ import msgspec
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
-from gridcoll.model.gridmodel import GridModel, NativeTimes
+from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
@@ -39,7 +39,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True):
     alone_s: list[Seconds]
 
 
-class _Native(msgspec.Struct, forbid_unknown_fields=True):
+class _Times(msgspec.Struct, forbid_unknown_fields=True):
     sizes_bytes: list[int]
     seconds: list[Seconds]
 
@@ -52,8 +52,9 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     tolerance: float
     clusters: list[_Cluster]
     links: list[_Link]
-    native: dict[str, _Native]
-    engine_gap_s: Seconds
+    native: dict[str, _Times]
+    pace: _Times | None
+    together_bytes_per_s: list[list[float]]
 
 
 def format_model(model: GridModel) -> bytes:
@@ -83,11 +84,9 @@ def format_model(model: GridModel) -> bytes:
             for j, link in enumerate(row)
             if link is not None
         ],
-        native={
-            name: _Native(list(times.sizes_bytes), list(times.seconds))
-            for name, times in sorted(model.native.items())
-        },
-        engine_gap_s=model.engine_gap_s,
+        native={name: _write_times(times) for name, times in sorted(model.native.items())},
+        pace=_write_times(model.pace) if model.pace else None,
+        together_bytes_per_s=[list(row) for row in model.together_bytes_per_s],
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -138,12 +137,18 @@ def _build(document: _Document) -> GridModel:
         tuple(tuple(row) for row in links),
         document.origin,
         document.tolerance,
-        {
-            name: NativeTimes(tuple(native.sizes_bytes), tuple(native.seconds))
-            for name, native in document.native.items()
-        },
-        document.engine_gap_s,
+        {name: _read_times(native) for name, native in document.native.items()},
+        _read_times(document.pace) if document.pace else None,
+        tuple(tuple(row) for row in document.together_bytes_per_s),
     )
+
+
+def _write_times(times: TimesBySize) -> _Times:
+    return _Times(list(times.sizes_bytes), list(times.seconds))
+
+
+def _read_times(times: _Times) -> TimesBySize:
+    return TimesBySize(tuple(times.sizes_bytes), tuple(times.seconds))
 
 
 def write_model(model: GridModel, path: str | Path) -> None:

@@ -82,7 +82,7 @@ class _Nodes:
     inside: BoolArray
     still_open: BoolArray
 
-    def __getitem__(self, rows: BoolArray | IntArray | slice) -> _Nodes:
+    def __getitem__(self, rows: IntArray | BoolArray | slice) -> _Nodes:
         return _Nodes(self.inside[rows], self.still_open[rows])
 
 
@@ -115,9 +115,9 @@ class _Search:
         while stack:
             position, nodes = stack.pop()
             nodes = nodes[np.flatnonzero(self._bounds(nodes, room) < self._threshold())]
-            complete = ~nodes.still_open.any(axis=1)
-            self._try(nodes.inside[complete])
-            nodes = nodes[~complete]
+            n_open = nodes.still_open.sum(axis=1)
+            self._try(nodes.inside[n_open == 0])
+            nodes = nodes[np.flatnonzero(n_open)]
             if len(nodes.inside) == 0:
                 continue
             if self.n_nodes > MAX_NODES:

@@ -30,7 +30,7 @@ class GridTree:
         ``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain
         of chains, in which no rank sends anything twice.
     lane : int
-        Which member the message enters at, so that several trees use several hosts' links.
+        Turns the lines, so that several trees use several hosts' interfaces and flows.
     """
 
     root: int
@@ -48,18 +48,21 @@ class GridTree:
         )
 
     def line(self, grid: Grid, cluster: int) -> tuple[int, ...]:
-        """The ranks of ``cluster`` in the order the shape is laid over."""
+        """The ranks of ``cluster`` in the order the shape is laid over.
+
+        Lane 0 is rank order from the root, or the coordinator, on. In the root's cluster, other
+        lanes turn the line behind the root, so that it ends at another member; elsewhere they turn
+        the whole line. Lanes differ in the pair (last of one line, first of the next) for as many
+        lanes as there are such pairs.
+        """
+        source = grid.cluster_of[self.root]
+        n_ends = max(len(grid.clusters[source]) - 1, 1)
         ranks = grid.clusters[cluster].ranks
-        if cluster == grid.cluster_of[self.root]:
-            # Lane k leaves the root's cluster at its k-th member, which comes right after the root.
+        if cluster == source:
             at = ranks.index(self.root)
             others = ranks[at + 1 :] + ranks[:at]
-            if not others or self.lane % len(ranks) == 0:
-                return (self.root, *others)
-            start = self.lane % len(ranks) - 1
-            return (self.root, *others[start:], *others[:start])
-        start = self.lane % len(ranks)
-        return ranks[start:] + ranks[:start]
+            return (self.root, *_turned(others, self.lane % n_ends))
+        return _turned(ranks, self.lane % n_ends + self.lane // n_ends)
 
     def expand(self, grid: Grid) -> RankTree:
         """The tree over ranks. A relay serves other clusters before its own."""
@@ -77,3 +80,8 @@ class GridTree:
             outward = tuple(lines[receiver][0] for receiver in self.outgoing[cluster])
             children[relay] = outward + children[relay]
         return RankTree(self.root, tuple(children))
+
+
+def _turned(ranks: tuple[int, ...], places: int) -> tuple[int, ...]:
+    places %= max(len(ranks), 1)
+    return ranks[places:] + ranks[:places]

@@ -26,6 +26,7 @@ Buffer = Any
 class Problem(NamedTuple):
     """An `Instance` as kernels read it. Matrices are flat: entry (i, j) is at ``i * n + j``.
 
+    ``cost_in`` and ``busy_in`` have the receiver first, for loops over the senders to one receiver.
     ``tail[v]`` is what follows v's last send, ``lift[v]`` what its arrival alone implies: T and 0
     when internal broadcasts wait for the last send, 0 and T when they start at the arrival.
     """
@@ -35,6 +36,8 @@ class Problem(NamedTuple):
     latency: Buffer
     cost: Buffer
     busy: Buffer
+    cost_in: Buffer
+    busy_in: Buffer
     own: Buffer
     tail: Buffer
     lift: Buffer
@@ -118,7 +121,8 @@ class Runner:
         nothing = np.zeros_like(own)
         late = instance.accounting.internal == "after-last-send"
         tail, lift = (own, nothing) if late else (nothing, own)
-        matrices = (instance.latency_s, instance.cost_s, instance.busy_s)
+        cost, busy = instance.cost_s, instance.busy_s
+        matrices = (instance.latency_s, cost, busy, cost.T, busy.T)
         return Problem(
             instance.n_clusters,
             instance.root,

@@ -92,6 +92,7 @@ def relax(
         terminals=run.indices(terminals),
         bit=bit,
         nearest=run.floats(n, INFINITY),
+        soonest=run.floats(n, INFINITY),
         value=run.floats(n * n_subsets, INFINITY),
         first=run.integers(n * n_subsets),
         part=run.integers(n * n_subsets),
@@ -116,7 +117,8 @@ def relax(
 class _Tables(NamedTuple):
     """What the recursion reads and writes. Tables of subsets have entry (S, v) at ``S * n + v``.
 
-    ``bit`` is a terminal's bit, 0 for others; ``nearest`` each cluster's cheapest transfer;
+    ``bit`` is a terminal's bit, 0 for others; ``nearest`` and ``soonest`` the least cost and busy
+    time of a cluster's transfers;
     ``value`` is f, its tree's first child is ``first`` and serves ``part``. ``candidate`` lists the
     ``n_candidates`` children that may serve a subset, the quickest first, ``below`` their times.
     """
@@ -126,6 +128,7 @@ class _Tables(NamedTuple):
     terminals: Buffer
     bit: Buffer
     nearest: Buffer
+    soonest: Buffer
     value: Buffer
     first: Buffer
     part: Buffer
@@ -138,12 +141,13 @@ class _Tables(NamedTuple):
 
 def _recursion(problem: Problem, tables: _Tables, max_steps: int) -> int:
     """Fill the tables; return the steps done, or -1 when they were too many."""
-    n, cost = problem.n, problem.cost
+    n = problem.n
     for v in range(n):
         tables.value[v] = problem.tail[v]
         for c in range(n):
             if c != v:
-                tables.nearest[v] = min(tables.nearest[v], cost[v * n + c])
+                tables.nearest[v] = min(tables.nearest[v], problem.cost[v * n + c])
+                tables.soonest[v] = min(tables.soonest[v], problem.busy[v * n + c])
     steps = 0
     for S in range(1, 1 << len(tables.terminals)):
         for v in range(n):
@@ -162,7 +166,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
     """Entry (S, v) as far as smaller subsets tell: a terminal serves all of S, or two share it."""
     n, cost, busy = problem.n, problem.cost, problem.busy
     value, candidate, below = tables.value, tables.candidate, tables.below
-    steps, nearest = 0, tables.nearest[v]
+    steps, nearest, soonest = 0, tables.nearest[v], tables.soonest[v]
     best, child, taken = tables.upper_s - tables.reach[v], -1, 0
     for place in range(len(tables.terminals)):
         if S >> place & 1:
@@ -175,7 +179,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
     while C:  # the first child serves C, later ones the rest
         steps += 1
         after = value[(S ^ C) * n + v]
-        if after < best:
+        if after + soonest < best:
             start = C * n
             for place in range(start, start + tables.n_candidates[C]):
                 if below[place] + nearest >= best:
@@ -197,7 +201,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
 @helper
 def _relay(problem: Problem, tables: _Tables, S: int) -> int:
     """Let one relay serve all of S, quickest relays first; return how many were looked at."""
-    n, root, cost, busy = problem.n, problem.root, problem.cost, problem.busy
+    n, root, cost_in, busy_in = problem.n, problem.root, problem.cost_in, problem.busy_in
     value, bit, done = tables.value, tables.bit, tables.done
     row, n_popped = S * n, 0
     for v in range(n):
@@ -215,7 +219,7 @@ def _relay(problem: Problem, tables: _Tables, S: int) -> int:
         served = max(value[row + u], problem.lift[u])
         for v in range(n):
             if v != u and not bit[v] & S:
-                time = max(served + cost[v * n + u], busy[v * n + u] + problem.tail[v])
+                time = max(served + cost_in[u * n + v], busy_in[u * n + v] + problem.tail[v])
                 if time < value[row + v] and time < tables.upper_s - tables.reach[v]:
                     entry = row + v
                     value[entry], tables.first[entry], tables.part[entry] = time, u, S

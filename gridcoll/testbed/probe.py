@@ -12,6 +12,7 @@ import socket
 import time
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeVar
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed import linux
@@ -25,8 +26,8 @@ ROUND_TRIP_SLACK_S = 0.5e-3
 RATE_TOLERANCE = 0.15
 _RATE_BYTES = 1_500_000
 _RATE_CHECKED_BELOW_BYTES_PER_S = 50e6  # above, the processors may be what limits
-_ROUNDS = 5
-_ATTEMPTS = 3
+_ROUNDS = 3
+_PATIENCE_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class RoundTrip:
     target: str
     configured_s: float
     measured_s: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.measured_s / self.configured_s - 1)
 
     @property
     def is_off(self) -> bool:
@@ -57,30 +62,43 @@ class NicRate:
     measured_bytes_per_s: float
 
     @property
+    def error(self) -> float:
+        return abs(self.measured_bytes_per_s / self.configured_bytes_per_s - 1)
+
+    @property
     def is_off(self) -> bool:
-        ratio = self.measured_bytes_per_s / self.configured_bytes_per_s
-        return abs(ratio - 1) > RATE_TOLERANCE
+        return self.error > RATE_TOLERANCE
+
+
+Measured = TypeVar("Measured", RoundTrip, NicRate)
 
 
 def prove(testbed: Testbed) -> tuple[list[RoundTrip], list[NicRate]]:
     """Measure round trips and NIC rates; raise `TestbedError` naming what is off.
 
-    What a busy machine spoils is measured again before it counts.
+    What a busy machine spoils is measured again, for some seconds, before it counts.
     """
-    for attempt in range(_ATTEMPTS):
-        trips = measure_round_trips(testbed)
-        rates = measure_nic_rates(testbed)
-        wrong = [describe_trip(trip) for trip in trips if trip.is_off]
-        wrong += [describe_rate(rate) for rate in rates if rate.is_off]
-        if not wrong:
-            break
-        if attempt == _ATTEMPTS - 1:
+    give_up_s = time.monotonic() + _PATIENCE_S
+    trips = measure_round_trips(testbed)
+    rates = measure_nic_rates(testbed)
+    while any(trip.is_off for trip in trips) or any(rate.is_off for rate in rates):
+        if time.monotonic() > give_up_s:
+            wrong = [describe_trip(trip) for trip in trips if trip.is_off]
+            wrong += [describe_rate(rate) for rate in rates if rate.is_off]
             raise TestbedError(
                 f"testbed {testbed.instance.id}: the network is not what its file says: "
-                + "; ".join(wrong)
-                + " (is the machine overloaded?)"
+                f"{'; '.join(wrong)} (if too slow: is the machine overloaded?)"
             )
+        if any(trip.is_off for trip in trips):
+            trips = list(map(_nearer, trips, measure_round_trips(testbed)))
+        if any(rate.is_off for rate in rates):
+            rates = list(map(_nearer, rates, measure_nic_rates(testbed)))
     return trips, rates
+
+
+def _nearer(before: Measured, now: Measured) -> Measured:
+    """Of two measurements of one thing the one that is nearer to what the file says."""
+    return min(before, now, key=lambda one: one.error)
 
 
 def describe_trip(trip: RoundTrip) -> str:

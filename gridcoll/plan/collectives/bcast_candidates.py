@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -12,12 +12,21 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.bcast import plan_bcast
 from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.plan import Plan
 from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.plan.predict_several import load_of, price_several
 from gridcoll.schedule import HEURISTICS, Heuristic
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology.units import format_size
 
 SMALLEST_SEGMENT = 1024
+N_LEAST_SEGMENTS = 8
+"""Several trees need this many of the smallest segments to share out."""
+
+MOST_LANES = 16
+GAIN_WORTH_LANES = 1.15
+"""Several flows must carry this much more than one for lanes to be tried."""
+
 INSIDE_SHAPES = tuple(SHAPES)
 
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
@@ -70,13 +79,9 @@ def _tree_label(tree: GridTree, model: GridModel) -> str:
 
 
 def _best_segment(
-    model: GridModel, n_bytes: int, root_cluster: int, tree: GridTree
+    model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice]
 ) -> tuple[int, float]:
     """Segment size and predicted time: the halving pass, then hill climbing around its best."""
-
-    def price(costs: SegmentCosts) -> TreePrice:
-        return price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
-
     costs = _first_pass(model, n_bytes)
     totals = price(costs).total_s
     best = int(np.argmin(totals))
@@ -93,21 +98,35 @@ def _best_segment(
 
 
 def _candidate(
-    name: str, model: GridModel, n_bytes: int, tree: GridTree, stored_s: float | None = None
+    name: str,
+    model: GridModel,
+    n_bytes: int,
+    trees: Sequence[GridTree],
+    stored_s: float | None = None,
 ) -> Candidate:
-    root_cluster = model.grid.cluster_of[tree.root]
-    segment, total = _best_segment(model, n_bytes, root_cluster, tree)
-    label = f"{_tree_label(tree, model)}; {_segments_label(n_bytes, segment)}"
-    return Candidate(
-        name,
-        label,
-        total,
-        lambda n_units: plan_bcast(
-            [tree.expand(model.grid)], n_units, min(segment, max(n_units, 1)), f"{name}: {label}"
-        ),
-        stored_s,
-        segment,
-    )
+    """``trees`` at their best segment size."""
+    root_cluster = model.grid.cluster_of[trees[0].root]
+    tree = trees[0]
+    if len(trees) == 1:
+
+        def price(costs: SegmentCosts) -> TreePrice:
+            return price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+    else:
+        load = load_of(trees, model.grid)
+
+        def price(costs: SegmentCosts) -> TreePrice:
+            return price_several(costs, root_cluster, trees, load)
+
+    segment, total = _best_segment(model, n_bytes, price)
+    several = f"{len(trees)} trees as " if len(trees) > 1 else ""
+    label = f"{several}{_tree_label(tree, model)}; {_segments_label(n_bytes, segment)}"
+
+    def build(n_units: int) -> Plan:
+        size = min(segment, max(n_units, 1))
+        ranks = [each.expand(model.grid) for each in trees]
+        return plan_bcast(ranks, n_units, size, f"{name}: {label}")
+
+    return Candidate(name, label, total, build, stored_s, segment)
 
 
 def _segments_label(n_bytes: int, segment: int) -> str:
@@ -131,7 +150,7 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
     by_shape = inside.min(axis=2).argmin(axis=1)
     shapes = tuple(INSIDE_SHAPES[k] for k in by_shape)
     tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
-    return [_candidate(heuristic.name, model, n_bytes, tree, schedule.makespan_s)]
+    return [_candidate(heuristic.name, model, n_bytes, [tree], schedule.makespan_s)]
 
 
 def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -139,7 +158,7 @@ def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.n_clusters > 1 or model.grid.n_ranks == 1:
         return []
     return [
-        _candidate("inside", model, n_bytes, GridTree(root, (), (shape,), (0,)))
+        _candidate("inside", model, n_bytes, [GridTree(root, (), (shape,), (0,))])
         for shape in INSIDE_SHAPES
     ]
 
@@ -179,19 +198,65 @@ def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         shortest_path(model.latency_s + model.gap_s(n_bytes), root_cluster),
     }
     return [
-        _candidate("chain", model, n_bytes, _chain_tree(model, root, order))
+        _candidate("chain", model, n_bytes, [_chain_tree(model, root, order)])
         for order in sorted(orders)
     ]
 
 
-def _chain_tree(model: GridModel, root: int, order: Sequence[int]) -> GridTree:
+def _chain_tree(model: GridModel, root: int, order: Sequence[int], lane: int = 0) -> GridTree:
+    return _chains(model, root, tuple(pairwise(order)), lane)
+
+
+def _chains(
+    model: GridModel, root: int, transfers: tuple[tuple[int, int], ...], lane: int
+) -> GridTree:
+    """A chain inside every cluster, whose last rank relays."""
     clusters = model.grid.clusters
-    return GridTree(
-        root,
-        tuple(pairwise(order)),
-        ("chain",) * len(clusters),
-        tuple(len(cluster) - 1 for cluster in clusters),
-    )
+    relays = tuple(len(cluster) - 1 for cluster in clusters)
+    return GridTree(root, transfers, ("chain",) * len(clusters), relays, lane)
+
+
+def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
+
+    As many lanes as are predicted to pay, where together they carry more than one flow.
+    """
+    if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    source = model.grid.cluster_of[root]
+    large = float(1 << 20)
+    one_flow = large / model.gap_s(large)
+    order = shortest_path(model.latency_s, source)
+    hops = list(pairwise(order))
+    if all(model.link_bytes_per_s[hop] < GAIN_WORTH_LANES * one_flow[hop] for hop in hops):
+        return []
+    n_ends = max(len(model.grid.clusters[source]) - 1, 1)
+    most = min(MOST_LANES, n_ends * max(len(model.grid.clusters[c]) for c in order[1:]))
+    tried = [
+        _candidate(
+            "lanes", model, n_bytes, [_chain_tree(model, root, order, k) for k in range(n_lanes)]
+        )
+        for n_lanes in (2, 3, 4, 6, 8, 12, 16)
+        if n_lanes <= most
+    ]
+    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+
+
+def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A tree per cluster: the root sends each its share, and it sends that to all others.
+
+    All links between clusters work at once, each carrying one share instead of the whole; the
+    thing to do where links, not interfaces, are thin.
+    """
+    source = model.grid.cluster_of[root]
+    others = [c for c in shortest_path(model.latency_s, source) if c != source]
+    if len(others) < 2 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    trees = [
+        _chains(model, root, ((source, first), *((first, c) for c in others if c != first)), lane)
+        for lane, first in enumerate(others)
+    ]
+    return [_candidate("split", model, n_bytes, trees)]
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:
@@ -213,6 +278,24 @@ register(
         "long messages: a pipeline over all ranks, cluster by cluster",
         "gridcoll; inside a cluster 003 Table 1",
         _chain,
+    ),
+)
+register(
+    "bcast",
+    Algorithm(
+        "lanes",
+        "long messages over links that one flow cannot fill",
+        "gridcoll",
+        _lanes,
+    ),
+)
+register(
+    "bcast",
+    Algorithm(
+        "split",
+        "long messages where links between clusters are thinner than interfaces",
+        "gridcoll; scatter and allgather between clusters, as 002 Table 1 inside one",
+        _split,
     ),
 )
 for _heuristic in HEURISTICS.values():

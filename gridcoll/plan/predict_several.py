@@ -1,0 +1,76 @@
+"""The price of several trees at once, each carrying its share of the segments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.topology.grid import Grid
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one segment, averaged over trees, asks of the busiest resource of each kind.
+
+    Attributes
+    ----------
+    interfaces : (C,) array
+        Sends per segment of the busiest rank of each cluster; at least 1, what each receives.
+    flows, links : dict of (int, int) to float
+        Transfers per segment between clusters: of the busiest pair of ranks, and of all.
+    """
+
+    interfaces: FloatArray
+    flows: dict[tuple[int, int], float]
+    links: dict[tuple[int, int], float]
+
+
+def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
+    """The load of ``trees`` that take turns segment by segment."""
+    share = 1.0 / len(trees)
+    sends = np.zeros(grid.n_ranks)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for tree in trees:
+        for rank, children in enumerate(tree.expand(grid).children):
+            sends[rank] += share * len(children)
+            for child in children:
+                if grid.cluster_of[rank] != grid.cluster_of[child]:
+                    pairs[rank, child] += 1
+    interfaces = np.array(
+        [max(1.0, *(sends[rank] for rank in cluster.ranks)) for cluster in grid.clusters]
+    )
+    flows: dict[tuple[int, int], float] = {}
+    links: dict[tuple[int, int], float] = {}
+    for (sender, receiver), count in pairs.items():
+        link = grid.cluster_of[sender], grid.cluster_of[receiver]
+        flows[link] = max(flows.get(link, 0.0), count * share)
+        links[link] = links.get(link, 0.0) + count * share
+    return Load(interfaces, flows, links)
+
+
+def price_several(
+    costs: SegmentCosts, root_cluster: int, trees: Sequence[GridTree], load: Load
+) -> TreePrice:
+    """Price ``trees`` together at every segment size of ``costs``.
+
+    The first segments go down all trees as if each were alone; from then on the busiest interface,
+    flow or link sets the pace for all.
+    """
+    first = np.zeros(len(costs.segment_bytes))
+    for tree in {(t.transfers, t.shapes, t.relays): t for t in trees}.values():
+        alone = price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+        first = np.maximum(first, alone.first_s)
+    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
+    period = (load.interfaces[:, None] * costs.port_s).max(axis=0)
+    for (i, j), share in load.flows.items():
+        period = np.maximum(period, share * costs.gap_s[i, j])
+    for (i, j), share in load.links.items():
+        period = np.maximum(period, share * segment / costs.model.link_bytes_per_s[i, j])
+    rest = np.maximum(costs.n_segments - 1, 0)
+    return TreePrice(first, period, first + rest * period)
