@@ -52,17 +52,14 @@ class GridTree:
 
         Lane 0 is rank order from the root, or the coordinator, on. In the root's cluster, other
         lanes turn the line behind the root, so that it ends at another member; elsewhere they turn
-        the whole line. Lanes differ in the pair (last of one line, first of the next) for as many
-        lanes as there are such pairs.
+        the whole line: lane after lane, everybody is first equally often.
         """
-        source = grid.cluster_of[self.root]
-        n_ends = max(len(grid.clusters[source]) - 1, 1)
         ranks = grid.clusters[cluster].ranks
-        if cluster == source:
+        if cluster == grid.cluster_of[self.root]:
             at = ranks.index(self.root)
             others = ranks[at + 1 :] + ranks[:at]
-            return (self.root, *_turned(others, self.lane % n_ends))
-        return _turned(ranks, self.lane % n_ends + self.lane // n_ends)
+            return (self.root, *_turned(others, self.lane))
+        return _turned(ranks, self.lane)
 
     def expand(self, grid: Grid) -> RankTree:
         """The tree over ranks. A relay serves other clusters before its own."""

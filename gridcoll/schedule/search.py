@@ -109,7 +109,7 @@ class Search:
             missed = self._approach(tree)
             more = self._more_terminals(terminals, relaxed.shared, missed)
             terminals = terminals + more
-            too_long = relaxed.n_steps * 3 ** len(more) > self.budget.steps()
+            too_long = relaxed.n_steps * 2.5 ** len(more) > self.budget.steps()
             if not more or too_long or self.problem.n << len(terminals) > MAX_ENTRIES:
                 break
         self._polish(tree)

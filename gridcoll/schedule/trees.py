@@ -50,6 +50,10 @@ def _binomial(n: int) -> Children:
     return tuple(children)
 
 
+def _fan(n: int) -> Children:
+    return ((1,), tuple(range(2, n)), *((),) * (n - 2)) if n > 1 else ((),)
+
+
 def _k_chain(degree: int) -> Callable[[int], Children]:
     def children(n: int) -> Children:
         heads = min(degree, n - 1)
@@ -64,10 +68,11 @@ SHAPES: dict[str, Shape] = {
     for shape in (
         Shape("flat", "a handful of ranks, or latency far above the gap", "003 Table 1", _flat),
         Shape("chain", "long messages: every link carries them once", "003 Table 1", _chain),
-        Shape("binary", "middle sizes: constant degree at logarithmic depth", "003 Table 1", _binary),
+        Shape("binary", "middle sizes: constant degree, logarithmic depth", "003 Table 1", _binary),
         Shape("binomial", "short messages: all holders send at once", "003 Table 1", _binomial),
         Shape("2-chain", "long messages among many ranks", "002 Table 1", _k_chain(2)),
         Shape("3-chain", "long messages among many ranks", "002 Table 1", _k_chain(3)),
+        Shape("fan", "one of several trees: a helper sends its share to all", "gridcoll", _fan),
     )
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from math import lcm
 
 import numpy as np
 
@@ -24,10 +25,11 @@ N_LEAST_SEGMENTS = 8
 """Several trees need this many of the smallest segments to share out."""
 
 MOST_LANES = 16
+MOST_STARS = 24
 GAIN_WORTH_LANES = 1.15
 """Several flows must carry this much more than one for lanes to be tried."""
 
-INSIDE_SHAPES = tuple(SHAPES)
+INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
 
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
 
@@ -242,6 +244,36 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
 
 
+def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Trees of few hops: each segment enters a cluster at another rank, which sends it to all.
+
+    A chain passes through every rank in turn. Here every rank is the entry of some segments and
+    sends those to its whole cluster, so that a segment is two hops from the next cluster; all
+    interfaces are as busy as in a chain.
+    """
+    sizes = [len(cluster) for cluster in model.grid.clusters]
+    source = model.grid.cluster_of[root]
+    if max(sizes) < 3 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    order = shortest_path(model.latency_s, source)
+    shapes = tuple("fan" if c == source else "flat" for c in range(len(sizes)))
+    relays = tuple(min(1, size - 1) for size in sizes)
+    transfers = tuple(pairwise(order))
+    n_ends = max(sizes[source] - 1, 1)
+    even = lcm(n_ends, *(sizes[c] for c in order[1:]))
+    counts = {n for n in (n_ends, 2 * n_ends, even, max(sizes)) if 2 <= n <= MOST_STARS}
+    tried = [
+        _candidate(
+            "stars",
+            model,
+            n_bytes,
+            [GridTree(root, transfers, shapes, relays, lane) for lane in range(n)],
+        )
+        for n in sorted(counts)
+    ]
+    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+
+
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree per cluster: the root sends each its share, and it sends that to all others.
 
@@ -287,6 +319,15 @@ register(
         "long messages over links that one flow cannot fill",
         "gridcoll",
         _lanes,
+    ),
+)
+register(
+    "bcast",
+    Algorithm(
+        "stars",
+        "middle sizes: a chain's throughput over fewer hops",
+        "gridcoll; inside a cluster a pipelined scatter/collection (002 Table 1)",
+        _stars,
     ),
 )
 register(
