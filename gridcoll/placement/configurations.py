@@ -27,12 +27,17 @@ def draw_configurations(
     """One panel per problem and best subset: predicted times by configuration, optimum starred.
 
     As paper 004, Figure 2, without its measurements. ``path`` ends in .png or .svg. Raises
-    `FileError` where it cannot be written, `UsageError` on another ending.
+    `FileError` where it cannot be written, `UsageError` on another ending or without matplotlib
+    (extra ``plot``).
     """
     if Path(path).suffix not in (".png", ".svg"):
         raise UsageError(f"plot {path}: must end in .png or .svg")
-    from matplotlib.figure import Figure
-
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "plots: matplotlib is not installed; pip install 'gridcoll[plot]'"
+        ) from None
     figure = Figure(figsize=(6.0 * len(costs), 4.5), layout="constrained")
     for axes, (cost, best) in zip(
         figure.subplots(1, len(costs), squeeze=False)[0], costs, strict=True

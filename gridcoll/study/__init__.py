@@ -37,6 +37,18 @@ _ENTRIES = (
         "gridcoll",
         "gridcoll.study.optimum_command",
     ),
+    Study(
+        "placement",
+        "failures, errors and times of the searches for clusters on random grids",
+        "paper 004, Tables 1-3",
+        "gridcoll.study.placement_command",
+    ),
+    Study(
+        "placement-meshes",
+        "the clusters chosen and their times as the mesh grows",
+        "paper 004, Table 5 and Figure 2",
+        "gridcoll.study.placement_meshes_command",
+    ),
 )
 
 STUDIES: dict[str, Study] = {entry.name: entry for entry in _ENTRIES}
