@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +59,7 @@ def swap_world(fail: Callable[[GridcollError, int], object]) -> None:
     fail : callable
         Called with the error and our rank on all ranks alike if the grid cannot be had.
     """
-    world = World.__new__(World, _ORIGINAL)
+    world = _unstarted_world()
 
     def build() -> None:
         try:
@@ -73,6 +74,17 @@ def swap_world(fail: Callable[[GridcollError, int], object]) -> None:
     else:
         MPI.Init = _followed_by(build, MPI.Init)
         MPI.Init_thread = _followed_by(build, MPI.Init_thread)
+
+
+def _unstarted_world() -> GridComm:
+    """A `World` with the handle of the original and no context.
+
+    Copied as memory, because MPI takes no calls before it is up, and mpi4py's constructor makes
+    one.
+    """
+    world = World.__new__(World)
+    ctypes.memmove(MPI._addressof(world), MPI._addressof(_ORIGINAL), MPI._sizeof(_ORIGINAL))
+    return world
 
 
 def _reduce_plain(comm: MPI.Intracomm) -> Any:

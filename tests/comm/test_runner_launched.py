@@ -1,0 +1,152 @@
+"""``gridcoll run`` under mpiexec: the swapped world, aborts, and grids that cannot be had.
+
+These launch jobs of their own, since it is the job's end that matters.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+
+pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python")
+
+GRID = """
+version = 1
+name = "three"
+clusters = [{ name = "a", ranks = 2 }, { name = "b", ranks = 1 }]
+links = [{ between = ["a", "b"], latency = "5 ms", rate = "10 Mbit/s" }]
+"""
+
+LENIENT = {  # three ranks on two cores, as root, whatever the MPI
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """Run ``source`` on three ranks under ``gridcoll run``."""
+    (tmp_path / "grid.toml").write_text(GRID)
+
+    def run(source: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "app.py").write_text(source)
+        command = [MPIEXEC, "-n", "3", sys.executable, "-m", "gridcoll", "run", *options, "app.py"]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **LENIENT}
+        )
+
+    return run
+
+
+SWAPPED = """
+import copy, pickle, sys
+import mpi4py
+assert "mpi4py.MPI" not in sys.modules
+mpi4py.rc.thread_level = "single"
+from mpi4py.MPI import COMM_WORLD
+from mpi4py import MPI
+import gridcoll
+world = MPI.COMM_WORLD
+assert world is COMM_WORLD and isinstance(world, gridcoll.GridComm)
+assert MPI.Query_thread() == MPI.THREAD_SINGLE
+for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+    assert pickle.loads(pickle.dumps([world], protocol))[0] is world
+assert copy.copy(world) is world and copy.deepcopy({1: world})[1] is world
+world.free()
+assert world != MPI.COMM_NULL and world.size == 3 and world.bcast(world.rank, 2) == 2
+assert [len(cluster) for cluster in world.grid.clusters] == [2, 1]
+assert world.explain("bcast", nbytes=9).winner.name == "chain"
+try:
+    world.Free()
+except MPI.Exception as error:
+    assert error.Get_error_class() == MPI.ERR_COMM
+else:
+    raise SystemExit("a world was freed")
+assert world.bcast("still there", 1) == "still there"
+assert pickle.loads(pickle.dumps(MPI.COMM_SELF)) is MPI.COMM_SELF
+original = [o for o in __import__("gc").get_objects() if type(o) is MPI.Intracomm and o == world]
+assert all(pickle.loads(pickle.dumps(o)) is world for o in original if o is not MPI.COMM_SELF)
+child = world.Dup()
+assert isinstance(child, gridcoll.GridComm)
+try:
+    pickle.dumps(child)
+except Exception:
+    child.Free()
+else:
+    raise SystemExit("a duplicate was pickled as if it were the world")
+assert child == MPI.COMM_NULL
+sys.stdout.write("fine\\n")
+"""
+
+
+def test_the_swapped_world(launch: Launch) -> None:
+    done = launch(SWAPPED, "--grid", "grid.toml", "--check", "--bcast=chain")
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["fine"] * 3, "", 0)
+
+
+LATE = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+import gridcoll
+assert not MPI.Is_initialized()
+world = MPI.COMM_WORLD
+MPI.Init_thread(MPI.THREAD_SERIALIZED)
+assert world is MPI.COMM_WORLD and len(world.grid.clusters) == 2
+assert world.bcast(world.rank, 1) == 1
+MPI.Finalize()
+"""
+
+
+def test_an_application_that_starts_mpi_itself(launch: Launch) -> None:
+    done = launch(LATE, "--grid", "grid.toml")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+FAILING = """
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    {failing}
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "says"),
+    [("raise LookupError('gone')", 1, "LookupError: gone"), ("raise SystemExit(7)", 7, "")],
+)
+def test_a_failing_rank_ends_the_job(launch: Launch, failing: str, code: int, says: str) -> None:
+    done = launch(FAILING.format(failing=failing), "--grid", "grid.toml")
+    assert done.returncode == code
+    assert done.stderr.count("Traceback") == (1 if says else 0)
+    assert says in done.stderr
+    assert "gridcoll" not in done.stderr  # the traceback begins in the application
+
+
+STUBBORN = """
+try:
+    from mpi4py import MPI
+except Exception:
+    MPI = None
+print("went on without it")
+"""
+
+
+def test_a_grid_that_does_not_fit_is_said_once(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "large.toml").write_text(GRID.replace("ranks = 2", "ranks = 5"))
+    done = launch(STUBBORN, "--grid", "large.toml")
+    assert done.returncode == 2
+    assert done.stderr.count("gridcoll: FileError: grid file") == 1
+    assert "it describes ranks 0..5, the job has 3 ranks" in done.stderr
+    assert done.stdout == ""
