@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from gridcoll.cli.voice import report
 from gridcoll.errors import GridcollError
 
 T = TypeVar("T")
@@ -36,7 +36,5 @@ def _report_errors(step: Callable[[], T]) -> T:
     try:
         return step()
     except GridcollError as error:
-        if os.environ.get("GRIDCOLL_DEBUG", "0") not in ("", "0"):
-            raise
-        sys.stderr.write(f"gridcoll: {type(error).__name__}: {error}\n")
+        report(error)
         sys.exit(2)

@@ -6,10 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from gridcoll.cli.gridfiles import find_gridfile
-from gridcoll.errors import GridcollError, UsageError
+from gridcoll.errors import UsageError
 from gridcoll.variables import PREFIX, VARIABLES
 
 _PLAIN = {
@@ -109,19 +108,8 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
 
 
 def _swap() -> None:
+    from gridcoll.cli.voice import end_together
     from gridcoll.comm.world import swap_world
 
-    swap_world(_fail)
-
-
-def _fail(error: GridcollError, rank: int) -> NoReturn:
-    """End the job: an application must not go on without the communicator it was promised.
-
-    All ranks are here with the same error; one says so.
-    """
-    if os.environ.get("GRIDCOLL_DEBUG", "0") not in ("", "0"):
-        raise error
-    if rank == 0:
-        sys.stderr.write(f"gridcoll: {type(error).__name__}: {error}\n")
-        sys.stderr.flush()
-    sys.exit(2)
+    # An application must not go on without the communicator it was promised.
+    swap_world(end_together)

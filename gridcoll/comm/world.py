@@ -48,7 +48,7 @@ class World(GridComm):
         return super().Disconnect()
 
 
-def swap_world(fail: Callable[[GridcollError, int], object]) -> None:
+def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
     """Put a `World` in the place of ``MPI.COMM_WORLD``.
 
     Where the application starts MPI itself (``mpi4py.rc.initialize = False``), the world is native
@@ -57,7 +57,7 @@ def swap_world(fail: Callable[[GridcollError, int], object]) -> None:
     Parameters
     ----------
     fail : callable
-        Called with the error and our rank on all ranks alike if the grid cannot be had.
+        Called on all ranks alike, with the error and the original world, if the grid cannot be had.
     """
     world = _unstarted_world()
 
@@ -65,7 +65,7 @@ def swap_world(fail: Callable[[GridcollError, int], object]) -> None:
         try:
             World.__init__(world, _ORIGINAL)
         except GridcollError as error:
-            fail(error, _ORIGINAL.Get_rank())
+            fail(error, _ORIGINAL)
 
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
     copyreg.pickle(MPI.Intracomm, _reduce_plain)

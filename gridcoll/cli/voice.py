@@ -1,0 +1,53 @@
+"""How commands say what went wrong: once, however many ranks it went wrong on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from gridcoll.errors import GridcollError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+PATIENCE_S = 5.0
+"""How long ranks that fail wait for the others to fail as well."""
+
+
+def report(error: GridcollError) -> None:
+    """Print ``error`` for the user; raise it instead if ``GRIDCOLL_DEBUG`` is set."""
+    if os.environ.get("GRIDCOLL_DEBUG", "0") not in ("", "0"):
+        raise error
+    sys.stderr.write(f"gridcoll: {type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+
+
+def end_together(error: GridcollError, comm: MPI.Intracomm) -> NoReturn:
+    """End the program with code 2 on all ranks of ``comm``, which all have the same ``error``.
+
+    Rank 0 reports it. The others wait for that, because a launcher may end the job as soon as one
+    rank is gone.
+    """
+    if comm.Get_rank() == 0:
+        report(error)
+    request = comm.Ibarrier()
+    give_up = time.monotonic() + PATIENCE_S
+    while not request.Test():
+        if time.monotonic() > give_up:  # not all are here: this rank alone knows
+            report(error)
+            comm.Abort(2)
+        time.sleep(1e-3)
+    sys.exit(2)
+
+
+@contextmanager
+def one_voice(comm: MPI.Intracomm) -> Iterator[None]:
+    """End the program together if a `GridcollError`, the same on all ranks, comes out."""
+    try:
+        yield
+    except GridcollError as error:
+        end_together(error, comm)
