@@ -17,7 +17,9 @@ def find_clusters(
 
     Edges are taken from the shortest on. An edge between two ungrouped nodes founds a group; an
     edge that leaves a group takes the other node in if all its latencies to the members lie within
-    ``tolerance`` of the group's shortest edge. A node that fits no group is a group of its own.
+    ``tolerance`` of the group's shortest edge. An edge between two groups makes them one if all
+    their latencies lie within ``tolerance`` of the shorter of both: inside one cluster the shortest
+    edges rarely meet, and each founds a group. A node that fits no group is a group of its own.
 
     Parameters
     ----------
@@ -68,18 +70,40 @@ def find_clusters(
             groups.append([a, b])
             shortest.append(float(matrix[a, b]))
             continue
-        for joiner, member in ((a, b), (b, a)):
+        if group_of[a] < 0 or group_of[b] < 0:
+            joiner, member = (a, b) if group_of[a] < 0 else (b, a)
             group = group_of[member]
-            if group_of[joiner] >= 0 or group < 0:
-                continue
             if (matrix[joiner, groups[group]] <= shortest[group] * (1 + tolerance)).all():
                 group_of[joiner] = group
                 groups[group].append(joiner)
+        elif group_of[a] != group_of[b]:
+            first, second = sorted((group_of[a], group_of[b]))
+            if _belong_together(matrix, groups, shortest, (first, second), tolerance):
+                for node in groups[second]:
+                    group_of[node] = first
+                groups[first] += groups[second]
+                groups[second] = []
+                shortest[first] = min(shortest[first], shortest[second])
     _release_strangers(matrix, groups, shortest, tolerance)
     groups = [group for group in groups if group]
     grouped = {node for group in groups for node in group}
     groups += [[node] for node in range(n) if node not in grouped]
     return sorted(sorted(group) for group in groups)
+
+
+def _belong_together(
+    matrix: npt.NDArray[np.float64],
+    groups: list[list[int]],
+    shortest: list[float],
+    pair: tuple[int, int],
+    tolerance: float,
+) -> bool:
+    limit = min(shortest[k] for k in pair) * (1 + tolerance)
+    if max(shortest[k] for k in pair) > limit:
+        return False
+    members = groups[pair[0]] + groups[pair[1]]
+    inside = matrix[np.ix_(members, members)]
+    return bool((inside[~np.eye(len(members), dtype=bool)] <= limit).all())
 
 
 def _release_strangers(
