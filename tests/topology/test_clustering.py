@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridcoll.errors import UsageError
+from gridcoll.topology.clustering import DEFAULT_TOLERANCE, find_clusters
+
+# Barchet-Steffenel and Mounié 2006, Table 3: machines, and latencies between clusters in us. The
+# diagonal is inside a cluster; clusters of one machine have none.
+TABLE_3_MACHINES = (31, 29, 6, 1, 1, 20)
+TABLE_3_US = np.array(
+    [
+        [47.56, 62.10, 12181.52, 12187.24, 12197.49, 5210.99],
+        [62.10, 47.92, 12181.52, 12198.03, 12195.22, 5211.47],
+        [12181.52, 12181.52, 35.52, 60.08, 60.08, 5388.49],
+        [12187.24, 12198.03, 60.08, 0.0, 242.47, 5393.98],
+        [12197.49, 12195.22, 60.08, 242.47, 0.0, 5394.10],
+        [5210.99, 5211.47, 5388.49, 5393.98, 5394.10, 27.53],
+    ]
+)
+
+
+def expand(latency: np.ndarray, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix between machines, and the cluster of each."""
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    return latency[np.ix_(of, of)], of
+
+
+def groups_of(labels: np.ndarray) -> list[list[int]]:
+    return sorted(sorted(np.flatnonzero(labels == x).tolist()) for x in set(labels.tolist()))
+
+
+def shuffled(matrix: np.ndarray, labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return matrix[np.ix_(order, order)], labels[order]
+
+
+@pytest.mark.parametrize("seed", [None, *range(20)])
+def test_the_88_machines_of_table_3_are_its_six_clusters(seed: int | None) -> None:
+    matrix, labels = expand(TABLE_3_US * 1e-6, TABLE_3_MACHINES)
+    if seed is not None:
+        matrix, labels = shuffled(matrix, labels, seed)
+    found = find_clusters(matrix, tolerance=0.3)
+    assert found == groups_of(labels)
+    assert sorted(map(len, found)) == [1, 1, 6, 20, 29, 31]
+
+
+def test_the_default_tolerance_is_the_papers() -> None:
+    assert DEFAULT_TOLERANCE == 0.3
+    matrix, labels = expand(TABLE_3_US, TABLE_3_MACHINES)
+    assert find_clusters(matrix) == groups_of(labels)
+
+
+def test_tolerance_decides() -> None:
+    """62.10 is 30.6 % above 47.56, and one cluster from 31 % on."""
+    matrix, _ = expand(TABLE_3_US[:2, :2], TABLE_3_MACHINES[:2])
+    assert len(find_clusters(matrix, 0.30)) == 2
+    assert len(find_clusters(matrix, 0.31)) == 1
+
+
+def test_zero_tolerance_joins_equals_only() -> None:
+    matrix = np.array([[0, 1, 1], [1, 0, 1.0001], [1, 1.0001, 0]])
+    assert find_clusters(matrix, 0) == [[0, 1], [2]]
+    assert find_clusters(np.ones((3, 3)), 0) == [[0, 1, 2]]
+
+
+def test_near_one_member_is_not_enough() -> None:
+    """All latencies to the members count, not the shortest."""
+    matrix = np.array([[0, 1, 1.2], [1, 0, 5], [1.2, 5, 0]])
+    assert find_clusters(matrix, 0.3) == [[0, 1], [2]]
+
+
+def test_groups_founded_apart_become_one() -> None:
+    """0-1 and 2-3 are the shortest edges and share nobody; all four are one cluster."""
+    matrix = np.array(
+        [[0, 10, 11, 11], [10, 0, 11, 12], [11, 11, 0, 10.5], [11, 12, 10.5, 0]], dtype=float
+    )
+    assert find_clusters(matrix, 0.3) == [[0, 1, 2, 3]]
+    assert find_clusters(matrix, 0.15) == [[0, 1], [2, 3]]
+
+
+def test_below_the_resolution_all_is_equal() -> None:
+    matrix = np.array([[0, 1, 9], [1, 0, 9], [9, 9, 0.0]])
+    assert find_clusters(matrix, 0.3) == [[0, 1], [2]]
+    assert find_clusters(matrix, 0.3, resolution_s=9) == [[0, 1, 2]]
+
+
+def test_the_larger_direction_counts() -> None:
+    matrix = np.array([[0, 1, 1], [1, 0, 5], [1, 1, 0]])
+    assert find_clusters(matrix) == find_clusters(np.maximum(matrix, matrix.T)) == [[0, 1], [2]]
+
+
+def test_the_diagonal_is_ignored() -> None:
+    matrix = np.full((3, 3), 1.0)
+    np.fill_diagonal(matrix, np.nan)
+    assert find_clusters(matrix) == [[0, 1, 2]]
+
+
+def test_the_callers_matrix_is_left_alone() -> None:
+    matrix = np.array([[0, 1.0], [2.0, 0]])
+    before = matrix.copy()
+    find_clusters(matrix)
+    assert (matrix == before).all()
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_nobody_and_one(n: int) -> None:
+    assert find_clusters(np.zeros((n, n))) == [[k] for k in range(n)]
+
+
+@pytest.mark.parametrize("tolerance", [-0.01, 10, float("nan"), float("inf")])
+def test_tolerance_out_of_range(tolerance: float) -> None:
+    with pytest.raises(UsageError, match=r"tolerance: must be in \[0, 10\), got"):
+        find_clusters(np.ones((2, 2)), tolerance)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 2, 2)])
+def test_not_square(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="latency_s: must be a square matrix, got shape"):
+        find_clusters(np.ones(shape))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_no_latency_at_all(bad: float) -> None:
+    matrix = np.ones((3, 3))
+    matrix[2, 0] = bad
+    with pytest.raises(UsageError, match="finite and non-negative off the diagonal"):
+        find_clusters(matrix)
+
+
+@given(st.data())
+def test_well_separated_clusters_are_found_in_any_order(data: st.DataObject) -> None:
+    """Inside, latencies differ by up to 20 %; between, they are at least ten times as long."""
+    sizes = data.draw(st.lists(st.integers(2, 6), min_size=1, max_size=6))
+    # One machine may be alone; of two, nothing nearer would tell whether they are a cluster.
+    sizes += data.draw(st.sampled_from([[], [1]]))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    random = np.random.default_rng(seed)
+    n = len(sizes)
+    between = np.triu(random.uniform(1e-3, 30e-3, (n, n)), 1)
+    latency = between + between.T + np.diag(random.uniform(20e-6, 80e-6, n))
+    matrix, labels = expand(latency, tuple(sizes))
+    noise = np.triu(random.uniform(1, 1.2, matrix.shape), 1)
+    matrix, labels = shuffled(matrix * (noise + noise.T), labels, seed + 1)
+    assert find_clusters(matrix, 0.3) == groups_of(labels)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 10))
+def test_renaming_the_machines_renames_the_groups(seed: int, n: int) -> None:
+    """For distinct latencies; equal ones are tied by number, which a renaming changes."""
+    random = np.random.default_rng(seed)
+    upper = np.triu(random.lognormal(0, 1, (n, n)), 1)
+    matrix = upper + upper.T
+    order = random.permutation(n)
+    direct = find_clusters(matrix[np.ix_(order, order)])
+    renamed = sorted(sorted(int(order[k]) for k in group) for group in direct)
+    assert renamed == find_clusters(matrix)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 10), st.floats(0, 2))
+def test_groups_hold_every_machine_once_and_stay_within_tolerance(
+    seed: int, n: int, tolerance: float
+) -> None:
+    upper = np.triu(np.random.default_rng(seed).uniform(1, 4, (n, n)), 1)
+    matrix = upper + upper.T
+    groups = find_clusters(matrix, tolerance)
+    assert sorted(k for group in groups for k in group) == list(range(n))
+    assert groups == sorted(sorted(group) for group in groups)
+    for group in groups:
+        inside = [matrix[pair] for pair in combinations(group, 2)]
+        if inside:
+            assert max(inside) <= min(inside) * (1 + tolerance) * (1 + 1e-12)
