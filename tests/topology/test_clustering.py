@@ -175,3 +175,15 @@ def test_groups_hold_every_machine_once_and_stay_within_tolerance(
         inside = [matrix[pair] for pair in combinations(group, 2)]
         if inside:
             assert max(inside) <= min(inside) * (1 + tolerance) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ties_go_to_low_numbers(seed: int) -> None:
+    """Equal latencies count as if each were a hair longer than the one before it."""
+    n = 14
+    rows, columns = np.triu_indices(n, 1)
+    matrix = np.zeros((n, n))
+    matrix[rows, columns] = np.random.default_rng(seed).integers(2, 7, len(rows))
+    hair = np.zeros((n, n))
+    hair[rows, columns] = np.arange(len(rows)) * 1e-9
+    assert find_clusters(matrix) == find_clusters(matrix + hair)
