@@ -11,7 +11,7 @@ from gridcoll.errors import GridcollError
 
 T = TypeVar("T")
 
-COMMANDS: tuple[str, ...] = ("bench", "hostfile", "run", "select", "study", "testbed")
+COMMANDS: tuple[str, ...] = ("bench", "hostfile", "run", "select", "show", "study", "testbed")
 
 
 def main() -> None:

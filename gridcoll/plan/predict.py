@@ -109,49 +109,53 @@ def price_tree(
 
     O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
     """
-    grid = costs.model.grid
-    n_s = len(costs.segment_bytes)
-    arrival: dict[int, FloatArray] = {root_cluster: np.zeros(n_s)}
-    pace: dict[int, FloatArray] = {root_cluster: np.zeros(n_s)}
-    n_out = [0] * len(grid.clusters)
-    for sender, _ in transfers:
-        n_out[sender] += 1
-    sent = [0] * len(grid.clusters)
-    relay_at: dict[int, FloatArray] = {}
-    first = np.zeros(n_s)
-    period = np.zeros(n_s)
-    total = np.zeros(n_s)
-
-    def enter(cluster: int) -> None:
-        """Walk the first segment through ``cluster``; its relay's pace bounds all below it."""
-        nonlocal first, period, total
-        size = len(grid.clusters[cluster])
-        shape = profile(shapes[cluster], size)
-        port, hop = costs.port_s[cluster], costs.alone_s[cluster, cluster]
-        place = relays[cluster]
-        gaps, latencies, degree = _at_place(shapes[cluster], size, place)
-        at_relay = arrival[cluster] + latencies * hop + (gaps - latencies) * port
-        relay_at[cluster] = at_relay
-        busiest = np.maximum(shape.max_degree, degree + n_out[cluster])
-        own_pace = np.maximum(pace[cluster], busiest * port)
-        pace[cluster] = own_pace
-        last = arrival[cluster] + costs.first_inside(cluster, shape)
-        # Ranks below the relay wait for its sends to other clusters.
-        if degree:
-            last = last + n_out[cluster] * port
-        last = np.maximum(last, at_relay)
-        first = np.maximum(first, last)
-        period = np.maximum(period, own_pace)
-        total = np.maximum(total, last + (costs.n_segments - 1) * own_pace)
-
-    enter(root_cluster)
+    none = np.zeros(len(costs.segment_bytes))
+    n_out = [sum(sender == c for sender, _ in transfers) for c in range(len(shapes))]
+    stays = {root_cluster: _stay(costs, root_cluster, none, none, shapes, relays, n_out)}
+    sent = [0] * len(shapes)
     for sender, receiver in transfers:
-        start = relay_at[sender] + sent[sender] * costs.port_s[sender]
+        start = stays[sender].relay_s + sent[sender] * costs.port_s[sender]
         sent[sender] += 1
-        arrival[receiver] = start + costs.alone_s[sender, receiver]
-        pace[receiver] = np.maximum(pace[sender], costs.gap_s[sender, receiver])
-        enter(receiver)
-    return TreePrice(first, period, total)
+        arrival = start + costs.alone_s[sender, receiver]
+        pace = np.maximum(stays[sender].pace_s, costs.gap_s[sender, receiver])
+        stays[receiver] = _stay(costs, receiver, arrival, pace, shapes, relays, n_out)
+    rest = costs.n_segments - 1
+    return TreePrice(
+        first_s=np.max([stay.last_s for stay in stays.values()], axis=0),
+        period_s=np.max([stay.pace_s for stay in stays.values()], axis=0),
+        total_s=np.max([stay.last_s + rest * stay.pace_s for stay in stays.values()], axis=0),
+    )
+
+
+@dataclass(frozen=True)
+class _Stay:
+    """The first segment in one cluster, (S,) each: at its relay, at its last rank, and the pace."""
+
+    relay_s: FloatArray
+    last_s: FloatArray
+    pace_s: FloatArray
+
+
+def _stay(
+    costs: SegmentCosts,
+    cluster: int,
+    arrival_s: FloatArray,
+    pace_s: FloatArray,
+    shapes: Sequence[str],
+    relays: Sequence[int],
+    n_out: Sequence[int],
+) -> _Stay:
+    """Walk the first segment through ``cluster``, whose relay serves ``n_out`` clusters first."""
+    size = len(costs.model.grid.clusters[cluster])
+    shape = profile(shapes[cluster], size)
+    port, hop = costs.port_s[cluster], costs.alone_s[cluster, cluster]
+    gaps, latencies, degree = _at_place(shapes[cluster], size, relays[cluster])
+    relay_s = arrival_s + latencies * hop + (gaps - latencies) * port
+    last_s = arrival_s + costs.first_inside(cluster, shape)
+    if degree:  # ranks below the relay wait for its sends to other clusters
+        last_s = last_s + n_out[cluster] * port
+    busiest = max(shape.max_degree, degree + n_out[cluster])
+    return _Stay(relay_s, np.maximum(last_s, relay_s), np.maximum(pace_s, busiest * port))
 
 
 @lru_cache(maxsize=1024)

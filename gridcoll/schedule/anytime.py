@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import numpy.typing as npt
 
 from gridcoll.schedule import accelerate as acceleration
@@ -70,7 +71,10 @@ def warm_up() -> bool:
     Takes about a second, and some ten the first time on a machine, when they are compiled.
     """
     if has_numba() and not acceleration.is_warm():
-        square = [[0.0, 1.0], [1.0, 0.0]]
-        best(square, square, [0.0, 0.0], accelerate=True)
+        search = Search(
+            Instance(np.ones((3, 3)), np.ones((3, 3)), np.ones(3)), Runner(True), Budget(1e-9, 0, 1)
+        )
+        search.run()
+        search.try_everything()
         acceleration.set_warm()
     return has_numba()

@@ -27,6 +27,7 @@ Transfers = list[tuple[int, int]]
 FIRST_TERMINALS = 5
 MAX_ENTRIES = 1 << 22
 """Of the recursion's tables: n 2^k beyond this is not tried (five tables of 8 bytes each)."""
+INFINITY = float("inf")
 TIGHT = 1e-9
 """Relative difference at which bounds are taken to have met."""
 
@@ -64,7 +65,7 @@ class Search:
         self.budget = budget
         self.problem = run.problem(instance)
         self.lower_s = 0.0
-        self.upper_s = float("inf")
+        self.upper_s = INFINITY
         self.transfers: Transfers = []
         own = instance.internals
         others = (v for v in range(instance.n_clusters) if v != instance.root)
@@ -76,6 +77,12 @@ class Search:
             self._offer(transfers)
         self._narrow()
         return make_schedule(self.transfers, self.instance, min(self.lower_s, self.upper_s))
+
+    def try_everything(self) -> None:
+        """Run each kernel once, so that all are loaded."""
+        reach = earliest_arrivals(self.runner, self.problem)
+        relax(self.runner, self.problem, reach, self.slowest_first[:2], self.upper_s * 2, 1 << 62)
+        complete(self.runner, self.problem, self.upper_s, self.slowest_first, [])
 
     @property
     def _met(self) -> bool:
@@ -106,7 +113,7 @@ class Search:
                 continue
             self.lower_s = max(self.lower_s, min(relaxed.bound_s, self.upper_s))
             tree = relaxed.transfers
-            missed = self._approach(tree)
+            missed = self._approach(tree, relaxed.n_steps)
             more = self._more_terminals(terminals, relaxed.shared, missed)
             terminals = terminals + more
             too_long = relaxed.n_steps * 2.5 ** len(more) > self.budget.steps()
@@ -124,25 +131,36 @@ class Search:
             wanted = [v for v in self.slowest_first if v not in terminals][:1]
         return wanted[:2]
 
-    def _approach(self, tree: Transfers) -> Counter[int]:
-        """Try for the lower bound itself, then for targets between the bounds."""
+    def _approach(self, tree: Transfers, n_steps: int) -> Counter[int]:
+        """Try for the lower bound itself, then for targets between the bounds.
+
+        The latter takes about as long as ``n_steps``; what it misses, `_polish` has time for.
+        """
         missed: Counter[int] = Counter()
         low, high = self.lower_s, self.upper_s
         self._attempt(self.lower_s, tree, 12, missed)
-        for _ in range(6):
-            if self._met or self.budget.steps() <= 0 or high - low < 1e-3 * low:
+        stop = self.budget.left - n_steps
+        while not self._met and self.budget.steps() > 0 and self.budget.left > stop:
+            if high - low < 1e-3 * low:
                 break
             target = low + (high - low) / 2
-            if self._attempt(target, tree, 16, Counter()):
+            if self._attempt(target, tree, 16, Counter(), stop):
                 high = self.upper_s
             else:
                 low = target
         return missed
 
-    def _attempt(self, target_s: float, tree: Transfers, tries: int, missed: Counter[int]) -> bool:
+    def _attempt(
+        self,
+        target_s: float,
+        tree: Transfers,
+        tries: int,
+        missed: Counter[int],
+        stop: float = -INFINITY,
+    ) -> bool:
         """Whether a schedule within ``target_s`` was found; ``missed`` counts what was in the way.
 
-        First from ``tree``, then from nothing.
+        First from ``tree``, then from nothing, until no more than ``stop`` steps are left.
         """
         for given in (tree, []):
             order = list(self.slowest_first)
@@ -152,7 +170,7 @@ class Search:
                     return True
                 missed[obstacle] += 1
                 place = order.index(obstacle)
-                if not place or self.budget.steps() <= 0:
+                if not place or self.budget.steps() <= 0 or self.budget.left <= stop:
                     break
                 order.insert(0, order.pop(place))
         return False
