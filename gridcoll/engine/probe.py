@@ -145,13 +145,14 @@ def measure_plogp(channel: Channel) -> PLogP | None:
 
 
 def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
-    alone_s = [channel.round_trip_s(n_bytes) for _ in range(3)]
+    repeats = 3 if n_bytes < 1 << 18 else 2  # long messages repeat themselves well
+    alone_s = [channel.round_trip_s(n_bytes) for _ in range(repeats)]
     guess = max(statistics.median(alone_s) - empty_s, 20e-6)
     # Long against the round trip that ends the train, but no more than a second of it.
     n_messages = channel.agree(
         int(min(max(4, 3 * empty_s / guess, 0.02 / guess), 1 + 1.0 / guess, 2000))
     )
-    trains = [channel.train_s(n_bytes, n_messages) for _ in range(3)]
+    trains = [channel.train_s(n_bytes, n_messages) for _ in range(repeats)]
     gap_s = max((statistics.median(trains) - empty_s) / n_messages, 1e-9)
     send_s, recv_s = _overheads(channel, n_bytes)
     return _Sample(gap_s, statistics.median(alone_s) - empty_s / 2, send_s, recv_s)

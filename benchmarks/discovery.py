@@ -1,0 +1,70 @@
+"""How well discovery finds a declared grid: run on it, under an MPI.
+
+    gridcoll testbed run GRID --mpi MPI -- python benchmarks/discovery.py hostfiles/GRID.toml
+
+Prints how many of the clusterings are the declared one, and how far latencies and gaps are off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.benchmark import mpi_name
+from gridcoll.comm.measuring import find_grid, measure_links
+from gridcoll.model import GridModel, declared_model
+from gridcoll.topology import read_gridfile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("grid", help="the declared grid the job runs on")
+    parser.add_argument("--clusterings", type=int, default=10)
+    parser.add_argument("--measurements", type=int, default=2, help="of pLogP")
+    options = parser.parse_args()
+    comm = MPI.COMM_WORLD.Dup()
+    spec = read_gridfile(options.grid)
+    declared = declared_model(spec, comm.allgather(MPI.Get_processor_name()))
+    wanted = {cluster.ranks for cluster in declared.grid.clusters}
+    n_right, begin = 0, time.perf_counter()
+    for _ in range(options.clusterings):
+        grid = find_grid(comm, 0.3)
+        n_right += {cluster.ranks for cluster in grid.clusters} == wanted
+    clustering_s = (time.perf_counter() - begin) / options.clusterings
+    latency_error, gap_error, begin = [0.0], [0.0], time.perf_counter()
+    for _ in range(options.measurements):
+        measured = GridModel(declared.grid, measure_links(comm, declared.grid))
+        latency_error.append(_worst_latency_error(declared, measured))
+        gap_error.append(_worst_gap_error(declared, measured))
+    plogp_s = (time.perf_counter() - begin) / max(options.measurements, 1)
+    if comm.Get_rank() == 0:
+        print(
+            f"{spec.name:18} {mpi_name():16} clusters {n_right}/{options.clusterings} "
+            f"({clustering_s:.1f} s each)  L off by at most {max(latency_error):.1%}, "
+            f"g(1 MB) by {max(gap_error):.1%} ({plogp_s:.1f} s each)",
+            flush=True,
+        )
+
+
+def _worst_latency_error(declared: GridModel, measured: GridModel) -> float:
+    """Largest relative error of L between clusters; inside, what is declared is only nominal."""
+    between = ~np.eye(declared.n_clusters, dtype=bool)
+    if not between.any():
+        return 0.0
+    error = np.abs(measured.latency_s - declared.latency_s) / declared.latency_s
+    return float(error[between].max())
+
+
+def _worst_gap_error(declared: GridModel, measured: GridModel) -> float:
+    """Largest relative error of g(1 MB) on any link, single-process clusters left out."""
+    error = np.abs(measured.gap_s(1 << 20) / declared.gap_s(1 << 20) - 1)
+    alone = [len(cluster) == 1 for cluster in declared.grid.clusters]
+    error[np.diag(alone)] = 0.0
+    return float(error.max())
+
+
+if __name__ == "__main__":
+    main()
