@@ -124,6 +124,8 @@ def _build(document: _Document) -> GridModel:
     for link in document.links:
         if not (0 <= link.sender < n and 0 <= link.receiver < n):
             raise UsageError(f"link {link.sender} to {link.receiver}: there are {n} clusters")
+        if links[link.sender][link.receiver] is not None:
+            raise UsageError(f"link {link.sender} to {link.receiver}: given twice")
         links[link.sender][link.receiver] = PLogP(
             link.latency_s,
             tuple(link.sizes_bytes),
