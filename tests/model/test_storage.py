@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import FileError
@@ -72,6 +72,7 @@ def models(draw: st.DrawFn) -> GridModel:
     )
 
 
+@settings(max_examples=60)
 @given(models())
 def test_parse_is_the_reverse_of_format(model: GridModel) -> None:
     again = parse_model(format_model(model))
