@@ -148,8 +148,9 @@ class GridModel:
 
         def at(table: FloatArray) -> FloatArray:
             low, high = table[:, :, upper - 1], table[:, :, upper]
-            slope = np.where(part > 1, np.maximum(high - low, 0.0), high - low)
-            return np.asarray(low + part * slope)
+            rise = high - low
+            beyond = high + (part - 1) * np.maximum(rise, 0.0)
+            return np.asarray(np.where(part > 1, beyond, low + part * rise))
 
         floor = self.pace.predict(n_bytes) if self.pace else 0.0
         return np.maximum(at(gaps), floor), at(alone)
