@@ -1,0 +1,64 @@
+"""A grid's links in two figures each, for people and for pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.topology.units import format_rate
+
+RATE_BYTES = 1 << 20
+"""The message size at which a link's rate is stated."""
+
+
+def rates_bytes_per_s(model: GridModel) -> FloatArray:
+    """What each link sustains with messages of 1 MiB, (C, C); the diagonal is inside a cluster."""
+    return np.asarray(RATE_BYTES / np.maximum(model.gap_s(RATE_BYTES), 1e-12))
+
+
+def rounded_rate(bytes_per_s: float) -> str:
+    """``bytes_per_s`` in bits per second with three digits."""
+    return format_rate(float(f"{bytes_per_s:.3g}"))
+
+
+def is_symmetric(model: GridModel) -> bool:
+    """Whether every link is the same both ways, as far as the model says."""
+    n = model.n_clusters
+    return all(model.links[i][j] == model.links[j][i] for i in range(n) for j in range(i))
+
+
+def summarise(model: GridModel) -> dict[str, Any]:
+    """The map of ``model`` as plain data for JSON: units in names, clusters by index in links."""
+    rates = rates_bytes_per_s(model)
+    clusters = model.grid.clusters
+    return {
+        "name": model.grid.name,
+        "origin": model.origin,
+        "tolerance": model.tolerance,
+        "n_ranks": model.grid.n_ranks,
+        "clusters": [
+            {
+                "name": cluster.name,
+                "site": cluster.site,
+                "region": cluster.region,
+                "coordinator": cluster.coordinator,
+                "ranks": list(cluster.ranks),
+                "hosts": [process.host for process in cluster.processes],
+            }
+            for cluster in clusters
+        ],
+        "links": [
+            {
+                "sender": i,
+                "receiver": j,
+                "latency_s": float(model.latency_s[i, j]),
+                "rate_bytes_per_s": float(rates[i, j]),
+            }
+            for i in range(len(clusters))
+            for j in range(len(clusters))
+            if model.links[i][j] is not None
+        ],
+    }

@@ -1,0 +1,45 @@
+"""Pictures are drawn without a screen, written whole, and the same each time."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridcoll.errors import UsageError
+from gridcoll.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg")
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure. Raises `UsageError` without matplotlib (extra ``plot``)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "pictures: matplotlib is not installed; pip install 'gridcoll[plot]'"
+        ) from None
+    return Figure(figsize=(width_in, height_in))
+
+
+def write_picture(figure: Figure, path: str | Path, kind: str = "") -> None:
+    """Write ``figure`` as ``kind``, one of `FORMATS` (default: by the ending of ``path``).
+
+    Raises `UsageError` for another kind, `FileError` when the file cannot be written.
+    """
+    kind = kind or Path(path).suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise UsageError(f"picture {path}: must be {' or '.join(FORMATS)}, got {kind!r}")
+    import matplotlib as mpl
+
+    buffer = io.BytesIO()
+    # Without a date and with fixed names, the same numbers give the same file.
+    with mpl.rc_context({"svg.hashsalt": "gridcoll", "svg.fonttype": "none"}):
+        figure.savefig(
+            buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
+        )
+    write_atomically(path, buffer.getvalue())
