@@ -40,6 +40,8 @@ def _openmpi(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> l
         *("--mca", "pml", "ob1"),
         *("--mca", "btl_tcp_if_include", "eth0"),
         *("--mca", "mpi_yield_when_idle", "1"),
+        # prterun waits for ever when a rank ends before all hosts have reported its start.
+        *("sh", "-c", 'sleep 0.3; exec "$@"', "sh"),
     ]
 
 
