@@ -1,4 +1,4 @@
-"""An ordinary mpi4py application: verified broadcasts of some sizes, timed. It knows no gridcoll."""
+"""An ordinary mpi4py application: verified, timed broadcasts. It knows nothing of gridcoll."""
 
 import sys
 import time

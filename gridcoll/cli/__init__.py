@@ -11,7 +11,16 @@ from gridcoll.errors import GridcollError
 
 T = TypeVar("T")
 
-COMMANDS: tuple[str, ...] = ("bench", "hostfile", "run", "select", "show", "study", "testbed")
+COMMANDS: tuple[str, ...] = (
+    "bench",
+    "discover",
+    "hostfile",
+    "run",
+    "select",
+    "show",
+    "study",
+    "testbed",
+)
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ FIRST_SIZES = (0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 INTERPOLATION_TOLERANCE = 0.15
 """A size between two others is measured for good when interpolation errs by more than this."""
 
+MOST_ADDED_SIZES = 6
+
 _TAG = 1
 _WINDOW = 16
 _PROBE_SPIN_S = 300e-6
@@ -131,7 +133,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
     empty_s = min(channel.round_trip_s(0) for _ in range(10))
     samples = {size: _measure_size(channel, size, empty_s) for size in FIRST_SIZES}
     pairs = [pair for pair in pairwise(FIRST_SIZES) if pair[0] >= 1 << 12]
-    while pairs:
+    while pairs and len(samples) < len(FIRST_SIZES) + MOST_ADDED_SIZES:
         low, high = pairs.pop(0)
         middle = (low + high) // 2
         sample = _measure_size(channel, middle, empty_s)
@@ -139,7 +141,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
         errs = abs(sample.gap_s - between) > INTERPOLATION_TOLERANCE * between
         if channel.agree(int(errs)):
             samples[middle] = sample
-            if high - low > 1 << 14:
+            if high > 1.5 * low:
                 pairs += [(low, middle), (middle, high)]
     return _fit(samples, empty_s) if channel.active else None
 
@@ -180,11 +182,12 @@ def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
 
 
 def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
-    """``L`` is half the empty round trip less ``g(0)``; gaps never shrink with size."""
+    """``L`` is half the empty round trip less ``g(0)``.
+
+    Gaps never shrink with size: where one seems to, the smaller size met a disturbance.
+    """
     sizes = sorted(samples)
-    gaps: list[float] = []
-    for size in sizes:
-        gaps.append(max(samples[size].gap_s, gaps[-1] if gaps else 0.0))
+    gaps = [min(samples[other].gap_s for other in sizes if other >= size) for size in sizes]
     latency_s = max(empty_s / 2 - gaps[0], empty_s / 4)
     return PLogP(
         latency_s=latency_s,

@@ -108,6 +108,7 @@ def relax(
     bound = float(tables.value[(n_subsets - 1) * n + problem.root])
     if bound == INFINITY:
         return Relaxed(bound, [], [], n_steps, True)
+    bound = max(bound, float(problem.lift[problem.root]))
     transfers = _walk(problem, tables, n_subsets - 1)
     count = Counter(receiver for _, receiver in transfers)
     shared = sorted(v for v, times in count.items() if times > 1)

@@ -32,6 +32,12 @@ TIGHT = 1e-9
 """Relative difference at which bounds are taken to have met."""
 
 
+FAITH_S = 2e-3
+"""For how long the first guess at the speed weighs as much as what is measured."""
+GROWTH = 2.3
+"""How much longer the recursion takes with one more terminal, as a rule."""
+
+
 class Budget:
     """What may still be spent: elementary steps, or as many as fit into the time left.
 
@@ -41,19 +47,19 @@ class Budget:
     def __init__(self, budget_s: float | None, budget_steps: float, steps_per_s: float) -> None:
         self.end = None if budget_s is None else time.perf_counter() + budget_s
         self.left = budget_steps
-        self.steps_per_s = steps_per_s
+        self.done = (steps_per_s * FAITH_S, FAITH_S)  # steps and seconds, the guess among them
 
     def steps(self) -> int:
         """Steps that may be done now."""
         if self.end is None:
             return int(min(self.left, 1 << 62))
-        return int(max(0.0, self.end - time.perf_counter()) * self.steps_per_s)
+        n_steps, seconds = self.done
+        return int(max(0.0, self.end - time.perf_counter()) * n_steps / seconds)
 
     def spend(self, n_steps: int, seconds: float) -> None:
         """Take note of steps done."""
         self.left -= n_steps
-        if n_steps > 10_000:
-            self.steps_per_s = n_steps / seconds
+        self.done = (self.done[0] + n_steps, self.done[1] + seconds)
 
 
 class Search:
@@ -116,7 +122,7 @@ class Search:
             missed = self._approach(tree, relaxed.n_steps)
             more = self._more_terminals(terminals, relaxed.shared, missed)
             terminals = terminals + more
-            too_long = relaxed.n_steps * 2.5 ** len(more) > self.budget.steps()
+            too_long = relaxed.n_steps * GROWTH ** len(more) > self.budget.steps()
             if not more or too_long or self.problem.n << len(terminals) > MAX_ENTRIES:
                 break
         self._polish(tree)
