@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.intervals import IntervalMap
-from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send, reads
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send, reads, writes
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.statements import Content, Contribution, Runs, find_statement
 
@@ -46,7 +46,7 @@ def _check_peers(plan: Plan) -> None:
                 raise PlanError(
                     f"{_place(rank, index, op)}: peer must be another rank below {plan.n_ranks}"
                 )
-            for chunk in reads(op):
+            for chunk in (*reads(op), *writes(op)):
                 if chunk.buffer == "scratch" and chunk.stop > plan.scratch_of(rank):
                     raise PlanError(
                         f"{_place(rank, index, op)}: the rank has {plan.scratch_of(rank)} units "
