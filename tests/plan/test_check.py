@@ -248,6 +248,21 @@ def test_contribution_of_other_units() -> None:
     refused(summed(programs), "rank 0, output[4:8]", "unit 4 of rank 0 + unit 0 of rank 1")
 
 
+def test_pieces_may_be_cut_anywhere() -> None:
+    """Runs that begin and end elsewhere on both sides of a reduction are the same units."""
+    programs = exchange()
+    programs[0][0:1] = [
+        Copy(Chunk("input", 0, 3), out(0, 3)),
+        Copy(Chunk("input", 3, 8), out(3, 8)),
+    ]
+    programs[1][2:3] = [
+        Recv(0, Chunk("scratch", 0, 8), 0),
+        Copy(Chunk("scratch", 5, 8), Chunk("scratch", 8, 11)),
+        Copy(Chunk("scratch", 8, 11), Chunk("scratch", 5, 8)),
+    ]
+    check_plan(plan(programs, SUM, root=-1, scratch_units=(8, 11)), ordered=True)
+
+
 def test_order_counts_only_where_asked_for() -> None:
     programs = exchange()
     programs[0][3] = Reduce(Chunk("scratch", 0, 8), out(0, 8), source_first=True)
