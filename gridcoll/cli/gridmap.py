@@ -15,13 +15,18 @@ from gridcoll.model.summary import is_symmetric, rates_bytes_per_s, rounded_rate
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.units import format_duration
 
+WIDE = 200
 MAX_HOSTS = 8
 """Clusters of more hosts show their first and last ones."""
 
 
 def print_map(model: GridModel, console: Console | None = None) -> None:
-    """Print the map of ``model`` to ``console`` (default: standard output)."""
-    (console or Console()).print(draw_map(model))
+    """Print the map of ``model`` to standard output, or to ``console``."""
+    if console is None:
+        console = Console()
+        if not console.is_terminal:  # a file or a pipe: nobody says how wide it is
+            console.width = WIDE
+    console.print(draw_map(model))
 
 
 def draw_map(model: GridModel) -> RenderableType:

@@ -21,7 +21,7 @@ def rates_bytes_per_s(model: GridModel) -> FloatArray:
 
 def rounded_rate(bytes_per_s: float) -> str:
     """``bytes_per_s`` in bits per second with three digits."""
-    return format_rate(float(f"{bytes_per_s:.3g}"))
+    return format_rate(float(f"{8 * bytes_per_s:.3g}") / 8)
 
 
 def is_symmetric(model: GridModel) -> bool:

@@ -40,7 +40,7 @@ def test_the_map_names_who_and_what_lies_between(grid, gridcoll):
     assert any("c-11  rank 16" in line for line in lines)
     assert not any("c-5 " in line for line in lines)  # twelve hosts are too many to list
     assert any("8 more hosts" in line for line in lines)
-    assert any("80 us, 1 Gbit/s inside" in line for line in lines)
+    assert any("80 us, 999 Mbit/s inside" in line for line in lines)
     row = next(k for k, line in enumerate(lines) if line.startswith("│ a "))
     assert "1\N{NO-BREAK SPACE}ms" in lines[row]
     assert "7\N{NO-BREAK SPACE}ms" in lines[row]

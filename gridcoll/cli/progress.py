@@ -1,0 +1,53 @@
+"""Long work on a terminal is a bar; anywhere else, a line per stage."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Stages:
+    """Callable as ``progress(what, done, of)``; a context manager around the work.
+
+    ``counts`` keeps how many steps each stage had. A ``silent`` one only counts.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=silent)
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self.counts: dict[str, int] = {}
+
+    def __enter__(self) -> Stages:
+        if self._console.is_terminal and not self._console.quiet:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        new = what not in self.counts
+        self.counts[what] = of
+        if self._bars is not None:
+            if new:
+                self._tasks[what] = self._bars.add_task(what, total=of)
+            self._bars.update(self._tasks[what], completed=done, total=of)
+        elif new:
+            self._console.print(f"gridcoll: {what} …", highlight=False)

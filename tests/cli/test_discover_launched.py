@@ -1,0 +1,52 @@
+"""``gridcoll discover`` under mpiexec."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gridcoll.cli.discover_command import _check_output, _tolerance
+from gridcoll.errors import FileError, UsageError
+from gridcoll.model import format_model, parse_model, read_model
+
+
+def test_it_measures_shows_and_keeps(launch, tmp_path):
+    done = launch(3, "-m", "gridcoll", "discover", "-o", "m.json", "--name", "here", "--no-native")
+    assert done.returncode == 0, done.stderr
+    model = read_model(tmp_path / "m.json")
+    assert (model.grid.name, model.origin, model.grid.n_ranks) == ("here", "measured", 3)
+    assert model.native == {}
+    assert "1 pLogP measurement for 1 cluster; at most C(C-1)/2 + C = 1" in done.stdout
+    assert done.stdout.count("here") == 1  # one rank speaks
+    assert done.stderr.count("latency between nodes") == 1
+
+
+def test_json_is_the_model_itself(launch):
+    done = launch(2, "-m", "gridcoll", "discover", "--json", "--no-native", "--tolerance", "0.5")
+    assert done.returncode == 0, done.stderr
+    model = parse_model(done.stdout.encode())
+    assert model.tolerance == 0.5
+    assert json.loads(format_model(model)) == json.loads(done.stdout)
+
+
+def test_a_mistake_is_said_once(launch):
+    done = launch(3, "-m", "gridcoll", "discover", "--tolerance", "77")
+    assert done.returncode == 2
+    assert done.stderr == "gridcoll: UsageError: --tolerance: must be in [0, 10), got 77.0\n"
+    assert done.stdout == ""
+
+
+def test_a_tolerance_that_is_no_number(monkeypatch):
+    with pytest.raises(UsageError, match="--tolerance: must be a number, got 'much'"):
+        _tolerance("much")
+    monkeypatch.setenv("GRIDCOLL_TOLERANCE", "0.4")
+    assert (_tolerance(""), _tolerance("0.2")) == (0.4, 0.2)
+
+
+def test_an_output_that_cannot_be_written_fails_before_measuring(tmp_path):
+    with pytest.raises(FileError, match="cannot write .*nowhere/m.json"):
+        _check_output(str(tmp_path / "nowhere" / "m.json"))
+    with pytest.raises(UsageError, match="toml"):
+        _check_output(str(tmp_path / "m.toml"))
+    _check_output(str(tmp_path / "m.json"))
