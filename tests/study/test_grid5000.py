@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridcoll.errors import UsageError
+from gridcoll.schedule import HEURISTICS
+from gridcoll.study.grid5000 import (
+    LATENCY_US,
+    MACHINES,
+    Calibration,
+    grid_instance,
+    unaware_binomial_s,
+)
+
+
+def test_table_3_is_symmetric_and_has_88_machines() -> None:
+    latency = np.array(LATENCY_US)
+    assert (latency == latency.T).all()
+    assert sum(MACHINES) == 88
+
+
+def test_the_calibration_gives_what_paper_002_measured() -> None:
+    """1 MB from Orsay to Grenoble: 350 ms; among 50 nodes by a binomial tree: 600 ms."""
+    gap = Calibration().gap_s(1e6)
+    assert gap[0, 2] + LATENCY_US[0][2] * 1e-6 == pytest.approx(0.350, rel=0.11)
+    assert 5 * gap[0, 0] == pytest.approx(0.600, rel=0.01)
+
+
+def test_internal_broadcasts_are_binomial() -> None:
+    instance = grid_instance(1e6, Calibration())
+    gap = Calibration().gap_s(1e6)
+    assert instance.internal_s[0] == pytest.approx(5 * 47.56e-6 + 4 * gap[0, 0])
+    assert instance.internal_s[3] == 0
+
+
+def test_the_unaware_binomial_in_one_cluster_is_the_model() -> None:
+    """With the same time everywhere, 88 machines take seven rounds."""
+    fast = Calibration(window_bytes=1e30, local_bytes_per_s=1e6, overhead_s=0.0)
+    rounds = unaware_binomial_s(1e6, fast)
+    assert 6 < rounds < 7 + 7 * max(map(max, LATENCY_US)) * 1e-6
+
+
+@pytest.mark.parametrize("root", range(6))
+def test_figure_5_orders(root) -> None:
+    """Flat is the slowest, slower than the grid-unaware binomial; ECEF beats both."""
+    times = {
+        name: HEURISTICS[name].pick(grid_instance(4e6, Calibration(), root)).makespan_s
+        for name in ("flat", "ecef", "best")
+    }
+    assert times["best"] <= times["ecef"] < times["flat"]
+
+
+def test_impossible_calibrations() -> None:
+    with pytest.raises(UsageError, match="window_bytes"):
+        Calibration(window_bytes=0)
