@@ -25,6 +25,7 @@ INTERPOLATION_TOLERANCE = 0.15
 """A size between two others is measured for good when interpolation errs by more than this."""
 
 MOST_ADDED_SIZES = 6
+MOST_MESSAGES = 1000
 
 _TAG = 1
 _WINDOW = 16
@@ -149,15 +150,32 @@ def measure_plogp(channel: Channel) -> PLogP | None:
 def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
     repeats = 3 if n_bytes < 1 << 18 else 2  # long messages repeat themselves well
     alone_s = [channel.round_trip_s(n_bytes) for _ in range(repeats)]
-    guess = max(statistics.median(alone_s) - empty_s, 20e-6)
-    # Long against the round trip that ends the train, but no more than a second of it.
-    n_messages = channel.agree(
-        int(min(max(4, 3 * empty_s / guess, 0.02 / guess), 1 + 1.0 / guess, 2000))
-    )
-    trains = [channel.train_s(n_bytes, n_messages) for _ in range(repeats)]
-    gap_s = max((statistics.median(trains) - empty_s) / n_messages, 1e-9)
+    n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
+    trains = [took_s, *(channel.train_s(n_bytes, n_messages) for _ in range(repeats - 1))]
+    # Short messages are slowed by whoever else wants the core; the quickest train is the link's.
+    typical = min if n_bytes < 1 << 12 else statistics.median
+    gap_s = max((typical(trains) - empty_s) / n_messages, 1e-9)
     send_s, recv_s = _overheads(channel, n_bytes)
     return _Sample(gap_s, statistics.median(alone_s) - empty_s / 2, send_s, recv_s)
+
+
+def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[int, float]:
+    """A train that outlasts the round trip at its end, grown from a short one; and its time.
+
+    How long a lone message takes does not tell: with less than a TCP window under way, a link looks
+    faster than it is.
+    """
+    wanted_s = max(1.5 * empty_s, 10e-3)
+    n_messages = 2
+    while True:
+        took_s = channel.train_s(n_bytes, n_messages)
+        sent_s = max(took_s - empty_s, 1e-6)
+        grown = int(n_messages * min(max(1.2 * wanted_s / sent_s, 2), 8))
+        enough = sent_s >= wanted_s or n_messages >= MOST_MESSAGES
+        following = channel.agree(n_messages if enough else min(grown, MOST_MESSAGES))
+        if following == n_messages:
+            return n_messages, took_s
+        n_messages = following
 
 
 def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
