@@ -77,8 +77,9 @@ class Score:
         Mean makespan, and the standard deviation over instances.
     hit_rate : float or None
         In how many instances nobody compared was faster; None for the reference.
-    excess : float or None
-        Mean of makespan / reference - 1 over the instances the reference was computed for.
+    excess, as_good : float or None
+        Mean of makespan / reference - 1, and in how many instances the two are equal, over those
+        that the reference was computed for.
     n_iterations : int
     proven : float or None
         For the reference: the part of its schedules proven optimal.
@@ -91,6 +92,7 @@ class Score:
     deviation_s: float
     hit_rate: float | None
     excess: float | None
+    as_good: float | None
     n_iterations: int
     proven: float | None = None
 
@@ -134,17 +136,36 @@ def _score(
     known = slice(0, len(best))
     scores = []
     for k, name in enumerate(names):
-        excess = float((times[k, known] / best - 1).mean()) if references else None
-        label = HEURISTICS[name].label
-        mean, deviation = float(times[k].mean()), float(times[k].std())
+        ratio = times[k, known] / best
         scores.append(
-            Score(n_clusters, name, label, mean, deviation, float(hits[k]), excess, n_iterations)
+            Score(
+                n_clusters,
+                name,
+                HEURISTICS[name].label,
+                float(times[k].mean()),
+                float(times[k].std()),
+                float(hits[k]),
+                float(ratio.mean() - 1) if references else None,
+                float((ratio <= 1 + TIE).mean()) if references else None,
+                n_iterations,
+            )
         )
     if references:
         mean = float(fastest.mean() - (fastest[known] - best).mean())
         proven = sum(ok for _, ok in references) / len(references)
         label = HEURISTICS["best"].label
         scores.append(
-            Score(n_clusters, "best", label, mean, float(best.std()), None, 0.0, len(best), proven)
+            Score(
+                n_clusters,
+                "best",
+                label,
+                mean,
+                float(best.std()),
+                None,
+                0.0,
+                1.0,
+                len(best),
+                proven,
+            )
         )
     return scores

@@ -131,10 +131,10 @@ def _print(scores: Sequence[Score]) -> None:
     cells: dict[str, Callable[[Score], str]] = {
         "Mean makespan (ms)": lambda s: f"{s.mean_s * 1e3:.0f}",
         "Hit rate (%)": lambda s: "" if s.hit_rate is None else f"{s.hit_rate * 100:.1f}",
-        "Above best (%)": lambda s: "" if s.excess is None else f"{s.excess * 100:.2f}",
     }
-    if all(score.excess is None for score in scores):
-        del cells["Above best (%)"]
+    if any(score.excess is not None for score in scores):
+        cells["Above best (%)"] = lambda s: f"{(s.excess or 0) * 100:.2f}"
+        cells["As good as best (%)"] = lambda s: f"{(s.as_good or 0) * 100:.1f}"
     for title, cell in cells.items():
         table = Table("clusters", *labels, title=title)
         for n in counts:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ RUN = Runner(compiled=False)
 NO_LIMIT = 1 << 62
 
 
-def draw(seed: int, n: int, accounting: Accounting) -> Instance:
+def draw(seed: int, n: int, accounting: Accounting, longest: float = 4.0) -> Instance:
     rng = np.random.default_rng(seed)
-    times = [rng.uniform(0, 1, (n, n)), rng.uniform(0, 1, (n, n)), rng.uniform(0, 4, n)]
+    times = [rng.uniform(0, 1, (n, n)), rng.uniform(0, 1, (n, n)), rng.uniform(0, longest, n)]
     return Instance(*times, int(rng.integers(n)), accounting)
 
 
@@ -48,6 +48,27 @@ def test_an_upper_bound_prunes_nothing_below_it(seed) -> None:
     upper = free[-1] * 1.000001
     assert bounds(instance, upper) == pytest.approx(free, rel=1e-12)
     assert bounds(instance, free[-1] * 0.999999)[-1] == np.inf
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_is_the_optimum_with_relays_at_will(seed) -> None:
+    """Two terminals, two relays: try every number of copies of each relay, none included."""
+    instance = draw(seed, 5, Accounting(), 0.1)
+    root, *others = [instance.root, *(v for v in range(5) if v != instance.root)]
+    terminals, relays = others[:2], others[2:]
+    least = np.inf
+    for n_first, n_second in product(range(3), repeat=2):
+        cast = [root, *terminals, *[relays[0]] * n_first, *[relays[1]] * n_second]
+        latency = instance.latency_s[np.ix_(cast, cast)]
+        gap = instance.gap_s[np.ix_(cast, cast)]
+        same = np.equal.outer(cast, cast)
+        gap[same] = 1e3  # copies know nothing of each other
+        found = optimal(Instance(latency, gap, instance.internal_s[cast], 0))
+        least = min(least, found.makespan_s)
+    problem = RUN.problem(instance)
+    reach = earliest_arrivals(RUN, problem)
+    bound = relax(RUN, problem, reach, terminals, 1e9, NO_LIMIT).bound_s
+    assert bound == pytest.approx(least, rel=1e-12)
 
 
 def test_shared_relays_are_named() -> None:

@@ -38,6 +38,9 @@ def test_scores_are_means_and_shares_of_the_batches() -> None:
     assert scores["best"].proven == 1
     assert scores["best"].n_iterations == 20
     assert scores["best"].mean_s == pytest.approx(least.mean() - (least[:20] - best).mean())
+    equal = {name: (times[name][:20] <= best * (1 + 1e-9)).mean() for name in SEVEN}
+    assert equal == {name: scores[name].as_good for name in SEVEN}
+    assert 0 < max(equal.values()) < 1
     assert scores["flat"].excess == pytest.approx((times["flat"][:20] / best - 1).mean())
 
 
