@@ -1,0 +1,41 @@
+"""Random grids for plans to be written on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from gridcoll.model import GridModel, TimesBySize, linear_plogp
+from gridcoll.topology import Grid
+
+
+def model_of(
+    labels: Sequence[int],
+    latencies_s: Sequence[float] = (5e-3, 12e-3, 2e-3),
+    native_s: float | None = None,
+    together: float = 0.0,
+) -> GridModel:
+    """A declared model: 100 Mbit/s everywhere, 50 us inside clusters, ``latencies_s`` between."""
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    links = tuple(
+        tuple(
+            linear_plogp(
+                50e-6 if i == j else latencies_s[(i + j) % len(latencies_s)],
+                12.5e6 * (1 + (0 if i == j else (i * j) % 3)),
+            )
+            if i != j or len(grid.clusters[i]) > 1
+            else None
+            for j in range(n)
+        )
+        for i in range(n)
+    )
+    native = {} if native_s is None else {"bcast": TimesBySize((1,), (native_s,))}
+    return GridModel(
+        grid, links, native=native, together_bytes_per_s=((together,) * n,) * n if together else ()
+    )
+
+
+grids = st.lists(st.integers(0, 4), min_size=1, max_size=11)
+"""Labels by rank: one to eleven ranks in one to five clusters, interleaved."""

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.errors import UsageError
+from gridcoll.plan import REGISTRIES, check_plan, choose
+from gridcoll.plan.collectives.bcast import cut_segments
+from gridcoll.plan.collectives.bcast_candidates import (
+    SMALLEST_SEGMENT,
+    segment_sizes,
+    shortest_path,
+)
+from tests.plan.grids import grids, model_of
+
+
+@settings(max_examples=60)
+@given(grids, st.data())
+def test_every_candidate_on_any_grid_is_right(labels: list[int], data: st.DataObject) -> None:
+    """Its plan passes `check_plan`, at sizes other than the one it was chosen for, too."""
+    model = model_of(labels, together=data.draw(st.sampled_from([0.0, 1e9])))
+    root = data.draw(st.integers(0, len(labels) - 1))
+    n_bytes = data.draw(st.sampled_from([0, 1, 1000, 4096, 50_000, 1_000_000]))
+    # Segments of 1 KiB make checking a megabyte slow; the plan is written for less instead.
+    exact = data.draw(st.integers(0, min(n_bytes, 60_000)))
+    for candidate in choose("bcast", model, n_bytes, root).candidates:
+        if candidate.build is not None:
+            plan = candidate.build(exact)
+            assert (plan.n_units, plan.root, plan.n_ranks) == (exact, root, len(labels))
+            check_plan(plan)
+
+
+@pytest.mark.parametrize("name", REGISTRIES["bcast"])
+def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
+    """A registered algorithm that never gives a candidate is no algorithm."""
+    one, three = model_of([0] * 4), model_of([0, 0, 0, 1, 1, 1, 2, 2, 2], together=1e9)
+    for model in (one, three):
+        for candidate in REGISTRIES["bcast"][name].candidates(model, 100_000, 1):
+            assert candidate.name == name
+            assert candidate.build is not None
+            check_plan(candidate.build(100_000))
+            return
+    pytest.fail(f"{name} gave no candidate")
+
+
+def test_every_algorithm_says_what_it_is_for_and_where_it_is_from() -> None:
+    for name, algorithm in REGISTRIES["bcast"].items():
+        assert algorithm.name == name
+        assert algorithm.good_for
+        assert algorithm.source
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3000))
+def test_segments_cover_the_message_in_order(n_units: int, segment_units: int) -> None:
+    segments = cut_segments(n_units, segment_units)
+    assert [unit for start, stop in segments for unit in range(start, stop)] == list(range(n_units))
+    assert all(stop - start == segment_units for start, stop in segments[:-1])
+
+
+def test_a_segment_has_a_size() -> None:
+    with pytest.raises(UsageError, match="segment size: must be at least 1, got 0"):
+        cut_segments(10, 0)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 1023, 1024, 2048, 5000, 1 << 20])
+def test_the_first_pass_halves_down_to_the_smallest(n_bytes: int) -> None:
+    sizes = segment_sizes(n_bytes).tolist()
+    assert sizes[0] == max(n_bytes, 1)
+    assert all(small == -(-large // 2) for large, small in pairwise(sizes))
+    assert min(sizes) >= min(SMALLEST_SEGMENT, max(n_bytes, 1))
+    assert sizes[-1] // 2 < SMALLEST_SEGMENT
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_the_shortest_path_is_the_shortest(n: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    cost = random.uniform(1, 9, (n, n))
+    start = int(random.integers(n))
+
+    def length(path: tuple[int, ...]) -> float:
+        return sum(float(cost[a, b]) for a, b in pairwise(path))
+
+    found = shortest_path(cost, start)
+    assert found[0] == start
+    assert sorted(found) == list(range(n))
+    paths = [p for p in permutations(range(n)) if p[0] == start]
+    assert length(found) == pytest.approx(min(map(length, paths)))
+
+
+def test_a_path_over_many_clusters_is_greedy_and_visits_all() -> None:
+    at = np.array([3, 0, 9, 1, 7, 2, 8, 5, 6, 4, 10, 11])  # where each stands on a line
+    cost = np.abs(at[:, None] - at[None, :]).astype(float)
+    assert [int(at[v]) for v in shortest_path(cost, 1)] == list(range(12))

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.errors import UsageError
+from gridcoll.model import GridModel
+from gridcoll.plan import REGISTRIES, Candidate, Plan, choose
+from gridcoll.plan.choose import MARGIN, NATIVE, Algorithm, check_forced, register
+from tests.plan.grids import grids, model_of
+
+NOTHING = "nothing, for tests"
+
+
+@pytest.fixture
+def offers() -> Iterator[dict[str, list[float]]]:
+    """A collective whose algorithms predict what the test says."""
+    times: dict[str, list[float]] = {}
+
+    def empty(n_units: int) -> Plan:
+        return Plan(NOTHING, "", n_units, 0, [()])
+
+    def candidates(name: str) -> list[Candidate]:
+        return [Candidate(name, f"{name} {t}", t, empty) for t in times.get(name, [])]
+
+    for name in ("first", "second", "none"):
+        register(NOTHING, Algorithm(name, "", "", lambda *_, name=name: candidates(name)))
+    yield times
+    del REGISTRIES[NOTHING]
+
+
+def model(native_s: float | None, n_clusters: int = 2) -> GridModel:
+    from dataclasses import replace
+
+    made = model_of([k % n_clusters for k in range(4)], native_s=native_s)
+    return replace(made, native={NOTHING: made.native["bcast"]} if native_s is not None else {})
+
+
+def test_the_fastest_wins(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[3.0, 2.0], second=[1.0])
+    choice = choose(NOTHING, model(5.0), 1, 0)
+    assert choice.winner.name == "second"
+    assert [c.predicted_s for c in choice.candidates] == [1.0, 2.0, 3.0, 5.0]
+    assert choice.reason == "predicted fastest"
+    assert (choice.collective, choice.n_bytes, choice.root) == (NOTHING, 1, 0)
+
+
+def test_ties_go_to_the_one_registered_first(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[1.0], second=[1.0])
+    assert choose(NOTHING, model(5.0), 1, 0).winner.name == "first"
+
+
+@pytest.mark.parametrize(
+    ("native_s", "winner"),
+    [(1.0, NATIVE), (1.0 / (1 - MARGIN) - 1e-9, NATIVE), (1.0 / (1 - MARGIN) + 1e-9, "first")],
+)
+def test_a_plan_must_beat_native_by_a_margin(
+    offers: dict[str, list[float]], native_s: float, winner: str
+) -> None:
+    offers.update(first=[1.0])
+    choice = choose(NOTHING, model(native_s), 1, 0)
+    assert choice.winner.name == winner
+    if winner == NATIVE:
+        assert choice.reason == "no plan is predicted more than 5% faster"
+        assert choice.winner.build is None
+
+
+def test_native_that_nobody_measured(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[1.0])
+    choice = choose(NOTHING, model(None), 1, 0)
+    assert choice.winner.name == "first"
+    assert choice.reason == "the fastest plan; native was not measured"
+    assert choice.candidates[-1].name == NATIVE
+    assert choice.candidates[-1].predicted_s is None
+    one = choose(NOTHING, model(None, n_clusters=1), 1, 0)
+    assert one.winner.name == NATIVE
+    assert one.reason == "one cluster, and native was not measured"
+
+
+def test_grid_only_leaves_native_out(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[9.0])
+    choice = choose(NOTHING, model(1.0), 1, 0, grid_only=True)
+    assert choice.winner.name == "first"
+    assert "left out as asked" in choice.reason
+
+
+def test_forced(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[9.0, 8.0], second=[1.0])
+    choice = choose(NOTHING, model(1.0), 1, 0, forced="first")
+    assert (choice.winner.predicted_s, choice.reason) == (8.0, "asked for")
+    assert {c.name for c in choice.candidates} == {"first", NATIVE}
+    assert choose(NOTHING, model(1.0), 1, 0, forced=NATIVE).winner.name == NATIVE
+
+
+def test_forced_where_it_makes_no_sense_is_native(offers: dict[str, list[float]]) -> None:
+    offers.update(first=[1.0])
+    choice = choose(NOTHING, model(1.0), 1, 0, forced="none")
+    assert (choice.winner.name, choice.reason) == (NATIVE, "no plan fits this call")
+
+
+def test_an_unknown_name_lists_the_known(offers: dict[str, list[float]]) -> None:
+    message = r"algorithm 'fastest': known are native, first, second, none$"
+    with pytest.raises(UsageError, match=message):
+        choose(NOTHING, model(1.0), 1, 0, forced="fastest")
+    with pytest.raises(UsageError, match=message):
+        check_forced(NOTHING, "fastest")
+    for name in ("native", "first"):
+        check_forced(NOTHING, name)
+
+
+@pytest.mark.parametrize("root", [-1, 4])
+def test_a_root_out_of_range(root: int) -> None:
+    with pytest.raises(UsageError, match=rf"root: must be in 0..3, got {root}"):
+        choose("bcast", model_of([0, 0, 1, 1]), 1, root)
+
+
+@settings(max_examples=25)
+@given(grids, st.sampled_from([0, 8, 5000, 300_000]), st.data())
+def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObject) -> None:
+    """From models made apart: what is cached by one must not matter to the other."""
+    root = data.draw(st.integers(0, len(labels) - 1))
+    one = choose("bcast", model_of(labels, together=1e9), n_bytes, root)
+    other = choose("bcast", model_of(labels, together=1e9), n_bytes, root)
+    assert one == other  # labels, predictions, order; builders are compared below
+    if one.winner.build is not None and other.winner.build is not None:
+        assert one.winner.build(n_bytes) == other.winner.build(n_bytes)
+
+
+_CHOICES = """
+from gridcoll.plan import choose
+from tests.plan.grids import model_of
+for labels in ([0, 1, 2, 0, 1, 2, 0], [0, 0, 1, 1, 1, 2, 3, 4], [0] * 5):
+    for n_bytes in (8, 5000, 300_000):
+        choice = choose("bcast", model_of(labels, native_s=0.02, together=1e9), n_bytes, 1)
+        print([(c.name, c.label, c.predicted_s, c.stored_s) for c in choice.candidates])
+        print(choice.winner.name, choice.reason)
+        print([c.build(5000).programs[0] for c in choice.candidates if c.build])
+"""
+
+
+def test_another_process_with_other_hashes_chooses_alike() -> None:
+    """Law 4: ranks never disagree, whatever the order of their sets and dicts."""
+
+    def run(seed: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", _CHOICES],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+
+    first = run("1")
+    assert first.count("\n") == 27
+    assert first == run("4321")

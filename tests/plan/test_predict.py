@@ -1,0 +1,186 @@
+"""Prices against walking every segment over every hop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model import GridModel, linear_plogp
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.predict import SegmentCosts, price_tree
+from gridcoll.plan.predict_several import load_of, price_several
+from gridcoll.schedule.trees import SHAPES
+from tests.plan.grids import grids, model_of
+
+
+def walk(model: GridModel, tree: GridTree, n_bytes: int, segment: int) -> float:
+    """When the last rank has the last segment, one event after another.
+
+    A rank's interface passes one segment at a time, in program order; a flow between clusters
+    takes one segment per gap of its link; a segment arrives a lone message's time after it starts.
+    """
+    grid = model.grid
+    ranks = tree.expand(grid)
+    n_segments = max(-(-n_bytes // segment), 1)
+    size = float(min(segment, n_bytes))
+    have = np.full((grid.n_ranks, n_segments), np.inf)
+    have[tree.root] = 0.0
+    frontier = [tree.root]
+    while frontier:
+        rank = frontier.pop()
+        mine = grid.cluster_of[rank]
+        port_s = model.link(mine, mine).gap(size)
+        port_free, link_free = 0.0, dict.fromkeys(ranks.children[rank], 0.0)
+        for k in range(n_segments):
+            for child in ranks.children[rank]:
+                link = model.link(mine, grid.cluster_of[child])
+                port_free = max(port_free, have[rank, k]) + port_s
+                start = max(port_free - port_s, link_free[child])
+                link_free[child] = start + link.gap(size)
+                have[child, k] = start + link.alone(size)
+        frontier += ranks.children[rank]
+    return float(have.max())
+
+
+def price(model: GridModel, tree: GridTree, n_bytes: int, segments: Sequence[int]) -> list[float]:
+    costs = SegmentCosts(model, n_bytes, np.array(segments))
+    source = model.grid.cluster_of[tree.root]
+    total = price_tree(costs, source, tree.transfers, tree.shapes, tree.relays).total_s
+    return [float(t) for t in total]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("n_bytes", [1, 4096, 65536])
+def test_one_cluster(shape: str, n_ranks: int, n_bytes: int) -> None:
+    """All shapes whose root is its busiest vertex: nothing queues below it."""
+    model = model_of([0] * n_ranks)
+    tree = GridTree(0, (), (shape,), (0,))
+    children = SHAPES[shape].children(n_ranks)
+    segments = [n_bytes, 4096, 1024]
+    for segment, priced in zip(segments, price(model, tree, n_bytes, segments), strict=True):
+        walked = walk(model, tree, n_bytes, segment)
+        if len(children[0]) == max(map(len, children)):
+            assert priced == pytest.approx(walked)
+        else:
+            assert walked * (1 - 1e-9) <= priced
+
+
+def random_tree(labels: list[int], data: st.DataObject, shapes: list[str]) -> GridTree:
+    grid = model_of(labels).grid
+    root = data.draw(st.integers(0, grid.n_ranks - 1))
+    source, n = grid.cluster_of[root], len(grid.clusters)
+    transfers: list[tuple[int, int]] = []
+    reached = [source]
+    for cluster in data.draw(st.permutations([c for c in range(n) if c != source])):
+        transfers.append((data.draw(st.sampled_from(reached)), cluster))
+        reached.append(cluster)
+    chosen = tuple(data.draw(st.sampled_from(shapes)) for _ in range(n))
+    relays = tuple(
+        len(c) - 1 if shape == "chain" and data.draw(st.booleans()) else 0
+        for c, shape in zip(grid.clusters, chosen, strict=True)
+    )
+    return GridTree(root, tuple(transfers), chosen, relays)
+
+
+@settings(max_examples=200)
+@given(grids, st.data())
+def test_one_segment_on_any_tree(labels: list[int], data: st.DataObject) -> None:
+    """The papers' store and forward, on any grid: exact."""
+    model = model_of(labels)
+    tree = random_tree(labels, data, sorted(SHAPES))
+    n_bytes = data.draw(st.sampled_from([1, 10_000, 1 << 20]))
+    (priced,) = price(model, tree, n_bytes, [n_bytes])
+    assert priced == pytest.approx(walk(model, tree, n_bytes, n_bytes))
+
+
+@settings(max_examples=100)
+@given(grids, st.data())
+def test_a_chain_of_chains_in_segments(labels: list[int], data: st.DataObject) -> None:
+    """No rank sends twice: the slowest hop sets the pace, exactly."""
+    model = model_of(labels)
+    grid = model.grid
+    root = data.draw(st.integers(0, grid.n_ranks - 1))
+    source = grid.cluster_of[root]
+    others = [c for c in range(len(grid.clusters)) if c != source]
+    order = [source, *data.draw(st.permutations(others))]
+    tree = GridTree(
+        root,
+        tuple(pairwise(order)),
+        ("chain",) * len(order),
+        tuple(len(c) - 1 for c in grid.clusters),
+    )
+    n_bytes, segment = 64 * 2048, data.draw(st.sampled_from([2048, 16_384, 64 * 2048]))
+    (priced,) = price(model, tree, n_bytes, [segment])
+    assert priced == pytest.approx(walk(model, tree, n_bytes, segment))
+
+
+@settings(max_examples=100)
+@given(grids, st.data())
+def test_any_tree_in_segments_is_priced_near(labels: list[int], data: st.DataObject) -> None:
+    """Never below the busiest interface or the first segment's way, nor far above the walk."""
+    model = model_of(labels)
+    tree = random_tree(labels, data, sorted(SHAPES))
+    n_bytes, segment = 64 * 2048, 2048
+    (priced,) = price(model, tree, n_bytes, [segment])
+    walked = walk(model, tree, n_bytes, segment)
+    assert 0.6 * walked <= priced <= 1.6 * walked
+
+
+class TestSeveral:
+    # Clusters (0, 1) and (2, 3), 12.5 MB/s each way.
+    MODEL = model_of([0, 0, 1, 1])
+
+    def lanes(self, n: int) -> list[GridTree]:
+        return [GridTree(0, ((0, 1),), ("chain", "chain"), (1, 1), lane) for lane in range(n)]
+
+    def test_load_by_hand(self) -> None:
+        """0→1→2→3 and 0→1→3→2: rank 1 crosses to either host of the other cluster."""
+        load = load_of(self.lanes(2), self.MODEL.grid)
+        assert load.interfaces.tolist() == [1.0, 1.0]
+        assert load.flows == {(0, 1): 0.5}
+        assert load.links == {(0, 1): 1.0}
+
+    def test_load_of_a_rank_that_sends_twice(self) -> None:
+        trees = [GridTree(0, ((0, 1),), ("flat", "flat"), (0, 0), lane) for lane in range(2)]
+        load = load_of(trees, self.MODEL.grid)
+        assert load.interfaces.tolist() == [2.0, 1.0]  # 0 → 2 or 3, and 1
+        assert load.flows == {(0, 1): 0.5}
+
+    def test_one_tree_costs_what_it_costs_alone(self) -> None:
+        tree = self.lanes(1)
+        costs = SegmentCosts(self.MODEL, 1 << 20, np.array([1 << 20, 1 << 14, 1 << 12]))
+        alone = price_tree(costs, 0, tree[0].transfers, tree[0].shapes, tree[0].relays)
+        together = price_several(costs, 0, tree, load_of(tree, self.MODEL.grid))
+        assert together.total_s == pytest.approx(alone.total_s)
+
+    @pytest.mark.parametrize(
+        ("flow_bytes_per_s", "together_bytes_per_s", "period_s"),
+        [
+            (12.5e6, 1e9, 8192 / 12.5e6 + 10e-6),  # interfaces: each passes every segment
+            (4e6, 1e9, (8192 / 4e6 + 10e-6) / 2),  # flows: each takes every other segment
+            (12.5e6, 5e6, 8192 / 12.5e6 + 10e-6),  # one flow carries more than all: it does not
+            (4e6, 5e6, 8192 / 5e6),  # the wire below the flows
+        ],
+    )
+    def test_the_pace_by_hand(
+        self, flow_bytes_per_s: float, together_bytes_per_s: float, period_s: float
+    ) -> None:
+        flow = linear_plogp(5e-3, flow_bytes_per_s)
+        (inside, _), (_, other) = self.MODEL.links
+        model = replace(
+            self.MODEL,
+            links=((inside, flow), (flow, other)),
+            together_bytes_per_s=((together_bytes_per_s,) * 2,) * 2,
+        )
+        costs = SegmentCosts(model, 1 << 20, np.array([8192]))
+        trees = self.lanes(2)
+        found = price_several(costs, 0, trees, load_of(trees, model.grid))
+        assert found.period_s[0] == pytest.approx(period_s)
+        assert found.total_s[0] == pytest.approx(found.first_s[0] + 127 * period_s)
