@@ -62,11 +62,16 @@ class Context:
         self.model = model
         self.settings = settings
         self.rank = comm.Get_rank()
+        self._n_ranks = comm.Get_size()
         self.private = MPI.Intracomm.Dup(comm)
         self._transport = MPITransport(self.private)
         self._choices: dict[tuple[str, int, int], Choice] = {}
         self._programs: OrderedDict[tuple[str, int, int], Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
+
+    def is_rank(self, root: object) -> bool:
+        """Whether ``root`` is one; what is not is left to MPI to refuse."""
+        return isinstance(root, int) and 0 <= root < self._n_ranks
 
     @cached_property
     def native_only(self) -> bool:
@@ -75,7 +80,8 @@ class Context:
             return False
         if self.settings.force == "native" or self.model.grid.n_ranks == 1:
             return True
-        return self.model.n_clusters == 1 and not self.model.native
+        one_node = len(set(self.model.grid.hosts)) == 1
+        return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
     def choice(self, collective: str, n_bytes: int, root: int) -> Choice:
         """What to do with a call of this size class. A pure function of what all ranks know."""

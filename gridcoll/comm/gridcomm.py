@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.buffers import open_self_comm, read_message
+from gridcoll.comm.buffers import open_self_comm
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
+from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.settings import read_settings
-from gridcoll.engine.memory import ByteMemory
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
 from gridcoll.topology.grid import Grid
 
-HEADER_BYTES = 1024
-"""First message of an object broadcast: the pickle's length and as much of it as fits."""
 
-_LENGTH = struct.Struct("<q")
-
-
-class GridComm(MPI.Intracomm):
+class GridComm(BroadcastMethods):
     """A drop-in for an intracommunicator, with grid-aware collectives.
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and
@@ -46,9 +38,6 @@ class GridComm(MPI.Intracomm):
         For a grid file that does not fit the job, or settings that ranks do not agree on; the same
         on all ranks.
     """
-
-    # Class attribute, because MPI's own Dup builds objects without calling __init__.
-    _context: Context | None = None
 
     def __new__(cls, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> GridComm:
         if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
@@ -112,60 +101,6 @@ class GridComm(MPI.Intracomm):
         if self._context is None:
             raise UsageError("this GridComm is null, freed, or was not built by GridComm(comm)")
         return self._context
-
-    def Bcast(self, buf: Any, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
-        context = self._context
-        if context is None or context.native_only or not self._is_rank(root):
-            return super().Bcast(buf, root)
-        writable = context.rank != root
-        message = read_message(buf, writable=writable)
-        n_bytes = len(message.view)
-        if context.settings.check:
-            require_equal(context.private, "Bcast", f"Bcast root={root} bytes={n_bytes}")
-        flow = context.program("bcast", n_bytes, root)
-        if flow is None:
-            return super().Bcast(buf, root)
-        context.run(flow, ByteMemory(message.view))
-        if message.store:
-            message.store()
-        return None
-
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        """As `mpi4py.MPI.Comm.bcast`: length and pickle flow down the grid in one stream."""
-        context = self._context
-        if context is None or context.native_only or not self._is_rank(root):
-            return super().bcast(obj, root)
-        if context.settings.check:
-            require_equal(context.private, "bcast", f"bcast root={root}")
-        if context.rank == root:
-            pickled = MPI.pickle.dumps(obj)
-            head = _LENGTH.pack(len(pickled)) + pickled[: HEADER_BYTES - _LENGTH.size]
-            header = bytearray(head.ljust(HEADER_BYTES, b"\0"))
-        else:
-            header = bytearray(HEADER_BYTES)
-        self._bcast_bytes(context, header, root)
-        (length,) = _LENGTH.unpack_from(header)
-        data = bytearray(length)
-        n_head = min(length, HEADER_BYTES - _LENGTH.size)
-        data[:n_head] = header[_LENGTH.size : _LENGTH.size + n_head]
-        if context.rank == root:
-            data[n_head:] = pickled[n_head:]
-        if length > n_head:
-            self._bcast_bytes(context, memoryview(data)[n_head:], root)
-        return MPI.pickle.loads(data)
-
-    def _bcast_bytes(self, context: Context, data: bytearray | memoryview, root: int) -> None:
-        view = memoryview(data)
-        flow = context.program("bcast", len(view), root)
-        if flow is None:
-            MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
-        else:
-            context.run(flow, ByteMemory(view))
-
-    def _is_rank(self, root: object) -> bool:
-        """Whether ``root`` is one; what is not is left to MPI to refuse."""
-        return isinstance(root, int) and 0 <= root < self._need().model.grid.n_ranks
 
     def Dup(self, info: MPI.Info | None = None) -> GridComm:
         """As `mpi4py.MPI.Comm.Dup`; the duplicate knows the same grid."""

@@ -1,0 +1,1 @@
+"""The collectives as users call them: arguments in, plan or native call out."""
