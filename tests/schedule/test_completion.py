@@ -45,6 +45,26 @@ def test_the_missed_cluster_is_named() -> None:
     assert complete(RUN, RUN.problem(instance), 10.0, [2, 1], []).missed == -1
 
 
+def test_paths_lead_through_unreached_clusters() -> None:
+    gap = np.full((4, 4), 10.0)
+    gap[0, 1] = gap[1, 2] = 1.0
+    instance = Instance(0 * gap, gap, np.array([0.0, 0.0, 8.0, 0.0]))
+    found = complete(RUN, RUN.problem(instance), 12.0, [2, 1, 3], [])
+    assert found.transfers[:2] == [(0, 1), (1, 2)]
+    assert found.missed == -1
+
+
+def test_senders_that_must_broadcast_inside_are_left_alone() -> None:
+    """1 is the nearer relay, but by 10 its own broadcast leaves it no time to send."""
+    gap = np.full((4, 4), 10.0)
+    gap[0, 1] = gap[1, 3] = 1.0
+    gap[0, 2] = gap[2, 3] = 2.0
+    instance = Instance(0 * gap, gap, np.array([0.0, 9.0, 0.0, 5.0]))
+    problem = RUN.problem(instance)
+    assert complete(RUN, problem, 10.0, [1, 3, 2], []).transfers == [(0, 1), (0, 2), (2, 3)]
+    assert complete(RUN, problem, 11.0, [1, 3, 2], []).transfers == [(0, 1), (1, 3), (0, 2)]
+
+
 def test_given_transfers_that_end_too_late_are_missed() -> None:
     gap = np.ones((3, 3))
     instance = Instance(0 * gap, gap, np.array([0.0, 5.0, 9.0]))
