@@ -16,14 +16,17 @@ def model_of(
     native_s: float | None = None,
     together: float = 0.0,
 ) -> GridModel:
-    """A declared model: 100 Mbit/s everywhere, 50 us inside clusters, ``latencies_s`` between."""
+    """A declared model: 100 Mbit/s and 50 us inside clusters.
+
+    Between them ``latencies_s`` in turn, and as much, a third or four times as much as inside.
+    """
     grid = Grid.from_labels(labels)
     n = len(grid.clusters)
     links = tuple(
         tuple(
             linear_plogp(
                 50e-6 if i == j else latencies_s[(i + j) % len(latencies_s)],
-                12.5e6 * (1 + (0 if i == j else (i * j) % 3)),
+                12.5e6 * (1.0 if i == j else (1.0, 0.3, 4.0)[(i * j) % 3]),
             )
             if i != j or len(grid.clusters[i]) > 1
             else None
