@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -59,10 +62,11 @@ def solve(
     budget_s: float | None = None,
     budget_steps: int = DEFAULT_STEPS,
     accelerate: bool | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Schedule:
-    """`best` for an instance that is already made."""
+    """`best` for an instance that is already made; ``clock`` is what ``budget_s`` is read on."""
     runner = Runner(accelerate)
-    return Search(instance, runner, Budget(budget_s, budget_steps, runner.steps_per_s)).run()
+    return Search(instance, runner, Budget(budget_s, budget_steps, runner.steps_per_s, clock)).run()
 
 
 def warm_up() -> bool:

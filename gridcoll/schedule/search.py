@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from gridcoll.schedule.accelerate import Runner
 from gridcoll.schedule.completion import complete
@@ -44,8 +45,15 @@ class Budget:
     How many fit is a guess to begin with, and learnt from the steps done.
     """
 
-    def __init__(self, budget_s: float | None, budget_steps: float, steps_per_s: float) -> None:
-        self.end = None if budget_s is None else time.perf_counter() + budget_s
+    def __init__(
+        self,
+        budget_s: float | None,
+        budget_steps: float,
+        steps_per_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock = clock
+        self.end = None if budget_s is None else clock() + budget_s
         self.left = budget_steps
         self.done = (steps_per_s * FAITH_S, FAITH_S)  # steps and seconds, the guess among them
 
@@ -54,7 +62,7 @@ class Budget:
         if self.end is None:
             return int(min(self.left, 1 << 62))
         n_steps, seconds = self.done
-        return int(max(0.0, self.end - time.perf_counter()) * n_steps / seconds)
+        return int(max(0.0, self.end - self.clock()) * n_steps / seconds)
 
     def spend(self, n_steps: int, seconds: float) -> None:
         """Take note of steps done."""
@@ -107,11 +115,11 @@ class Search:
         terminals = self.slowest_first[:FIRST_TERMINALS]
         tree: Transfers = []
         while not self._met and self.budget.steps() > 0:
-            begin = time.perf_counter()
+            begin = self.budget.clock()
             relaxed = relax(
                 self.runner, self.problem, reach, terminals, self.upper_s, self.budget.steps()
             )
-            self.budget.spend(relaxed.n_steps, time.perf_counter() - begin)
+            self.budget.spend(relaxed.n_steps, self.budget.clock() - begin)
             if not relaxed.finished:
                 if tree or len(terminals) == 1:
                     break
@@ -119,11 +127,15 @@ class Search:
                 continue
             self.lower_s = max(self.lower_s, min(relaxed.bound_s, self.upper_s))
             tree = relaxed.transfers
+            if len(terminals) == self.problem.n - 1:
+                if tree:  # nothing was relaxed: it is the optimum
+                    self._offer(tree)
+                return
             missed = self._approach(tree, relaxed.n_steps)
             more = self._more_terminals(terminals, relaxed.shared, missed)
             terminals = terminals + more
             too_long = relaxed.n_steps * GROWTH ** len(more) > self.budget.steps()
-            if not more or too_long or self.problem.n << len(terminals) > MAX_ENTRIES:
+            if too_long or self.problem.n << len(terminals) > MAX_ENTRIES:
                 break
         self._polish(tree)
 
@@ -183,12 +195,12 @@ class Search:
 
     def _complete(self, target_s: float, order: list[int], given: Transfers) -> int | None:
         """Offer the schedule that `complete` finds, or return the cluster it missed."""
-        begin = time.perf_counter()
+        begin = self.budget.clock()
         target_s *= 1 + TIGHT / 10
         found = complete(self.runner, self.problem, target_s, order, given)
         # reading the result back costs about as much as 20 steps per cluster
         n_steps = found.n_steps + 20 * self.problem.n
-        self.budget.spend(n_steps, time.perf_counter() - begin)
+        self.budget.spend(n_steps, self.budget.clock() - begin)
         if found.missed >= 0:
             return found.missed
         self._offer(found.transfers)

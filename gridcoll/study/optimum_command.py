@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,9 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
     "--accelerate/--plain", default=None,
     help="With numba, or in plain Python; by default numba where installed.",
 )  # fmt: skip
+@click.option(
+    "--cpu-time", is_flag=True, help="Count processor time, not elapsed time: for busy machines."
+)
 @click.option("--parameters", type=click.Choice(list(PARAMETERS)), default="table2")
 @click.option("--filling", type=click.Choice(list(FILLINGS)), default="independent")
 @BUSY
@@ -55,6 +59,7 @@ def command(
     instances: int,
     exact: bool,
     accelerate: bool | None,
+    cpu_time: bool,
     parameters: str,
     filling: str,
     busy: str,
@@ -77,6 +82,7 @@ def command(
             bar.update(task, description=f"{n_clusters} clusters")
             rows += measure_nearness(
                 setting, n_clusters, budgets, exact=exact, accelerate=accelerate,
+                clock=time.process_time if cpu_time else time.perf_counter,
                 on_progress=lambda: bar.advance(task),
             )  # fmt: skip
     data = [row.as_dict() for row in rows]
