@@ -1,0 +1,94 @@
+"""Waiting is polite. Clocks are replaced, so that a busy machine changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gridcoll.engine import waiting
+from gridcoll.engine.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPIN_S, PoliteWait
+
+
+@dataclass
+class Clock:
+    """Time that passes only when somebody yields (1 us) or sleeps."""
+
+    now_s: float = 1.0
+    n_yields: int = 0
+    slept_s: list[float] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sched_yield(self) -> None:
+        self.n_yields += 1
+        self.now_s += 1e-6
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(waiting, "os", clock)
+    return clock
+
+
+def test_spins_first_then_sleeps_longer_and_longer(clock: Clock) -> None:
+    wait = PoliteWait()
+    for _ in range(200):
+        wait()
+    assert clock.n_yields == pytest.approx(SPIN_S / 1e-6, abs=2)
+    assert clock.slept_s[0] == FIRST_PAUSE_S
+    assert clock.slept_s == sorted(clock.slept_s)
+    assert clock.slept_s[-1] == LONGEST_PAUSE_S
+
+
+def test_a_wide_area_latency_is_mostly_slept(clock: Clock) -> None:
+    """Law 6: of 12 ms, all but the spin goes to others, in some dozens of polls."""
+    wait = PoliteWait()
+    while clock.now_s < 1.012:
+        wait()
+    assert sum(clock.slept_s) > 0.99 * 12e-3
+    assert len(clock.slept_s) < 60
+
+
+def test_reset_spins_again(clock: Clock) -> None:
+    wait = PoliteWait()
+    for _ in range(200):
+        wait()
+    n_yields, n_sleeps = clock.n_yields, len(clock.slept_s)
+    wait.reset()
+    wait()
+    assert (clock.n_yields, len(clock.slept_s)) == (n_yields + 1, n_sleeps)
+    for _ in range(100):
+        wait()
+    assert clock.slept_s[n_sleeps] == FIRST_PAUSE_S
+
+
+def test_spin_and_pause_can_be_given(clock: Clock) -> None:
+    wait = PoliteWait(spin_s=0.0, longest_pause_s=FIRST_PAUSE_S)
+    for _ in range(5):
+        wait()
+    assert clock.n_yields == 0
+    assert clock.slept_s == [FIRST_PAUSE_S] * 5
+
+
+def test_wait_politely_polls_until_true(clock: Clock) -> None:
+    answers = iter([False, False, True])
+    waiting.wait_politely(lambda: next(answers))
+    assert clock.n_yields == 2
+    assert next(answers, None) is None
+
+
+def test_a_real_wait_burns_little_of_a_core() -> None:
+    """Processor time, not the clock: however long a busy machine makes the wait."""
+    import time
+
+    began_s, used_s = time.monotonic(), time.process_time()
+    waiting.wait_politely(lambda: time.monotonic() - began_s > 0.3)
+    assert time.process_time() - used_s < 0.15
