@@ -12,7 +12,7 @@ from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 
 DEFAULT_WINDOW = 64
-"""Receives kept posted per source: megabytes in flight over a WAN at 16 KiB segments and more."""
+"""Receives kept posted per channel: megabytes in flight over a WAN at 16 KiB segments and more."""
 
 
 class Request(Protocol):
@@ -38,6 +38,9 @@ class Memory(Protocol):
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...
 
 
+Channel = tuple[int, int]
+"""Source and stream."""
+
 Trace = Callable[[int, str], None]
 """Called with an op's index and ``"start"`` or ``"end"``."""
 
@@ -45,9 +48,10 @@ Trace = Callable[[int, str], None]
 class Executor:
     """The run of one program over one set of buffers.
 
-    Ready ops start in program order. Receives are posted ahead, at most ``window`` per source and
-    always in the order in which their messages are matched; of the transfers towards or from one
-    peer only the oldest is tested, which bounds the cost of a poll by the number of peers.
+    Ready ops start in program order. Receives are posted ahead, at most ``window`` per channel (a
+    source and a stream) and always in the order in which their messages are matched; of the
+    transfers of one channel only the oldest is tested, which bounds the cost of a poll by the
+    number of channels.
     """
 
     def __init__(
@@ -67,20 +71,20 @@ class Executor:
         self._trace = trace
         self._n_left = len(flow.program)
         self._ready: list[int] = []  # heap of local ops and sends
-        self._to_post: dict[int, deque[int]] = {}  # receives by source, in program order
+        self._to_post: dict[Channel, deque[int]] = {}  # receives in program order
         self._postable = [False] * len(flow.program)
-        self._receiving: dict[int, deque[tuple[int, Request]]] = {}
+        self._receiving: dict[Channel, deque[tuple[int, Request]]] = {}
         self._sending: dict[int, deque[tuple[int, Request]]] = {}
         for index, op in enumerate(flow.program):
             if isinstance(op, Recv):
-                self._to_post.setdefault(op.peer, deque()).append(index)
-                self._receiving.setdefault(op.peer, deque())
+                self._to_post.setdefault((op.peer, op.stream), deque()).append(index)
+                self._receiving.setdefault((op.peer, op.stream), deque())
                 self._postable[index] = not self._n_waits[index]
             elif not self._n_waits[index]:
                 self._ready.append(index)
         heapify(self._ready)
-        for peer in self._to_post:
-            self._post(peer)
+        for channel in self._to_post:
+            self._post(channel)
         self._start_ready()
 
     @property
@@ -91,11 +95,11 @@ class Executor:
     def advance(self) -> bool:
         """Test what is under way and start what became ready; returns whether anything ended."""
         progressed = False
-        for peer, requests in self._receiving.items():
+        for channel, requests in self._receiving.items():
             while requests and requests[0][1].Test():
                 self._complete(requests.popleft()[0])
                 progressed = True
-                self._post(peer)
+                self._post(channel)
         for requests in self._sending.values():
             while requests and requests[0][1].Test():
                 self._complete(requests.popleft()[0])
@@ -103,15 +107,15 @@ class Executor:
         self._start_ready()
         return progressed
 
-    def _post(self, peer: int) -> None:
-        """Post receives from ``peer`` as far as the window and their buffers allow."""
-        to_post, receiving = self._to_post[peer], self._receiving[peer]
-        while to_post and len(receiving) < self._window and self._postable[to_post[0]]:
+    def _post(self, channel: Channel) -> None:
+        """Post receives of ``channel`` as far as the window and their buffers allow."""
+        to_post, receiving = self._to_post[channel], self._receiving[channel]
+        while to_post and len(receiving) < self._window:
             index = to_post.popleft()
             op = self._program[index]
             if not isinstance(op, Recv):
                 raise PlanError(f"op {index} ({op}) is queued as a receive")
-            request = self._transport.irecv(self._memory.view(op.chunk), peer, op.tag)
+            request = self._transport.irecv(self._memory.view(op.chunk), op.peer, op.tag)
             receiving.append((index, request))
             if self._trace:
                 self._trace(index, "start")
@@ -142,6 +146,6 @@ class Executor:
                 op = self._program[later]
                 if isinstance(op, Recv):
                     self._postable[later] = True
-                    self._post(op.peer)
+                    self._post((op.peer, op.stream))
                 else:
                     heappush(self._ready, later)

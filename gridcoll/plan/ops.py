@@ -51,11 +51,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Receive into ``chunk`` from rank ``peer``."""
+    """Receive into ``chunk`` from rank ``peer``.
+
+    Receives of one ``stream`` from one peer end in program order; what comes over another stream,
+    as another tree's segments, may overtake them.
+    """
 
     peer: int
     chunk: Chunk
     tag: int
+    stream: int = 0
 
     def __post_init__(self) -> None:
         _check_chunk(self, self.chunk)
@@ -63,7 +68,8 @@ class Recv:
             raise PlanError(f"{self}: the input buffer is only read")
 
     def __str__(self) -> str:
-        return f"recv {self.chunk} from {self.peer} tag {self.tag}"
+        stream = f" stream {self.stream}" if self.stream else ""
+        return f"recv {self.chunk} from {self.peer} tag {self.tag}{stream}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,11 @@ def plan_bcast(
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         for tag, (start, stop) in enumerate(segments):
-            tree = trees[tag % len(trees)]
+            stream = tag % len(trees)
+            tree = trees[stream]
             chunk = Chunk("output", start, stop)
             if rank != root:
-                ops.append(Recv(tree.parent[rank], chunk, tag))
+                ops.append(Recv(tree.parent[rank], chunk, tag, stream))
             ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
         return tuple(ops)
 
