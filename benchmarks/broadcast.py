@@ -1,0 +1,180 @@
+"""Broadcast on every named grid under every MPI: runs the benchmark there, then prints the tables.
+
+    python benchmarks/broadcast.py run [--grids …] [--mpis …] [--sizes …]
+    python benchmarks/broadcast.py table        # from the rows kept in benchmarks/results
+    python benchmarks/broadcast.py plot         # one figure per grid, into docs/
+
+Needs root (an emulated grid) and one virtual environment per MPI, as `make bench` makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gridcoll.topology.units import format_size
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+GRIDS = ("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat")
+MPIS = ("mpich", "openmpi", "impi")
+SIZES = "8,1K,64K,1M,4M"
+NATIVES = ("native", "native-nonblocking")
+
+Row = dict[str, Any]
+
+
+def run(grids: Iterable[str], mpis: Iterable[str], sizes: str, repeats: int, extra: str) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    gridcoll = str(Path(sys.executable).parent / "gridcoll")
+    for grid in grids:
+        for mpi in mpis:
+            rows = RESULTS / f"bcast-{grid}-{mpi}.json"
+            declared = ROOT / "hostfiles" / f"{grid}.toml"
+            command = [gridcoll, "testbed", "run", str(declared), "--mpi", mpi, "--"]
+            command += ["gridcoll", "bench", "bcast", "--grid", str(declared), "--sizes", sizes]
+            command += ["--repeats", str(repeats), "--json", str(rows)]
+            command += ["--algorithms", extra] if extra else []
+            subprocess.run(command, cwd=ROOT, check=True)
+
+
+def read_rows() -> list[Row]:
+    """All rows kept; the file's name says which grid and MPI they are of."""
+    rows: list[Row] = []
+    for path in sorted(RESULTS.glob("bcast-*.json")):
+        grid, mpi = path.stem.removeprefix("bcast-").rsplit("-", 1)
+        rows += [{**row, "grid": grid, "mpi": mpi} for row in json.loads(path.read_text())]
+    return rows
+
+
+def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
+    cases: dict[tuple[str, str, int], dict[str, Row]] = defaultdict(dict)
+    for row in rows:
+        cases[row["grid"], row["mpi"], row["bytes"]][row["variant"]] = row
+    return cases
+
+
+def best_native_s(variants: dict[str, Row]) -> float:
+    return min(variants[name]["median_s"] for name in NATIVES)
+
+
+def print_tables(rows: list[Row]) -> None:
+    console = Console()
+    cases = by_case(rows)
+    for grid in dict.fromkeys(row["grid"] for row in rows):
+        table = Table(title=f"Broadcast on {grid}: median ms")
+        for column in ("bytes", "MPI", "native", "native non-blocking", "gridcoll", "quartiles"):
+            table.add_column(column, justify="right")
+        for column in ("limit", "x limit", "best native / gridcoll", "predicted", "chosen"):
+            table.add_column(column, justify="right")
+        for (case_grid, mpi, n_bytes), variants in sorted(cases.items(), key=lambda c: c[0][1:]):
+            if case_grid == grid:
+                table.add_row(*_cells(n_bytes, mpi, variants))
+        console.print(table)
+    _print_model_error(console, rows)
+
+
+def _cells(n_bytes: int, mpi: str, variants: dict[str, Row]) -> list[str]:
+    ours = variants["gridcoll"]
+    predicted = ours["predicted_s"]
+    return [
+        format_size(n_bytes),
+        mpi,
+        *(f"{variants[name]['median_s'] * 1e3:.1f}" for name in (*NATIVES, "gridcoll")),
+        f"{ours['q1_s'] * 1e3:.1f}–{ours['q3_s'] * 1e3:.1f}",
+        f"{ours['limit_s'] * 1e3:.1f}",
+        f"{ours['median_s'] / ours['limit_s']:.2f}",
+        f"{best_native_s(variants) / ours['median_s']:.2f}",
+        f"{predicted * 1e3:.1f}" if predicted is not None else "-",
+        ours["algorithm"].split(":")[0],
+    ]
+
+
+def _print_model_error(console: Console, rows: list[Row]) -> None:
+    errors = [
+        abs(row["predicted_s"] - row["median_s"]) / row["median_s"]
+        for row in rows
+        if row["variant"] == "gridcoll" and row["predicted_s"] is not None
+    ]
+    if errors:
+        console.print(
+            f"model: median |predicted - measured| / measured {statistics.median(errors):.1%} "
+            f"over {len(errors)} cases"
+        )
+
+
+def plot(rows: list[Row], folder: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(exist_ok=True)
+    colours = {"mpich": "tab:blue", "openmpi": "tab:orange", "impi": "tab:green"}
+    for grid in dict.fromkeys(row["grid"] for row in rows):
+        figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+        cases = by_case(row for row in rows if row["grid"] == grid)
+        for mpi in dict.fromkeys(mpi for _, mpi, _ in cases):
+            mine = sorted((n, v) for (_, m, n), v in cases.items() if m == mpi)
+            sizes = [n for n, _ in mine]
+            axes.plot(
+                sizes,
+                [best_native_s(v) * 1e3 for _, v in mine],
+                "--",
+                color=colours.get(mpi),
+                label=f"{mpi}, best native",
+            )
+            axes.plot(
+                sizes,
+                [v["gridcoll"]["median_s"] * 1e3 for _, v in mine],
+                "o-",
+                color=colours.get(mpi),
+                label=f"{mpi}, gridcoll",
+            )
+        limits = sorted((n, v["gridcoll"]["limit_s"] * 1e3) for (_, _, n), v in cases.items())
+        axes.plot(*zip(*limits, strict=True), color="black", lw=1, label="physical limit")
+        axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="broadcast, ms")
+        axes.set_title(f"Broadcast on {grid}")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        path = folder / f"bcast-{grid}.svg"
+        figure.savefig(path)
+        plt.close(figure)
+        print(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("run", "table", "plot"))
+    parser.add_argument("--grids", default=",".join(GRIDS))
+    parser.add_argument("--mpis", default=",".join(MPIS))
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--algorithms", default="", help="time these as well")
+    options = parser.parse_args()
+    if options.what == "run":
+        run(
+            options.grids.split(","),
+            options.mpis.split(","),
+            options.sizes,
+            options.repeats,
+            options.algorithms,
+        )
+    elif options.what == "plot":
+        plot(read_rows(), ROOT / "docs")
+        return
+    print_tables(read_rows())
+
+
+if __name__ == "__main__":
+    main()
