@@ -110,7 +110,7 @@ class Executor:
     def _post(self, channel: Channel) -> None:
         """Post receives of ``channel`` as far as the window and their buffers allow."""
         to_post, receiving = self._to_post[channel], self._receiving[channel]
-        while to_post and len(receiving) < self._window:
+        while to_post and len(receiving) < self._window and self._postable[to_post[0]]:
             index = to_post.popleft()
             op = self._program[index]
             if not isinstance(op, Recv):
