@@ -28,6 +28,8 @@ PACE_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 _TOGETHER_BYTES = 1 << 15
 
 N_PASSES = 4
+N_PASSES_UNCHANGED = 2
+MOST_PASSES = 12
 _SHORT_LINK_S = 2e-3
 
 NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
@@ -90,9 +92,7 @@ def find_grid(
     leaders = comm.allgather(shared.bcast(rank, 0))
     shared.Free()
     nodes = sorted(set(leaders))
-    latency_s, resolution_s = _latencies(comm, nodes, progress)
-    # Every rank has the same matrix, so every rank finds the same clusters.
-    groups = find_clusters(latency_s, tolerance, resolution_s)
+    groups = find_groups(comm, nodes, tolerance, progress)
     clusters = []
     for group in groups:
         members = {nodes[k] for k in group}
@@ -105,21 +105,43 @@ def find_grid(
     )
 
 
-def _latencies(
-    comm: MPI.Intracomm, nodes: Sequence[int], progress: Progress
-) -> tuple[np.ndarray, float]:
-    """Latency between node leaders, (n, n), and what the measurement can tell apart, in seconds.
+def find_groups(
+    comm: MPI.Intracomm, nodes: Sequence[int], tolerance: float, progress: Progress = _silent
+) -> list[list[int]]:
+    """Clusters of ``nodes`` (their leaders' ranks), as indices; equal on all ranks. Collective.
 
-    Links that turn out short are measured in further passes: on them a busy moment of either node
-    weighs most. Equal on all ranks.
+    Links that turn out short are measured in further passes, because on them a busy moment of
+    either node weighs most. While a split rests on short links only, those are measured again: the
+    shortest of more samples is never longer, so a split that noise made goes away and one that the
+    network made stays.
     """
     passes = [_latency_pass(comm, nodes, None, progress)]
     short = (passes[0] < _SHORT_LINK_S).astype(bool)
     for _ in range(N_PASSES - 1):
-        again = _latency_pass(comm, nodes, short, progress)
-        passes.append(np.where(short, again, passes[0]))
+        passes.append(np.where(short, _latency_pass(comm, nodes, short, progress), passes[0]))
+    groups, n_unchanged = _cluster(passes, tolerance), 0
+    while n_unchanged < N_PASSES_UNCHANGED and len(passes) < MOST_PASSES:
+        doubtful = short & _between(groups, len(nodes))
+        if not doubtful.any():
+            break
+        again = _latency_pass(comm, nodes, doubtful, progress)
+        passes.append(np.where(doubtful, again, np.min(passes, axis=0)))
+        before, groups = groups, _cluster(passes, tolerance)
+        n_unchanged = n_unchanged + 1 if groups == before else 0
+    return groups
+
+
+def _cluster(passes: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
     stack = np.stack(passes)
-    return stack.min(axis=0), resolution(stack)
+    return find_clusters(stack.min(axis=0), tolerance, resolution(stack[:N_PASSES]))
+
+
+def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Which pairs of ``n`` nodes are in different groups, (n, n)."""
+    label = np.zeros(n, dtype=int)
+    for index, group in enumerate(groups):
+        label[list(group)] = index
+    return np.asarray(label[:, None] != label[None, :])
 
 
 def _latency_pass(
