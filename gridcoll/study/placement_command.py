@@ -92,7 +92,7 @@ def _record(kind: CaseKind, n_cases: int, n_elements: int, row: Row) -> dict[str
 
 def _table(kind: CaseKind, n_cases: int, n_elements: int, rows: Sequence[Row]) -> Table:
     table = Table(
-        "search", "fail ‰", "paper", "error % min/avg/max", "paper", "time ms min/avg/max", "paper",
+        "search", "fail ‰", "paper", "error % min/avg/max", "paper", "CPU ms min/avg/max", "paper",
         title=f"Table {kind.table}, {kind.name}: {n_cases} cases, {n_elements} elements",
     )  # fmt: skip
     for row in rows:
