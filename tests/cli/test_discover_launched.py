@@ -45,7 +45,7 @@ def test_a_tolerance_that_is_no_number(monkeypatch):
 
 
 def test_an_output_that_cannot_be_written_fails_before_measuring(tmp_path):
-    with pytest.raises(FileError, match="cannot write .*nowhere/m.json"):
+    with pytest.raises(FileError, match=r"cannot write .*nowhere/m\.json"):
         _check_output(str(tmp_path / "nowhere" / "m.json"))
     with pytest.raises(UsageError, match="toml"):
         _check_output(str(tmp_path / "m.toml"))

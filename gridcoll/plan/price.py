@@ -1,0 +1,242 @@
+"""What a plan takes: every message of it, walked through the network in the order of time.
+
+One-port, full duplex, pLogP. A rank's interface sends one message at a time, each for the gap that
+holds inside its cluster, and takes messages in likewise. Towards one peer it starts a message no
+sooner than that link's own gap after the last. Where the model knows what all flows between two
+clusters carry together, they share it. Works for any plan; `plan.predict` is the fast estimate for
+trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from gridcoll.errors import PlanError, UsageError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.dataflow import Dataflow, dataflow
+from gridcoll.plan.ops import Copy, Recv, Reduce, Send
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.timeline import Timeline
+
+
+def price_plan(
+    plan: Plan,
+    model: GridModel,
+    *,
+    unit_bytes: int = 1,
+    reduce_bytes_per_s: float = math.inf,
+    copy_bytes_per_s: float = math.inf,
+) -> Timeline:
+    """Simulate ``plan`` over ``model``.
+
+    Parameters
+    ----------
+    plan : Plan
+    model : GridModel
+    unit_bytes : int
+        Bytes per unit of the plan's chunks.
+    reduce_bytes_per_s, copy_bytes_per_s : float
+        How fast ranks compute and copy; a rank does one such op at a time.
+
+    Raises
+    ------
+    UsageError
+        When plan and model have different numbers of ranks.
+    PlanError
+        When not every op can run; `check_plan` says why.
+    """
+    if plan.n_ranks != model.grid.n_ranks:
+        raise UsageError(f"plan: {plan.n_ranks} ranks, the model has {model.grid.n_ranks}")
+    speeds = {Reduce: reduce_bytes_per_s, Copy: copy_bytes_per_s}
+    return _Simulation(plan, _Costs(plan, model, unit_bytes), unit_bytes, speeds).run()
+
+
+class _Costs:
+    """Every link's times for the message sizes that occur in a plan."""
+
+    def __init__(self, plan: Plan, model: GridModel, unit_bytes: int) -> None:
+        sizes = sorted(
+            {op.chunk.size for program in plan.programs for op in program if isinstance(op, Send)}
+        )
+        n_bytes = np.array(sizes or [0], dtype=float) * unit_bytes
+        gap_s, alone_s = model.gap_and_alone_s(n_bytes)
+        self._at = {size: k for k, size in enumerate(sizes)}
+        self._gap_s = gap_s.tolist()
+        self._alone_s = alone_s.tolist()
+        self._shared_s = np.zeros_like(gap_s).tolist()
+        if model.together_bytes_per_s:
+            self._shared_s = (n_bytes / model.link_bytes_per_s[:, :, None]).tolist()
+        self.cluster_of = model.grid.cluster_of
+
+    def port(self, rank: int, size: int) -> float:
+        """How long a message keeps an interface of ``rank``."""
+        cluster = self.cluster_of[rank]
+        return float(self._gap_s[cluster][cluster][self._at[size]])
+
+    def link(self, sender: int, receiver: int, size: int) -> tuple[float, float, float]:
+        """Gap and lone time from rank to rank, and the message's share of what all flows carry."""
+        i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
+        shared = self._shared_s[i][j][k] if i != j else 0.0
+        return self._gap_s[i][j][k], self._alone_s[i][j][k], shared
+
+
+@dataclass
+class _Rank:
+    """How far a rank is. Times are those at which something is free again."""
+
+    flow: Dataflow
+    n_waits: list[int]
+    start_s: list[float]
+    end_s: list[float]
+    sends: list[tuple[float, int]]  # ready, oldest first
+    out_free: float = 0.0
+    in_free: float = 0.0
+    cpu_free: float = 0.0
+
+
+class _Simulation:
+    """Events by time; those of one time in the order in which they were made."""
+
+    def __init__(
+        self, plan: Plan, costs: _Costs, unit_bytes: int, speeds: dict[type, float]
+    ) -> None:
+        self._plan = plan
+        self._costs = costs
+        self._unit_bytes = unit_bytes
+        self._speeds = speeds
+        self._events: list[tuple[float, int, str, int, int]] = []  # time, number, what, rank, op
+        self._n_events = 0
+        self._link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._pipe_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._receive_of: dict[tuple[int, int, int], int] = {}
+        self._posted_in_order: dict[tuple[int, int, int], deque[int]] = {}
+        self._arrived: dict[tuple[int, int], float] = {}  # by rank and receive
+        self._postable: set[tuple[int, int]] = set()
+        self._ranks = [self._open(r, dataflow(p)) for r, p in enumerate(plan.programs)]
+
+    def _open(self, rank: int, flow: Dataflow) -> _Rank:
+        n = len(flow.program)
+        for index, op in enumerate(flow.program):
+            if isinstance(op, Recv):
+                self._receive_of[op.peer, rank, op.tag] = index
+                self._posted_in_order.setdefault((op.peer, rank, op.stream), deque()).append(index)
+            if not flow.n_waits[index]:
+                self._at(0.0, "ready", rank, index)
+        return _Rank(flow, list(flow.n_waits), [math.nan] * n, [math.nan] * n, [])
+
+    def _at(self, time: float, what: str, rank: int, index: int) -> None:
+        heappush(self._events, (time, self._n_events, what, rank, index))
+        self._n_events += 1
+
+    def run(self) -> Timeline:
+        """Handle events until none is left."""
+        handlers = {
+            "ready": self._ready,
+            "send": self._send,
+            "arrive": self._arrive,
+            "done": self._done,
+        }
+        while self._events:
+            time, _, what, rank, index = heappop(self._events)
+            handlers[what](time, rank, index)
+        for number, state in enumerate(self._ranks):
+            stuck = [k for k, end in enumerate(state.end_s) if math.isnan(end)]
+            if stuck:
+                op = state.flow.program[stuck[0]]
+                raise PlanError(f"rank {number}, op {stuck[0]} ({op}): never ends")
+        return Timeline(
+            tuple(tuple(rank.start_s) for rank in self._ranks),
+            tuple(tuple(rank.end_s) for rank in self._ranks),
+        )
+
+    def _ready(self, time: float, number: int, index: int) -> None:
+        """The data or the buffer that the op needs is there."""
+        rank = self._ranks[number]
+        op = rank.flow.program[index]
+        match op:
+            case Send():
+                heappush(rank.sends, (time, index))
+                self._send(time, number, index)
+            case Recv():
+                self._postable.add((number, index))
+                self._deliver(time, number, op)
+            case Reduce(source=chunk) | Copy(source=chunk):
+                start = max(time, rank.cpu_free)
+                rank.start_s[index] = start
+                rank.cpu_free = start + chunk.size * self._unit_bytes / self._speeds[type(op)]
+                self._at(rank.cpu_free, "done", number, index)
+
+    def _send(self, time: float, number: int, _index: int) -> None:
+        """Start the oldest ready send whose link is free, if the interface is."""
+        rank = self._ranks[number]
+        if not rank.sends or rank.out_free > time:
+            return  # whatever frees the interface asks again
+        free = [
+            (self._link_free[number, _peer(rank, index)], ready, index)
+            for ready, index in rank.sends
+        ]
+        startable = [(ready, index) for at, ready, index in free if at <= time]
+        if not startable:
+            self._at(min(free)[0], "send", number, -1)
+            return
+        chosen = min(startable)
+        rank.sends.remove(chosen)
+        self._start(time, number, chosen[1])
+
+    def _start(self, time: float, number: int, index: int) -> None:
+        rank = self._ranks[number]
+        op = rank.flow.program[index]
+        if not isinstance(op, Send):
+            raise PlanError(f"rank {number}, op {index} ({op}): is no send")
+        size = op.chunk.size
+        gap_s, alone_s, shared_s = self._costs.link(number, op.peer, size)
+        pipe = (self._costs.cluster_of[number], self._costs.cluster_of[op.peer])
+        enters = max(time, self._pipe_free[pipe])
+        self._pipe_free[pipe] = enters + shared_s
+        rank.out_free = time + self._costs.port(number, size)
+        self._link_free[number, op.peer] = time + gap_s
+        rank.start_s[index] = time
+        self._at(rank.out_free, "done", number, index)
+        self._at(rank.out_free, "send", number, -1)
+        receive = self._receive_of.get((number, op.peer, op.tag))
+        if receive is not None:
+            self._at(enters + alone_s, "arrive", op.peer, receive)
+
+    def _arrive(self, time: float, number: int, index: int) -> None:
+        """A message's end reaches the interface, which may still be busy with another."""
+        rank = self._ranks[number]
+        op = rank.flow.program[index]
+        if not isinstance(op, Recv):
+            raise PlanError(f"rank {number}, op {index} ({op}): is no receive")
+        port_s = self._costs.port(number, op.chunk.size)
+        rank.in_free = max(time, rank.in_free + port_s)
+        rank.start_s[index] = rank.in_free - port_s
+        self._arrived[number, index] = rank.in_free
+        self._deliver(time, number, op)
+
+    def _deliver(self, time: float, number: int, op: Recv) -> None:
+        """End the receives of ``op``'s channel that have message and buffer, in program order."""
+        order = self._posted_in_order[op.peer, number, op.stream]
+        while (
+            order and (number, order[0]) in self._postable and (number, order[0]) in self._arrived
+        ):
+            index = order.popleft()
+            self._at(max(time, self._arrived.pop((number, index))), "done", number, index)
+
+    def _done(self, time: float, number: int, index: int) -> None:
+        rank = self._ranks[number]
+        rank.end_s[index] = time
+        for later in rank.flow.releases[index]:
+            rank.n_waits[later] -= 1
+            if not rank.n_waits[later]:
+                self._at(time, "ready", number, later)
+
+
+def _peer(rank: _Rank, index: int) -> int:
+    op = rank.flow.program[index]
+    return op.peer if isinstance(op, Send) else -1
