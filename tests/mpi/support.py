@@ -1,0 +1,60 @@
+"""Declared grids over however many ranks there are, and a pair of communicators to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.model import GridModel
+from tests.plan.grids import model_of
+
+SIZES = (0, 1, 2, 3, 7, 64, 1009, 8191, 65537, 300007)
+"""Message sizes in elements: none, one, odd, just beyond what is sent eagerly, and large."""
+
+
+def layouts(n_ranks: int) -> dict[str, list[int]]:
+    """Cluster of each rank, by what is special about it; those that this many ranks can form."""
+    everything = {
+        "one cluster": [0] * n_ranks,
+        "two": [int(r >= (n_ranks + 1) // 2) for r in range(n_ranks)],
+        "three": [r * 3 // n_ranks for r in range(n_ranks)],
+        "interleaved": [r % 2 for r in range(n_ranks)],
+        "three interleaved": [r % 3 for r in range(n_ranks)],
+        "lonely root": [int(r > 0) for r in range(n_ranks)],
+        "all alone": list(range(n_ranks)),
+    }
+    found: dict[str, list[int]] = {}
+    for name, labels in everything.items():
+        if labels not in found.values():
+            found[name] = labels
+    return found
+
+
+def grid_model(labels: Sequence[int], native_s: float | None = None) -> GridModel:
+    """A model in which several flows carry more than one, so that lanes make sense, too."""
+    return model_of(labels, native_s=native_s, together=1e9)
+
+
+@contextmanager
+def grid_comm(
+    world: MPI.Intracomm, labels: Sequence[int] | None = None, native_s: float | None = None
+) -> Iterator[GridComm]:
+    """A `GridComm` over a duplicate of ``world``; two clusters unless told otherwise."""
+    if labels is None:
+        labels = layouts(world.Get_size()).get("two", [0] * world.Get_size())
+    own = world.Dup()
+    comm = GridComm(own, model=grid_model(labels, native_s))
+    try:
+        yield comm
+    finally:
+        comm.Free()
+
+
+def pattern(n: int, dtype: str = "i4", seed: int = 0) -> np.ndarray:
+    """``n`` elements of which no two stretches are alike."""
+    random = np.random.default_rng(n * 7919 + seed)
+    return random.integers(0, 127, n).astype(dtype)

@@ -1,0 +1,137 @@
+"""Broadcast down every registered algorithm's plans, over every layout of clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.comm.context import Context
+from gridcoll.plan import REGISTRIES
+from tests.mpi.support import SIZES, grid_comm, layouts, pattern
+
+LAYOUTS = (
+    *("one cluster", "two", "three", "interleaved", "three interleaved"),
+    *("lonely root", "all alone"),
+)
+
+
+@pytest.fixture
+def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans this rank ran."""
+    count = [0]
+    run = Context.run
+
+    def counting(self: Context, *args: object) -> None:
+        count[0] += 1
+        run(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Context, "run", counting)
+    return count
+
+
+def check_bcast(comm: GridComm, n: int, root: int) -> None:
+    wanted = pattern(n, seed=root)
+    buffer = wanted.copy() if comm.Get_rank() == root else np.full(n, -1, "i4")
+    assert comm.Bcast(buffer, root) is None
+    assert (buffer == wanted).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["bcast"]])
+def test_every_algorithm_on_every_layout(
+    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+) -> None:
+    """The bytes arrive, and they came the way that was asked for."""
+    size = world.Get_size()
+    if layout not in layouts(size):
+        return  # the same clusters as one of the others at this number of ranks
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        forced = comm.forced("bcast", algorithm)
+        for place, n in enumerate((0, 1, 7, 1009, 8191, 65537)):
+            root = place % size
+            winner = forced.explain("bcast", n * 4, root).winner
+            assert winner.name in (algorithm, "native")
+            before = n_planned[0]
+            check_bcast(forced, n, root)
+            assert n_planned[0] - before == int(winner.build is not None)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+    """Falling back to native everywhere would pass the test above."""
+    ran = set()
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for name in REGISTRIES["bcast"]:
+                winner = comm.forced("bcast", name).explain("bcast", 65537 * 4, 0).winner
+                if winner.build is not None:
+                    ran.add(winner.name)
+    assert ran == set(REGISTRIES["bcast"])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_from_every_root(world: MPI.Intracomm, n: int, n_planned: list[int]) -> None:
+    """The plans that are chosen where native is left out."""
+    with grid_comm(world) as comm:
+        assert comm.grid.n_ranks == world.Get_size()
+        for root in range(world.Get_size()):
+            check_bcast(comm, n, root)
+        if len(comm.grid.clusters) > 1:
+            assert n_planned[0] == world.Get_size()
+
+
+def test_native_where_it_is_predicted_to_win(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    with grid_comm(world, native_s=1e-6) as comm:
+        check_bcast(comm, 1009, 0)
+        assert n_planned[0] == 0
+        assert comm.bcast({"a": 1}) == {"a": 1}
+        assert n_planned[0] == 0
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_plan_where_native_is_slow(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    with grid_comm(world, native_s=10.0) as comm:
+        check_bcast(comm, 1009, 0)
+        assert n_planned[0] == 1
+
+
+def test_one_cluster_is_left_to_native(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    with grid_comm(world, [0] * world.Get_size()) as comm:
+        check_bcast(comm, 65537, world.Get_size() - 1)
+        assert n_planned[0] == 0
+
+
+def test_ranks_choose_alike(world: MPI.Intracomm) -> None:
+    """Law 4, on ranks rather than in theory."""
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for n_bytes in (0, 8, 100_000, 4 << 20):
+                choice = comm.explain("bcast", nbytes=n_bytes, root=0)
+                seen = [(c.name, c.label, c.predicted_s) for c in choice.candidates]
+                everywhere = world.allgather((choice.winner.label, choice.reason, seen))
+                assert everywhere == everywhere[:1] * len(everywhere)
+
+
+def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:
+    """Calls overlap between ranks; a rank may be several calls ahead."""
+    random = np.random.default_rng(3)  # the same on all ranks
+    with grid_comm(world) as comm:
+        for _ in range(120):
+            check_bcast(comm, int(random.choice(SIZES[:8])), int(random.integers(comm.Get_size())))
+
+
+def test_two_communicators_in_turn(world: MPI.Intracomm) -> None:
+    with grid_comm(world) as one, grid_comm(world, list(range(world.Get_size()))) as other:
+        for root in range(world.Get_size()):
+            check_bcast(one, 1009, root)
+            check_bcast(other, 300, root)
+
+
+def test_large(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    """Four megabytes: more segments than the window, and more than one tree."""
+    n = 1 << 20
+    with grid_comm(world) as comm:
+        for algorithm in ("chain", "split", "stars", "lanes"):
+            check_bcast(comm.forced("bcast", algorithm), n, world.Get_size() - 1)
