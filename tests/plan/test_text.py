@@ -1,0 +1,129 @@
+"""Plans as text, and plans on file: a changed plan is a difference to be reviewed.
+
+After a change that is meant, ``GOLDEN=write pytest tests/plan/test_text.py`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridcoll.errors import FileError, UsageError
+from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
+from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.text import format_plan, parse_plan
+from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology import Grid
+
+FOLDER = Path(__file__).parent / "golden"
+
+THREE = Grid.from_labels("aabbbc")
+SCRAMBLED = Grid.from_labels("abcabc")
+
+
+def shape(name: str, n: int, root: int = 0) -> RankTree:
+    children = SHAPES[name].children(n)
+    turned = [(root + v) % n for v in range(n)]
+    mine: list[tuple[int, ...]] = [()] * n
+    for v, sends in enumerate(children):
+        mine[turned[v]] = tuple(turned[child] for child in sends)
+    return RankTree(root, tuple(mine))
+
+
+GOLDEN: dict[str, Callable[[], Plan]] = {
+    "bcast-flat-4": lambda: plan_bcast([shape("flat", 4)], 10, 10, "flat"),
+    "bcast-binomial-8": lambda: plan_bcast([shape("binomial", 8)], 10, 10, "binomial"),
+    "bcast-binary-7": lambda: plan_bcast([shape("binary", 7)], 10, 5, "binary, 2 segments"),
+    "bcast-2-chain-6": lambda: plan_bcast([shape("2-chain", 6)], 10, 10, "2-chain"),
+    "bcast-chain-4-root-2": lambda: plan_bcast([shape("chain", 4, 2)], 10, 4, "3 segments"),
+    "bcast-grid-relays-first": lambda: plan_bcast(
+        [GridTree(0, ((0, 1), (0, 2)), ("chain", "flat", "flat"), (0, 0, 0)).expand(THREE)],
+        8, 8, "root cluster serves both",
+    ),
+    "bcast-grid-chain-of-chains": lambda: plan_bcast(
+        [GridTree(1, ((1, 2), (2, 0)), ("chain",) * 3, (1, 1, 1)).expand(SCRAMBLED)],
+        8, 4, "scrambled ranks",
+    ),
+    "bcast-two-trees": lambda: plan_bcast(
+        [RankTree(0, ((1,), (2,), ())), RankTree(0, ((2,), (), (1,)))], 8, 2, "taking turns"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_plans_are_as_on_file(name: str) -> None:
+    path = FOLDER / f"{name}.txt"
+    text = format_plan(GOLDEN[name]())
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_every_file_has_its_plan() -> None:
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(GOLDEN)
+
+
+@st.composite
+def chunks(draw: st.DrawFn, size: int | None = None, into: bool = False) -> Chunk:
+    start = draw(st.integers(0, 50))
+    length = draw(st.integers(0, 50)) if size is None else size
+    # Into one buffer and out of the others: they never overlap.
+    return Chunk("scratch" if into else draw(st.sampled_from(["input", "output"])), start,
+                 start + length)  # fmt: skip
+
+
+@st.composite
+def ops(draw: st.DrawFn) -> Send | Recv | Reduce | Copy:
+    kind = draw(st.sampled_from([Send, Recv, Reduce, Copy]))
+    small = st.integers(0, 99)
+    if kind is Send:
+        return Send(draw(small), draw(chunks()), draw(small))
+    if kind is Recv:
+        return Recv(draw(small), draw(chunks(into=True)), draw(small), draw(small))
+    source = draw(chunks())
+    into = draw(chunks(source.size, into=True))
+    return Copy(source, into) if kind is Copy else Reduce(source, into, draw(st.booleans()))
+
+
+@given(
+    st.lists(st.lists(ops(), max_size=5).map(tuple), max_size=4).map(tuple),
+    st.integers(-1, 3),
+    st.sampled_from(["", "x", "chain: 4 KiB → 3 trees, ρ"]),
+    st.booleans(),
+)
+def test_parse_is_the_reverse_of_format(
+    programs: tuple[tuple[Send, ...], ...], root: int, label: str, scratch: bool
+) -> None:
+    units = tuple(range(len(programs))) if scratch else ()
+    plan = Plan("allreduce", label, 70, root, programs, units)
+    assert parse_plan(format_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "plan p: it is empty"),
+        ("plan bcast root x units 3", "plan p, line 1: expected 'plan NAME root R units N"),
+        ("plan bcast root 0 units 3\nrank 1", "line 2: expected rank 0, got rank 1"),
+        ("plan bcast root 0 units 3\nsend output[0:1] to 1 tag 0", "line 2: expected 'rank 0'"),
+        ("plan b root 0 units 3\nrank 0\n  send output[0:1] to 1", "line 3: expected send, recv"),
+        ("plan b root 0 units 3\nrank 0\n\n  send nowhere[0:1] to 1 tag 0", "line 4: .*buffers"),
+        ("plan b root 0 units 3\nrank 0\n  recv input[0:1] from 1 tag 0", "line 3: .*only read"),
+        ("plan b root 0 units 3\nrank 0 scratch 4\nrank 1", "for all ranks or for none"),
+    ],
+)
+def test_mistakes_name_the_line(text: str, says: str) -> None:
+    with pytest.raises(FileError, match=says):
+        parse_plan(text, "p")
+
+
+def test_a_label_that_would_not_come_back_is_refused() -> None:
+    for label in ("two\nlines", "two\u2028lines", " space"):
+        with pytest.raises(UsageError, match="label"):
+            format_plan(Plan("bcast", label, 1, 0, ((),)))
