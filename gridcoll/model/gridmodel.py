@@ -120,8 +120,8 @@ class GridModel:
 
     def gap_s(self, n_bytes: float) -> FloatArray:
         """``g(n_bytes)`` between clusters, (C, C); the diagonal is inside a cluster."""
-        n = self.n_clusters
-        return np.array([[self.link(i, j).gap(n_bytes) for j in range(n)] for i in range(n)])
+        sizes, gaps, _ = self._tables
+        return _table_at(sizes, gaps, np.array([float(n_bytes)]))[..., 0]
 
     @cached_property
     def _tables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -136,24 +136,22 @@ class GridModel:
         alone = np.array([[link.alone(sizes) for link in row] for row in links])
         return sizes, gaps, alone
 
-    def gap_and_alone_s(self, n_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """``g`` and the lone-message time of every link at each of S sizes: two (C, C, S) arrays.
+    def gap_and_alone_s(
+        self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """``g`` and the lone-message time of links at each of S sizes.
 
+        Two (C, C, S) arrays; two (n, S) arrays for the ``links`` named by senders and receivers.
         The gap is at least `pace`: a plan cannot send faster than its ranks run.
         """
         sizes, gaps, alone = self._tables
-        # Beyond the largest size measured, the last interval's slope goes on.
-        upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
-        part = (n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
-
-        def at(table: FloatArray) -> FloatArray:
-            low, high = table[:, :, upper - 1], table[:, :, upper]
-            rise = high - low
-            beyond = high + (part - 1) * np.maximum(rise, 0.0)
-            return np.asarray(np.where(part > 1, beyond, low + part * rise))
-
+        if links is not None:
+            gaps, alone = gaps[links], alone[links]
         floor = self.pace.predict(n_bytes) if self.pace else 0.0
-        return np.maximum(at(gaps), floor), at(alone)
+        return (
+            np.maximum(_table_at(sizes, gaps, n_bytes), floor),
+            _table_at(sizes, alone, n_bytes),
+        )
 
     @cached_property
     def link_bytes_per_s(self) -> FloatArray:
@@ -190,6 +188,19 @@ class GridModel:
             pace=self.pace,
             together_bytes_per_s=together,
         )
+
+
+def _table_at(sizes: FloatArray, table: FloatArray, n_bytes: FloatArray) -> FloatArray:
+    """``table`` (..., K) over ``sizes`` (K,), interpolated at ``n_bytes`` (S,): (..., S).
+
+    Beyond the largest size measured, the last interval's slope goes on, but never down.
+    """
+    upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
+    part = (n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
+    low, high = table[..., upper - 1], table[..., upper]
+    rise = high - low
+    beyond = high + (part - 1) * np.maximum(rise, 0.0)
+    return np.asarray(np.where(part > 1, beyond, low + part * rise))
 
 
 def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:

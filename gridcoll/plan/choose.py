@@ -33,6 +33,8 @@ class Candidate:
     stored_s : float or None
         What the papers' store-and-forward accounting says of the same schedule.
     segment_bytes : int or None
+    ordered : bool
+        Whether a reduction keeps rank order, as non-commutative operations need.
     """
 
     name: str
@@ -41,19 +43,22 @@ class Candidate:
     build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
     stored_s: float | None = None
     segment_bytes: int | None = None
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """An entry of a collective's registry: writes candidates for one call.
 
-    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several.
+    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several. With
+    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for.
     """
 
     name: str
     good_for: str
     source: str
     candidates: Callable[[GridModel, int, int], list[Candidate]]
+    most_clusters: int = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def choose(
     *,
     forced: str = "",
     grid_only: bool = False,
+    ordered: bool = False,
 ) -> Choice:
     """The fastest candidate by prediction; ties go to the one registered first.
 
@@ -109,6 +115,8 @@ def choose(
         Take this algorithm whatever it costs; ``"native"`` for the MPI library's own.
     grid_only : bool
         Leave the native collective out.
+    ordered : bool
+        Only reductions that keep rank order; the native collective does.
 
     Raises
     ------
@@ -126,12 +134,13 @@ def choose(
     found = [
         candidate
         for algorithm in REGISTRIES[collective].values()
-        if not forced or algorithm.name == forced
+        if algorithm.name == forced or (not forced and model.n_clusters <= algorithm.most_clusters)
         for candidate in algorithm.candidates(model, n_bytes, root)
+        if candidate.ordered or not ordered
     ]
-    ordered = tuple(sorted([*found, native], key=_predicted))
-    winner, reason = _pick(model, ordered, native, forced, grid_only)
-    return Choice(collective, n_bytes, root, winner, ordered, reason)
+    fastest_first = tuple(sorted([*found, native], key=_predicted))
+    winner, reason = _pick(model, fastest_first, native, forced, grid_only)
+    return Choice(collective, n_bytes, root, winner, fastest_first, reason)
 
 
 def _predicted(candidate: Candidate) -> float:

@@ -40,49 +40,71 @@ class SegmentCosts:
         return np.asarray(np.maximum(np.ceil(self.n_bytes / self.segment_bytes), 1.0))
 
     @cached_property
-    def _links(self) -> tuple[FloatArray, FloatArray]:
-        return self.model.gap_and_alone_s(
-            np.minimum(self.segment_bytes, self.n_bytes).astype(float)
-        )
-
-    @property
-    def gap_s(self) -> FloatArray:
-        """``g(s)`` by link, (C, C, S)."""
-        return self._links[0]
-
-    @property
-    def alone_s(self) -> FloatArray:
-        """A lone segment's way from start of send to arrival, (C, C, S)."""
-        return self._links[1]
+    def _segment(self) -> FloatArray:
+        return np.asarray(np.minimum(self.segment_bytes, self.n_bytes), dtype=float)
 
     @cached_property
+    def _inside_links(self) -> tuple[FloatArray, FloatArray]:
+        every = range(self.model.n_clusters)
+        return self.model.gap_and_alone_s(self._segment, (every, every))
+
+    @property
     def port_s(self) -> FloatArray:
         """How long one segment keeps a network interface of each cluster busy, (C, S).
 
         Inside a cluster nothing but the interfaces limits, so its own gap tells; a slower link
         between clusters leaves its sender free for others meanwhile.
         """
-        return np.asarray(np.einsum("iis->is", self.gap_s))
+        return self._inside_links[0]
+
+    @property
+    def hop_s(self) -> FloatArray:
+        """A lone segment's way between two ranks of each cluster, (C, S)."""
+        return self._inside_links[1]
+
+    @cached_property
+    def _all_links(self) -> tuple[FloatArray, FloatArray]:
+        return self.model.gap_and_alone_s(self._segment)
+
+    @property
+    def gap_s(self) -> FloatArray:
+        """``g(s)`` of every link, (C, C, S)."""
+        return self._all_links[0]
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """A lone segment's way over every link, (C, C, S)."""
+        return self._all_links[1]
+
+    def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
+        """``g(s)`` and a lone segment's way of each transfer's link, (n, S) each."""
+        senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
+        return self.model.gap_and_alone_s(self._segment, (senders, receivers))
 
     def inside_s(self, shapes: Sequence[str]) -> FloatArray:
         """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
-        rows = []
-        for c, cluster in enumerate(self.model.grid.clusters):
-            rows.append([self._inside(c, profile(shape, len(cluster))) for shape in shapes])
-        return np.array(rows)
+        by_size: dict[int, list[int]] = {}
+        for index, cluster in enumerate(self.model.grid.clusters):
+            by_size.setdefault(len(cluster), []).append(index)
+        result = np.empty((self.model.n_clusters, len(shapes), len(self.segment_bytes)))
+        for size, clusters in by_size.items():
+            for k, name in enumerate(shapes):
+                shape = profile(name, size)
+                rest = (self.n_segments - 1) * shape.max_degree * self.port_s[clusters]
+                result[clusters, k] = self.first_inside(clusters, shape) + rest
+        return result
 
-    def _inside(self, cluster: int, shape: Profile) -> FloatArray:
-        first = self.first_inside(cluster, shape)
-        return np.asarray(first + (self.n_segments - 1) * shape.max_degree * self.port_s[cluster])
-
-    def first_inside(self, cluster: int, shape: Profile) -> FloatArray:
-        """When the last member holds the first segment after the entry does, (S,).
+    def first_inside(self, clusters: int | list[int], shape: Profile) -> FloatArray:
+        """When the last member holds the first segment after the entry does, (S,) or (n, S).
 
         A hop costs a lone segment's way; a sender's further children wait a gap each.
         """
-        extra = shape.gaps - shape.latencies  # gaps spent waiting for elder siblings
-        hop, gap = self.alone_s[cluster, cluster], self.port_s[cluster]
-        return np.asarray((extra[:, None] * gap + shape.latencies[:, None] * hop).max(axis=0))
+        hop, gap = self.hop_s[clusters], self.port_s[clusters]
+        ways = [
+            (gaps - latencies) * gap + latencies * hop
+            for gaps, latencies in zip(shape.gaps, shape.latencies, strict=True)
+        ]
+        return np.asarray(np.max(ways, axis=0))
 
 
 @dataclass(frozen=True)
@@ -110,14 +132,16 @@ def price_tree(
     O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
     """
     none = np.zeros(len(costs.segment_bytes))
-    n_out = [sum(sender == c for sender, _ in transfers) for c in range(len(shapes))]
+    gaps, ways = costs.between(transfers)
+    n_out = [0] * len(shapes)
+    for sender, _ in transfers:
+        n_out[sender] += 1
     stays = {root_cluster: _stay(costs, root_cluster, none, none, shapes, relays, n_out)}
     sent = [0] * len(shapes)
-    for sender, receiver in transfers:
-        start = stays[sender].relay_s + sent[sender] * costs.port_s[sender]
+    for (sender, receiver), gap, way in zip(transfers, gaps, ways, strict=True):
+        arrival = stays[sender].relay_s + sent[sender] * costs.port_s[sender] + way
         sent[sender] += 1
-        arrival = start + costs.alone_s[sender, receiver]
-        pace = np.maximum(stays[sender].pace_s, costs.gap_s[sender, receiver])
+        pace = np.maximum(stays[sender].pace_s, gap)
         stays[receiver] = _stay(costs, receiver, arrival, pace, shapes, relays, n_out)
     rest = costs.n_segments - 1
     return TreePrice(
@@ -148,7 +172,7 @@ def _stay(
     """Walk the first segment through ``cluster``, whose relay serves ``n_out`` clusters first."""
     size = len(costs.model.grid.clusters[cluster])
     shape = profile(shapes[cluster], size)
-    port, hop = costs.port_s[cluster], costs.alone_s[cluster, cluster]
+    port, hop = costs.port_s[cluster], costs.hop_s[cluster]
     gaps, latencies, degree = _at_place(shapes[cluster], size, relays[cluster])
     relay_s = arrival_s + latencies * hop + (gaps - latencies) * port
     last_s = arrival_s + costs.first_inside(cluster, shape)

@@ -68,8 +68,9 @@ def price_several(
         first = np.maximum(first, alone.first_s)
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     period = (load.interfaces[:, None] * costs.port_s).max(axis=0)
-    for (i, j), share in load.flows.items():
-        period = np.maximum(period, share * costs.gap_s[i, j])
+    gaps, _ = costs.between(list(load.flows))
+    for share, gap in zip(load.flows.values(), gaps, strict=True):
+        period = np.maximum(period, share * gap)
     for (i, j), share in load.links.items():
         period = np.maximum(period, share * segment / costs.model.link_bytes_per_s[i, j])
     rest = np.maximum(costs.n_segments - 1, 0)

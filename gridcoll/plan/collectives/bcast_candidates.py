@@ -16,13 +16,20 @@ from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
 from gridcoll.plan.predict_several import load_of, price_several
-from gridcoll.schedule import HEURISTICS, Heuristic
+from gridcoll.schedule import HEURISTICS, Heuristic, Schedule
+from gridcoll.schedule.batch import Batch
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology.units import format_size
 
 SMALLEST_SEGMENT = 1024
 N_LEAST_SEGMENTS = 8
 """Several trees need this many of the smallest segments to share out."""
+
+N_SCALAR_CLUSTERS = 16
+MOST_CLUSTERS_ALL = 24
+"""With more clusters, only the quick heuristics are tried unasked, and no trees by the dozen."""
+
+QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
 
 MOST_LANES = 16
 MOST_STARS = 24
@@ -88,7 +95,8 @@ def _best_segment(
     totals = price(costs).total_s
     best = int(np.argmin(totals))
     size, total = int(costs.segment_bytes[best]), float(totals[best])
-    while len(costs.segment_bytes) > 1:
+    most = 1 if model.n_clusters > MOST_CLUSTERS_ALL else 20
+    for _ in range(most if len(costs.segment_bytes) > 1 else 0):
         around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, n_bytes)
         near = SegmentCosts(model, n_bytes, around)
         totals = price(near).total_s
@@ -145,14 +153,29 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
         return []
     root_cluster = model.grid.cluster_of[root]
     inside = _inside(_ModelKey(model), n_bytes)
-    schedule = heuristic(
-        model.latency_s, model.gap_s(n_bytes), inside.min(axis=(1, 2)), root_cluster
+    schedule = _schedule(
+        heuristic, model.latency_s, model.gap_s(n_bytes), inside.min(axis=(1, 2)), root_cluster
     )
     transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
     by_shape = inside.min(axis=2).argmin(axis=1)
     shapes = tuple(INSIDE_SHAPES[k] for k in by_shape)
     tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
     return [_candidate(heuristic.name, model, n_bytes, [tree], schedule.makespan_s)]
+
+
+def _schedule(
+    heuristic: Heuristic,
+    latency_s: np.ndarray,
+    gap_s: np.ndarray,
+    internal_s: np.ndarray,
+    root: int,
+) -> Schedule:
+    """The heuristic's schedule; for many clusters by its vectorised form, which is its equal."""
+    if len(internal_s) <= N_SCALAR_CLUSTERS:
+        return heuristic(latency_s, gap_s, internal_s, root)
+    outside = ~np.eye(len(internal_s), dtype=bool)
+    batch = Batch((latency_s * outside)[None], (gap_s * outside)[None], internal_s[None], root)
+    return heuristic.pick_batch(batch).schedule(0)
 
 
 def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -169,10 +192,10 @@ def shortest_path(cost: np.ndarray, start: int) -> tuple[int, ...]:
     """Visit all of ``cost``'s vertices from ``start``: exact to nine vertices, greedy beyond."""
     n = len(cost)
     if n > 9:
-        path, left = [start], set(range(n)) - {start}
-        while left:
-            path.append(min(left, key=lambda v: (cost[path[-1], v], v)))
-            left.remove(path[-1])
+        path, left = [start], np.array(cost, dtype=float)
+        for _ in range(n - 1):
+            left[:, path[-1]] = np.inf
+            path.append(int(np.argmin(left[path[-1]])))
         return tuple(path)
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {
         (1 << start, start): (0.0, (start,))
@@ -299,6 +322,7 @@ def _register_heuristic(heuristic: Heuristic) -> None:
             heuristic.good_for,
             heuristic.source,
             lambda model, n_bytes, root: _scheduled(heuristic, model, n_bytes, root),
+            1 << 30 if heuristic.name in QUICK_HEURISTICS else MOST_CLUSTERS_ALL,
         ),
     )
 
@@ -319,6 +343,7 @@ register(
         "long messages over links that one flow cannot fill",
         "gridcoll",
         _lanes,
+        MOST_CLUSTERS_ALL,
     ),
 )
 register(
@@ -328,6 +353,7 @@ register(
         "middle sizes: a chain's throughput over fewer hops",
         "gridcoll; inside a cluster a pipelined scatter/collection (002 Table 1)",
         _stars,
+        MOST_CLUSTERS_ALL,
     ),
 )
 register(
@@ -337,6 +363,7 @@ register(
         "long messages where links between clusters are thinner than interfaces",
         "gridcoll; scatter and allgather between clusters, as 002 Table 1 inside one",
         _split,
+        MOST_CLUSTERS_ALL,
     ),
 )
 for _heuristic in HEURISTICS.values():
