@@ -2,7 +2,7 @@
 
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import REGISTRIES, Candidate, Choice, choose
-from gridcoll.plan.collectives import bcast_candidates
+from gridcoll.plan.collectives import allreduce_candidates, bcast_candidates
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -21,6 +21,7 @@ __all__ = [
     "Recv",
     "Reduce",
     "Send",
+    "allreduce_candidates",
     "bcast_candidates",
     "check_plan",
     "choose",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel
@@ -72,6 +73,18 @@ class Choice:
     candidates: tuple[Candidate, ...]
     reason: str
 
+    def __str__(self) -> str:
+        """What was chosen and why, then a line per candidate."""
+        from gridcoll.plan.choice_text import format_choice
+
+        return format_choice(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        from gridcoll.plan.choice_text import choice_data
+
+        return choice_data(self)
+
 
 REGISTRIES: dict[str, dict[str, Algorithm]] = {}
 """Algorithms by collective, then by name."""
@@ -83,8 +96,15 @@ def register(collective: str, algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
+def check_collective(name: str) -> None:
+    """Raise `UsageError` unless plans can be written for the collective called ``name``."""
+    if name not in REGISTRIES:
+        raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
+
+
 def check_forced(collective: str, name: str) -> None:
     """Raise `UsageError` unless ``name`` is ``native`` or an algorithm of ``collective``."""
+    check_collective(collective)
     known = REGISTRIES[collective]
     if name != NATIVE and name not in known:
         raise UsageError(
@@ -121,8 +141,9 @@ def choose(
     Raises
     ------
     UsageError
-        For an algorithm nobody knows, or a root out of range.
+        For a collective or an algorithm nobody knows, or a root out of range.
     """
+    check_collective(collective)
     if not 0 <= root < model.grid.n_ranks:
         raise UsageError(f"root: must be in 0..{model.grid.n_ranks - 1}, got {root}")
     if forced:

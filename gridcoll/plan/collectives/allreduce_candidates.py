@@ -1,0 +1,176 @@
+"""Ways to allreduce over a grid: which pieces, which segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.choose import Algorithm, Candidate, register
+from gridcoll.plan.collectives.allreduce import (
+    EVERYWHERE,
+    Piece,
+    keeps_rank_order,
+    plan_allreduce,
+)
+from gridcoll.plan.collectives.allreduce_prices import (
+    Costs,
+    price_columns,
+    price_coordinators,
+    price_ring,
+)
+from gridcoll.plan.collectives.allreduce_ring import plan_ring
+from gridcoll.plan.collectives.bcast_candidates import (
+    SMALLEST_SEGMENT,
+    segment_sizes,
+    shortest_path,
+)
+from gridcoll.plan.plan import Plan
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.units import format_size
+
+SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
+
+SMALLEST_PIECE = 256
+"""Bytes; pieces shorter than this cost more in messages than they save."""
+
+Pieces = Callable[[int], list[Piece]]
+"""Cuts a message of so many units."""
+
+
+def _costs(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
+    return Costs(model, n_bytes, segment_sizes(max(longest_bytes, 1)))
+
+
+def _segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
+    """Units per segment of a message whose size class has ``n_bytes``."""
+    return max(-(-n_units * segment_bytes // max(n_bytes, 1)), 1)
+
+
+def _candidate(
+    name: str, how: str, costs: Costs, totals: FloatArray, pieces: Pieces, shape: str
+) -> Candidate:
+    """``pieces`` at the segment size with the least of ``totals``."""
+    grid, n_bytes = costs.model.grid, costs.n_bytes
+    best = int(np.argmin(totals))
+    segment = int(costs.segment_bytes[best])
+    label = f"{how}; {format_size(segment)} segments"
+
+    def build(n_units: int) -> Plan:
+        size = _segment_units(n_units, segment, n_bytes)
+        return plan_allreduce(grid, n_units, pieces(n_units), size, shape, f"{name}: {label}")
+
+    ordered = keeps_rank_order(grid, pieces(n_bytes), shape)
+    return Candidate(name, label, float(totals[best]), build, None, segment, ordered)
+
+
+def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A tree inside every cluster; coordinators exchange partial results, or meet at one."""
+    if model.grid.n_ranks == 1:
+        return []
+    n = model.n_clusters
+    hub = int(np.argmin(model.latency_s.max(axis=0) + model.latency_s.max(axis=1)))
+    costs = _costs(model, n_bytes, n_bytes)
+    found = []
+    for shape in SHAPES_INSIDE:
+        for home in (EVERYWHERE, hub) if n > 2 else (EVERYWHERE,):
+            place = "meet at " + model.grid.clusters[home].name if home >= 0 else "exchange"
+
+            def pieces(n_units: int, home: int = home) -> list[Piece]:
+                return [Piece(0, n_units, (0,) * n, home)]
+
+            how = f"{shape} inside" + (f", coordinators {place}" if n > 1 else "")
+            totals = price_coordinators(costs, shape, home)
+            found.append(_candidate("coordinators", how, costs, totals, pieces, shape))
+    return found
+
+
+def cut_columns(grid: Grid, n_units: int, homes: bool) -> list[Piece]:
+    """Pieces such that every member of every cluster owns an equal part of the message.
+
+    With ``homes``, each is cut once more, a part for each cluster to combine; else all are
+    combined everywhere.
+    """
+    sizes = [len(cluster) for cluster in grid.clusters]
+    cuts = sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
+    pieces = []
+    for low, high in pairwise(cuts):
+        owners = tuple(int(low * size) for size in sizes)
+        parts = len(sizes) if homes else 1
+        for part in range(parts):
+            ends = [low + (high - low) * k / parts for k in (part, part + 1)]
+            start, stop = (int(end * n_units) for end in ends)
+            pieces.append(Piece(start, stop, owners, part if homes else EVERYWHERE))
+    return pieces
+
+
+def _columns(name: str, model: GridModel, n_bytes: int, homes: bool) -> list[Candidate]:
+    """A piece per member of the largest cluster, or more where sizes do not divide each other."""
+    n_parts = model.n_clusters if homes else 1
+    n_pieces = n_parts * max(len(cluster) for cluster in model.grid.clusters)
+    if model.grid.n_ranks == 1 or n_bytes < SMALLEST_PIECE * n_pieces:
+        return []
+    costs = _costs(model, n_bytes, n_bytes // n_pieces)
+    how = f"{len(cut_columns(model.grid, 1, homes))} pieces"
+
+    def pieces(n_units: int) -> list[Piece]:
+        return cut_columns(model.grid, n_units, homes)
+
+    return [_candidate(name, how, costs, price_columns(costs, homes), pieces, "flat")]
+
+
+def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Every member collects its part; owners exchange partial results."""
+    return _columns("lanes", model, n_bytes, homes=False)
+
+
+def _shares(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Every member collects its part; of each part every cluster combines a share."""
+    return _columns("shares", model, n_bytes, homes=True) if model.n_clusters > 2 else []
+
+
+def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A ring over all ranks, cluster by cluster."""
+    n = model.grid.n_ranks
+    if n < 3 or n_bytes < SMALLEST_SEGMENT:
+        return []
+    order = shortest_path(model.latency_s, 0)
+    ring = [rank for c in order for rank in model.grid.clusters[c].ranks]
+    costs = _costs(model, n_bytes, n_bytes // n)
+    totals = price_ring(costs, order)
+    best = int(np.argmin(totals))
+    segment = int(costs.segment_bytes[best])
+    label = f"all ranks in cluster order; {format_size(segment)} segments"
+
+    def build(n_units: int) -> Plan:
+        return plan_ring(ring, n_units, _segment_units(n_units, segment, n_bytes), f"ring: {label}")
+
+    return [Candidate("ring", label, float(totals[best]), build, None, segment)]
+
+
+for _name, _good_for, _source, _function in (
+    (
+        "coordinators",
+        "short messages: one WAN latency",
+        "004 §2.2, with an exchange in place of its gather and broadcast",
+        _coordinators,
+    ),
+    (
+        "lanes",
+        "middle sizes, and two clusters: one WAN latency, all interfaces busy",
+        "gridcoll; reduce-scatter inside, exchange per lane, allgather inside",
+        _lanes,
+    ),
+    (
+        "shares",
+        "long messages over three clusters or more: least bytes on every link",
+        "gridcoll",
+        _shares,
+    ),
+    ("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
+):
+    register("allreduce", Algorithm(_name, _good_for, _source, _function))

@@ -1,0 +1,123 @@
+"""What the ways to allreduce take: closed forms in the steady state.
+
+One-port, full duplex: the busiest interface, flow or link, plus the way of a lone segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.collectives.allreduce import EVERYWHERE
+from gridcoll.schedule.trees import Profile, profile
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A message of ``n_bytes`` over ``model``, in segments of S sizes ``segment_bytes``."""
+
+    model: GridModel
+    n_bytes: int
+    segment_bytes: np.ndarray
+
+    @cached_property
+    def _links(self) -> tuple[FloatArray, FloatArray]:
+        return self.model.gap_and_alone_s(self.segment_bytes.astype(float))
+
+    @property
+    def gap_s(self) -> FloatArray:
+        """``g(s)`` by link, (C, C, S)."""
+        return self._links[0]
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """A lone segment's way, (C, C, S)."""
+        return self._links[1]
+
+    @cached_property
+    def port_s(self) -> FloatArray:
+        """How long one segment keeps an interface of each cluster, (C, S)."""
+        return np.asarray(np.einsum("iis->is", self.gap_s))
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Members by cluster, (C,)."""
+        return np.array([len(cluster) for cluster in self.model.grid.clusters])
+
+    def first_inside(self, cluster: int, shape: Profile) -> FloatArray:
+        """A lone segment's way between all members of ``cluster`` and its owner, (S,)."""
+        waits = (shape.gaps - shape.latencies)[:, None] * self.port_s[cluster]
+        return np.asarray(
+            (waits + shape.latencies[:, None] * self.alone_s[cluster, cluster]).max(axis=0)
+        )
+
+    def ways(self, inside: FloatArray, home: int) -> FloatArray:
+        """A lone segment from all ranks to all ranks, (S,), given its ways ``inside``, (C, S)."""
+        n = len(inside)
+        if n == 1:
+            return np.asarray(2 * inside[0])
+        # Partial results to or from all others pass one after the other.
+        across = self.alone_s + (n - 2) * self.port_s[:, None]
+        across = across * (1 - np.eye(n))[:, :, None]
+        if home == EVERYWHERE:
+            return np.asarray((inside[:, None] + across + inside[None]).max(axis=(0, 1)))
+        to_home = (inside + across[:, home]).max(axis=0)
+        return np.asarray(to_home + (across[home] + inside).max(axis=0))
+
+
+def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
+    """Trees inside clusters, an exchange between coordinators or a meeting at ``home``'s."""
+    n = costs.model.n_clusters
+    shapes = [profile(shape, int(size)) for size in costs.sizes]
+    inside = np.array([costs.first_inside(c, shapes[c]) for c in range(n)])
+    n_out = [n - 1 if home in (EVERYWHERE, c) else 1 for c in range(n)]
+    sends = [
+        max(p.root_degree + out, p.max_degree + 1) for p, out in zip(shapes, n_out, strict=True)
+    ]
+    period = (np.array(sends)[:, None] * costs.port_s).max(axis=0)
+    for i in range(n):
+        for j in range(n):
+            if i != j and home in (EVERYWHERE, i, j):
+                period = np.maximum(period, costs.gap_s[i, j])
+    rest = np.maximum(np.ceil(costs.n_bytes / costs.segment_bytes) - 1, 0.0)
+    return np.asarray(costs.ways(inside, home) + rest * period)
+
+
+def price_columns(costs: Costs, homes: bool) -> FloatArray:
+    """A piece per member, combined everywhere or with ``homes`` in equal shares by clusters."""
+    n, sizes, n_bytes = costs.model.n_clusters, costs.sizes, costs.n_bytes
+    crossing = (2 * (n - 1) / n if homes else n - 1) if n > 1 else 0.0
+    per_port = n_bytes * (2 * (sizes - 1) + crossing) / sizes
+    busiest = (per_port[:, None] * costs.port_s / costs.segment_bytes).max(axis=0)
+    on_link = n_bytes * (2 / n if homes else 1.0)
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                flow = on_link / max(sizes[i], sizes[j]) / costs.segment_bytes
+                busiest = np.maximum(busiest, flow * costs.gap_s[i, j])
+                busiest = np.maximum(busiest, on_link / costs.model.link_bytes_per_s[i, j])
+    inside = np.array([costs.alone_s[c, c] * (sizes[c] > 1) for c in range(n)])
+    ways = [costs.ways(inside, home) for home in (range(n) if homes else [EVERYWHERE])]
+    return np.asarray(busiest + np.max(ways, axis=0))
+
+
+def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
+    """A ring over all ranks, the clusters in ``order``."""
+    n = int(costs.sizes.sum())
+    hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
+    inner = [c for c in order if costs.sizes[c] > 1]
+    turn = np.zeros(len(costs.segment_bytes))
+    for link in [*hops, *((c, c) for c in inner for _ in range(costs.sizes[c] - 1))]:
+        turn = turn + costs.alone_s[link]
+    used = [*hops, *((c, c) for c in inner)]
+    pace = np.max([costs.gap_s[link] for link in used], axis=0)
+    longest = np.max([costs.alone_s[link] for link in used], axis=0)
+    n_sent = 2 * costs.n_bytes * (n - 1) / n / costs.segment_bytes
+    in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
+    # Either the ring is full, or a block's own two turns are what takes longest.
+    return np.asarray(np.maximum(n_sent * pace + longest, 2 * turn * (n - 1) / n + in_block * pace))

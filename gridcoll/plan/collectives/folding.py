@@ -1,0 +1,53 @@
+"""Combining what is here and what comes in, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce
+
+
+class Incoming(NamedTuple):
+    """A term that another rank sends."""
+
+    peer: int
+    tag: int
+    stream: int
+
+
+Term: TypeAlias = Chunk | Incoming
+
+
+def fold(
+    ops: list[Op],
+    terms: Sequence[tuple[int, Term]],
+    into: Chunk,
+    slots: Callable[[int], Chunk],
+) -> None:
+    """Append the ops that leave ``t0 (op) t1 (op) …`` in ``into``, ``terms`` ordered by key.
+
+    From the right, ``t0 (op) (t1 (op) t2)``, because MPI_Reduce_local puts its result on the right.
+    All receives are posted before anything is combined. ``slots(n)`` gives scratch for a term.
+    """
+    ordered = [term for _, term in sorted(terms, key=lambda item: item[0])]
+    *earlier, last = ordered
+    here: list[Chunk] = []
+    for term in earlier:
+        if isinstance(term, Incoming):
+            slot = slots(into.size)
+            ops.append(Recv(term.peer, slot, term.tag, term.stream))
+            here.append(slot)
+        else:
+            here.append(term)
+    if isinstance(last, Incoming):
+        ops.append(Recv(last.peer, into, last.tag, last.stream))
+    else:
+        ops.append(Copy(last, into))
+    ops += [Reduce(chunk, into) for chunk in reversed(here)]
+
+
+def n_fold_slots(own: int, incoming: Iterable[int]) -> int:
+    """How many slots `fold` takes for one term here, with key ``own``, and ``incoming`` keys."""
+    others = list(incoming)
+    return sum(key < max([own, *others]) for key in others)
