@@ -12,6 +12,7 @@ from gridcoll.topology.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from gridcoll.comm.benchmark import Row
+    from gridcoll.comm.gridcomm import GridComm
 
 DEFAULT_SIZES = "8,1K,64K,1M,4M"
 
@@ -29,6 +30,12 @@ DEFAULT_SIZES = "8,1K,64K,1M,4M"
 )
 @click.option("--json", "json_file", default="", help="Write the rows to this file as JSON.")
 @click.option("--model-file", default="", help="Keep the measured model in this file, or reuse it.")
+@click.option(
+    "--trace",
+    "trace_prefix",
+    default="",
+    help="Trace the largest size once: PREFIX-predicted.svg and PREFIX-traced.svg (bcast).",
+)
 def command(
     collective: str,
     sizes: str,
@@ -38,6 +45,7 @@ def command(
     grid_file: str,
     json_file: str,
     model_file: str,
+    trace_prefix: str,
 ) -> None:
     """Time COLLECTIVE natively and through gridcoll; run it under mpiexec.
 
@@ -86,11 +94,38 @@ def command(
         algorithms=names,
         on_rows=_print_rows if leading else (lambda _rows: None),
     )
+    if trace_prefix:
+        _trace(comm, max(n_bytes), root, trace_prefix)
     if json_file and leading:
         import msgspec
 
         encoded = msgspec.json.encode([row.to_dict() for row in rows])
         write_atomically(json_file, msgspec.json.format(encoded, indent=1))
+
+
+def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
+    """Draw the chosen broadcast as it was priced and as it went. Collective."""
+    from gridcoll.comm.tracing import trace_plan
+    from gridcoll.engine.memory import ByteMemory
+    from gridcoll.plan.gantt import draw_gantt, gantt_text
+    from gridcoll.plan.price import price_plan
+
+    build = comm.explain("bcast", n_bytes, root).winner.build
+    if build is None:
+        click.echo(f"# {n_bytes} bytes: the native collective was chosen; nothing to trace")
+        return
+    plan = build(n_bytes)
+    private = comm.Dup()
+    traced = trace_plan(private, plan, ByteMemory(memoryview(bytearray(n_bytes))))
+    private.Free()
+    if comm.Get_rank() != 0:
+        return
+    from rich.console import Console
+
+    for name, timeline in (("predicted", price_plan(plan, comm.model)), ("traced", traced)):
+        draw_gantt(plan, timeline, comm.grid).savefig(f"{prefix}-{name}.svg")
+        click.echo(f"# {name}, {timeline.makespan_s * 1e3:.1f} ms: {prefix}-{name}.svg")
+        Console().print(gantt_text(plan, timeline, comm.grid))
 
 
 def _print_header(collective: str, comm: object, grid_file: str) -> None:
