@@ -14,7 +14,9 @@ T = TypeVar("T")
 COMMANDS: tuple[str, ...] = (
     "bench",
     "discover",
+    "explain",
     "hostfile",
+    "list",
     "run",
     "select",
     "show",

@@ -36,10 +36,11 @@ def command(
     no_native: bool,
     as_json: bool,
 ) -> None:
-    """Measure the grid. Run it under mpiexec, with the ranks and hosts of the application.
+    """Measure the grid that a job spans.
 
-    Finds the nodes, the latencies between them, the clusters, then pLogP for one pair of ranks per
-    cluster and per pair of clusters, and the times of the MPI library's own collectives.
+    Run it under mpiexec, with the ranks and hosts of the application. Finds the nodes, the
+    latencies between them, the clusters, then pLogP for one pair of ranks per cluster and per pair
+    of clusters, and the times of the MPI library's own collectives.
     """
     from mpi4py import MPI
 

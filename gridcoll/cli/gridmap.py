@@ -20,13 +20,17 @@ MAX_HOSTS = 8
 """Clusters of more hosts show their first and last ones."""
 
 
-def print_map(model: GridModel, console: Console | None = None) -> None:
-    """Print the map of ``model`` to standard output, or to ``console``."""
-    if console is None:
-        console = Console()
-        if not console.is_terminal:  # a file or a pipe: nobody says how wide it is
-            console.width = WIDE
-    console.print(draw_map(model))
+def stdout_console() -> Console:
+    """Standard output; where that is a file or a pipe, nobody says how wide it is."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
+
+
+def print_map(model: GridModel) -> None:
+    """Print the map of ``model`` to standard output."""
+    stdout_console().print(draw_map(model))
 
 
 def draw_map(model: GridModel) -> RenderableType:

@@ -1,0 +1,87 @@
+"""``gridcoll list``: everything that has a name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from gridcoll.errors import UsageError
+
+Entry = dict[str, str]
+
+
+def catalogue() -> dict[str, list[Entry]]:
+    """The entries of all registries, by section; each has ``name`` and ``good_for``."""
+    from gridcoll.placement import SEARCHES
+    from gridcoll.plan import REGISTRIES
+    from gridcoll.schedule import HEURISTICS
+    from gridcoll.schedule.trees import SHAPES
+    from gridcoll.study import STUDIES
+    from gridcoll.variables import VARIABLES
+
+    sections = {
+        f"{collective} algorithms": _entries(registry)
+        for collective, registry in REGISTRIES.items()
+    }
+    native = {
+        "name": "native",
+        "good_for": "where no plan is faster by prediction; times measured by gridcoll discover",
+        "source": "the MPI library",
+    }
+    for entries in sections.values():
+        entries.append(native)
+    sections["heuristics"] = _entries(HEURISTICS)
+    sections["tree shapes"] = _entries(SHAPES)
+    sections["searches"] = _entries(SEARCHES)
+    sections["studies"] = _entries(STUDIES)
+    sections["settings"] = [
+        {"name": v.name, "values": v.values, "good_for": v.good_for} for v in VARIABLES.values()
+    ]
+    return sections
+
+
+def _entries(registry: Mapping[str, Any]) -> list[Entry]:
+    fields = ("name", "label", "good_for", "source")
+    return [
+        {field: getattr(entry, field) for field in fields if hasattr(entry, field)}
+        for entry in registry.values()
+    ]
+
+
+@click.command()
+@click.argument("section", required=False)
+@click.option("--json", "as_json", is_flag=True, help="for scripts")
+def command(section: str | None, as_json: bool) -> None:
+    """List algorithms, heuristics, tree shapes, searches, studies and settings by name.
+
+    SECTION is a word of a section's title, as bcast, heuristics or settings.
+    """
+    sections = catalogue()
+    if section:
+        found = {title: rows for title, rows in sections.items() if section in title.split()}
+        if not found:
+            raise UsageError(f"section {section!r}: known are {', '.join(sections)}")
+        sections = found
+    if as_json:
+        click.echo(json.dumps(sections, indent=2, ensure_ascii=False))
+        return
+    _print(sections.items())
+
+
+def _print(sections: Iterable[tuple[str, list[Entry]]]) -> None:
+    from rich.table import Table
+
+    from gridcoll.cli.gridmap import stdout_console
+
+    console = stdout_console()
+    for title, rows in sections:
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for column in rows[0]:
+            style = "cyan" if column == "name" else ""
+            table.add_column(column.replace("_", " "), style=style, no_wrap=column == "name")
+        for row in rows:
+            table.add_row(*row.values())
+        console.print(table)

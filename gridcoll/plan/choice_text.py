@@ -1,0 +1,86 @@
+"""A choice, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gridcoll.topology.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from gridcoll.plan.choose import Candidate, Choice
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line about a candidate. ``names`` are all algorithms that come to the same plan."""
+
+    names: tuple[str, ...]
+    label: str
+    predicted: str
+    stored: str
+    won: bool
+
+
+def headline(choice: Choice) -> str:
+    """``bcast of 64 KiB from rank 0: chain, predicted fastest``."""
+    root = f" from rank {choice.root}" if choice.root >= 0 else ""
+    size = format_size(choice.n_bytes)
+    return f"{choice.collective} of {size}{root}: {choice.winner.name}, {choice.reason}"
+
+
+def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:
+    """The candidates, fastest first; ``merged``: those that come to the same plan in one row."""
+    groups: dict[object, list[Candidate]] = {}
+    for number, candidate in enumerate(choice.candidates):
+        same = (candidate.label, candidate.predicted_s) if merged else number
+        groups.setdefault(same, []).append(candidate)
+    return [
+        Row(
+            names=tuple(dict.fromkeys(candidate.name for candidate in group)),
+            label=group[0].label,
+            predicted=_said(group[0].predicted_s, "not measured"),
+            stored=_said(group[0].stored_s, ""),
+            won=choice.winner in group,
+        )
+        for group in groups.values()
+    ]
+
+
+def _said(seconds: float | None, instead: str) -> str:
+    return instead if seconds is None else format_duration(seconds)
+
+
+def format_choice(choice: Choice) -> str:
+    """Several lines: what was chosen and why, then the candidates, fastest first."""
+    rows = rows_of(choice)
+    names = [", ".join(row.names) for row in rows]
+    width = min(max(map(len, names)), 40)
+    lines = [headline(choice)]
+    for row, name in zip(rows, names, strict=True):
+        stored = f" (store and forward: {row.stored})" if row.stored else ""
+        mark = "*" if row.won else " "
+        lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
+    return "\n".join(lines)
+
+
+def choice_data(choice: Choice) -> dict[str, Any]:
+    """The choice as plain data for JSON; times in seconds, None where nobody knows."""
+    return {
+        "collective": choice.collective,
+        "n_bytes": choice.n_bytes,
+        "root": choice.root,
+        "winner": choice.winner.name,
+        "reason": choice.reason,
+        "candidates": [
+            {
+                "name": candidate.name,
+                "label": candidate.label,
+                "predicted_s": candidate.predicted_s,
+                "stored_s": candidate.stored_s,
+                "segment_bytes": candidate.segment_bytes,
+                "won": candidate is choice.winner,
+            }
+            for candidate in choice.candidates
+        ],
+    }

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gridcoll.cli.models import load_model
+from gridcoll.model import TimesBySize, write_model
+from gridcoll.plan import choose
+from gridcoll.plan.price import price_plan
+
+GRID = """
+version = 1
+name = "duo"
+clusters = [{ name = "a", hosts = 3, nic = "100 Mbit/s" }, { name = "b", hosts = 2 }]
+links = [{ between = ["a", "b"], latency = "7 ms", rate = "50 Mbit/s" }]
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    path = tmp_path / "duo.toml"
+    path.write_text(GRID)
+    return str(path)
+
+
+def test_json_is_the_choice(grid, gridcoll):
+    said = json.loads(gridcoll("explain", "bcast", "--grid", grid, "--bytes", "64K", "--json").out)
+    choice = choose("bcast", load_model(grid), 65536, 0)
+    assert said == choice.to_dict()
+    assert said["winner"] == choice.winner.name
+    assert [c["won"] for c in said["candidates"]].count(True) == 1
+    assert said["candidates"][-1]["name"] == "native"
+    assert said["candidates"][-1]["predicted_s"] is None
+    times = [c["predicted_s"] for c in said["candidates"][:-1]]
+    assert times == sorted(times)
+    assert any(c["stored_s"] for c in said["candidates"])
+
+
+def test_the_table_merges_what_comes_to_the_same(grid, gridcoll):
+    merged = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K").out
+    everything = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K", "--all").out
+    assert merged.startswith("bcast of 1 KiB from rank 0: ")
+    assert "fef, ecef" in merged
+    assert "fef, ecef" not in everything
+    assert len(everything.splitlines()) > len(merged.splitlines())
+    assert "not measured" in merged
+
+
+def test_text_of_a_choice(grid):
+    choice = choose("bcast", load_model(grid), 1024, 2)
+    lines = str(choice).splitlines()
+    assert lines[0] == f"bcast of 1 KiB from rank 2: {choice.winner.name}, {choice.reason}"
+    assert [line.startswith("*") for line in lines].count(True) == 1
+    won = next(line for line in lines if line.startswith("*"))
+    assert choice.winner.name in won
+    assert choice.winner.label in won
+
+
+def test_native_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
+    native = {"bcast": TimesBySize((8, 1 << 20), (1e-6, 2e-6))}
+    write_model(replace(load_model(grid), native=native), tmp_path / "m.json")
+    said = json.loads(
+        gridcoll(
+            "explain", "bcast", "--grid", str(tmp_path / "m.json"), "--bytes", "8", "--json"
+        ).out
+    )
+    assert said["winner"] == "native"
+    assert said["candidates"][0]["predicted_s"] == pytest.approx(1e-6)
+
+
+def test_several_sizes_are_a_table(grid, gridcoll):
+    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "8,1M")
+    said = json.loads(gridcoll(*arguments, "--json").out)
+    assert [choice["n_bytes"] for choice in said] == [8, 1 << 20]
+    out = gridcoll(*arguments).out
+    assert "8 B" in out
+    assert "1 MiB" in out
+    assert gridcoll(*arguments, "--gantt").code == 2
+
+
+def test_charts(grid, gridcoll, tmp_path):
+    png, svg = tmp_path / "g.png", tmp_path / "g.svg"
+    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "64K", "--algorithm", "chain")
+    ran = gridcoll(*arguments, "--gantt", "--png", str(png), "--svg", str(svg))
+    model = load_model(grid)
+    made = choose("bcast", model, 65536, 0, forced="chain").winner
+    makespan_s = price_plan(made.build(65536), model).makespan_s
+    assert f"{1e3 * makespan_s:.3g} ms simulated" in ran.out
+    assert len([line for line in ran.out.splitlines() if "░" in line]) >= 5
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "sends to another cluster" in svg.read_text()
+    said = json.loads(gridcoll(*arguments, "--svg", str(svg), "--json").out)
+    assert said["simulated_s"] == makespan_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bcst", "--bytes", "8"], "collective 'bcst': known are bcast"),
+        (["bcast", "--bytes", "8x"], "size '8x'"),
+        (["bcast", "--bytes", "8", "--root", "5"], "root: must be in 0..4, got 5"),
+        (["bcast", "--bytes", "8", "--algorithm", "x"], "bcast algorithm 'x': known are native"),
+        (["bcast", "--bytes", "8", "--algorithm", "native", "--gantt"], "only the native one"),
+    ],
+)
+def test_mistakes(grid, gridcoll, arguments, says):
+    ran = gridcoll("explain", *arguments, "--grid", grid)
+    assert ran.code == 2
+    assert says in ran.err
