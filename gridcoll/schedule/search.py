@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from gridcoll.schedule.accelerate import Runner
 from gridcoll.schedule.completion import complete
+from gridcoll.schedule.growth import growth_bound_s
 from gridcoll.schedule.instance import Instance
 from gridcoll.schedule.relaxation import earliest_arrivals, relax
 from gridcoll.schedule.reorder import reorder
@@ -120,7 +121,7 @@ class Search:
     def _narrow(self) -> None:
         reach = earliest_arrivals(self.runner, self.problem)
         ends = (reach[v] + own for v, own in enumerate(self.instance.internals))
-        self.lower_s = min(self.upper_s, max(ends))
+        self.lower_s = min(self.upper_s, max(growth_bound_s(self.instance), *ends))
         terminals = self.slowest_first[:FIRST_TERMINALS]
         tree: Transfers = []
         while not self._met and self.budget.steps() > 0:
