@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import index
+from typing import SupportsIndex
 
 from mpi4py import MPI
 
@@ -69,9 +71,20 @@ class Context:
         self._programs: OrderedDict[tuple[str, int, int], Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
 
-    def is_rank(self, root: object) -> bool:
-        """Whether ``root`` is one; what is not is left to MPI to refuse."""
-        return isinstance(root, int) and 0 <= root < self._n_ranks
+    def is_rank(self, root: SupportsIndex) -> bool:
+        """Whether `as_rank` gives one."""
+        return self.as_rank(root) is not None
+
+    def as_rank(self, root: SupportsIndex) -> int | None:
+        """``root`` as an int; None for what is no rank, which is left to MPI to refuse.
+
+        One rank's int may be another's NumPy integer: both must go the same way.
+        """
+        try:
+            rank = index(root)
+        except TypeError:
+            return None
+        return rank if 0 <= rank < self._n_ranks else None
 
     @cached_property
     def native_only(self) -> bool:

@@ -25,8 +25,9 @@ class BroadcastMethods(GridMethods):
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
         context = self._context
-        if context is None or context.native_only or not context.is_rank(root):
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
+        root = rank
         writable = context.rank != root
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
@@ -43,8 +44,9 @@ class BroadcastMethods(GridMethods):
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """As `mpi4py.MPI.Comm.bcast`: length and pickle flow down the grid in one stream."""
         context = self._context
-        if context is None or context.native_only or not context.is_rank(root):
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().bcast(obj, root)
+        root = rank
         if context.settings.check:
             require_equal(context.private, "bcast", f"bcast root={root}")
         if context.rank == root:
