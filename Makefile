@@ -62,7 +62,7 @@ test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	@set -e; for n in $(RANKS); do \
 		echo "MPI tests: $(MPI), $$n ranks"; \
 		timeout -k 15 $(LAUNCH_TIMEOUT_S) env GRIDCOLL_TEST_RANKS=$$n $(LAUNCH_$(MPI)) $$n \
-			$(PY) -m pytest -q --with-mpi --timeout=120 -p no:cacheprovider tests/mpi || \
+			$(PY) -m pytest -q --color=no --with-mpi --timeout=120 -p no:cacheprovider tests/mpi || \
 			{ status=$$?; echo "MPI tests: $(MPI), $$n ranks: FAILED (exit $$status;" \
 			"124 is the limit of $(LAUNCH_TIMEOUT_S) s)" >&2; exit $$status; }; \
 	done
