@@ -8,6 +8,7 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import open_self_comm
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
+from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
@@ -16,7 +17,7 @@ from gridcoll.plan import Choice
 from gridcoll.topology.grid import Grid
 
 
-class GridComm(BroadcastMethods):
+class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
     """A drop-in for an intracommunicator, with grid-aware collectives.
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from gridcoll.plan.intervals import IntervalMap
 from gridcoll.plan.ops import Op, reads, writes
@@ -20,6 +21,19 @@ class Dataflow:
     program: Program
     n_waits: tuple[int, ...]
     releases: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def scratch_units(self) -> int:
+        """As much scratch as the program touches."""
+        return max(
+            (
+                chunk.stop
+                for op in self.program
+                for chunk in (*reads(op), *writes(op))
+                if chunk.buffer == "scratch"
+            ),
+            default=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """All-to-all: every rank has a block for every rank. Without regard to clusters: direct, pairwise.
 
-A plan's ``n_units`` is the size of one block. Block ``j`` of a rank's input goes to rank ``j``; block
-``j`` of its output comes from rank ``j``.
+A plan's ``n_units`` is the size of one block. Block ``j`` of a rank's input goes to rank ``j``;
+block ``j`` of its output comes from rank ``j``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""A direct exchange of blocks whose sizes only their sender and receiver know.
+
+No choice depends on such sizes: ranks would disagree. So this is no candidate but one fixed way,
+and only this rank's share of it can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.collectives.bcast import cut_segments
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.plan import Program
+
+LARGEST_MESSAGE = 1 << 30
+"""In units; some MPI libraries cannot count beyond twice that."""
+
+
+def vector_program(rank: int, send_units: Sequence[int], recv_units: Sequence[int]) -> Program:
+    """What ``rank`` does: block ``j`` of ``send_units[j]`` to rank ``j``, all at once.
+
+    Blocks stand one after another in input and output; empty ones send nothing.
+
+    Raises
+    ------
+    PlanError
+        When the rank's block for itself has two sizes.
+    """
+    if send_units[rank] != recv_units[rank]:
+        raise PlanError(
+            f"rank {rank}: {send_units[rank]} units for itself, {recv_units[rank]} from itself"
+        )
+    n_ranks = len(send_units)
+    out = list(accumulate(send_units, initial=0))
+    into = list(accumulate(recv_units, initial=0))
+    ops: list[Op] = []
+    for step in range(1, n_ranks):
+        source, target = (rank - step) % n_ranks, (rank + step) % n_ranks
+        for tag, chunk in enumerate(_pieces("output", into[source], recv_units[source])):
+            ops.append(Recv(source, chunk, tag))
+        for tag, chunk in enumerate(_pieces("input", out[target], send_units[target])):
+            ops.append(Send(target, chunk, tag))
+    ops.append(
+        Copy(Chunk("input", out[rank], out[rank + 1]), Chunk("output", into[rank], into[rank + 1]))
+    )
+    return tuple(ops)
+
+
+def _pieces(buffer: str, first: int, n_units: int) -> list[Chunk]:
+    return [
+        Chunk(buffer, first + start, first + stop)
+        for start, stop in cut_segments(n_units, LARGEST_MESSAGE)
+    ]
