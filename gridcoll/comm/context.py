@@ -13,12 +13,15 @@ from typing import SupportsIndex
 from mpi4py import MPI
 
 from gridcoll.comm.settings import Settings
-from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import MPITransport, run_program
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
 
 N_CACHED_PLANS = 256
+
+_Call = tuple[str, int, int, int, bool]
+"""Collective, bytes, root, bytes per unit, and whether rank order counts."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class Context:
         self._n_ranks = comm.Get_size()
         self.private = MPI.Intracomm.Dup(comm)
         self._transport = MPITransport(self.private)
-        self._choices: dict[tuple[str, int, int], Choice] = {}
-        self._programs: OrderedDict[tuple[str, int, int], Dataflow | None] = OrderedDict()
+        self._choices: dict[tuple[str, int, int, bool], Choice] = {}
+        self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
 
     def is_rank(self, root: SupportsIndex) -> bool:
@@ -96,9 +99,12 @@ class Context:
         one_node = len(set(self.model.grid.hosts)) == 1
         return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
-    def choice(self, collective: str, n_bytes: int, root: int) -> Choice:
-        """What to do with a call of this size class. A pure function of what all ranks know."""
-        key = (collective, size_class(n_bytes), root)
+    def choice(self, collective: str, n_bytes: int, root: int, *, ordered: bool = False) -> Choice:
+        """What to do with a call of this size class. A pure function of what all ranks know.
+
+        ``ordered`` asks for a reduction that keeps rank order.
+        """
+        key = (collective, size_class(n_bytes), root, ordered)
         if key not in self._choices:
             forced = self.settings.algorithms.get(collective, "")
             if self.settings.force == "native":
@@ -110,23 +116,35 @@ class Context:
                 root,
                 forced=forced,
                 grid_only=self.settings.force == "grid",
+                ordered=ordered,
             )
         return self._choices[key]
 
-    def program(self, collective: str, n_bytes: int, root: int) -> Dataflow | None:
-        """This rank's ops for a call of exactly this size; None for the native collective."""
-        key = (collective, n_bytes, root)
+    def program(
+        self,
+        collective: str,
+        n_bytes: int,
+        root: int,
+        *,
+        unit_bytes: int = 1,
+        ordered: bool = False,
+    ) -> Dataflow | None:
+        """This rank's ops for a call of exactly this size; None for the native collective.
+
+        The plan counts in units of ``unit_bytes``; reductions may not cut an element.
+        """
+        key = (collective, n_bytes, root, unit_bytes, ordered)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        build = self.choice(collective, n_bytes, root).winner.build
-        flow = dataflow(build(n_bytes).programs[self.rank]) if build else None
+        build = self.choice(collective, n_bytes, root, ordered=ordered).winner.build
+        flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
         if len(self._programs) > N_CACHED_PLANS:
             self._programs.popitem(last=False)
         return flow
 
-    def run(self, flow: Dataflow, memory: ByteMemory) -> None:
+    def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
         run_program(flow, self._transport, memory)
 

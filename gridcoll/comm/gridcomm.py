@@ -10,6 +10,7 @@ from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
+from gridcoll.comm.methods.reductions import ReductionMethods
 from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel

@@ -174,3 +174,12 @@ for _name, _good_for, _source, _function in (
     ("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
 ):
     register("allreduce", Algorithm(_name, _good_for, _source, _function))
+register(
+    "barrier",
+    Algorithm(
+        "coordinators",
+        "one WAN latency: an allreduce of next to nothing",
+        "004 §2.2, with an exchange in place of its gather and broadcast",
+        _coordinators,
+    ),
+)

@@ -1,0 +1,98 @@
+"""What the buffer arguments of reductions mean: which elements, of which MPI datatype."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.elements import aligned_bytes
+
+_NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """``n_units`` elements of ``datatype``, one after the other in ``view``."""
+
+    view: memoryview
+    n_units: int
+    datatype: MPI.Datatype
+
+
+def read_elements(spec: Any, *, writable: bool) -> Elements | None:
+    """The elements of ``spec``, any form mpi4py takes, if they lie without gaps.
+
+    None for derived datatypes and for predefined ones with gaps, as MPI.DOUBLE_INT. MPI demands
+    equal datatypes on all ranks of a reduction, so all ranks get None or none does.
+
+    Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
+    """
+    buffer, count, displacement, datatype = _unpack(spec)
+    if datatype is None:
+        datatype = MPI.Datatype.fromcode(_type_code(buffer))
+    elif isinstance(datatype, str):
+        datatype = MPI.Datatype.fromcode(datatype)
+    unit_bytes = datatype.Get_size()
+    if not datatype.is_predefined or datatype.Get_extent() != (0, unit_bytes):
+        return None
+    view = memoryview(b"") if buffer is None else memoryview(MPI.buffer(buffer)).cast("B")  # type: ignore[arg-type]
+    if writable and view.readonly and buffer is not None:
+        raise BufferError("read-only")
+    offset = (displacement or 0) * unit_bytes
+    if count is None:
+        count, rest = divmod(len(view) - offset, unit_bytes)
+        if rest:
+            raise ValueError("no whole number of elements")
+    if count < 0 or offset < 0 or offset + count * unit_bytes > len(view):
+        raise ValueError("out of bounds")
+    return Elements(view[offset : offset + count * unit_bytes], count, datatype)
+
+
+def _unpack(spec: Any) -> tuple[Any, int | None, int | None, Any]:
+    """Buffer, count, displacement and type of ``spec``; None for what it leaves out."""
+    if type(spec) not in (list, tuple):
+        return spec, None, None, None
+    count: Any
+    displacement: Any = None
+    datatype: Any = None
+    if len(spec) == 4:
+        buffer, count, displacement, datatype = spec
+    elif len(spec) == 3:
+        buffer, count, datatype = spec
+    else:
+        buffer, count = spec
+        if isinstance(count, MPI.Datatype | str):
+            count, datatype = None, count
+    if isinstance(count, list | tuple):
+        count, displacement = count
+    return buffer, count, displacement, datatype
+
+
+def _type_code(buffer: Any) -> str:
+    """The type of ``buffer``'s items, as mpi4py would find it."""
+    try:
+        code = memoryview(buffer).format
+    except TypeError:
+        interface = getattr(buffer, "__cuda_array_interface__", None)
+        dtype = np.dtype(interface["typestr"]) if interface else np.from_dlpack(buffer).dtype
+        return dtype.char
+    return code[1:] if len(code) > 1 and code[0] in _NATIVE_ORDER else code
+
+
+def copy_of(view: memoryview) -> memoryview:
+    """Its bytes elsewhere."""
+    copied = aligned_bytes(len(view))
+    copied[:] = view
+    return copied
+
+
+def overlap(a: memoryview, b: memoryview) -> bool:
+    """Whether two contiguous views share bytes."""
+    if not len(a) or not len(b):
+        return False
+    first, second = (np.frombuffer(view, np.uint8) for view in (a, b))
+    return bool(np.shares_memory(first, second))

@@ -1,0 +1,153 @@
+"""Reductions as a user calls them, and the barrier, which is one over nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.context import Context
+from gridcoll.comm.elements import Elements, copy_of, overlap, read_elements
+from gridcoll.comm.methods.base import GridMethods
+from gridcoll.engine.elements import ElementMemory, aligned_bytes
+from gridcoll.plan import Dataflow
+
+_OPS = {
+    op.handle: name
+    for name, op in (
+        ("MAX", MPI.MAX), ("MIN", MPI.MIN), ("SUM", MPI.SUM), ("PROD", MPI.PROD),
+        ("LAND", MPI.LAND), ("BAND", MPI.BAND), ("LOR", MPI.LOR), ("BOR", MPI.BOR),
+        ("LXOR", MPI.LXOR), ("BXOR", MPI.BXOR), ("MAXLOC", MPI.MAXLOC), ("MINLOC", MPI.MINLOC),
+    )
+}  # fmt: skip
+
+_accepted: dict[tuple[int, int], bool] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """What a call reduces. ``output`` is None on ranks that get no result."""
+
+    input: memoryview
+    output: memoryview | None
+    elements: Elements
+    op: MPI.Op
+
+    @property
+    def ordered(self) -> bool:
+        return self.op.handle not in _OPS and not self.op.Is_commutative()
+
+    def text(self) -> str:
+        """The same on all ranks of a correct call."""
+        op = _OPS.get(self.op.handle, "user-defined")
+        return f"op={op} type={self.elements.datatype.Get_name()} count={self.elements.n_units}"
+
+    def program(self, context: Context, collective: str, root: int) -> Dataflow | None:
+        n_bytes, unit_bytes = len(self.input), self.elements.datatype.Get_size()
+        return context.program(
+            collective, n_bytes, root, unit_bytes=unit_bytes, ordered=self.ordered
+        )
+
+    def run(self, context: Context, flow: Dataflow) -> None:
+        memory = ElementMemory(self.output, self.input, flow, self.elements.datatype, self.op)
+        context.run(flow, memory)
+
+
+class ReductionMethods(GridMethods):
+    """`Allreduce`, `Reduce` and `Barrier`. `allreduce` and `reduce` of objects are MPI's own."""
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits."""
+        context = self._context
+        if context is None or context.native_only:
+            return super().Allreduce(sendbuf, recvbuf, op)
+        call = _read(sendbuf, recvbuf, op)
+        if context.settings.check:
+            require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
+        flow = call.program(context, "allreduce", 0) if call else None
+        if call is None or flow is None:
+            return super().Allreduce(sendbuf, recvbuf, op)
+        return call.run(context, flow)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Reduce`."""
+        context = self._context
+        if context is None or context.native_only or not context.is_rank(root):
+            return super().Reduce(sendbuf, recvbuf, op, root)
+        call = _read(sendbuf, recvbuf, op) if context.rank == root else _read_input(sendbuf, op)
+        if context.settings.check:
+            require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
+        flow = call.program(context, "reduce", root) if call else None
+        if call is None or flow is None:
+            return super().Reduce(sendbuf, recvbuf, op, root)
+        return call.run(context, flow)
+
+    def Barrier(self) -> None:
+        """As `mpi4py.MPI.Comm.Barrier`."""
+        context = self._context
+        if context is None or context.native_only:
+            return super().Barrier()
+        if context.settings.check:
+            require_equal(context.private, "Barrier", "Barrier")
+        flow = context.program("barrier", 1, 0)
+        if flow is None:
+            return super().Barrier()
+        byte = memoryview(bytearray(1))
+        return context.run(flow, ElementMemory(byte, memoryview(b"\0"), flow, MPI.BYTE, MPI.BOR))
+
+
+def _text(call: _Reduction | None) -> str:
+    return call.text() if call else "left to MPI"
+
+
+def _read(sendbuf: Any, recvbuf: Any, op: Any) -> _Reduction | None:
+    """The reduction, or None where it is left to MPI: all ranks alike, or with an error to raise.
+
+    What is wrong with the arguments, MPI and mpi4py say best.
+    """
+    try:
+        output = read_elements(recvbuf, writable=True)
+        if output is None or not _accepts(op, output.datatype):
+            return None
+        if sendbuf is MPI.IN_PLACE:
+            return _Reduction(copy_of(output.view), output.view, output, op)
+        given = read_elements(sendbuf, writable=False)
+        if given is None or (given.n_units, given.datatype) != (output.n_units, output.datatype):
+            return None
+        taken = given.view
+        if overlap(taken, output.view):
+            taken = copy_of(taken)
+            # Some MPIs refuse this and some do it; a communicator of one rank tells.
+            MPI.COMM_SELF.Allreduce(sendbuf, recvbuf, op)
+    except Exception:
+        return None
+    return _Reduction(taken, output.view, output, op)
+
+
+def _read_input(sendbuf: Any, op: Any) -> _Reduction | None:
+    """The share of a rank that gets no result; see `_read`."""
+    try:
+        given = read_elements(sendbuf, writable=False)
+        if given is None or not _accepts(op, given.datatype):
+            return None
+    except Exception:
+        return None
+    return _Reduction(given.view, None, given, op)
+
+
+def _accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
+    """Whether MPI combines such elements by ``op``; tried on one, once."""
+    if op.handle not in _OPS:
+        return not op.is_predefined
+    key = (op.handle, datatype.handle)
+    if key not in _accepted:
+        left, right = (aligned_bytes(datatype.Get_size()) for _ in range(2))
+        left[:] = right[:] = bytes(len(left))
+        try:
+            op.Reduce_local((left, 1, datatype), (right, 1, datatype))
+            _accepted[key] = True
+        except MPI.Exception:
+            _accepted[key] = False
+    return _accepted[key]
