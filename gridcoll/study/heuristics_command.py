@@ -161,17 +161,19 @@ def figures(scores: Sequence[Score], parameters: str) -> dict[str, Figure]:
     return {
         "paper-000-figure-1": _makespans("Paper 000, Figure 1: up to 10 clusters", few),
         "paper-000-figure-2": _makespans("Paper 000, Figure 2: up to 50 clusters", scores),
-        "paper-000-figure-3": _makespans("Paper 000, Figure 3: ECEF and look-aheads", close),
+        "paper-000-figure-3": _makespans(
+            "Paper 000, Figure 3: ECEF and look-aheads", close, y_from_zero=False
+        ),
         "paper-000-figure-4": _hit_rates("Paper 000, Figure 4: hit rates", close),
     }
 
 
-def _makespans(title: str, scores: Sequence[Score]) -> Figure:
+def _makespans(title: str, scores: Sequence[Score], y_from_zero: bool = True) -> Figure:
     lines = {}
     for label in _labels(scores):
         own = [score for score in scores if score.label == label]
         lines[label] = ([s.n_clusters for s in own], [s.mean_s for s in own])
-    return Figure(title, "clusters", "mean makespan (s)", lines)
+    return Figure(title, "clusters", "mean makespan (s)", lines, y_from_zero)
 
 
 def _hit_rates(title: str, scores: Sequence[Score]) -> Figure:

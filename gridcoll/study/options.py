@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gridcoll.errors import FileError, UsageError
+from gridcoll.files import write_atomically
 from gridcoll.schedule import Accounting
 
 
@@ -110,18 +112,13 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     rows = list(rows)
     if not rows:
         raise UsageError(f"{path}: nothing to write")
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise FileError(f"{path}: {error}") from None
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
 
 
 def write_json(path: Path, data: object) -> None:
     """Write ``data``. Raises `FileError`."""
-    try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path}: {error}") from None
+    write_atomically(path, json.dumps(data, indent=1) + "\n")
