@@ -91,8 +91,10 @@ def main() -> None:
         os.setsid()
         _become_init()
         _keep(order)
-    except (GridcollError, OSError) as error:
+    except GridcollError as error:
         _report(Report(error=str(error)))
+    except OSError as error:
+        _report(Report(error=f"cannot build the network: {error}"))
     except Exception:  # pyroute2 has many; whoever waits for the report must hear of it
         _report(Report(error=traceback.format_exc()))
 

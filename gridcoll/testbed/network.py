@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, NetlinkError
 
+from gridcoll.errors import TestbedError
 from gridcoll.testbed import linux
 from gridcoll.testbed.layout import (
     AGENT,
@@ -27,7 +28,9 @@ from gridcoll.topology import GridSpec
 
 TUN = "wan"
 
+_ETC_FILES = ("hosts", "resolv.conf")
 _ANY_TABLE_TO_WAN = 100
+_TRIAL_TABLE = 101
 _NO_PREFIX_ROUTE = 0x200
 _HEADER_BYTES = 200  # what GSO packets carry on top of gso_max_size, rounded up
 
@@ -35,6 +38,8 @@ _HEADER_BYTES = 200  # what GSO packets carry on top of gso_max_size, rounded up
 # trips), as a switch with a shared buffer does; tail loss in a LAN costs a 200 ms timeout.
 _NIC_QUEUE_S = 0.06
 _NIC_QUEUE_MIN_BYTES = 256 * 1024
+_BURST_MIN_BYTES = 4096  # less than a frame or two, and tbf passes nothing
+_FASTEST_BYTES_PER_S = 3e9
 
 # A receive buffer also holds the bookkeeping of packets; of the packets NICs make here, 65 % is
 # payload. Linux advertises that part as the window, and a route's window metric does not last.
@@ -55,7 +60,9 @@ def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]
         linux.make_mounts_private()
         linux.mount("tmpfs", "/dev/shm", "tmpfs", options="mode=1777")
         linux.mount("sysfs", "/sys", "sysfs")  # shows the network devices of the mounter
-        linux.bind_mount(Path(RUN_DIR, "hosts"), Path("/etc/hosts"))
+        for file in _ETC_FILES:
+            if Path("/etc", file).exists():
+                linux.bind_mount(Path(RUN_DIR, file), Path("/etc", file))
         made[name] = {kind: linux.open_namespace(kind) for kind in linux.HOST_NAMESPACES}
         for kind, fd in home.items():
             linux.setns(fd, kind)
@@ -68,6 +75,8 @@ def write_host_files(hosts: Mapping[str, Host]) -> None:
     """Mount the tmpfs all hosts share for the launch, and put ``hosts`` in it."""
     linux.mount("tmpfs", RUN_DIR, "tmpfs", options="mode=755")
     Path(RUN_DIR, "hosts").write_text(format_etc_hosts(dict(hosts)))
+    # Nothing outside can be reached: without this, names in no file would be asked for in vain.
+    Path(RUN_DIR, "resolv.conf").write_text("# no name servers\n")
 
 
 def write_agent(namespaces: Mapping[str, Mapping[str, int]]) -> None:
@@ -104,6 +113,7 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
         _set_up(ip, "lo")
         _set_up(ip, TUN, txqlen=10_000)
         tun_index = ip.link_lookup(ifname=TUN)[0]
+        _check_congestion_control(ip, spec, tun_index)
         ip.route("add", dst="0.0.0.0/0", oif=tun_index, table=_ANY_TABLE_TO_WAN)
         for cluster in range(len(spec.clusters)):
             ip.link("add", ifname=bridge(cluster), kind="bridge", br_mcast_snooping=0)
@@ -116,6 +126,25 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
         with linux.inside({"net": net[host.name]}):
             _configure_host(spec, host)
     return tun
+
+
+def _check_congestion_control(ip: IPRoute, spec: GridSpec, tun_index: int) -> None:
+    """Set it on a route nobody uses: the kernel says no to what it has not, or loads the module."""
+    name = spec.transport.congestion_control
+    try:
+        ip.route(
+            "add",
+            dst="192.0.2.0/24",  # reserved for documentation
+            oif=tun_index,
+            table=_TRIAL_TABLE,
+            metrics={"cc_algo": name},
+        )
+    except NetlinkError:
+        known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+        raise TestbedError(
+            f"grid {spec.name!r}: transport.congestion_control: this machine has {known.strip()}, "
+            f"not {name!r} (modprobe tcp_{name} may help)"
+        ) from None
 
 
 def _plug_in(ip: IPRoute, spec: GridSpec, host: Host, net_fd: int) -> None:
@@ -165,12 +194,14 @@ def _set_up(ip: IPRoute, name: str, **settings: int) -> int:
 
 def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
     rate = spec.nic_bytes_per_s[cluster]
+    if rate > _FASTEST_BYTES_PER_S:
+        return  # nothing here is that fast, and tbf cannot count that far
     ip.tc(
         "add",
         "tbf",
         index,
         rate=int(rate * WIRE_PER_PAYLOAD),
-        burst=spec.burst_bytes,
+        burst=max(spec.burst_bytes, _BURST_MIN_BYTES),
         limit=int(max(_NIC_QUEUE_MIN_BYTES, rate * _NIC_QUEUE_S)),
     )
 

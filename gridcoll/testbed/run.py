@@ -127,7 +127,7 @@ def run_on_grid(
             prove(testbed)
             check_transport(testbed, mpi)
         code = wait_for(Job(testbed, mpi, hosts).start(command))
-        if not testbed.instance.is_alive():
+        if code == 128 + signal.SIGKILL and testbed.ends_within(_GRACE_S):
             raise TestbedError(
                 f"testbed {testbed.instance.id}: its process {testbed.instance.pid} ended while "
                 "the command ran"

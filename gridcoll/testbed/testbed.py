@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -95,22 +96,29 @@ class Testbed:
     def down(self) -> None:
         """End every process on the hosts and remove the network. Harmless when it is gone."""
         if self.instance.is_alive():
-            try:
-                pidfd = os.pidfd_open(self.instance.pid)
-            except ProcessLookupError:
-                pidfd = -1
-            if pidfd >= 0:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                for child in self._children:
-                    child.wait()  # pid 1 of a pid namespace cannot end before all in it are reaped
-                ended, _, _ = select.select([pidfd], [], [], _END_TIMEOUT_S)
-                os.close(pidfd)
-                if not ended:
-                    raise TestbedError(
-                        f"testbed {self.instance.id}: process {self.instance.pid} does not end"
-                    )
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.instance.pid, signal.SIGKILL)
+            for child in self._children:
+                child.wait()  # pid 1 of a pid namespace cannot end before all in it are reaped
+            if not self.ends_within(_END_TIMEOUT_S):
+                raise TestbedError(
+                    f"testbed {self.instance.id}: process {self.instance.pid} does not end"
+                )
         self.instance.forget()
         self.let_go()
+
+    def ends_within(self, timeout_s: float) -> bool:
+        """Whether the testbed is gone by then, or before."""
+        try:
+            pidfd = os.pidfd_open(self.instance.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            if not self.instance.is_alive():
+                return True
+            return bool(select.select([pidfd], [], [], timeout_s)[0])
+        finally:
+            os.close(pidfd)
 
     def let_go(self) -> None:
         """Close this process's hold on the testbed; a detached one stays up, others end."""
@@ -140,20 +148,16 @@ class Testbed:
     ) -> subprocess.Popen[bytes]:
         """Start ``argv`` on ``host``, in this directory; it dies with the testbed."""
         pid = self.instance.pid
-        namespaces = self.instance.namespaces[self.host(host).name]
-        prefix = [
-            "nsenter",
-            *linux.nsenter_options(namespaces, pid),
-            f"--wdns={Path.cwd()}",
-            "--",
-        ]
-        try:
-            pid_namespace = linux.open_namespace("pid", pid)
-        except OSError:
-            raise self._gone() from None
+        options_of_nsenter = linux.nsenter_options(
+            self.instance.namespaces[self.host(host).name], pid
+        )
+        enter = ["nsenter", *options_of_nsenter, f"--wdns={Path.cwd()}", "--"]
+        if not self.instance.is_alive():
+            raise self._gone()
+        pid_namespace = linux.open_namespace("pid", pid)
         try:
             with linux.inside({"pid": pid_namespace}):
-                child = subprocess.Popen([*prefix, *argv], env=env, **options)
+                child = subprocess.Popen([*enter, *argv], env=env, **options)
         finally:
             os.close(pid_namespace)
         self._children.append(child)
@@ -196,5 +200,5 @@ def _await_report(keeper: subprocess.Popen[bytes], order: Order) -> Report:
     keeper.wait()  # it went on as its own child, see keeper._become_init
     report = msgspec.json.decode(line, type=Report)
     if report.error:
-        raise TestbedError(f"testbed: cannot build the network: {report.error}")
+        raise TestbedError(f"testbed: {report.error}")
     return report

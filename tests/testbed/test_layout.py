@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from gridcoll.errors import TestbedError
+from gridcoll.testbed.layout import (
+    cluster_of_address,
+    format_etc_hosts,
+    gateway,
+    lay_out,
+    subnet,
+)
+from gridcoll.topology import parse_gridfile
+
+
+def spec(clusters: str, head: str = ""):  # type: ignore[no-untyped-def]
+    return parse_gridfile(
+        f'version = 1\nname = "g"\n{head}\n{clusters}\n'
+        '[default_link]\nbetween = ["", ""]\nlatency = "5 ms"\n'
+    )
+
+
+TWO = '[[clusters]]\nname = "a"\nhosts = 2\n[[clusters]]\nname = "b"\nhosts = 1\nslots = 3\n'
+
+
+def test_hosts_come_in_rank_order_with_addresses_by_cluster() -> None:
+    hosts = lay_out(spec(TWO, 'rank_order = "interleaved"'))
+    assert list(hosts) == ["a-0", "b-0", "a-1"]
+    assert [host.address for host in hosts.values()] == ["10.1.0.1", "10.2.0.1", "10.1.0.2"]
+    assert hosts["b-0"].slots == 3
+    assert [cluster_of_address(int(h.address.split(".")[1])) for h in hosts.values()] == [0, 1, 0]
+
+
+def test_gateways_are_no_hosts() -> None:
+    assert subnet(1) == "10.2.0.0/24"
+    assert gateway(1) == "10.2.0.254"
+
+
+def test_every_host_is_in_etc_hosts() -> None:
+    text = format_etc_hosts(lay_out(spec(TWO)))
+    assert text == "127.0.0.1 localhost\n10.1.0.1 a-0\n10.1.0.2 a-1\n10.2.0.1 b-0\n"
+
+
+def test_a_grid_of_ranks_has_no_hosts_to_emulate() -> None:
+    with pytest.raises(TestbedError, match=r"grid 'g' gives ranks, not hosts"):
+        lay_out(spec('[[clusters]]\nname = "a"\nranks = 2\n'))
+
+
+def test_too_many_hosts_are_refused() -> None:
+    with pytest.raises(TestbedError, match=r"at most 200 hosts per cluster, 'a' has 201"):
+        lay_out(spec('[[clusters]]\nname = "a"\nhosts = 201\n'))
+    many = "".join(f'[[clusters]]\nname = "c{i}"\nhosts = 1\n' for i in range(201))
+    with pytest.raises(TestbedError, match=r"at most 200 clusters, grid 'g' has 201"):
+        lay_out(spec(many))

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+import threading
+
+import pytest
+
+from gridcoll.testbed import relay
+from gridcoll.testbed.relay import KERNEL_PATH_S, Link, Wan, payload_bytes, run_relay
+from gridcoll.topology import parse_gridfile
+
+GRID = """
+version = 1
+name = "g"
+[[clusters]]
+name = "a"
+hosts = 1
+uplink = "8 Mbit/s"
+[[clusters]]
+name = "b"
+hosts = 1
+[[clusters]]
+name = "c"
+hosts = 1
+[[links]]
+between = ["a", "b"]
+latency = "10 ms"
+rate = "80 Mbit/s"
+[default_link]
+between = ["", ""]
+latency = "20 ms"
+"""
+
+
+def packet(source: int, target: int, n_bytes: int, gso: int = 0, header: int = 0) -> bytes:
+    """A virtio header and an IPv4 packet of ``n_bytes`` between two clusters' hosts."""
+    virtio = struct.pack("<BBHHHH", 0, 1 if gso else 0, header, gso, 0, 0)
+    ip = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, n_bytes, 0, 0, 64, 6, 0,
+        bytes((10, source + 1, 0, 1)), bytes((10, target + 1, 0, 1)),
+    )  # fmt: skip
+    return virtio + ip + bytes(n_bytes - len(ip))
+
+
+@pytest.fixture
+def wan() -> Wan:
+    return Wan(parse_gridfile(GRID))
+
+
+class TestLink:
+    def test_bytes_leave_at_its_rate_one_after_the_other(self) -> None:
+        link = Link(1000.0, math.inf)
+        assert link.carry(100, 5.0) == pytest.approx(5.1)
+        assert link.carry(100, 5.0) == pytest.approx(5.2)
+        assert link.carry(100, 9.0) == pytest.approx(9.1)
+
+    def test_drops_what_its_queue_cannot_hold(self) -> None:
+        link = Link(1000.0, 150)
+        link.carry(100, 0.0)
+        assert link.accepts(0.0)
+        link.carry(100, 0.0)
+        assert not link.accepts(0.0)
+        assert link.n_dropped == 1
+        assert link.accepts(0.051)
+
+    def test_without_a_rate_nothing_waits(self) -> None:
+        link = Link(math.inf, math.inf)
+        assert link.carry(10**9, 2.0) == 2.0
+        assert link.accepts(2.0)
+
+
+class TestWan:
+    def test_latency_is_counted_from_the_last_byte(self, wan: Wan) -> None:
+        assert wan.arrival_s(2, 1, 10_000, 1.0) == pytest.approx(1.02 - KERNEL_PATH_S)
+        wan = Wan(parse_gridfile(GRID.replace('uplink = "8 Mbit/s"', "")))
+        assert wan.arrival_s(0, 1, 10_000, 1.0) == pytest.approx(1.011 - KERNEL_PATH_S)
+
+    def test_directions_do_not_share_a_link(self) -> None:
+        wan = Wan(parse_gridfile(GRID.replace('uplink = "8 Mbit/s"', "")))
+        there = wan.arrival_s(0, 1, 10_000, 1.0)
+        assert wan.arrival_s(1, 0, 10_000, 1.0) == there
+        assert wan.arrival_s(0, 1, 10_000, 1.0) == pytest.approx(there + 0.001)
+
+    def test_all_that_leaves_a_cluster_shares_its_uplink(self, wan: Wan) -> None:
+        first = wan.arrival_s(0, 1, 10_000, 1.0)
+        assert first == pytest.approx(1.02 - KERNEL_PATH_S)  # 10 ms at 8 Mbit/s, then 10 ms
+        assert wan.arrival_s(0, 2, 10_000, 1.0) == pytest.approx(1.04 - KERNEL_PATH_S)
+
+    def test_all_that_enters_a_cluster_shares_its_uplink(self, wan: Wan) -> None:
+        wan.arrival_s(1, 0, 10_000, 1.0)
+        assert wan.arrival_s(2, 0, 10_000, 1.0) == pytest.approx(1.04 - KERNEL_PATH_S)
+
+    def test_a_full_queue_drops(self, wan: Wan) -> None:
+        n_sent = 0
+        while wan.arrival_s(0, 1, 10_000, 1.0) is not None:
+            n_sent += 1
+        assert 256 * 1024 <= n_sent * 10_000 <= 256 * 1024 + 20_000
+
+
+class TestPayload:
+    def test_a_full_frame_costs_what_it_carries(self) -> None:
+        assert payload_bytes(packet(0, 1, 1500)) == pytest.approx(1448)
+
+    def test_a_packet_of_many_frames_pays_for_each_header(self) -> None:
+        assert payload_bytes(packet(0, 1, 10 * 1448 + 52, 1448, 52)) == pytest.approx(14480)
+
+    def test_an_acknowledgement_costs_its_frame(self) -> None:
+        assert payload_bytes(packet(0, 1, 52)) == pytest.approx(66 * 1448 / 1514)
+
+
+class TestRelay:
+    def test_carries_packets_in_the_order_they_are_due_until_stopped(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(relay, "KERNEL_PATH_S", 0.0)
+        ours, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        tun.setblocking(False)
+        stop, end = os.pipe()
+        late, soon = packet(2, 1, 1500), packet(0, 1, 60)
+        ours.send(late)
+        ours.send(packet(0, 7, 60))  # of no cluster: dropped
+        ours.send(soon)
+        wan = Wan(parse_gridfile(GRID))
+        thread = threading.Thread(target=run_relay, args=(tun.fileno(), wan, stop))
+        thread.start()
+        ours.settimeout(10)
+        assert ours.recv(2000) == soon  # 10 ms against 20 ms
+        assert ours.recv(2000) == late
+        os.close(end)
+        thread.join(10)
+        assert not thread.is_alive()
+        os.close(stop)
+        ours.close()
+        tun.close()

@@ -1,0 +1,242 @@
+"""The emulated network itself, without MPI."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridcoll.errors import FileError, TestbedError
+from gridcoll.testbed import linux, probe
+from gridcoll.testbed.instances import find_instance, list_instances
+from gridcoll.testbed.testbed import Testbed
+from gridcoll.topology import parse_gridfile
+
+pytestmark = pytest.mark.testbed
+
+WriteGrid = Callable[..., Path]
+
+
+def said(testbed: Testbed, host: str, *argv: str) -> str:
+    process = testbed.popen(host, argv, stdout=subprocess.PIPE)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    return out.decode().strip()
+
+
+class TestNetwork:
+    def test_proves_itself(self, small: Testbed) -> None:
+        trips, rates = probe.prove(small)
+        assert [(trip.source, trip.target) for trip in trips] == [("left", "right")]
+        assert trips[0].configured_s == 0.012
+        assert [rate.cluster for rate in rates] == ["left", "right"]
+
+    def test_no_flow_is_faster_than_the_link(self, small: Testbed) -> None:
+        rate = probe.measure_rate(small, "left-0", "right-0", 1_000_000)
+        assert rate <= 5e6 * 1.05
+
+    def test_receiving_is_limited_too(self, write_grid: WriteGrid) -> None:
+        uneven = write_grid('nic = "80 Mbit/s"', 'nic = "16 Mbit/s"', 'rate = "40 Mbit/s"', "")
+        with Testbed.up(uneven) as testbed:
+            rate = probe.measure_rate(testbed, "left-0", "right-0", 400_000)
+        assert rate <= 2e6 * 1.05
+
+    def test_hosts_know_their_names_and_each_other(self, small: Testbed) -> None:
+        assert said(small, "right-1", "hostname") == "right-1"
+        assert said(small, "right-1", "getent", "hosts", "left-0").split() == ["10.1.0.1", "left-0"]
+
+    def test_hosts_share_no_memory(self, small: Testbed) -> None:
+        said(small, "left-0", "sh", "-c", "echo secret > /dev/shm/mine")
+        assert said(small, "left-0", "ls", "/dev/shm") == "mine"
+        assert said(small, "left-1", "ls", "/dev/shm") == ""
+        assert not Path("/dev/shm/mine").exists()
+        ipc = [said(small, host, "readlink", "/proc/self/ns/ipc") for host in small.hosts]
+        assert len(set(ipc)) == len(ipc)
+
+    def test_commands_start_in_this_directory(self, small: Testbed) -> None:
+        assert said(small, "left-0", "pwd") == str(Path.cwd())
+
+    @pytest.mark.parametrize("host", ["left-1", "right-0"])
+    def test_congestion_control_is_as_configured_at_both_ends(
+        self, small: Testbed, host: str
+    ) -> None:
+        for end in connected(small, "left-0", host):
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(
+                b"cubic"
+            )
+            end.close()
+
+    def test_congestion_control_can_be_chosen(self, write_grid: WriteGrid) -> None:
+        grid = write_grid("[[links]]", '[transport]\ncongestion_control = "reno"\n[[links]]')
+        with Testbed.up(grid) as testbed:
+            for end in connected(testbed, "left-0", "right-0"):
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(
+                    b"reno"
+                )
+                end.close()
+
+    def test_a_capped_window_caps_a_flow(self, write_grid: WriteGrid) -> None:
+        grid = write_grid(
+            "[[links]]", '[transport]\nwindow = "12 KiB"\n[[links]]', '"6 ms"', '"20 ms"'
+        )
+        with Testbed.up(grid) as testbed:
+            rate = probe.measure_rate(testbed, "left-0", "right-0", 300_000)
+        assert rate <= 1.3 * 12 * 1024 / 0.040
+
+
+def connected(testbed: Testbed, source: str, target: str) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection between two hosts."""
+    with probe.open_socket(testbed, target, socket.SOCK_STREAM) as listener:
+        listener.listen(1)
+        listener.settimeout(10)
+        a = probe.open_socket(testbed, source, socket.SOCK_STREAM)
+        a.settimeout(10)
+        a.connect(listener.getsockname())
+        return a, listener.accept()[0]
+
+
+class TestProof:
+    """A network that is not what its file says: here the file changes after the fact."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(probe, "_PATIENCE_S", 0.0)
+
+    @pytest.mark.parametrize("latency", ["5 ms", "9 ms"])
+    def test_a_wrong_latency_is_told_with_both_figures(self, small: Testbed, latency: str) -> None:
+        other = Testbed(small.instance)
+        other.spec = parse_gridfile(small.instance.text.replace("6 ms", latency))
+        with pytest.raises(
+            TestbedError, match=r"round trip left-right configured 1[08] ms, measured 1[1-7]"
+        ):
+            probe.prove(other)
+
+    @pytest.mark.parametrize("rate", ["70 Mbit/s", "180 Mbit/s"])
+    def test_a_wrong_nic_is_told_with_both_figures(self, small: Testbed, rate: str) -> None:
+        other = Testbed(small.instance)
+        other.spec = parse_gridfile(small.instance.text.replace("100 Mbit/s", rate))
+        with pytest.raises(
+            TestbedError, match=rf"NIC of left configured {rate}, measured [0-9.]+ Mbit/s"
+        ):
+            probe.prove(other)
+
+    @pytest.mark.parametrize("end", ["eth0", "port1-1"])
+    def test_an_unreachable_host_is_named(
+        self, write_grid: WriteGrid, monkeypatch: pytest.MonkeyPatch, end: str
+    ) -> None:
+        """Its cable is unplugged, at the host or at the switch."""
+        from pyroute2 import IPRoute
+
+        monkeypatch.setattr(probe, "_LOST_AFTER_S", 0.1)
+        with Testbed.up(write_grid()) as testbed:
+            fd = (
+                testbed.descriptor("right-1", "net")
+                if end == "eth0"
+                else linux.open_namespace("net", testbed.instance.pid)
+            )
+            with linux.inside({"net": fd}), IPRoute() as ip:
+                ip.link("set", index=ip.link_lookup(ifname=end)[0], state="down")
+            os.close(fd)
+            with pytest.raises(TestbedError, match="right-1 cannot be reached from right-0"):
+                probe.prove(testbed)
+
+
+class TestLife:
+    def test_nothing_is_left(self, write_grid: WriteGrid, watch: Any) -> None:
+        with Testbed.up(write_grid()) as testbed:
+            watch.note(testbed.instance)
+            assert [i.id for i in list_instances()].count(testbed.instance.id) == 1
+            testbed.popen("left-0", ["sleep", "1000"])
+
+    def test_nothing_is_left_after_a_crash(self, write_grid: WriteGrid, watch: Any) -> None:
+        def crash() -> None:
+            with Testbed.up(write_grid()) as testbed:
+                watch.note(testbed.instance)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            crash()
+
+    def test_down_twice_is_down(self, write_grid: WriteGrid, watch: Any) -> None:
+        testbed = Testbed.up(write_grid())
+        watch.note(testbed.instance)
+        testbed.down()
+        testbed.down()
+        with pytest.raises(TestbedError, match=rf"{testbed.instance.id}: is down"):
+            testbed.popen("left-0", ["true"])
+
+    def test_two_of_the_same_grid_do_not_meet(self, write_grid: WriteGrid, watch: Any) -> None:
+        with Testbed.up(write_grid()) as one, Testbed.up(write_grid()) as other:
+            watch.note(one.instance)
+            watch.note(other.instance)
+            assert one.instance.id != other.instance.id
+            said(one, "left-0", "sh", "-c", "echo one > /dev/shm/whose")
+            assert said(other, "left-0", "ls", "/dev/shm") == ""
+            probe.prove(other)
+            one.down()
+            probe.prove(other)
+
+    def test_what_a_killed_one_left_is_cleared_up(self, write_grid: WriteGrid) -> None:
+        stale = Testbed.up(write_grid())
+        stale.down()
+        stale.instance.save()
+        assert stale.instance.path.exists()
+        with Testbed.up(write_grid()):
+            assert not stale.instance.path.exists()
+        with pytest.raises(TestbedError, match=rf"none is called '{stale.instance.id}'"):
+            find_instance(stale.instance.id)
+
+    def test_a_file_that_is_no_instance_is_cleared_up(self, small: Testbed) -> None:
+        path = small.instance.path.with_name("garbage.json")
+        path.write_text("{")
+        list_instances()
+        assert not path.exists()
+
+    def test_a_host_that_is_not_there_is_told(self, small: Testbed) -> None:
+        with pytest.raises(TestbedError, match="no host is called 'centre-0'; there are left-0, r"):
+            small.popen("centre-0", ["true"])
+
+    def test_an_unknown_congestion_control_is_told(self, write_grid: WriteGrid) -> None:
+        grid = write_grid("[[links]]", '[transport]\ncongestion_control = "wish"\n[[links]]')
+        with pytest.raises(TestbedError, match=r"this machine has .*cubic.*, not 'wish'"):
+            Testbed.up(grid)
+
+    def test_a_bad_file_costs_nothing(self, write_grid: WriteGrid, tmp_path: Path) -> None:
+        with pytest.raises(FileError, match="link 'left'-'right': duration"):
+            Testbed.up(write_grid('latency = "6 ms"', 'latency = "6 m"'))
+        with pytest.raises(FileError, match=r"missing\.toml"):
+            Testbed.up(tmp_path / "missing.toml")
+
+
+class TestPrivileges:
+    """Nothing here needs a testbed, but all of it decides whether there can be one."""
+
+    def test_root_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        with pytest.raises(TestbedError, match=r"needs root .* got user id 1000; run it with sudo"):
+            linux.check_privileges()
+
+    @pytest.mark.parametrize(
+        ("missing", "told"),
+        [("/dev/net/tun", "modprobe tun"), ("/proc/self/ns/net", "no net namespaces")],
+    )
+    def test_what_the_kernel_lacks_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, missing: str, told: str
+    ) -> None:
+        exists = Path.exists
+        monkeypatch.setattr(Path, "exists", lambda path: str(path) != missing and exists(path))
+        with pytest.raises(TestbedError, match=told):
+            linux.check_privileges()
+
+    def test_a_root_without_rights_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*kinds: str) -> None:
+            raise PermissionError(1, "no")
+
+        monkeypatch.setattr(linux, "unshare", refuse)
+        with pytest.raises(TestbedError, match=r"not permitted.*CAP_SYS_ADMIN"):
+            linux.check_privileges()
