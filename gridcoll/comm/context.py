@@ -68,7 +68,7 @@ class Context:
         self.settings = settings
         self.rank = comm.Get_rank()
         self._n_ranks = comm.Get_size()
-        self.private = MPI.Intracomm.Dup(comm)
+        self.private = open_private(comm)
         self._transport = MPITransport(self.private)
         self._choices: dict[tuple[str, int, int, bool], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
@@ -183,6 +183,18 @@ class Context:
             self._cluster_comms.free()
             self._cluster_comms = None
         self.private.Free()
+
+
+def open_private(comm: MPI.Comm) -> MPI.Intracomm:
+    """A communicator of the same ranks for our own messages. Collective.
+
+    Not a duplicate: that would call the user's attribute copy functions once more.
+    """
+    group = comm.Get_group()
+    try:
+        return _intracomm(MPI.Intracomm.Create(MPI.Intracomm(comm), group))
+    finally:
+        group.Free()
 
 
 def _intracomm(comm: MPI.Comm) -> MPI.Intracomm:

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import open_self_comm
-from gridcoll.comm.context import ClusterComms, Context
+from gridcoll.comm.context import ClusterComms, Context, open_private
 from gridcoll.comm.discovery import find_model
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
@@ -146,7 +146,7 @@ class GridComm(AlltoallMethods, BroadcastMethods):
 
 
 def _make_context(self: GridComm, comm: MPI.Comm, model: GridModel | None) -> Context:
-    private = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+    private = open_private(comm)
     try:
         from gridcoll.comm.agreement import together
 
