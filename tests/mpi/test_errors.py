@@ -182,3 +182,15 @@ def test_a_root_that_is_as_good_as_a_number(world: MPI.Intracomm) -> None:
                 assert buffer.tolist() == [0, 0, 0]
                 assert comm.bcast(comm.Get_rank(), root) == 0  # type: ignore[arg-type]
         plain.Free()
+
+
+def test_roots_of_other_kinds_on_other_ranks(world: MPI.Intracomm) -> None:
+    """Ranks never take different ways because of what only one of them knows."""
+    kinds = (int, np.int64, np.uint8, np.int32)
+    with grid_comm(world) as grid:
+        for root in range(grid.Get_size()):
+            mine = kinds[grid.Get_rank() % len(kinds)](root)
+            buffer = np.full(300, grid.Get_rank())
+            grid.Bcast(buffer, mine)  # type: ignore[arg-type]
+            assert (buffer == root).all()
+            assert grid.bcast(grid.Get_rank(), mine) == root  # type: ignore[arg-type]

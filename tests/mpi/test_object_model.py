@@ -1,0 +1,298 @@
+"""`GridComm` is an `MPI.Intracomm` in every way, and its children know their part of the grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.errors import UsageError
+from tests.mpi.support import grid_comm, grid_model, layouts
+
+
+def works(comm: MPI.Intracomm) -> None:
+    for root in {0, comm.Get_size() - 1}:
+        buffer = np.full(500, root if comm.Get_rank() == root else -1)
+        comm.Bcast(buffer, root)
+        assert (buffer == root).all()
+        assert comm.bcast(comm.Get_rank(), root) == root
+
+
+class TestIdentity:
+    def test_it_is_an_intracomm(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            assert isinstance(comm, MPI.Intracomm)
+            assert isinstance(comm, MPI.Comm)
+            assert comm.Get_size() == world.Get_size()
+            assert comm.Get_rank() == world.Get_rank()
+            assert not comm.Is_inter()
+            assert comm.is_intra
+
+    def test_it_keeps_its_handle(self, world: MPI.Intracomm) -> None:
+        own = world.Dup()
+        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
+        assert comm == own
+        assert not comm != own  # noqa: SIM202
+        assert comm.handle == own.handle
+        assert MPI.Comm.Compare(comm, own) == MPI.IDENT
+        assert MPI.Comm.Compare(comm, world) == MPI.CONGRUENT
+        assert MPI.Comm.f2py(comm.py2f()) == own
+        assert MPI.Comm.fromhandle(comm.handle) == own
+        assert MPI._handleof(comm) == MPI._handleof(own)
+        assert bool(comm)
+        with pytest.raises(TypeError):
+            hash(comm)
+        comm.Free()
+
+    def test_null(self) -> None:
+        for comm in (GridComm(), GridComm(MPI.COMM_NULL), GridComm(None)):
+            assert comm == MPI.COMM_NULL
+            assert not comm
+            with pytest.raises(MPI.Exception):
+                comm.Bcast(bytearray(1))
+            with pytest.raises(UsageError, match="null, freed, or was not built"):
+                _ = comm.grid
+
+    def test_self(self) -> None:
+        own = MPI.COMM_SELF.Dup()
+        comm = GridComm(own)
+        assert comm.grid.n_ranks == 1
+        works(comm)
+        comm.Free()
+
+    @pytest.mark.mpi(min_size=3)
+    def test_intercommunicators_are_refused(self, world: MPI.Intracomm) -> None:
+        side = world.Get_rank() % 2
+        half = world.Split(side)
+        inter = half.Create_intercomm(0, world, 1 - side)
+        with pytest.raises(TypeError, match="needs an intracommunicator, got Intercomm"):
+            GridComm(inter)
+        inter.Free()
+        half.Free()
+
+    def test_a_model_of_other_ranks(self, world: MPI.Intracomm) -> None:
+        n = world.Get_size()
+        with pytest.raises(UsageError, match=rf"model: it describes {n + 1} ranks, not {n}"):
+            GridComm(world, model=grid_model([0] * (n + 1)))
+
+    def test_attributes_are_copied_once(self, world: MPI.Intracomm) -> None:
+        copies: list[int] = []
+
+        def copy(comm: MPI.Comm, key: int, value: object) -> object:
+            copies.append(1)
+            return value
+
+        key = MPI.Comm.Create_keyval(copy)
+        with grid_comm(world) as comm:
+            comm.Set_attr(key, "mine")
+            works(comm)
+            assert copies == []
+            other = comm.Dup()
+            assert copies == [1]
+            assert other.Get_attr(key) == "mine"
+            other.Free()
+        MPI.Comm.Free_keyval(key)
+
+
+class TestChildren:
+    @pytest.mark.parametrize("method", ["Dup", "Clone"])
+    def test_duplicates(self, world: MPI.Intracomm, method: str) -> None:
+        with grid_comm(world) as comm:
+            other = getattr(comm, method)()
+            assert type(other) is GridComm
+            assert other != comm
+            assert MPI.Comm.Compare(other, comm) == MPI.CONGRUENT
+            assert other.grid == comm.grid
+            works(other)
+            other.Free()
+            works(comm)
+
+    def test_a_duplicate_outlives_its_parent(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            other = comm.Dup()
+        works(other)
+        other.Free()
+
+    def test_info_is_taken(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            info = MPI.Info.Create()
+            other = comm.Dup(info)
+            works(other)
+            other.Free()
+            info.Free()
+
+    def test_idup_is_a_communicator(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            other, request = comm.Idup()
+            request.Wait()
+            works(other)
+            other.Free()
+
+    @pytest.mark.parametrize("parts", [1, 2, 3])
+    def test_parts_know_their_part(self, world: MPI.Intracomm, parts: int) -> None:
+        for labels in layouts(world.Get_size()).values():
+            with grid_comm(world, labels) as comm:
+                rank = comm.Get_rank()
+                part = comm.Split(rank % parts, -rank)
+                assert type(part) is GridComm
+                old = [r for r in reversed(range(comm.Get_size())) if r % parts == rank % parts]
+                assert part.grid == comm.grid.restrict(old)[0]
+                assert part.model.links == comm.model.restrict(old).links
+                works(part)
+                again = part.Split(0)
+                assert again.grid == part.grid
+                works(again)
+                again.Free()
+                part.Free()
+                works(comm)
+
+    def test_whoever_is_left_out_has_nothing(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            last = comm.Get_rank() == comm.Get_size() - 1
+            part = comm.Split(MPI.UNDEFINED if last else 0)
+            if last:
+                assert part == MPI.COMM_NULL
+            else:
+                works(part)
+                part.Free()
+
+    def test_the_splitting_of_the_grid(self, world: MPI.Intracomm) -> None:
+        for labels in layouts(world.Get_size()).values():
+            with grid_comm(world, labels) as comm:
+                parts, grid, rank = comm.cluster_comms(), comm.grid, comm.Get_rank()
+                mine = grid.clusters[grid.cluster_of[rank]]
+                assert parts.intra.allgather(rank) == list(mine.ranks)
+                assert (parts.inter != MPI.COMM_NULL) == (rank == mine.coordinator)
+                if parts.inter != MPI.COMM_NULL:
+                    wanted = [c.coordinator for c in grid.clusters]
+                    assert parts.inter.allgather(rank) == wanted
+                assert tuple(parts.lane.allgather(rank)) == grid.lanes()[grid.lane_of(rank)]
+                assert comm.cluster_comms() is parts
+
+    def test_subclasses_stay_themselves(self, world: MPI.Intracomm) -> None:
+        class Mine(GridComm):
+            def hello(self) -> int:
+                return self.Get_rank()
+
+        own = world.Dup()
+        comm = Mine(own, model=grid_model(layouts(world.Get_size())["one cluster"]))
+        for child in (comm.Dup(), comm.Clone(), comm.Split(0)):
+            assert type(child) is Mine
+            assert child.hello() == world.Get_rank()
+            works(child)
+            child.Free()
+        comm.Free()
+
+
+class TestFree:
+    def test_freed_is_null(self, world: MPI.Intracomm) -> None:
+        own = world.Dup()
+        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
+        comm.cluster_comms()
+        comm.Free()
+        assert comm == MPI.COMM_NULL
+        with pytest.raises(UsageError, match="null, freed"):
+            comm.explain("bcast", 1)
+        with pytest.raises(MPI.Exception):
+            comm.Bcast(bytearray(1))
+
+    def test_what_was_built_on_is_the_users(self, world: MPI.Intracomm) -> None:
+        """A view that is never freed leaves ``world`` as it was."""
+        own = world.Dup()
+        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
+        assert own.allreduce(1) == world.Get_size()
+        comm.Free()
+        assert world.allreduce(1) == world.Get_size()
+
+    def test_contexts_come_back(self, world: MPI.Intracomm) -> None:
+        """MPICH has about 2000 contexts: what is not given back would soon be missed."""
+        n = 1200 if world.Get_size() <= 3 else 100
+        with grid_comm(world) as comm:
+            for k in range(n):
+                other = comm.Dup() if k % 2 else comm.Split(0)
+                if k % 50 == 0:
+                    other.cluster_comms()
+                    works(other)
+                other.Free()
+
+    def test_many_at_once(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            many = [comm.Dup() for _ in range(60)]
+            for other in many[::7]:
+                works(other)
+            for other in many:
+                other.Free()
+
+
+class TestUse:
+    """Wherever MPI wants a communicator."""
+
+    def test_windows(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            memory = np.full(4, -1)
+            window = MPI.Win.Create(memory, comm=comm)
+            window.Fence()
+            window.Put(np.full(4, comm.Get_rank()), (comm.Get_rank() + 1) % comm.Get_size())
+            window.Fence()
+            assert (memory == (comm.Get_rank() - 1) % comm.Get_size()).all()
+            window.Free()
+
+    def test_files(self, world: MPI.Intracomm, tmp_path: Path) -> None:
+        with grid_comm(world) as comm:
+            path = comm.bcast(str(tmp_path / "shared"))
+            file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
+            file.Write_at_all(comm.Get_rank(), bytearray([65 + comm.Get_rank()]))
+            file.Close()
+            comm.Barrier()
+            wanted = bytes(65 + rank for rank in range(comm.Get_size()))
+            assert Path(path).read_bytes() == wanted
+
+    def test_pkl5(self, world: MPI.Intracomm) -> None:
+        from mpi4py.util import pkl5
+
+        with grid_comm(world) as comm:
+            assert pkl5.Intracomm(comm).bcast({"a": comm.Get_rank()}, 0) == {"a": 0}
+
+    def test_other_collectives_are_mpis(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            n = comm.Get_size()
+            assert comm.allgather(comm.Get_rank()) == list(range(n))
+            assert comm.scan(1) == comm.Get_rank() + 1
+            assert comm.alltoall([comm.Get_rank()] * n) == list(range(n))
+            comm.Barrier()
+            buffer = np.full(3, comm.Get_rank())
+            comm.Ibcast(buffer, n - 1).Wait()
+            assert (buffer == n - 1).all()
+
+    @pytest.mark.mpi(min_size=3)
+    def test_intercommunicators_from_parts(self, world: MPI.Intracomm) -> None:
+        with grid_comm(world) as comm:
+            side = comm.Get_rank() % 2
+            half = comm.Split(side)
+            inter = half.Create_intercomm(0, comm, 1 - side)
+            assert inter.Is_inter()
+            merged = inter.Merge(bool(side))
+            assert merged.Get_size() == comm.Get_size()
+            works(merged)
+            for made in (merged, inter, half):
+                made.Free()
+
+    @pytest.mark.parametrize("kind", ["Create", "Create_group", "Split_type", "Create_cart"])
+    def test_whatever_else_is_derived_works(self, world: MPI.Intracomm, kind: str) -> None:
+        with grid_comm(world) as comm:
+            group = comm.Get_group()
+            made = {
+                "Create": lambda: comm.Create(group),
+                "Create_group": lambda: comm.Create_group(group),
+                "Split_type": lambda: comm.Split_type(MPI.COMM_TYPE_SHARED),
+                "Create_cart": lambda: comm.Create_cart([comm.Get_size()]),
+            }[kind]()
+            group.Free()
+            if kind == "Create_cart":
+                assert isinstance(made, MPI.Cartcomm)
+                assert made.Get_coords(made.Get_rank()) == [made.Get_rank()]
+            works(made)
+            made.Free()
