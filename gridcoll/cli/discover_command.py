@@ -11,8 +11,6 @@ import click
 from gridcoll.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gridcoll.model import GridModel
 
 
@@ -65,7 +63,11 @@ def command(
                 progress=stages,
                 name=name,
             )
-        together(comm, lambda: _finish(model, stages.counts, output, as_json) if speaks else None)
+        n_measured = stages.counts.get("pLogP of links", 0)
+        if speaks:
+            together(comm, lambda: _finish(model, n_measured, both_directions, output, as_json))
+        else:
+            together(comm, lambda: None)
     comm.Free()
 
 
@@ -88,8 +90,10 @@ def _check_output(path: str) -> None:
         raise UsageError(f"output {path}: .toml files are declared grids; a model's ends in .json")
 
 
-def _finish(model: GridModel, counts: Mapping[str, int], output: str, as_json: bool) -> None:
-    from gridcoll.cli.gridmap import count, print_map
+def _finish(
+    model: GridModel, n_measured: int, both_directions: bool, output: str, as_json: bool
+) -> None:
+    from gridcoll.cli.gridmap import print_map
     from gridcoll.model import format_model, write_model
 
     if output:
@@ -98,10 +102,16 @@ def _finish(model: GridModel, counts: Mapping[str, int], output: str, as_json: b
         click.echo(format_model(model))
         return
     print_map(model)
-    n = model.n_clusters
-    click.echo(
-        f"\n{count(counts.get('pLogP of links', 0), 'pLogP measurement')} for "
-        f"{count(n, 'cluster')}; at most C(C-1)/2 + C = {n * (n - 1) // 2 + n} are needed"
-    )
+    click.echo(f"\n{measured_line(model.n_clusters, n_measured, both_directions)}")
     if output:
         click.echo(f"model in {output}; use it with GRIDCOLL_GRID={output}")
+
+
+def measured_line(n_clusters: int, n_measured: int, both_directions: bool) -> str:
+    """How many pLogP measurements were made, and how many there may be."""
+    from gridcoll.cli.gridmap import count
+
+    pairs = n_clusters * (n_clusters - 1) // (1 if both_directions else 2)
+    rule = "C(C-1) + C" if both_directions else "C(C-1)/2 + C"
+    made = f"{count(n_measured, 'pLogP measurement')} for {count(n_clusters, 'cluster')}"
+    return f"{made}; at most {rule} = {pairs + n_clusters} are needed"

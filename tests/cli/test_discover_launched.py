@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridcoll.cli.discover_command import _check_output, _tolerance
+from gridcoll.cli.discover_command import _check_output, _tolerance, measured_line
 from gridcoll.errors import FileError, UsageError
 from gridcoll.model import format_model, parse_model, read_model
 
@@ -50,3 +50,14 @@ def test_an_output_that_cannot_be_written_fails_before_measuring(tmp_path):
     with pytest.raises(UsageError, match="toml"):
         _check_output(str(tmp_path / "m.toml"))
     _check_output(str(tmp_path / "m.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((6, 18, False), "18 pLogP measurements for 6 clusters; at most C(C-1)/2 + C = 21 are"),
+        ((2, 4, True), "4 pLogP measurements for 2 clusters; at most C(C-1) + C = 4 are"),
+    ],
+)
+def test_the_count_of_measurements(arguments, line):
+    assert measured_line(*arguments).startswith(line)
