@@ -105,13 +105,55 @@ def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[s
     return trials
 
 
+def alltoall_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """The same for an all-to-all of ``n_bytes`` per pair; ``root`` plays no part."""
+    rank, n_ranks = comm.Get_rank(), comm.Get_size()
+    outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
+    plain = MPI.Intracomm(comm)
+
+    def reset(repeat: int) -> None:
+        for other in range(n_ranks):
+            outgoing[other] = _pattern(n_bytes, repeat + rank * n_ranks + other)
+        incoming[:] = 0
+
+    def verify(repeat: int) -> bool:
+        return all(
+            bool((incoming[other] == _pattern(n_bytes, repeat + other * n_ranks + rank)).all())
+            for other in range(n_ranks)
+        )
+
+    def nonblocking() -> None:
+        wait_politely(plain.Ialltoall(outgoing, incoming).Test)
+
+    def planned(variant: str, ours: GridComm) -> Trial:
+        winner = ours.explain("alltoall", n_bytes).winner
+        label = f"{winner.name}: {winner.label}"
+
+        def step() -> None:
+            ours.Alltoall(outgoing, incoming)
+
+        return Trial(variant, reset, step, verify, winner.predicted_s, label)
+
+    candidates = comm.explain("alltoall", n_bytes).candidates
+    native_s = next(c.predicted_s for c in candidates if c.name == "native")
+    return [
+        Trial("native", reset, lambda: plain.Alltoall(outgoing, incoming), verify, native_s),
+        Trial("native-nonblocking", reset, nonblocking, verify),
+        planned("gridcoll", comm),
+        *(planned(f"gridcoll:{name}", comm.forced("alltoall", name)) for name in algorithms),
+    ]
+
+
 def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
     """Bytes that differ from repeat to repeat and from place to place."""
     return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
 
 
 TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = {
-    "bcast": bcast_trials
+    "bcast": bcast_trials,
+    "alltoall": alltoall_trials,
 }
 
 

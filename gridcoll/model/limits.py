@@ -130,7 +130,52 @@ def _cut(wires: Wires, side: set[int]) -> float:
     return float(total)
 
 
-_LIMITS = {"bcast": bcast_limit_s}
+def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """No all-to-all of ``n_bytes`` per pair ends earlier; ``root`` plays no part.
+
+    Every host's interface passes ``P - 1`` blocks for each of its ranks, either way; a block that
+    it passes then is still its latency away. Even with the farthest first, the ``k``-th comes after
+    ``k`` blocks and the ``k``-th largest latency. What crosses a cut takes the cut's links.
+    """
+    grid, distance = wires.grid, shortest_latency_s(wires)
+    latest = 0.0
+    for c, cluster in enumerate(grid.clusters):
+        for n_here in sorted({len(node) for node in cluster.nodes}):
+            for away_s in (distance[c], distance[:, c]):
+                latest = max(latest, _host_s(wires, c, n_here, away_s, n_bytes))
+    for side in _sides(len(grid.clusters)):
+        inside = sum(len(grid.clusters[c]) for c in side)
+        n_crossing = inside * (grid.n_ranks - inside)
+        shortest_s = min(
+            distance[i, j] for i in side for j in range(len(distance)) if j not in side
+        )
+        latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
+    return latest
+
+
+def _host_s(wires: Wires, cluster: int, n_here: int, away_s: FloatArray, n_bytes: int) -> float:
+    """When the last block between a host with ``n_here`` ranks and all others is there."""
+    counts = [n_here * len(other) for other in wires.grid.clusters]
+    counts[cluster] -= n_here * n_here
+    away_s = np.array(away_s)
+    away_s[cluster] = wires.latency_s[cluster, cluster]
+    passed, latest = 0, 0.0
+    for other in np.argsort(-away_s, kind="stable"):
+        if counts[other]:
+            passed += counts[other]
+            wire_s = _wire_s(passed * n_bytes, wires.nic_bytes_per_s[cluster], wires.burst_bytes)
+            latest = max(latest, wire_s + float(away_s[other]))
+    return latest
+
+
+def _sides(n: int) -> list[set[int]]:
+    """One side of every cut through ``n`` clusters, or of those around one where there are many."""
+    if n > MOST_CLUSTERS_CUT:
+        return [{c} for c in range(n)] + [set(range(n)) - {c} for c in range(n)]
+    return [set(some) for k in range(1, n) for some in combinations(range(n), k)]
+
+
+_LIMITS = {"bcast": bcast_limit_s, "alltoall": alltoall_limit_s}
 
 
 def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
