@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -136,6 +137,8 @@ def check_privileges() -> None:
             "testbed: /dev/net/tun is missing; load the module (modprobe tun) or make the "
             "device (mkdir -p /dev/net; mknod /dev/net/tun c 10 200)"
         )
+    if shutil.which("nsenter") is None:
+        raise TestbedError("testbed: needs nsenter, of the package util-linux")
     try:
         import pyroute2  # noqa: F401
     except ImportError:

@@ -211,32 +211,3 @@ class TestLife:
             Testbed.up(write_grid('latency = "6 ms"', 'latency = "6 m"'))
         with pytest.raises(FileError, match=r"missing\.toml"):
             Testbed.up(tmp_path / "missing.toml")
-
-
-class TestPrivileges:
-    """Nothing here needs a testbed, but all of it decides whether there can be one."""
-
-    def test_root_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(os, "geteuid", lambda: 1000)
-        with pytest.raises(TestbedError, match=r"needs root .* got user id 1000; run it with sudo"):
-            linux.check_privileges()
-
-    @pytest.mark.parametrize(
-        ("missing", "told"),
-        [("/dev/net/tun", "modprobe tun"), ("/proc/self/ns/net", "no net namespaces")],
-    )
-    def test_what_the_kernel_lacks_is_named(
-        self, monkeypatch: pytest.MonkeyPatch, missing: str, told: str
-    ) -> None:
-        exists = Path.exists
-        monkeypatch.setattr(Path, "exists", lambda path: str(path) != missing and exists(path))
-        with pytest.raises(TestbedError, match=told):
-            linux.check_privileges()
-
-    def test_a_root_without_rights_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*kinds: str) -> None:
-            raise PermissionError(1, "no")
-
-        monkeypatch.setattr(linux, "unshare", refuse)
-        with pytest.raises(TestbedError, match=r"not permitted.*CAP_SYS_ADMIN"):
-            linux.check_privileges()
