@@ -74,8 +74,9 @@ class ReductionMethods(GridMethods):
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
         context = self._context
-        if context is None or context.native_only or not context.is_rank(root):
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
+        root = rank
         call = _read(sendbuf, recvbuf, op) if context.rank == root else _read_input(sendbuf, op)
         if context.settings.check:
             require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
