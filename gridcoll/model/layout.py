@@ -9,6 +9,7 @@ import numpy as np
 from gridcoll.model.plogp import FloatArray
 
 N_PUSHES = 400
+SITE_MARGIN = 0.25
 
 
 def place_clusters(
@@ -33,6 +34,38 @@ def place_clusters(
         low, high = radii[:, None], np.array([width, height]) - radii[:, None]
         places = np.clip(places, low, np.maximum(low, high))
     return places
+
+
+def place_by_site(
+    latency_s: FloatArray,
+    sites: Sequence[Sequence[int]],
+    radii: FloatArray,
+    width: float,
+    height: float,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Places of C circles, (C, 2), each inside its site's; and those of the sites, (S, 2), (S,).
+
+    ``sites[s]`` are the circles of site ``s``. Sites stand by the mean latency between them.
+    """
+    inside = [_gather(radii[list(members)]) for members in sites]
+    site_radii = np.array([radius for _, radius in inside])
+    between = np.array([[latency_s[np.ix_(a, b)].mean() for b in sites] for a in sites])
+    centres = place_clusters(between, site_radii + SITE_MARGIN, width, height)
+    places = np.zeros((len(radii), 2))
+    for members, centre, (offsets, _) in zip(sites, centres, inside, strict=True):
+        places[list(members)] = centre + offsets
+    return places, centres, site_radii
+
+
+def _gather(radii: FloatArray) -> tuple[FloatArray, float]:
+    """Circles close together around the origin, (k, 2), and the radius of the disc they fill."""
+    k, largest = len(radii), float(radii.max())
+    if k == 1:
+        return np.zeros((1, 2)), largest
+    # Seven stand in a ring at 0.7 of sunflower's radius; more have about 1.9 R / sqrt(k) each.
+    ring = largest / np.sin(np.pi / k) / 0.7 if k <= 7 else 1.25 * largest * np.sqrt(k)
+    offsets = sunflower(k, float(ring))
+    return offsets, float(np.linalg.norm(offsets, axis=1).max()) + largest
 
 
 def _scale_down(distance: FloatArray) -> FloatArray:

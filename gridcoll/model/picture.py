@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.model.layout import overlaps, place_clusters, spanning_tree, sunflower
+from gridcoll.model.layout import (
+    overlaps,
+    place_by_site,
+    place_clusters,
+    spanning_tree,
+    sunflower,
+)
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.summary import rates_bytes_per_s, rounded_rate
 from gridcoll.pictures import new_figure
@@ -32,33 +38,58 @@ def draw_grid(model: GridModel) -> Figure:
 
     Raises `UsageError` without matplotlib.
     """
-    figure = new_figure(WIDTH_IN, HEIGHT_IN)
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set(xlim=(0, WIDTH_IN), ylim=(0, HEIGHT_IN))
-    axes.set_axis_off()
+    sites = list(model.grid.sites.values())
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], dtype=float)
-    shrink = min(1.0, 2.2 / np.sqrt(len(sizes)))
-    circles = (0.15 + 0.45 * np.sqrt(sizes / sizes.max())) * shrink
-    places = place_clusters(model.latency_s, circles + 0.42, WIDTH_IN, HEIGHT_IN - TITLE_IN)
-    _draw_title(axes, model)
-    _draw_sites(axes, model, places, circles)
+    if model.n_clusters <= MAX_ALL_LINKS or len(sites) == model.n_clusters:
+        shrink = min(1.0, 2.2 / np.sqrt(len(sizes)))
+        circles = (0.15 + 0.45 * np.sqrt(sizes / sizes.max())) * shrink
+        height = HEIGHT_IN if model.n_clusters > 2 else 0.6 * HEIGHT_IN
+        places = place_clusters(model.latency_s, circles + 0.42, WIDTH_IN, height - TITLE_IN)
+        figure, axes = _canvas(model, WIDTH_IN, height)
+        _draw_sites(axes, model, places, circles)
+        taken = _draw_clusters(axes, model, places, circles)
+        _draw_links(axes, model, places, taken)
+        return figure
+    return _draw_by_site(model, sites, 0.12 + 0.25 * np.sqrt(sizes / sizes.max()))
+
+
+def _draw_by_site(model: GridModel, sites: list[tuple[int, ...]], circles: FloatArray) -> Figure:
+    """Many clusters: by site, with the links of the sites' spanning tree only."""
+    room = np.maximum(circles + 0.38, 0.62)
+    _, _, grounds = place_by_site(model.latency_s, sites, room, 1.0, 1.0)
+    scale = max(1.0, float(np.sqrt(3.0 * (2 * grounds) ** 2 @ np.ones(len(grounds)) / 50)))
+    width, height = WIDTH_IN * scale, HEIGHT_IN * scale
+    places, centres, grounds = place_by_site(model.latency_s, sites, room, width, height - TITLE_IN)
+    figure, axes = _canvas(model, width, height)
+    for name, centre, ground in zip(model.grid.sites, centres, grounds, strict=True):
+        _disc(axes, centre, ground, SITE, SITE, 1)
+        axes.text(centre[0], centre[1] + ground + 0.02, name, color="#7d8ea8", size=11,
+                  style="italic", ha="center", va="center", zorder=6)  # fmt: skip
     taken = _draw_clusters(axes, model, places, circles)
-    _draw_links(axes, model, places, circles, taken)
+    between = np.array([[model.latency_s[np.ix_(a, b)].mean() for b in sites] for a in sites])
+    edges = spanning_tree(between)
+    for (i, j), colour in zip(edges, _colours([between[i, j] for i, j in edges]), strict=True):
+        axes.plot(*centres[[i, j]].T, color=colour, linewidth=2, zorder=0.5)
+        _label(axes, centres[i], centres[j], [format_duration(between[i, j])], colour, taken)
     return figure
 
 
-def _draw_title(axes: Any, model: GridModel) -> None:
-    grid = model.grid
-    axes.text(
-        0.25, HEIGHT_IN - 0.3, grid.name or "grid", color=INK, size=15, weight="bold", va="center"
-    )
+def _canvas(model: GridModel, width: float, height: float) -> tuple[Figure, Any]:
+    """A titled figure whose axes count inches."""
+    figure = new_figure(width, height)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set(xlim=(0, width), ylim=(0, height))
+    axes.set_axis_off()
+    grid, top = model.grid, height - 0.3
+    axes.text(0.25, top, grid.name or "grid", color=INK, size=15, weight="bold", va="center")
     said = f"{grid.n_ranks} ranks in {model.n_clusters} clusters, {model.origin}"
     if _common_rate(model):
         said += f"; {_common_rate(model)} between all"
-    axes.text(WIDTH_IN - 0.25, HEIGHT_IN - 0.3, said, color=FAINT, size=10, ha="right", va="center")
+    axes.text(width - 0.25, top, said, color=FAINT, size=10, ha="right", va="center")
     for x, colour, what in ((0.3, COORDINATOR, "coordinator"), (1.4, RANK, "rank")):
-        axes.scatter(x, 0.2, s=28, c=colour, linewidths=0)
-        axes.text(x + 0.1, 0.2, what, color=FAINT, size=8, va="center")
+        axes.scatter(x, 0.2, s=28, c=colour, linewidths=0, zorder=7)
+        axes.text(x + 0.1, 0.2, what, color=FAINT, size=8, va="center", zorder=7)
+    return figure, axes
 
 
 def _common_rate(model: GridModel) -> str:
@@ -128,11 +159,10 @@ def _draw_links(
     axes: Any,
     model: GridModel,
     places: FloatArray,
-    circles: FloatArray,
     taken: list[tuple[float, float, float, float]],
 ) -> None:
     """A line per pair, figures where there is room; the spanning tree of latencies comes first."""
-    n = model.n_clusters
+    n, common = model.n_clusters, _common_rate(model)
     latency_s = np.maximum(model.latency_s, model.latency_s.T)
     rates = rates_bytes_per_s(model)
     pairs = spanning_tree(latency_s)
@@ -140,7 +170,6 @@ def _draw_links(
     if n <= MAX_ALL_LINKS:
         pairs += [(i, j) for _, i, j in by_length if (i, j) not in pairs]
     colours = _colours([float(latency_s[i, j]) for i, j in pairs])
-    taken, common = list(taken), _common_rate(model)
     for rank, ((i, j), colour) in enumerate(zip(pairs, colours, strict=True)):
         near = rank < n - 1
         width = 1.0 + 0.6 * np.log10(max(float(rates[i, j]) / rates.min(), 1.0))
@@ -151,18 +180,30 @@ def _draw_links(
         lines = [_both(model.latency_s, i, j, format_duration)]
         if not common:
             lines.append(_both(rates, i, j, rounded_rate))
-        half_w = CHARACTER_IN * max(map(len, lines)) / 2 + 0.03
-        half_h = LINE_IN * len(lines) / 2
-        for part in (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73):
-            x, y = places[i] + part * (places[j] - places[i])
-            box = (x - half_w, y - half_h, x + half_w, y + half_h)
-            if not overlaps(box, taken):
-                taken.append(box)
-                axes.text(
-                    x, y, "\n".join(lines), color=INK, size=8, ha="center", va="center", zorder=3,
-                    bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": colour},
-                )  # fmt: skip
-                break
+        _label(axes, places[i], places[j], lines, colour, taken)
+
+
+def _label(
+    axes: Any,
+    one: FloatArray,
+    other: FloatArray,
+    lines: list[str],
+    colour: Any,
+    taken: list[tuple[float, float, float, float]],
+) -> None:
+    """Write ``lines`` on a link where nothing is yet, and enter them in ``taken``; else nowhere."""
+    half_w = CHARACTER_IN * max(map(len, lines)) / 2 + 0.03
+    half_h = LINE_IN * len(lines) / 2
+    for part in (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73):
+        x, y = one + part * (other - one)
+        box = (x - half_w, y - half_h, x + half_w, y + half_h)
+        if not overlaps(box, taken):
+            taken.append(box)
+            axes.text(
+                x, y, "\n".join(lines), color=INK, size=8, ha="center", va="center", zorder=3,
+                bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": colour},
+            )  # fmt: skip
+            return
 
 
 def _both(values: FloatArray, i: int, j: int, say: Any) -> str:

@@ -15,8 +15,14 @@ RATE_BYTES = 1 << 20
 
 
 def rates_bytes_per_s(model: GridModel) -> FloatArray:
-    """What each link sustains with messages of 1 MiB, (C, C); the diagonal is inside a cluster."""
-    return np.asarray(RATE_BYTES / np.maximum(model.gap_s(RATE_BYTES), 1e-12))
+    """What each link sustains with messages of 1 MiB, (C, C); the diagonal is inside a cluster.
+
+    A declared model says what was declared: its constant cost per message is not counted.
+    """
+    gap_s = model.gap_s(RATE_BYTES)
+    if model.origin == "declared":
+        gap_s = gap_s - model.gap_s(0)
+    return np.asarray(RATE_BYTES / np.maximum(gap_s, 1e-12))
 
 
 def rounded_rate(bytes_per_s: float) -> str:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridcoll.model.layout import overlaps, place_clusters, spanning_tree, sunflower
+from gridcoll.model.layout import (
+    overlaps,
+    place_by_site,
+    place_clusters,
+    spanning_tree,
+    sunflower,
+)
 
 
 def latencies(n, seed):
@@ -48,3 +54,17 @@ def test_dots_stay_inside_their_circle_and_apart(n):
 def test_overlaps():
     assert overlaps((0, 0, 2, 2), [(1, 1, 3, 3)])
     assert not overlaps((0, 0, 1, 1), [(1, 0, 2, 1), (0, 2, 1, 3)])
+
+
+def test_sites_keep_their_clusters_together_and_apart_from_others():
+    sites = [(0, 1, 2), (3,), (4, 5, 6, 7, 8, 9, 10, 11, 12)]
+    radii = np.full(13, 0.5)
+    places, centres, grounds = place_by_site(latencies(13, 1), sites, radii, 20.0, 14.0)
+    for members, centre, ground in zip(sites, centres, grounds, strict=True):
+        away = np.linalg.norm(places[list(members)] - centre, axis=1)
+        assert (away + 0.5 <= ground + 1e-9).all()
+    apart = np.linalg.norm(places[:, None] - places[None], axis=2)[~np.eye(13, dtype=bool)]
+    assert apart.min() >= 0.95
+    for i in range(3):
+        for j in range(i):
+            assert np.linalg.norm(centres[i] - centres[j]) >= grounds[i] + grounds[j] - 0.05
