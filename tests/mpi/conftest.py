@@ -34,18 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs more ranks than there are; the summary counts it as deselected."""
+    """Leave out what asks for more ranks, or fewer; the summary counts it as deselected."""
     ranks = config.pluginmanager.get_plugin("gridcoll-ranks")
     if ranks is None:
         return
-    too_large = [item for item in items if _min_size(item) > ranks.size]
-    if too_large:
-        config.hook.pytest_deselected(items=too_large)
-        items[:] = [item for item in items if _min_size(item) <= ranks.size]
+    unfit = [item for item in items if not _fits(item, ranks.size)]
+    if unfit:
+        config.hook.pytest_deselected(items=unfit)
+        items[:] = [item for item in items if _fits(item, ranks.size)]
 
 
-def _min_size(item: pytest.Item) -> int:
-    return max((mark.kwargs.get("min_size", 1) for mark in item.iter_markers("mpi")), default=1)
+def _fits(item: pytest.Item, size: int) -> bool:
+    return all(
+        mark.kwargs.get("min_size", 1) <= size <= mark.kwargs.get("max_size", size)
+        for mark in item.iter_markers("mpi")
+    )
 
 
 class _Ranks:

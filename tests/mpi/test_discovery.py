@@ -1,0 +1,104 @@
+"""Measuring, on one machine: what is found is small, but how it is found is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.comm import measuring
+from gridcoll.comm.measuring import discover, find_grid, measure_links, representatives
+from gridcoll.engine import probe
+from gridcoll.engine.probe import Channel, measure_latency
+from gridcoll.model import GridModel, digest
+from gridcoll.topology import Grid
+from tests.mpi.support import layouts
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and small messages: these are not measurements to rely on."""
+    monkeypatch.setattr(probe, "FIRST_SIZES", (0, 1 << 10, 1 << 14))
+    monkeypatch.setattr(measuring, "NATIVE_SIZES", (8, 1 << 12))
+    monkeypatch.delenv("GRIDCOLL_GRID", raising=False)
+
+
+def test_one_machine_is_one_cluster(world: MPI.Intracomm) -> None:
+    grid = find_grid(world, 0.3, name="here")
+    n = world.Get_size()
+    assert [c.ranks for c in grid.clusters] == [tuple(range(n))]
+    assert grid.hosts == (MPI.Get_processor_name(),) * n
+    assert len(grid.clusters[0].nodes) == 1
+    assert grid.name == "here"
+
+
+def test_progress_is_told_and_comes_to_its_end(world: MPI.Intracomm) -> None:
+    steps: list[tuple[str, int, int]] = []
+    find_grid(world, 0.3, lambda *step: steps.append(step))
+    assert steps
+    assert all(0 <= done <= of for _, done, of in steps)
+    assert steps[-1][1] == steps[-1][2]
+
+
+@pytest.mark.mpi(min_size=3, max_size=4)  # beyond, ranks that share a core measure the scheduler
+@pytest.mark.parametrize("both_directions", [False, True])
+def test_links_are_the_same_on_all_ranks(
+    world: MPI.Intracomm, both_directions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One measurement per cluster and per pair of clusters, or two where directions differ."""
+    n_measured = [0]
+    measure = measuring.measure_plogp
+
+    def counting(channel: Channel) -> object:
+        n_measured[0] += channel.active
+        return measure(channel)
+
+    monkeypatch.setattr(measuring, "measure_plogp", counting)
+    grid = Grid.from_labels(layouts(world.Get_size())["two"])
+    links = measure_links(world, grid, both_directions)
+    model = GridModel(grid, links, "measured")
+    assert len(set(world.allgather(digest(model)))) == 1
+    inside = sum(len(c) > 1 for c in grid.clusters)
+    assert world.allreduce(n_measured[0]) == inside + 1 + both_directions
+    assert (links[0][1] is links[1][0]) == (not both_directions)
+    for row in links:
+        for link in row:
+            assert link is None or (link.latency_s > 0 and min(link.gap_s) > 0)
+
+
+def test_representatives() -> None:
+    """Coordinators between clusters; inside, two on different nodes where there are."""
+    grid = Grid.from_labels([0, 1, 0, 0, 1], ["a", "b", "a", "c", "b"])
+    assert representatives(grid, 0, 1) == (0, 1)
+    assert representatives(grid, 0, 0) == (0, 3)
+    assert representatives(grid, 1, 1) == (1, 4)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_latency_is_the_active_ends(world: MPI.Intracomm) -> None:
+    rank = world.Get_rank()
+    if rank < 2:
+        measured, _ = measure_latency(Channel(world, 1 - rank, active=rank == 0), longest_s=0.02)
+        assert (measured > 0) == (rank == 0)
+
+
+@pytest.mark.mpi(max_size=3)
+def test_discover_is_the_same_on_all_ranks(world: MPI.Intracomm) -> None:
+    model = discover(world, 0.3, name="here")
+    assert len(set(world.allgather(digest(model)))) == 1
+    assert model.origin == "measured"
+    assert model.tolerance == 0.3
+    assert model.grid.n_ranks == world.Get_size()
+
+
+@pytest.mark.mpi(max_size=3)
+def test_a_communicator_that_measures_itself(world: MPI.Intracomm) -> None:
+    """No file, no model: one node is found, and left to the MPI library."""
+    own = world.Dup()
+    comm = GridComm(own)
+    assert len(comm.grid.clusters) == 1
+    buffer = np.full(100, comm.Get_rank())
+    comm.Bcast(buffer, 0)
+    assert (buffer == 0).all()
+    comm.Free()
