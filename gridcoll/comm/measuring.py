@@ -116,24 +116,35 @@ def find_groups(
     network made stays.
     """
     passes = [_latency_pass(comm, nodes, None, progress)]
-    short = (passes[0] < _SHORT_LINK_S).astype(bool)
+    short = (passes[0][0] < _SHORT_LINK_S).astype(bool)
     for _ in range(N_PASSES - 1):
         passes.append(np.where(short, _latency_pass(comm, nodes, short, progress), passes[0]))
-    groups, n_unchanged = _cluster(passes, tolerance), 0
+    groups, n_unchanged = _cluster(passes, short, tolerance), 0
     while n_unchanged < N_PASSES_UNCHANGED and len(passes) < MOST_PASSES:
         doubtful = short & _between(groups, len(nodes))
         if not doubtful.any():
             break
         again = _latency_pass(comm, nodes, doubtful, progress)
         passes.append(np.where(doubtful, again, np.min(passes, axis=0)))
-        before, groups = groups, _cluster(passes, tolerance)
+        before, groups = groups, _cluster(passes, short, tolerance)
         n_unchanged = n_unchanged + 1 if groups == before else 0
     return groups
 
 
-def _cluster(passes: Sequence[np.ndarray], tolerance: float) -> list[list[int]]:
+def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) -> list[list[int]]:
     stack = np.stack(passes)
-    return find_clusters(stack.min(axis=0), tolerance, resolution(stack[:N_PASSES]))
+    coarse_s = resolution(stack[:N_PASSES, 0], short)
+    return find_clusters(certain_latency(stack), tolerance, coarse_s)
+
+
+def certain_latency(passes: np.ndarray) -> np.ndarray:
+    """What each link's latency is at least, as far as (passes, 2, n, n) minima and medians show.
+
+    A link whose round trips scatter may be shorter than the shortest seen, by about as much as the
+    typical one is longer. Only a latency that is certain may keep two nodes apart.
+    """
+    shortest, typical = passes[:, 0].min(axis=0), passes[:, 1].min(axis=0)
+    return np.asarray(np.maximum(2 * shortest - typical, 0.0))
 
 
 def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
@@ -147,8 +158,11 @@ def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
 def _latency_pass(
     comm: MPI.Intracomm, nodes: Sequence[int], wanted: np.ndarray | None, progress: Progress
 ) -> np.ndarray:
-    """One pass over all pairs of nodes, or over the ``wanted`` ones, in disjoint rounds."""
-    mine = np.zeros((len(nodes), len(nodes)))
+    """One pass over all pairs of nodes, or over the ``wanted`` ones, in disjoint rounds.
+
+    Shortest and median latency, (2, n, n).
+    """
+    mine = np.zeros((2, len(nodes), len(nodes)))
     place = {leader: k for k, leader in enumerate(nodes)}
     me = place.get(comm.Get_rank(), -1)
     rounds = rounds_of_pairs(len(nodes))
@@ -158,30 +172,25 @@ def _latency_pass(
             if me in (a, b) and (wanted is None or wanted[a, b]):
                 measured = measure_latency(Channel(comm, nodes[b if me == a else a], me == a))
                 if me == a:
-                    mine[a, b] = mine[b, a] = measured
+                    mine[:, a, b] = mine[:, b, a] = measured
     progress("latency between nodes", len(rounds), len(rounds))
     total = np.empty_like(mine)
     comm.Allreduce(mine, total, MPI.SUM)
     return total
 
 
-def resolution(passes: np.ndarray) -> float:
+def resolution(passes: np.ndarray, short: np.ndarray) -> float:
     """Below which latency, in seconds, repeated measurements cannot tell two links apart.
 
-    ``passes[k]`` is the k-th (n, n) latency matrix. Measurements that differ by d between passes
-    cannot show a 30 % difference between links shorter than about 3 d. Only the shorter half of
-    the links is asked, and of these the upper quartile: neither a long link's jitter nor one busy
-    moment may hide a cluster.
+    ``passes[k]`` is the k-th (n, n) matrix of shortest latencies, ``short`` says which links were
+    measured in each. Measurements that differ by d cannot show a 30 % difference between links
+    shorter than about 3 d; the upper quartile of d, so that one busy moment hides no cluster.
     """
-    pairs = np.triu_indices(passes.shape[1], k=1)
-    if not len(pairs[0]):
+    repeated = np.triu(short, k=1)
+    if not repeated.any():
         return 0.0
-    values = passes[:, pairs[0], pairs[1]]
-    by_length = np.argsort(values.min(axis=0), kind="stable")
-    short = by_length[: max(1, len(by_length) // 2)]
-    spread = values.max(axis=0) - values.min(axis=0)
-    repeated = spread[short][spread[short] > 0]
-    return float(3 * np.quantile(repeated, 0.75)) if len(repeated) else 0.0
+    values = passes[:, repeated]
+    return float(3 * np.quantile(values.max(axis=0) - values.min(axis=0), 0.75))
 
 
 def name_clusters(hosts: Sequence[Sequence[str]]) -> list[str]:

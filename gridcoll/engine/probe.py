@@ -5,7 +5,6 @@ Both ends call the same function with ``active`` true on one of them, the end th
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import deque
@@ -97,21 +96,21 @@ class Channel:
         return int.from_bytes(word, "little", signed=True)
 
 
-def measure_latency(channel: Channel, longest_s: float = 0.2) -> float:
-    """Half the shortest of many empty round trips, in seconds; 0 on the passive end.
+def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, float]:
+    """Half the shortest of many empty round trips, and half the median, in seconds.
 
-    At least 6 round trips, then until ``longest_s`` is over or there are 40.
+    At least 6 round trips, then until ``longest_s`` is over or there are 40. Zeros on the passive
+    end.
     """
     channel.round_trip_s(0)  # the first message opens the connection
-    shortest_s = math.inf
+    trips_s: list[float] = []
     begin = time.perf_counter()
-    n_samples, going = 0, 1
+    going = 1
     while going:
-        shortest_s = min(shortest_s, channel.round_trip_s(0))
-        n_samples += 1
-        enough = n_samples >= 40 or time.perf_counter() - begin > longest_s
-        going = channel.agree(int(n_samples < 6 or not enough))
-    return shortest_s / 2
+        trips_s.append(channel.round_trip_s(0))
+        enough = len(trips_s) >= 40 or time.perf_counter() - begin > longest_s
+        going = channel.agree(int(len(trips_s) < 6 or not enough))
+    return min(trips_s) / 2, statistics.median(trips_s) / 2
 
 
 @dataclass
