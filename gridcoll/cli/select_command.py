@@ -13,27 +13,26 @@ from rich.console import Console
 from rich.table import Table
 
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.cli.placement_grid import load_placement_grid, plan_allreduce_price
 from gridcoll.errors import FileError, UsageError
-from gridcoll.placement.allreduce import FORMS
+from gridcoll.placement.allreduce import FORMS, PLAN
 from gridcoll.placement.configurations import draw_configurations
 from gridcoll.placement.cost import IterationCost
 from gridcoll.placement.prediction import Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
-from gridcoll.placement.resources import Resources
 from gridcoll.placement.searches import DEFAULT_SEARCH, SEARCHES
 from gridcoll.placement.selection import Selection, select
-from gridcoll.topology.gridfile import GridSpec, read_gridfile
 from gridcoll.topology.hostfile import FORMATS, format_use
 from gridcoll.topology.units import format_duration
 
 
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.option("--grid", help="grid file or its name; default: the one the problem names")
+@click.option("--grid", help="declared grid (.toml), measured model (.json) or name")
 @click.option("--search", default=DEFAULT_SEARCH, help=f"one of {', '.join(SEARCHES)}")
 @click.option("--seed", default=0, help="of the searches that draw")
 @click.option("--elements", type=int, help="size of the mesh, in place of the problem's")
-@click.option("--allreduce", "form", help=f"one of {', '.join(FORMS)}, in place of the problem's")
+@click.option("--allreduce", "form", help=f"{', '.join(FORMS)} or {PLAN}, for the problem's")
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
 @click.option("--plot", type=click.Path(path_type=Path), help="draw the times around the choice")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="write the chosen hosts here")
@@ -56,9 +55,10 @@ def command(
     if kind is not None and kind not in FORMATS:
         raise UsageError(f"--mpi {kind!r}: unknown; known are {', '.join(FORMATS)}")
     stated = read_problem(problem)
-    spec = read_gridfile(_grid_path(stated, problem, grid))
+    where = load_placement_grid(_grid_path(stated, problem, grid))
     adapted = _adapt(stated.problem, elements, form)
-    cost = IterationCost(adapted, Resources.from_spec(spec))
+    price = plan_allreduce_price(where) if adapted.allreduce.form == PLAN else None
+    cost = IterationCost(adapted, where.resources, price)
     selection = select(cost, search, seed)
     others = _other_forms(cost, search, seed)
     if as_json:
@@ -68,8 +68,9 @@ def command(
     if plot is not None:
         draw_configurations([(cost, selection.best.clusters)], plot)
     if hostfile is not None and kind is not None:
-        n_ranks = _write_hostfile(hostfile, kind, spec, selection)
-        click.echo(f"use: {format_use(kind, str(hostfile), n_ranks)}", err=True)
+        hosts = where.hosts(selection.best.clusters)
+        _write_hostfile(hostfile, FORMATS[kind].format_hosts(hosts))
+        click.echo(f"use: {format_use(kind, str(hostfile), len(hosts))}", err=True)
 
 
 def _grid_path(stated: ProblemFile, problem: Path, grid: str | None) -> Path:
@@ -100,15 +101,11 @@ def _other_forms(cost: IterationCost, search: str, seed: int) -> dict[str, Predi
     }
 
 
-def _write_hostfile(path: Path, kind: str, spec: GridSpec, selection: Selection) -> int:
-    """Write the chosen clusters' slots in the grid file's rank order; how many there are."""
-    chosen = set(selection.best.clusters)
-    hosts = [host for host in spec.rank_hosts() if spec.cluster_of_host[host] in chosen]
+def _write_hostfile(path: Path, text: str) -> None:
     try:
-        path.write_text(FORMATS[kind].format_hosts(hosts), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FileError(f"hostfile {path}: {error}") from None
-    return len(hosts)
 
 
 def _names(cost: IterationCost, clusters: tuple[int, ...]) -> list[str]:

@@ -24,16 +24,17 @@ import numpy as np
 from gridcoll.placement.annealing import annealing_grouping
 from gridcoll.placement.cost import BoolArray, IterationCost, Tally
 from gridcoll.placement.found import Found, found
-from gridcoll.placement.resources import FloatArray, IntArray
+from gridcoll.placement.resources import FloatArray, IntArray, as_mask
 
 MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof
 BATCH_NODES = 20_000  # bounds memory: one batch per level of the search is held at most
+PRICE_NODES = 2000  # as many bounds take the time of one price from outside
 _MARGIN = 1e-12  # relative; sums of one subset in another order differ by less
 
 
 def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
     """The optimum; ``proven`` unless `MAX_NODES` bounds did not suffice."""
-    start = annealing_grouping(cost, rng)
+    start = _start(cost, rng)
     search = _Search(cost, start)
     search.try_singles()
     rooms = sorted(
@@ -44,6 +45,15 @@ def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
         if not search.run(room, bound_s):
             return found(cost, search.best, search.n_nodes + start.n_evaluated)
     return found(cost, search.best, search.n_nodes + start.n_evaluated, proven=True)
+
+
+def _start(cost: IterationCost, rng: np.random.Generator) -> Found:
+    """A good subset to begin with: without one, bounds exclude nothing."""
+    if cost.is_closed:
+        return annealing_grouping(cost, rng)
+    # Thousands of prices from outside would take longer than the search itself.
+    near = annealing_grouping(cost.closed_twin(), rng)
+    return found(cost, as_mask(near.clusters, cost.n_clusters), near.n_evaluated)
 
 
 @dataclass(frozen=True)
@@ -89,8 +99,7 @@ class _Nodes:
 class _Search:
     def __init__(self, cost: IterationCost, start: Found) -> None:
         self._cost = cost
-        self.best: BoolArray = np.zeros(cost.n_clusters, dtype=bool)
-        self.best[list(start.clusters)] = True
+        self.best: BoolArray = as_mask(start.clusters, cost.n_clusters)
         self._best_s = start.iteration_s
         self._weights = np.stack(
             [np.ones(cost.n_clusters), cost.resources.n_hosts, cost.power], axis=1
@@ -118,10 +127,10 @@ class _Search:
             n_open = nodes.still_open.sum(axis=1)
             self._try(nodes.inside[n_open == 0])
             nodes = nodes[np.flatnonzero(n_open)]
-            if len(nodes.inside) == 0:
-                continue
             if self.n_nodes > MAX_NODES:
                 return False
+            if len(nodes.inside) == 0:
+                continue
             children = self._branch(nodes, int(order[position]), room)
             stack.extend(
                 (position + 1, children[first : first + BATCH_NODES])
@@ -185,8 +194,13 @@ class _Search:
     def _try(self, masks: BoolArray) -> None:
         if len(masks) == 0:
             return
-        times = self._cost.times(masks)
+        closed_s = self._cost.closed_times(self._cost.tally(masks))
         self.n_nodes += len(masks)
-        best = int(times.argmin())
-        if times[best] < self._threshold():
-            self._best_s, self.best = float(times[best]), masks[best].copy()
+        for row in closed_s.argsort(kind="stable"):
+            if closed_s[row] >= self._threshold() or self.n_nodes > MAX_NODES:
+                return
+            if not self._cost.is_closed:
+                self.n_nodes += PRICE_NODES
+            time_s = float(self._cost.priced(closed_s[row : row + 1], masks[row : row + 1])[0])
+            if time_s < self._threshold():
+                self._best_s, self.best = time_s, masks[row].copy()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -30,6 +31,7 @@ BoolArray = npt.NDArray[np.bool_]
 # Added to the time of a subset that lacks memory, times what is lacking: above any real time, and
 # falling as clusters are added, so that every search climbs out of it by itself.
 SHORT_OF_MEMORY_S = 1e12
+TWIN_FORM = "two-level"
 
 
 class Tally(NamedTuple):
@@ -92,6 +94,11 @@ class IterationCost:
             )
         find_form(form)
         return None
+
+    def closed_twin(self) -> IterationCost:
+        """The same with the ALLREDUCE in closed form, near enough to begin a search with."""
+        form = msgspec.structs.replace(self.problem.allreduce, form=TWIN_FORM)
+        return IterationCost(msgspec.structs.replace(self.problem, allreduce=form), self.resources)
 
     def _rates(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         update, resources = self.problem.update, self.resources

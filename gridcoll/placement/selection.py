@@ -18,6 +18,7 @@ from gridcoll.placement.resources import as_mask
 from gridcoll.placement.searches import DEFAULT_SEARCH, find_search
 
 EXACT_RUNNER_UP_CLUSTERS = 20  # some 50 ms more
+EXACT_RUNNER_UP_PRICED = 8  # the same where every ALLREDUCE is priced from outside
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def select(cost: IterationCost, search: str = DEFAULT_SEARCH, seed: int = 0) -> 
     result = find_search(search).run(cost, np.random.default_rng(seed))
     if cost.lacks_memory(result.iteration_s):
         raise UsageError(_memory_message(cost, result))
-    exact = cost.n_clusters <= EXACT_RUNNER_UP_CLUSTERS
+    most = EXACT_RUNNER_UP_CLUSTERS if cost.is_closed else EXACT_RUNNER_UP_PRICED
+    exact = cost.n_clusters <= most
     second = best_but(cost, result.clusters).clusters if exact else _best_neighbour(cost, result)
     if not second or cost.lacks_memory(cost.time_s(second)):
         second = ()

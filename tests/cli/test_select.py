@@ -8,6 +8,9 @@ from click.testing import CliRunner, Result
 
 from gridcoll.cli.select_command import command
 from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.model import declared_model, write_model
+from gridcoll.plan import choose
+from gridcoll.topology import read_gridfile
 
 GRID = """
 version = 1
@@ -96,6 +99,39 @@ def test_the_problem_can_be_changed_from_outside(problem: Path, tmp_path: Path) 
     data = json.loads(invoke(problem, "--json", "--grid", other).stdout)
     assert data["grid"] == "scattered"
     assert data["best"]["clusters"] == ["next"]
+
+
+def test_allreduce_priced_by_our_own_plan(problem: Path) -> None:
+    data = json.loads(invoke(problem, "--json", "--allreduce", "plan").stdout)
+    assert list(data["other_allreduce_forms"]) == ["latency", "two-level"]
+    paper = data["other_allreduce_forms"]["latency"]
+    assert data["best"]["clusters"] == paper["clusters"] == ["near", "next"]
+    spec = read_gridfile(problem.parent / "grid.toml")
+    hosts = [host for host in spec.host_order() if not host.startswith("far")]
+    choice = choose("allreduce", declared_model(spec, hosts), 56, 0, grid_only=True)
+    assert data["best"]["allreduce_s"] == pytest.approx(choice.winner.predicted_s)
+    assert data["best"]["allreduce_s"] > paper["allreduce_s"]
+
+
+def test_a_plan_for_one_rank(problem: Path) -> None:
+    """A cluster of one host needs no allreduce; it must not stop the others being priced."""
+    (problem.parent / "grid.toml").write_text(GRID.replace('["n1", "n2", "n3"]', "1"))
+    data = json.loads(invoke(problem, "--json", "--allreduce", "plan").stdout)
+    assert data["best"]["clusters"] == ["near", "next"]
+    data = json.loads(
+        invoke(problem, "--json", "--allreduce", "plan", "--search", "exhaustive").stdout
+    )
+    assert data["best"]["clusters"] == ["near", "next"]
+
+
+def test_measured_model_for_a_grid(problem: Path, tmp_path: Path) -> None:
+    spec = read_gridfile(problem.parent / "grid.toml")
+    path, hosts = tmp_path / "model.json", tmp_path / "hosts"
+    write_model(declared_model(spec, spec.rank_hosts()), path)
+    arguments = ["--grid", path, "--allreduce", "plan", "--hostfile", hosts, "--mpi", "mpich"]
+    data = json.loads(invoke(problem, "--json", *arguments).stdout)
+    assert sorted(data["best"]["clusters"]) == ["near", "next"]
+    assert hosts.read_text() == "near-0:2\nn1:1\nnear-1:2\nn2:1\nn3:1\n"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,21 @@ def test_branch_and_bound_with_an_outside_price(draw) -> None:  # type: ignore[n
         assert min(found.iteration_s for found in every) == pytest.approx(best_s, rel=NEAR)
 
 
+def test_branch_and_bound_asks_for_few_prices() -> None:
+    kind = CASE_KINDS["close-to-homogeneous"]
+    asked = []
+    for seed in range(10):
+        cost = kind.draw(np.random.default_rng(seed), kind.n_elements)
+        two_level = IterationCost(cost.problem, cost.resources).closed_twin()
+
+        def price_s(clusters, two_level=two_level):  # type: ignore[no-untyped-def]
+            asked.append(clusters)
+            return two_level.allreduce_s(clusters) * 1.01
+
+        assert run("branch-and-bound", IterationCost(cost.problem, cost.resources, price_s)).proven
+    assert len(asked) < 10 * 40  # of 255 subsets each
+
+
 def test_25_clusters_proven_as_exhaustive_finds_them() -> None:
     kind = CASE_KINDS["very-heterogeneous"]
     rng = np.random.default_rng(9)
