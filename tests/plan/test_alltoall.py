@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.reference import run_reference
+from gridcoll.errors import PlanError
+from gridcoll.model import GridModel, PLogP, linear_plogp
+from gridcoll.plan import REGISTRIES, Copy, Plan, Recv, Send, check_plan, choose
+from gridcoll.plan.collectives.alltoall import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
+from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
+from gridcoll.plan.collectives.alltoall_lg import Exchange, exchanges, plan_lg
+from gridcoll.plan.collectives.alltoall_price import busiest_s, tally
+from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.traffic import count_traffic
+from gridcoll.topology import Grid
+from tests.plan.grids import grids, model_of
+
+GRIDS = st.lists(st.integers(0, 6), min_size=1, max_size=24)
+NAMES = tuple(REGISTRIES["alltoall"])
+
+
+def two(n1: int, n2: int) -> Grid:
+    return Grid.from_labels([0] * n1 + [1] * n2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(GRIDS, st.booleans(), st.sampled_from([0, 1, 3, 1000]))
+def test_every_candidate_on_any_grid_is_right(
+    labels: list[int], together: bool, n_bytes: int
+) -> None:
+    """With ranks of a cluster next to one another and without; at sizes it was not chosen for."""
+    model = model_of(sorted(labels) if together else labels)
+    for candidate in choose("alltoall", model, n_bytes, 0).candidates:
+        if candidate.build is not None:
+            for exact in {n_bytes, n_bytes // 2 + 1}:
+                plan = candidate.build(exact)
+                assert (plan.collective, plan.n_units, plan.n_ranks) == (
+                    "alltoall",
+                    exact,
+                    len(labels),
+                )
+                check_plan(plan)
+
+
+@settings(max_examples=60, deadline=None)
+@given(GRIDS)
+def test_scratch_is_at_most_twice_the_send_buffer(labels: list[int]) -> None:
+    """Coordinators cannot do with it: they are not offered where their scratch is large."""
+    model = model_of(labels)
+    for candidate in choose("alltoall", model, 1000, 0).candidates:
+        if candidate.build is not None and candidate.name != "coordinator":
+            plan = candidate.build(7)
+            assert max(plan.scratch_units or (0,)) <= 2 * 7 * len(labels)
+
+
+def test_coordinators_are_not_offered_where_they_need_much_room() -> None:
+    model = model_of([0] * 8 + [1] * 8)
+    offered = [
+        n
+        for n in (1, 1000, 5000, 100_000)
+        if REGISTRIES["alltoall"]["coordinator"].candidates(model, n, 0)
+    ]
+    assert offered == [1, 1000, 5000]
+
+
+@settings(max_examples=25, deadline=None)
+@given(grids, st.sampled_from([0, 1, 5]))
+def test_bytes_arrive(labels: list[int], n: int) -> None:
+    """The engine, not the checker: every byte, through every candidate."""
+    n_ranks = len(labels)
+    sent = np.random.default_rng(len(labels)).integers(0, 256, (n_ranks, n_ranks, n), np.uint8)
+    for candidate in choose("alltoall", model_of(labels), n, 0).candidates:
+        if candidate.build is None:
+            continue
+        plan = candidate.build(n)
+        got = np.zeros_like(sent)
+        run_reference(
+            plan,
+            [
+                ByteMemory(
+                    memoryview(got[r].reshape(-1)),  # type: ignore[arg-type]
+                    memoryview(sent[r].reshape(-1)),  # type: ignore[arg-type]
+                    memoryview(bytearray(plan.scratch_of(r))),
+                )
+                for r in range(n_ranks)
+            ],
+        )
+        assert (got == sent.transpose(1, 0, 2)).all(), candidate.name
+
+
+@pytest.mark.parametrize(("n1", "n2"), [(3, 7), (4, 4), (20, 40), (30, 30)])
+def test_messages_between_two_clusters_as_the_paper_counts_them(n1: int, n2: int) -> None:
+    """Paper 001, section 4.2: ``2 max(n1, n2)`` against ``2 n1 n2``, of as many bytes."""
+    grid = two(n1, n2)
+    lg = count_traffic(plan_lg(grid, 1), grid)
+    assert lg.n_inter_messages == 2 * max(n1, n2)
+    assert lg.messages[0, 1] == lg.messages[1, 0] == max(n1, n2)
+    direct = count_traffic(plan_direct(range(n1 + n2), 1), grid)
+    assert direct.n_inter_messages == 2 * n1 * n2
+    assert lg.n_inter_units == direct.n_inter_units == 2 * n1 * n2
+
+
+@settings(max_examples=40, deadline=None)
+@given(GRIDS)
+def test_messages_between_any_clusters(labels: list[int]) -> None:
+    """Each pair as if it were alone, and nothing crosses twice."""
+    grid = Grid.from_labels(labels)
+    sizes = [len(cluster) for cluster in grid.clusters]
+    traffic = count_traffic(plan_lg(grid, 3), grid)
+    for i, n_i in enumerate(sizes):
+        for j, n_j in enumerate(sizes):
+            if i != j:
+                assert traffic.messages[i, j] == max(n_i, n_j)
+                assert traffic.units[i, j] == 3 * n_i * n_j
+
+
+def test_coordinators_exchange_one_message_per_pair() -> None:
+    grid = Grid.from_labels([0, 1, 2, 0, 1, 0, 0])
+    model = model_of([0, 1, 2, 0, 1, 0, 0])
+    (candidate,) = REGISTRIES["alltoall"]["coordinator"].candidates(model, 10, 0)
+    assert candidate.build is not None
+    traffic = count_traffic(candidate.build(10), grid)
+    assert traffic.n_inter_messages == 6
+    assert traffic.n_inter_units == 10 * 2 * (4 * 2 + 4 * 1 + 2 * 1)
+
+
+def route(plan: Plan, source: int, target: int) -> list[int]:
+    """The ranks through which the block of ``source`` for ``target`` goes (blocks of one unit)."""
+    unit = target
+    path, buffer, rank = [source], "input", source
+    while rank != target or buffer != "output":
+        for op in plan.programs[rank]:
+            if isinstance(op, Send) and op.chunk.buffer == buffer:
+                if op.chunk.start <= unit < op.chunk.stop:
+                    receive = next(
+                        other
+                        for other in plan.programs[op.peer]
+                        if isinstance(other, Recv) and (other.peer, other.tag) == (rank, op.tag)
+                    )
+                    unit += receive.chunk.start - op.chunk.start
+                    rank, buffer = op.peer, receive.chunk.buffer
+                    path.append(rank)
+                    break
+            elif (
+                isinstance(op, Copy)
+                and op.source.buffer == buffer
+                and op.source.start <= unit < op.source.stop
+            ):
+                unit += op.into.start - op.source.start
+                buffer = op.into.buffer
+                break
+        else:
+            raise AssertionError(f"{source} to {target}: lost at {path}, {buffer}[{unit}]")
+    return path
+
+
+def test_the_example_takes_the_papers_route() -> None:
+    """Section 4.1: ``M(7, 2)`` with 3 and 7 ranks goes to 8, with ``M(6, 2)`` and ``M(8, 2)``."""
+    plan = plan_lg(two(3, 7), 1)
+    assert route(plan, 7, 2) == [7, 8, 2]
+    assert route(plan, 6, 2) == [6, 8, 2]
+    assert route(plan, 8, 2) == [8, 2]
+
+
+def test_the_examples_pairs_meet_as_in_the_paper() -> None:
+    """Its three steps: 0-3 1-4 2-5, then 0-6 1-7 2-8, then 0-9."""
+    (exchange,) = exchanges(two(3, 7))
+    met = [tuple(sorted((a, b))) for a, b, _ in exchange.messages]
+    steps = [(0, 3), (1, 4), (2, 5), (0, 6), (1, 7), (2, 8), (0, 9)]
+    assert met == [pair for pair in steps for _ in range(2)]
+
+
+def test_data_is_stored_where_the_prose_says() -> None:
+    """From C1, for ``j``: at ``j mod n1``. From C2: at ``floor(i / n1) n1 + j``, where that is."""
+    n1, n2 = 3, 7
+    exchange = Exchange(tuple(range(n1)), tuple(range(n1, n1 + n2)))
+    for i in range(n1):
+        for j in range(n1, n1 + n2):
+            assert exchange.collector(i, j) == j % n1
+            home = j // n1 * n1 + i
+            if home < n1 + n2:
+                assert exchange.collector(j, i) == home
+    # The prose would have 10 and 11 collect these; there are none.
+    assert exchange.collector(9, 1) == 7
+    assert exchange.collector(9, 2) == 8
+
+
+@given(st.integers(1, 9), st.integers(0, 12))
+def test_collectors_share_the_load(n1: int, more: int) -> None:
+    """No message carries more than the paper's group and its share of who is left over."""
+    exchange = Exchange(tuple(range(n1)), tuple(range(n1, 2 * n1 + more)))
+    n2 = n1 + more
+    left_over = -(-(n2 % n1) // (n2 // n1))
+    for collector, _, sources in exchange.messages:
+        assert len(sources) <= (n1 if collector < n1 else n1 + left_over)
+        assert sources
+
+
+def test_every_cluster_meets_one_other_per_round() -> None:
+    met = [
+        sorted((each.small[0] // 4, each.large[0] // 4))
+        for each in exchanges(Grid.from_labels([c for c in range(4) for _ in range(4)]))
+    ]
+    for at in range(0, len(met), 2):
+        assert sorted(met[at] + met[at + 1]) == [0, 1, 2, 3]
+
+
+def test_lg_copies_a_block_at_most_once_where_clusters_are_rank_intervals() -> None:
+    """Packing is one copy, of a collector's own blocks; nothing is copied on arrival."""
+    plan = plan_lg(two(4, 4), 5)
+    for program in plan.programs:
+        copies = [op for op in program if isinstance(op, Copy)]
+        assert all(op.source.buffer == "input" for op in copies)
+        assert sum(op.source.size for op in copies) == 5 * (1 + 1)  # the collector's, and its own
+
+
+def test_pairwise_has_few_sends_under_way() -> None:
+    """Its slots are all the scratch there is."""
+    assert set(plan_pairwise(9, 10).scratch_units) == {N_PAIRWISE_SLOTS * 10}
+
+
+@pytest.mark.parametrize(("n_ranks", "n_steps"), [(1, 0), (2, 1), (5, 3), (8, 3), (9, 4)])
+def test_bruck_takes_log_steps(n_ranks: int, n_steps: int) -> None:
+    for program in plan_bruck(n_ranks, 1).programs:
+        assert sum(isinstance(op, Send) for op in program) == n_steps
+
+
+def test_a_misrouted_block_is_found() -> None:
+    """All blocks are of one size, so only what is in them tells."""
+    plan = plan_direct(range(3), 4)
+    swapped = {1: 2, 2: 1}
+    program = tuple(
+        replace(
+            op, chunk=op.chunk._replace(start=4 * swapped[op.peer], stop=4 * swapped[op.peer] + 4)
+        )
+        if isinstance(op, Send)
+        else op
+        for op in plan.programs[0]
+    )
+    with pytest.raises(PlanError, match=r"alltoall .* must leave unit 4 of rank 0 there"):
+        check_plan(replace(plan, programs=[program, *plan.programs[1:]]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
+    algorithm = REGISTRIES["alltoall"][name]
+    assert algorithm.name == name
+    assert algorithm.good_for
+    assert algorithm.source
+    (candidate,) = algorithm.candidates(model_of([0, 0, 0, 1, 1, 2]), 100, 0)
+    assert candidate.name == name
+    assert candidate.predicted_s
+    assert candidate.build is not None
+    check_plan(candidate.build(100))
+
+
+def test_one_rank_has_nothing_to_plan() -> None:
+    assert [c.name for c in choose("alltoall", model_of([0]), 8, 0).candidates] == ["native"]
+
+
+def costly_messages(gap_s: float) -> GridModel:
+    """Two clusters of eight; a message between them costs ``gap_s``, inside 10 us."""
+    grid = two(8, 8)
+    wan = PLogP(5e-3, (0, 1 << 20), (gap_s, gap_s + 0.08), (1e-5, 1e-5), (1e-5, 1e-5))
+    lan = linear_plogp(50e-6, 12.5e6)
+    return GridModel(grid, ((lan, wan), (wan, lan)), together_bytes_per_s=((1e9,) * 2,) * 2)
+
+
+def test_lg_wins_where_messages_between_clusters_limit() -> None:
+    choice = choose("alltoall", costly_messages(1e-3), 100, 0)
+    assert choice.winner.name == "lg"
+
+
+@pytest.mark.parametrize("n_bytes", [20_000, 100_000, 1 << 20])
+def test_direct_wins_where_interfaces_limit(n_bytes: int) -> None:
+    """LG passes more through every interface: what it collects for others."""
+    choice = choose("alltoall", costly_messages(1e-5), n_bytes, 0)
+    assert choice.winner.name == "direct"
+    by_name = {c.name: c.predicted_s for c in choice.candidates}
+    assert by_name["lg"] is not None
+    assert by_name["direct"] is not None
+    assert by_name["lg"] > 1.3 * by_name["direct"]
+
+
+def test_a_homogeneous_exchange_costs_what_table_3_says() -> None:
+    """``(P - 1) g(m)`` at γ = 1; overheads alone at γ = 0 (paper 003, section 5)."""
+    lan = PLogP(1e-4, (0, 1000), (2e-4, 5e-4), (3e-5, 3e-5), (5e-5, 5e-5))
+    model = GridModel(Grid.from_labels([0] * 6), ((lan,),))
+    messages = tally(plan_direct(range(6), 1))
+    assert busiest_s(model, messages, 1000) == pytest.approx(5 * 5e-4)
+    assert busiest_s(model, messages, 1000, contention=0.0) == pytest.approx(5 * 8e-5)
+    halfway = busiest_s(model, messages, 1000, contention=0.5)
+    assert halfway == pytest.approx(5 * (5e-4 + 8e-5) / 2)
+
+
+def test_a_thin_link_limits_all_flows_together() -> None:
+    lan, wan = linear_plogp(5e-5, 12.5e6), linear_plogp(5e-3, 12.5e6)
+    model = GridModel(two(4, 4), ((lan, wan), (wan, lan)), together_bytes_per_s=((1e6,) * 2,) * 2)
+    model = replace(model, links=((lan, linear_plogp(5e-3, 1e6)), (linear_plogp(5e-3, 1e6), lan)))
+    (candidate,) = REGISTRIES["alltoall"]["direct"].candidates(model, 50_000, 0)
+    assert candidate.predicted_s == pytest.approx(16 * 50_000 / 1e6 + 5e-3, rel=0.01)
+
+
+@given(st.integers(1, 7), st.integers(0, 2**32 - 1))
+def test_blocks_of_different_sizes(n_ranks: int, seed: int) -> None:
+    """Each rank's program from its own row and column of the sizes."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, 6, (n_ranks, n_ranks))
+    sent = [
+        [random.integers(0, 256, sizes[i, j], np.uint8).tobytes() for j in range(n_ranks)]
+        for i in range(n_ranks)
+    ]
+    programs = [vector_program(r, sizes[r].tolist(), sizes[:, r].tolist()) for r in range(n_ranks)]
+    outputs = [bytearray(int(sizes[:, r].sum())) for r in range(n_ranks)]
+    run_reference(
+        Plan("alltoallv", "", 0, -1, programs),
+        [ByteMemory(memoryview(outputs[r]), memoryview(b"".join(sent[r]))) for r in range(n_ranks)],
+    )
+    for r in range(n_ranks):
+        assert bytes(outputs[r]) == b"".join(sent[i][r] for i in range(n_ranks))
+
+
+def test_a_rank_agrees_with_itself_on_sizes() -> None:
+    with pytest.raises(PlanError, match="rank 1: 2 units for itself, 3 from itself"):
+        vector_program(1, [1, 2], [1, 3])
