@@ -112,7 +112,7 @@ def _read(sendbuf: Any, recvbuf: Any, op: Any) -> _Reduction | None:
         output = read_elements(recvbuf, writable=True)
         if output is None or not _accepts(op, output.datatype):
             return None
-        if sendbuf is MPI.IN_PLACE:
+        if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py takes both
             return _Reduction(copy_of(output.view), output.view, output, op)
         given = read_elements(sendbuf, writable=False)
         if given is None or (given.n_units, given.datatype) != (output.n_units, output.datatype):
