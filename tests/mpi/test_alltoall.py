@@ -1,0 +1,324 @@
+"""Alltoall and alltoall by every registered algorithm, against plain mpi4py on the same ranks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.comm.context import Context
+from gridcoll.plan import REGISTRIES
+from tests.mpi.support import grid_comm, grid_model, layouts
+
+NAMES = ("native", *REGISTRIES["alltoall"])
+LAYOUTS = (
+    *("one cluster", "two", "three", "interleaved", "three interleaved"),
+    *("lonely root", "all alone"),
+)
+
+
+@pytest.fixture
+def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans this rank ran."""
+    count = [0]
+    run = Context.run
+
+    def counting(self: Context, *args: object) -> None:
+        count[0] += 1
+        run(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Context, "run", counting)
+    return count
+
+
+def sent_by(rank: int, size: int, n: int, dtype: str = "i4") -> np.ndarray:
+    """``size`` blocks of ``n`` elements that tell sender, receiver and place."""
+    place = np.arange(n) % 89
+    return np.concatenate([place + 97 * (rank * size + to) for to in range(size)]).astype(dtype)
+
+
+def wanted_at(rank: int, size: int, n: int, dtype: str = "i4") -> np.ndarray:
+    place = np.arange(n) % 89
+    return np.concatenate([place + 97 * (by * size + rank) for by in range(size)]).astype(dtype)
+
+
+def check_alltoall(comm: GridComm, n: int) -> None:
+    """Routing of every pair, with and without a send buffer."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    sent, wanted = sent_by(rank, size, n), wanted_at(rank, size, n)
+    got = np.full(size * n, -1, "i4")
+    assert comm.Alltoall(sent, got) is None
+    assert (got == wanted).all()
+    assert (sent == sent_by(rank, size, n)).all()
+    for in_place in (MPI.IN_PLACE, None):
+        got = sent.copy()
+        comm.Alltoall(in_place, got)
+        assert (got == wanted).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_every_algorithm_on_every_layout(
+    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+) -> None:
+    """Every block arrives, and it came the way that was asked for."""
+    size = world.Get_size()
+    if layout not in layouts(size):
+        return  # the same clusters as one of the others at this number of ranks
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        forced = comm.forced("alltoall", algorithm)
+        for n in (0, 1, 7, 1009, 20011):
+            winner = forced.explain("alltoall", n * 4).winner
+            assert winner.name in (algorithm, "native")
+            before = n_planned[0]
+            check_alltoall(forced, n)
+            assert n_planned[0] - before == 3 * int(winner.build is not None)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+    """Falling back to native everywhere would pass the test above."""
+    ran = set()
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for name in NAMES:
+                ran.add(comm.forced("alltoall", name).explain("alltoall", 4000).winner.name)
+    assert ran == set(NAMES)
+
+
+def test_native_where_it_is_predicted_to_win(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    from dataclasses import replace
+
+    size = world.Get_size()
+    model = grid_model(layouts(size).get("two", [0]), native_s=1e-6)
+    model = replace(model, native={"alltoall": model.native["bcast"]})
+    own = world.Dup()
+    comm = GridComm(own, model=model)
+    check_alltoall(comm, 1009)
+    assert comm.alltoall(list(range(size))) == [comm.Get_rank()] * size
+    assert n_planned[0] == 0
+    comm.Free()
+
+
+def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
+    """Calls overlap between ranks; a rank may be several calls ahead."""
+    random = np.random.default_rng(5)  # the same on all ranks
+    with grid_comm(world) as comm:
+        views = [comm.forced("alltoall", name) for name in NAMES]
+        for _ in range(60):
+            view = views[int(random.integers(len(views)))]
+            check_alltoall(view, int(random.choice([0, 1, 3, 64, 1009])))
+
+
+# Buffer forms: each gives a spec of ``size`` blocks of 6 ints over the memory it is given.
+FORMS: dict[str, Callable[[np.ndarray, int], Any]] = {
+    "array": lambda memory, size: memory[: 6 * size],
+    "list with type": lambda memory, size: [memory[: 6 * size], MPI.INT],
+    "list with code": lambda memory, size: [memory[: 6 * size], "i"],
+    "tuple with count": lambda memory, size: (memory, 6, MPI.INT),
+    "count only": lambda memory, size: [memory, 6],
+    "count and displacement": lambda memory, size: [memory, (6, 4), MPI.INT],
+    "four items": lambda memory, size: [memory, 6, 4, MPI.INT],
+    "no count": lambda memory, size: [memory[: 6 * size], None, MPI.INT],
+    "memoryview": lambda memory, size: memoryview(memory[: 6 * size]),
+    "bytes": lambda memory, size: [memory[: 6 * size].view("u1"), MPI.BYTE],
+    "two-dimensional": lambda memory, size: memory[: 6 * size].reshape(size, 6),
+    "Fortran order": lambda memory, size: memory[: 6 * size].reshape(6, size, order="F"),
+}
+
+
+@pytest.mark.parametrize("receive", FORMS)
+@pytest.mark.parametrize("send", FORMS)
+def test_buffer_forms(world: MPI.Intracomm, send: str, receive: str) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        ours = comm.forced("alltoall", "direct")
+        results = []
+        for caller in (world, ours):
+            source = np.arange(6 * size + 12, dtype="i4") + 1000 * rank
+            into = np.full(6 * size + 12, -1, "i4")
+            caller.Alltoall(FORMS[send](source, size), FORMS[receive](into, size))
+            results.append(into)
+        assert (results[0] == results[1]).all()
+
+
+def test_an_array_of_the_standard_library(world: MPI.Intracomm) -> None:
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        got = array("d", [0.0] * size)
+        comm.forced("alltoall", "lg").Alltoall(array("d", map(float, range(size))), got)
+        assert list(got) == [float(comm.Get_rank())] * size
+
+
+def vector() -> MPI.Datatype:
+    return MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 24)
+
+
+def struct() -> MPI.Datatype:
+    return MPI.Datatype.Create_struct([1, 2], [0, 8], [MPI.INT, MPI.INT]).Create_resized(0, 20)
+
+
+def columns() -> MPI.Datatype:
+    return MPI.INT.Create_vector(3, 1, 8).Create_resized(0, 4)
+
+
+@pytest.mark.parametrize("make", [vector, struct, columns])
+@pytest.mark.parametrize("algorithm", ["direct", "lg", "bruck", "pairwise"])
+def test_derived_types(
+    world: MPI.Intracomm, make: Callable[[], MPI.Datatype], algorithm: str
+) -> None:
+    """Types with gaps, the layout another one on odd ranks; what is between stays untouched."""
+    rank, size = world.Get_rank(), world.Get_size()
+    datatype = make().Commit()
+    try:
+        with grid_comm(world) as comm:
+            results = []
+            for caller in (world, comm.forced("alltoall", algorithm)):
+                memory = np.arange(40 * size, dtype="i4") + 5000 * rank
+                into = np.full(40 * size, -1, "i4")
+                source = [memory, 1, datatype] if rank % 2 else [memory, 3, MPI.INT]
+                caller.Alltoall(source, [into, 1, datatype])
+                results.append(into)
+                in_place = memory.copy()
+                caller.Alltoall(MPI.IN_PLACE, [in_place, 1, datatype])
+                results.append(in_place)
+            assert (results[0] == results[2]).all()
+            assert (results[1] == results[3]).all()
+            assert (results[0] == -1).any()
+    finally:
+        datatype.Free()
+
+
+WRONG: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "not a buffer": lambda size: (3, np.zeros(size)),
+    "nothing to receive into": lambda size: (np.zeros(size), None),
+    "no even blocks": lambda size: (np.zeros(3 * size + 1), np.zeros(3 * size + 1)),
+    "items cut": lambda size: ([np.zeros(4, "i4"), "i"], np.zeros(4, "i4")),
+    "negative count": lambda size: ([np.zeros(size), -1, MPI.DOUBLE], np.zeros(size)),
+    "no type": lambda size: ([np.zeros(size), 1, "nonsense"], np.zeros(size)),
+    "too many items": lambda size: ([np.zeros(size), 1, 0, MPI.DOUBLE, 5], np.zeros(size)),
+    "read-only": lambda size: (np.zeros(size), bytes(8 * size)),
+    "null type": lambda size: ([np.zeros(size), 1, MPI.DATATYPE_NULL], np.zeros(size)),
+    "strided": lambda size: (np.zeros(2 * size)[::2], np.zeros(size)),
+    "objects": lambda size: (np.array([None] * size), np.zeros(size)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> None:
+    size = world.Get_size()
+    if what in ("no even blocks", "items cut") and (size == 1 or 4 % size == 0):
+        return  # right, for this many ranks
+    with grid_comm(world) as comm:
+        errors = []
+        for caller in (world, comm.forced("alltoall", "direct")):
+            with pytest.raises(Exception) as caught:
+                caller.Alltoall(*WRONG[what](size))
+            error = caught.value
+            # An MPI library's text may name the communicator.
+            what_it_says = (
+                error.Get_error_class() if isinstance(error, MPI.Exception) else str(error)
+            )
+            errors.append((caught.type, what_it_says))
+        assert errors[0] == errors[1]
+        check_alltoall(comm, 7)
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_objects(world: MPI.Intracomm, algorithm: str, n_planned: list[int]) -> None:
+    """Of different sizes for every pair; any iterable of as many as there are ranks."""
+    rank, size = world.Get_rank(), world.Get_size()
+
+    def thing(by: int, to: int) -> Any:
+        return {"from": by, "to": to, "much": "x" * (1000 * by * to), "big": 10**50 + by}
+
+    wanted = [thing(by, rank) for by in range(size)]
+    with grid_comm(world) as comm:
+        ours = comm.forced("alltoall", algorithm)
+        things = [thing(rank, to) for to in range(size)]
+        assert ours.alltoall(things) == wanted
+        assert ours.alltoall(tuple(things)) == wanted
+        assert ours.alltoall(iter(things)) == wanted
+        assert ours.alltoall(each for each in things) == wanted
+        assert ours.alltoall(None) == world.alltoall(None)  # type: ignore[arg-type]
+        own = ours.alltoall(things)[rank]
+        assert own is not things[rank]
+        planned = ours.explain("alltoall", 8).winner.build is not None
+        assert n_planned[0] == 12 * int(planned)
+
+
+def test_arrays_as_objects(world: MPI.Intracomm) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        got = comm.alltoall([np.full(to * 1000 + 1, rank) for to in range(size)])
+        for by, each in enumerate(got):
+            assert each.shape == (rank * 1000 + 1,)
+            assert (each == by).all()
+            each[:] = 0  # not read-only
+
+
+def test_wrong_objects_get_the_same_error(world: MPI.Intracomm) -> None:
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        ours = comm.forced("alltoall", "direct")
+        for wrong in ([0] * (size + 1), [], 5, [lambda: None] * size):
+            errors = []
+            for caller in (world, ours):
+                with pytest.raises(Exception) as caught:
+                    caller.alltoall(wrong)  # type: ignore[arg-type]
+                errors.append((caught.type, str(caught.value)))
+            assert errors[0] == errors[1]
+        assert ours.alltoall([0] * size) == [0] * size
+
+
+def test_pickle_settings_are_honoured(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ``MPI.pickle`` is told to pickle with."""
+    used = []
+
+    def dumps(item: Any, protocol: int | None = None) -> bytes:
+        used.append("dumps")
+        return bytes([item])
+
+    def loads(data: Any) -> int:
+        used.append("loads")
+        return bytes(data)[0]
+
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        own = MPI.Pickle(dumps, loads)
+        monkeypatch.setattr(MPI, "pickle", own)
+        assert comm.forced("alltoall", "direct").alltoall([9] * size) == [9] * size
+        assert used == ["dumps"] * size + ["loads"] * size
+
+
+def test_vectors_of_different_counts_are_native(world: MPI.Intracomm) -> None:
+    """`Alltoallv`, until it has plans: right, that is all."""
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        counts, into = [rank + 1] * size, [by + 1 for by in range(size)]
+        got = np.zeros(sum(into), "i4")
+        comm.Alltoallv([np.full(sum(counts), rank, "i4"), counts], [got, into])
+        assert got.tolist() == [by for by in range(size) for _ in range(by + 1)]
+
+
+def test_settings_checked_across_ranks(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gridcoll.errors import DisagreementError
+
+    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        check_alltoall(comm, 5)
+        if size > 1:
+            n = 1 + int(rank == size - 1)
+            with pytest.raises(DisagreementError, match=rf"Alltoall: .*rank {size - 1} has"):
+                comm.Alltoall(np.zeros(n * size, "i4"), np.zeros(n * size, "i4"))
+        check_alltoall(comm, 5)
