@@ -146,6 +146,46 @@ def alltoall_trials(
     ]
 
 
+def allreduce_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """The same for a sum of ``n_bytes`` of doubles, one at least; ``root`` plays no part."""
+    rank, n_ranks = comm.Get_rank(), comm.Get_size()
+    mine, result = (np.zeros(max(n_bytes // 8, 1)) for _ in range(2))
+    places = np.arange(len(mine)) % 1024
+    plain = MPI.Intracomm(comm)
+
+    def reset(repeat: int) -> None:
+        mine[:] = places + rank + repeat
+        result[:] = -1
+
+    def verify(repeat: int) -> bool:
+        # Whole numbers, exact whatever the order.
+        wanted = n_ranks * (places + repeat) + n_ranks * (n_ranks - 1) // 2
+        return bool((result == wanted).all())
+
+    def nonblocking() -> None:
+        wait_politely(plain.Iallreduce(mine, result).Test)
+
+    def planned(variant: str, ours: GridComm) -> Trial:
+        winner = ours.explain("allreduce", mine.nbytes).winner
+        label = f"{winner.name}: {winner.label}"
+
+        def step() -> None:
+            ours.Allreduce(mine, result)
+
+        return Trial(variant, reset, step, verify, winner.predicted_s, label)
+
+    candidates = comm.explain("allreduce", mine.nbytes).candidates
+    native_s = next(c.predicted_s for c in candidates if c.name == "native")
+    return [
+        Trial("native", reset, lambda: plain.Allreduce(mine, result), verify, native_s),
+        Trial("native-nonblocking", reset, nonblocking, verify),
+        planned("gridcoll", comm),
+        *(planned(f"gridcoll:{name}", comm.forced("allreduce", name)) for name in algorithms),
+    ]
+
+
 def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
     """Bytes that differ from repeat to repeat and from place to place."""
     return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
@@ -154,6 +194,7 @@ def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
 TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = {
     "bcast": bcast_trials,
     "alltoall": alltoall_trials,
+    "allreduce": allreduce_trials,
 }
 
 

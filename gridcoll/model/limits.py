@@ -8,7 +8,7 @@ the latency of the shortest path, relays counted as free.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -175,7 +175,54 @@ def _sides(n: int) -> list[set[int]]:
     return [set(some) for k in range(1, n) for some in combinations(range(n), k)]
 
 
-_LIMITS = {"bcast": bcast_limit_s, "alltoall": alltoall_limit_s}
+def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """No allreduce of ``n_bytes`` ends earlier; ``root`` plays no part.
+
+    Every element is combined ``P - 1`` times and handed out as often, so that all interfaces
+    together pass ``2 m (P-1)`` bytes each way, ``2 m (P-1) / P`` each where they are equal. Taken
+    between clusters, the same holds for what leaves them. What is on one side of a cut must cross
+    it, either way.
+    """
+    clusters = wires.grid.clusters
+    distance = shortest_latency_s(wires)
+    latency_s = max(
+        float(distance.max()),
+        *(float(wires.latency_s[c, c]) for c, members in enumerate(clusters) if len(members) > 1),
+        0.0,
+    )
+    n_hosts = np.array([len(cluster.nodes) for cluster in clusters])
+    rates = wires.nic_bytes_per_s
+    passed = 2 * n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
+    busy = [0.0, float(passed / (n_hosts * rates).sum())]
+    if n_hosts.sum() > 1:
+        busy.append(_wire_s(n_bytes, float(rates.min()), wires.burst_bytes))
+    if len(clusters) > 1:
+        leaving = sum(_cut(wires, {c}) for c in range(len(clusters)))
+        busy.append(2 * n_bytes * (len(clusters) - 1) / leaving)
+        busy += [n_bytes / _cut(wires, side) for side in _sides(len(clusters))]
+    return latency_s + max(busy)
+
+
+def reduce_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
+    """No reduction of ``n_bytes`` to ``root`` ends earlier: a broadcast's limit, backwards."""
+    backwards = replace(
+        wires, latency_s=wires.latency_s.T, rate_bytes_per_s=wires.rate_bytes_per_s.T
+    )
+    return bcast_limit_s(backwards, n_bytes, root)
+
+
+def barrier_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """No rank can know of all others earlier; size and root play no part."""
+    return allreduce_limit_s(wires, 0)
+
+
+_LIMITS = {
+    "bcast": bcast_limit_s,
+    "alltoall": alltoall_limit_s,
+    "allreduce": allreduce_limit_s,
+    "reduce": reduce_limit_s,
+    "barrier": barrier_limit_s,
+}
 
 
 def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
