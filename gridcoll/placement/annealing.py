@@ -14,7 +14,7 @@ from gridcoll.placement.resources import as_mask
 # subsets on 8 and on 12 clusters (Tables 1 and 3), that is some 300 evaluations.
 MIN_STEPS = 300
 STEPS_PER_CLUSTER = 25
-FIRST_TEMPERATURE = 1.0  # of the time at the start
+FIRST_TEMPERATURE = 0.3  # of the time at the start
 LAST_TEMPERATURE = 0.001
 
 

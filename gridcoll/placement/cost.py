@@ -167,7 +167,7 @@ class IterationCost:
         floor_ratio = 1.0 if self._allreduce is None else self._allreduce.floor_ratio
         allreduce_s = floor_ratio * tally.latency_s + peaks[n_phases + 2]
         with np.errstate(divide="ignore", invalid="ignore"):
-            phase_s = [row / tally.power for row in peaks[:n_phases]]
+            phase_s = peaks[:n_phases] / tally.power
             total = problem.allreduce.count * allreduce_s + self._phases_and_updates(
                 phase_s, update_s
             )
@@ -184,11 +184,11 @@ class IterationCost:
             tally.peaks[n_phases + 1] * self._intra_scale[tally.n_hosts],
         )
 
-    def _phases_and_updates(self, phase_s: list[FloatArray], update_s: FloatArray) -> FloatArray:
+    def _phases_and_updates(self, phase_s: FloatArray, update_s: FloatArray) -> FloatArray:
         """Sum the phases and UPDATEs; an overlapped UPDATE costs what it outlasts (§2.3)."""
         update = self.problem.update
         if update.mode == "blocking":
-            return np.asarray(np.sum(phase_s, axis=0) + update.count * update_s)
+            return np.asarray(phase_s.sum(axis=0) + update.count * update_s)
         total = np.zeros_like(update_s)
         hiding = [np.zeros_like(update_s) for _ in range(update.count)]
         for phase, time_s in zip(self.problem.phases, phase_s, strict=True):

@@ -49,11 +49,12 @@ def _flip_latency(latency_s: FloatArray, mask: BoolArray) -> FloatArray:
         mask, longest, np.maximum(np.maximum(far, latency_s.diagonal()), longest)
     )
     # Whatever is dropped, a longest pair that keeps both ends keeps its latency.
-    a = int(chosen[far[chosen].argmax()])
-    b = int(chosen[latency_s[a, chosen].argmax()])
-    for end in {a, b}:
-        rest = chosen[chosen != end]
-        after[end] = latency_s[np.ix_(rest, rest)].max(initial=0.0)
+    inside = latency_s[chosen][:, chosen]
+    for end in set(divmod(int(inside.argmax()), len(chosen))):
+        row, column = inside[end].copy(), inside[:, end].copy()
+        inside[end] = inside[:, end] = 0.0
+        after[chosen[end]] = inside.max()
+        inside[end], inside[:, end] = row, column
     return after
 
 
