@@ -18,7 +18,7 @@ from gridcoll.plan import Choice
 from gridcoll.topology.grid import Grid
 
 
-class GridComm(AlltoallMethods, BroadcastMethods):
+class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
     """A drop-in for an intracommunicator, with grid-aware collectives.
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and

@@ -6,6 +6,7 @@ from gridcoll.plan.collectives import (
     allreduce_candidates,
     alltoall_candidates,
     bcast_candidates,
+    reduce_candidates,
 )
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
@@ -31,4 +32,5 @@ __all__ = [
     "check_plan",
     "choose",
     "dataflow",
+    "reduce_candidates",
 ]
