@@ -79,7 +79,9 @@ def discover(
     )
     if native:
         clock = estimate_offset(comm)
-        model = replace(model, native={"bcast": _native_bcast(comm, model, clock, progress)})
+        model = replace(
+            model, native={name: _native(comm, model, clock, name, progress) for name in _NATIVES}
+        )
     return model
 
 
@@ -322,27 +324,39 @@ def measure_together(
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-def _native_bcast(
-    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, progress: Progress
+def _bcast_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    buffer = np.zeros(n_bytes, np.uint8)
+    return lambda: comm.Bcast(buffer, 0)
+
+
+def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
+    return lambda: comm.Allreduce(mine, result)
+
+
+_NATIVES = {"bcast": _bcast_step, "allreduce": _allreduce_step}
+"""Of the library's own collectives, those that are timed: the call, by its size."""
+
+
+def _native(
+    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, name: str, progress: Progress
 ) -> TimesBySize:
-    """Times of the library's own Bcast from rank 0, until it is hopeless. Collective.
+    """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
 
     A library that takes several times what a plan is predicted to take, and long at that, will
     not be chosen for larger messages; beyond the last size its time grows in proportion.
     """
+    what = f"native {name}"
     sizes: list[int] = []
     seconds: list[float] = []
     for k, n_bytes in enumerate(NATIVE_SIZES):
-        progress("native collectives", k, len(NATIVE_SIZES))
-        buffer = np.zeros(n_bytes, np.uint8)
-        took = [
-            run_together(comm, clock, lambda b=buffer: comm.Bcast(b, 0))  # type: ignore[misc]
-            for _ in range(4)
-        ]
+        progress(what, k, len(NATIVE_SIZES))
+        step = _NATIVES[name](comm, n_bytes)
+        took = [run_together(comm, clock, step) for _ in range(4)]
         sizes.append(n_bytes)
         seconds.append(float(np.median(took[1:])))
-        plan = choose("bcast", model, n_bytes, 0, grid_only=True).winner
+        plan = choose(name, model, n_bytes, 0, grid_only=True).winner
         if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
             break
-    progress("native collectives", len(NATIVE_SIZES), len(NATIVE_SIZES))
+    progress(what, len(NATIVE_SIZES), len(NATIVE_SIZES))
     return TimesBySize(tuple(sizes), tuple(seconds))
