@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.option("--root", default=0, show_default=True, help="the root rank")
 @click.option("--algorithm", default="", help="explain this one, whether it is the fastest or not")
 @click.option("--all", "everything", is_flag=True, help="also those that come to the same plan")
-@click.option("--gantt", is_flag=True, help="simulate the plan and chart it")
+@click.option("--simulate", is_flag=True, help="also walk every plan through the network")
+@click.option("--gantt", is_flag=True, help="simulate the chosen plan and chart it")
 @click.option("--png", type=click.Path(dir_okay=False), help="chart it into this file")
 @click.option("--svg", type=click.Path(dir_okay=False), help="chart it into this file")
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
@@ -33,6 +34,7 @@ def command(
     root: int,
     algorithm: str,
     everything: bool,
+    simulate: bool,
     gantt: bool,
     png: str | None,
     svg: str | None,
@@ -48,27 +50,50 @@ def command(
 
     model = load_model(grid)
     n_bytes = [parse_size_bytes(text) for text in sizes.split(",")]
+    if len(n_bytes) > 1 and (gantt or png or svg):
+        raise UsageError(f"--bytes {sizes}: a chart shows one size")
     choices = [choose(collective, model, size, root, forced=algorithm) for size in n_bytes]
-    simulated = None
-    if gantt or png or svg:
-        if len(choices) > 1:
-            raise UsageError(f"--bytes {sizes}: a chart shows one size")
-        simulated = _simulate(choices[0], model)
-        _draw(*simulated, model, {"png": png, "svg": svg})
+    times = [_simulate_all(choice, model) if simulate else {} for choice in choices]
+    if png or svg:
+        _draw(choices[0], model, {"png": png, "svg": svg})
     if as_json:
-        data = [choice.to_dict() for choice in choices]
-        if simulated:
-            data[0]["simulated_s"] = simulated[1].makespan_s
+        data = [_data(choice, times_s) for choice, times_s in zip(choices, times, strict=True)]
         click.echo(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     elif len(choices) > 1:
-        _print_sizes(choices)
+        _print_sizes(choices, times)
     else:
-        _print_choice(choices[0], merged=not everything)
-        if simulated:
-            _print_chart(*simulated, model)
+        _print_choice(choices[0], times[0], merged=not everything)
+    if gantt and not as_json:
+        _print_chart(choices[0], model)
 
 
-def _simulate(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
+def _simulate_all(choice: Choice, model: GridModel) -> dict[int, float]:
+    """Seconds by the candidate's place; what comes to the same plan is simulated once."""
+    from gridcoll.cli.progress import Stages
+    from gridcoll.plan.price import price_plan
+
+    times: dict[str, float] = {}
+    found: dict[int, float] = {}
+    with Stages(terminal_only=True) as progress:
+        for index, candidate in enumerate(choice.candidates):
+            progress("simulating", index, len(choice.candidates))
+            if candidate.build is None:
+                continue
+            if candidate.label not in times:
+                plan = candidate.build(choice.n_bytes)
+                times[candidate.label] = price_plan(plan, model).makespan_s
+            found[index] = times[candidate.label]
+    return found
+
+
+def _data(choice: Choice, times_s: dict[int, float]) -> dict[str, Any]:
+    data = choice.to_dict()
+    for index, seconds in times_s.items():
+        data["candidates"][index]["simulated_s"] = seconds
+    return data
+
+
+def _chart(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
     """The winner's plan, or where native wins the fastest plan's, with its timeline."""
     from gridcoll.plan.price import price_plan
 
@@ -80,59 +105,75 @@ def _simulate(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
     return plan, price_plan(plan, model)
 
 
-def _draw(plan: Plan, timeline: Timeline, model: GridModel, paths: dict[str, str | None]) -> None:
+def _draw(choice: Choice, model: GridModel, paths: dict[str, str | None]) -> None:
+    from gridcoll.pictures import write_picture
+    from gridcoll.plan.gantt import draw_gantt
+
+    plan, timeline = _chart(choice, model)
     for kind, path in paths.items():
         if path:
-            from gridcoll.pictures import write_picture
-            from gridcoll.plan.gantt import draw_gantt
-
             write_picture(draw_gantt(plan, timeline, model.grid), path, kind)
 
 
-def _print_choice(choice: Choice, merged: bool) -> None:
-    from rich.console import Console
+def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from gridcoll.cli.gridmap import stdout_console
     from gridcoll.plan.choice_text import headline, rows_of
 
+    rows = rows_of(choice, merged=merged)
     table = Table()
     table.add_column("predicted", justify="right", no_wrap=True)
+    if times_s:
+        table.add_column("simulated", justify="right", no_wrap=True)
     table.add_column("algorithm", style="cyan")
     table.add_column("how")
-    rows = rows_of(choice, merged=merged)
     stored = any(row.stored for row in rows)
     if stored:
         table.add_column("store and forward", justify="right")
     for row in rows:
-        cells = [row.predicted, ", ".join(row.names), row.label, *([row.stored] if stored else [])]
+        cells = [row.predicted]
+        if times_s:
+            cells.append(_duration(times_s.get(row.index)))
+        cells += [", ".join(row.names), row.label]
+        if stored:
+            cells.append(row.stored)
         table.add_row(*cells, style="bold" if row.won else "")
-    console: Console = stdout_console()
+    console = stdout_console()
     console.print(Text(headline(choice), "bold"))
     console.print(table)
 
 
-def _print_sizes(choices: list[Choice]) -> None:
+def _duration(seconds: float | None) -> str:
+    from gridcoll.topology.units import format_duration
+
+    return "" if seconds is None else format_duration(seconds)
+
+
+def _print_sizes(choices: list[Choice], times: list[dict[int, float]]) -> None:
     from rich.table import Table
 
     from gridcoll.cli.gridmap import stdout_console
     from gridcoll.plan.choice_text import rows_of
     from gridcoll.topology.units import format_size
 
-    table = Table("bytes", "predicted", "algorithm", "how", "why")
-    for choice in choices:
+    simulated = ["simulated"] if any(times) else []
+    table = Table("bytes", "predicted", *simulated, "algorithm", "how", "why")
+    for choice, times_s in zip(choices, times, strict=True):
         row = next(row for row in rows_of(choice, merged=False) if row.won)
-        size = format_size(choice.n_bytes)
-        table.add_row(size, row.predicted, choice.winner.name, row.label, choice.reason)
+        cells = [format_size(choice.n_bytes), row.predicted]
+        if simulated:
+            cells.append(_duration(times_s.get(row.index)))
+        table.add_row(*cells, choice.winner.name, row.label, choice.reason)
     stdout_console().print(table)
 
 
-def _print_chart(plan: Plan, timeline: Timeline, model: GridModel) -> None:
+def _print_chart(choice: Choice, model: GridModel) -> None:
     from gridcoll.cli.gridmap import stdout_console
     from gridcoll.plan.gantt import gantt_text
-    from gridcoll.topology.units import format_duration
 
+    plan, timeline = _chart(choice, model)
     console = stdout_console()
-    console.print(f"\n{plan.label}: {format_duration(timeline.makespan_s)} simulated")
+    console.print(f"\n{plan.label}: {_duration(timeline.makespan_s)} simulated", highlight=False)
     console.print(gantt_text(plan, timeline, model.grid))

@@ -11,11 +11,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 class Stages:
     """Callable as ``progress(what, done, of)``; a context manager around the work.
 
-    ``counts`` keeps how many steps each stage had. A ``silent`` one only counts.
+    ``counts`` keeps how many steps each stage had. A ``silent`` one only counts; one for a
+    ``terminal_only`` is silent elsewhere.
     """
 
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self, *, silent: bool = False, terminal_only: bool = False) -> None:
         self._console = Console(stderr=True, quiet=silent)
+        if terminal_only and not self._console.is_terminal:
+            self._console.quiet = True
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self.counts: dict[str, int] = {}

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 from gridcoll.topology.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gridcoll.plan.choose import Candidate, Choice
+    from gridcoll.plan.choose import Choice
+
+
+ROOTED = ("bcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line about a candidate. ``names`` are all algorithms that come to the same plan."""
+    """One line about a candidate. ``names`` are all algorithms that come to the same plan.
 
+    ``index`` is the place of the first of them in the choice's candidates.
+    """
+
+    index: int
     names: tuple[str, ...]
     label: str
     predicted: str
@@ -23,28 +30,31 @@ class Row:
 
 
 def headline(choice: Choice) -> str:
-    """``bcast of 64 KiB from rank 0: chain, predicted fastest``."""
-    root = f" from rank {choice.root}" if choice.root >= 0 else ""
+    """``bcast of 64 KiB, root 0: chain, predicted fastest``."""
+    root = f", root {choice.root}" if choice.collective in ROOTED else ""
     size = format_size(choice.n_bytes)
     return f"{choice.collective} of {size}{root}: {choice.winner.name}, {choice.reason}"
 
 
 def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:
     """The candidates, fastest first; ``merged``: those that come to the same plan in one row."""
-    groups: dict[object, list[Candidate]] = {}
-    for number, candidate in enumerate(choice.candidates):
-        same = (candidate.label, candidate.predicted_s) if merged else number
-        groups.setdefault(same, []).append(candidate)
-    return [
-        Row(
-            names=tuple(dict.fromkeys(candidate.name for candidate in group)),
-            label=group[0].label,
-            predicted=_said(group[0].predicted_s, "not measured"),
-            stored=_said(group[0].stored_s, ""),
-            won=choice.winner in group,
-        )
-        for group in groups.values()
-    ]
+    groups: dict[object, list[int]] = {}
+    for index, candidate in enumerate(choice.candidates):
+        same = (candidate.label, candidate.predicted_s) if merged else index
+        groups.setdefault(same, []).append(index)
+    return [_row(choice, indices) for indices in groups.values()]
+
+
+def _row(choice: Choice, indices: list[int]) -> Row:
+    group = [choice.candidates[index] for index in indices]
+    return Row(
+        index=indices[0],
+        names=tuple(dict.fromkeys(candidate.name for candidate in group)),
+        label=group[0].label,
+        predicted=_said(group[0].predicted_s, "not measured"),
+        stored=_said(group[0].stored_s, ""),
+        won=any(candidate is choice.winner for candidate in group),
+    )
 
 
 def _said(seconds: float | None, instead: str) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from gridcoll.cli.discover_command import _check_output, _tolerance, measured_line
+from gridcoll.cli.discover_command import _check_output, _finish, _tolerance, measured_line
 from gridcoll.errors import FileError, UsageError
-from gridcoll.model import format_model, parse_model, read_model
+from gridcoll.model import declared_model, parse_model, read_model
+from gridcoll.topology import parse_gridfile
+
+GRID = """
+version = 1
+name = "duo"
+clusters = [{ name = "a", ranks = 2 }, { name = "b", ranks = 1 }]
+links = [{ between = ["a", "b"], latency = "7 ms" }]
+"""
 
 
 def test_it_measures_shows_and_keeps(launch, tmp_path):
@@ -22,12 +28,11 @@ def test_it_measures_shows_and_keeps(launch, tmp_path):
     assert done.stderr.count("latency between nodes") == 1
 
 
-def test_json_is_the_model_itself(launch):
-    done = launch(2, "-m", "gridcoll", "discover", "--json", "--no-native", "--tolerance", "0.5")
-    assert done.returncode == 0, done.stderr
-    model = parse_model(done.stdout.encode())
-    assert model.tolerance == 0.5
-    assert json.loads(format_model(model)) == json.loads(done.stdout)
+def test_json_is_the_model_itself(capsys, tmp_path):
+    model = declared_model(parse_gridfile(GRID), ["host"] * 3)
+    _finish(model, 2, False, str(tmp_path / "m.json"), as_json=True)
+    assert parse_model(capsys.readouterr().out.encode()) == model
+    assert read_model(tmp_path / "m.json") == model
 
 
 def test_a_mistake_is_said_once(launch):

@@ -41,7 +41,7 @@ def test_json_is_the_choice(grid, gridcoll):
 def test_the_table_merges_what_comes_to_the_same(grid, gridcoll):
     merged = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K").out
     everything = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K", "--all").out
-    assert merged.startswith("bcast of 1 KiB from rank 0: ")
+    assert merged.startswith("bcast of 1 KiB, root 0: ")
     assert "fef, ecef" in merged
     assert "fef, ecef" not in everything
     assert len(everything.splitlines()) > len(merged.splitlines())
@@ -51,7 +51,7 @@ def test_the_table_merges_what_comes_to_the_same(grid, gridcoll):
 def test_text_of_a_choice(grid):
     choice = choose("bcast", load_model(grid), 1024, 2)
     lines = str(choice).splitlines()
-    assert lines[0] == f"bcast of 1 KiB from rank 2: {choice.winner.name}, {choice.reason}"
+    assert lines[0] == f"bcast of 1 KiB, root 2: {choice.winner.name}, {choice.reason}"
     assert [line.startswith("*") for line in lines].count(True) == 1
     won = next(line for line in lines if line.startswith("*"))
     assert choice.winner.name in won
@@ -91,8 +91,22 @@ def test_charts(grid, gridcoll, tmp_path):
     assert len([line for line in ran.out.splitlines() if "░" in line]) >= 5
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "sends to another cluster" in svg.read_text()
-    said = json.loads(gridcoll(*arguments, "--svg", str(svg), "--json").out)
-    assert said["simulated_s"] == makespan_s
+    said = json.loads(gridcoll(*arguments, "--simulate", "--json").out)
+    (simulated,) = [c["simulated_s"] for c in said["candidates"] if c["won"]]
+    assert simulated == makespan_s
+
+
+def test_every_plan_is_simulated_beside_its_prediction(grid, gridcoll):
+    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "64K", "--simulate")
+    assert "simulated" in gridcoll(*arguments).out
+    for candidate in json.loads(gridcoll(*arguments, "--json").out)["candidates"]:
+        if candidate["name"] != "native":
+            assert candidate["simulated_s"] == pytest.approx(candidate["predicted_s"], rel=0.05)
+        else:
+            assert "simulated_s" not in candidate
+    several = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "8,1K", "--simulate")
+    assert "simulated" in several.out
+    assert several.err == ""
 
 
 @pytest.mark.parametrize(
