@@ -204,7 +204,7 @@ WRONG: dict[str, Callable[[int], tuple[Any, Any]]] = {
     "too many items": lambda size: ([np.zeros(size), 1, 0, MPI.DOUBLE, 5], np.zeros(size)),
     "read-only": lambda size: (np.zeros(size), bytes(8 * size)),
     "null type": lambda size: ([np.zeros(size), 1, MPI.DATATYPE_NULL], np.zeros(size)),
-    "strided": lambda size: (np.zeros(2 * size)[::2], np.zeros(size)),
+    "strided": lambda size: (np.zeros(4 * size)[::2], np.zeros(2 * size)),
     "objects": lambda size: (np.array([None] * size), np.zeros(size)),
 }
 
@@ -276,6 +276,7 @@ def test_wrong_objects_get_the_same_error(world: MPI.Intracomm) -> None:
         assert ours.alltoall([0] * size) == [0] * size
 
 
+@pytest.mark.mpi(min_size=2)
 def test_pickle_settings_are_honoured(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from gridcoll.plan.collectives.alltoall_price import busiest_s, tally
 from gridcoll.plan.collectives.alltoallv import vector_program
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
+from gridcoll.topology.rounds import rounds_of_pairs
 from tests.plan.grids import grids, model_of
 
 GRIDS = st.lists(st.integers(0, 6), min_size=1, max_size=24)
@@ -57,6 +58,27 @@ def test_scratch_is_at_most_twice_the_send_buffer(labels: list[int]) -> None:
         if candidate.build is not None and candidate.name != "coordinator":
             plan = candidate.build(7)
             assert max(plan.scratch_units or (0,)) <= 2 * 7 * len(labels)
+
+
+def test_what_arrives_takes_turns_where_room_is_short() -> None:
+    """Rank 0 collects the more whenever there is more to collect, and has all it gets to sort."""
+    sizes = [3] * 20
+    for turn, pairs in enumerate(rounds_of_pairs(20)):
+        sizes[next(b for a, b in pairs if a == 0)] += turn % 3 == 0
+    labels = [c for lap in range(4) for c in range(20) if lap < sizes[c]]
+    plan = plan_lg(Grid.from_labels(labels), 1)
+    assert max(plan.scratch_units) == plan.scratch_of(0) == 2 * len(labels)
+    check_plan(plan)
+
+
+def test_those_who_collect_more_take_turns() -> None:
+    """A rank of two cannot collect for half of three; over three such clusters it evens out."""
+    grid = Grid.from_labels([0, 0, *[1] * 3, *[2] * 3, *[3] * 3])
+    collected = [
+        sum(collector == rank for each in exchanges(grid) for collector, _, _ in each.messages)
+        for rank in (0, 1)
+    ]
+    assert sorted(collected) == [4, 5]
 
 
 def test_coordinators_are_not_offered_where_they_need_much_room() -> None:

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridcoll.model.limits import Wires, alltoall_limit_s, limit_s
+from gridcoll.topology import Grid
+
+
+def wires(
+    labels: list[int],
+    rate: float = 1e9,
+    uplink: float = 1e9,
+    hosts: tuple[str, ...] = (),
+    burst_bytes: int = 0,
+) -> Wires:
+    """Interfaces of 10 MB/s; 10 ms between clusters, 12 from the first to the third; 0.1 inside."""
+    grid = Grid.from_labels(labels, hosts)
+    n = len(grid.clusters)
+    latency_s = np.full((n, n), 10e-3)
+    np.fill_diagonal(latency_s, 0.1e-3)
+    if n > 2:
+        latency_s[0, 2] = latency_s[2, 0] = 12e-3
+    return Wires(
+        grid,
+        latency_s,
+        np.full(n, 10e6),
+        np.full(n, uplink),
+        np.full((n, n), rate),
+        burst_bytes,
+    )
+
+
+def test_inside_one_cluster_interfaces_limit() -> None:
+    assert alltoall_limit_s(wires([0] * 5), 1000) == pytest.approx(4 * 1e-4 + 0.1e-3)
+
+
+def test_short_blocks_take_the_longest_way() -> None:
+    assert alltoall_limit_s(wires([0, 0, 1, 2]), 1) == pytest.approx(12e-3, rel=1e-3)
+
+
+def test_the_farthest_go_first() -> None:
+    """Of three blocks of 100 ms each, the last goes to the neighbour, 0.1 ms away."""
+    assert alltoall_limit_s(wires([0, 0, 1, 1]), 1_000_000) == pytest.approx(300e-3 + 0.1e-3)
+    assert alltoall_limit_s(wires([0, 1]), 1_000_000) == pytest.approx(100e-3 + 10e-3)
+
+
+def test_ranks_of_one_host_share_its_interface() -> None:
+    shared = wires([0, 0, 1], hosts=("a", "a", "b"))
+    assert alltoall_limit_s(shared, 1_000_000) == pytest.approx(200e-3 + 10e-3)
+
+
+def test_links_and_uplinks_limit() -> None:
+    """Nine blocks of a megabyte each way over 1 MB/s; among three clusters four per link."""
+    assert alltoall_limit_s(wires([0] * 3 + [1] * 3, rate=1e6), 1_000_000) == pytest.approx(9.01)
+    assert alltoall_limit_s(wires([0] * 3 + [1] * 3, uplink=1e6), 1_000_000) == pytest.approx(9.01)
+    three = wires([0, 0, 1, 1, 2, 2], rate=1e6)
+    assert alltoall_limit_s(three, 1_000_000) == pytest.approx(4.01)
+
+
+def test_what_a_burst_lets_pass_is_not_counted() -> None:
+    burst = wires([0] * 3, burst_bytes=500)
+    assert alltoall_limit_s(burst, 1000) == pytest.approx(1500 / 10e6 + 0.1e-3)
+
+
+def test_one_rank_takes_no_time_and_many_clusters_are_cut_one_by_one() -> None:
+    assert limit_s("alltoall", wires([0]), 1000) == 0
+    many = wires(list(range(12)), rate=1e5)
+    assert limit_s("alltoall", many, 100_000) == pytest.approx(11 * 1e5 / (11 * 1e5) + 10e-3)
