@@ -93,7 +93,7 @@ class _Rank:
     n_waits: list[int]
     start_s: list[float]
     end_s: list[float]
-    sends: list[tuple[float, int]]  # ready, oldest first
+    sends: dict[int, list[tuple[float, int]]]  # by peer a heap of when and which became ready
     out_free: float = 0.0
     in_free: float = 0.0
     cpu_free: float = 0.0
@@ -127,7 +127,7 @@ class _Simulation:
                 self._posted_in_order.setdefault((op.peer, rank, op.stream), deque()).append(index)
             if not flow.n_waits[index]:
                 self._at(0.0, "ready", rank, index)
-        return _Rank(flow, list(flow.n_waits), [math.nan] * n, [math.nan] * n, [])
+        return _Rank(flow, list(flow.n_waits), [math.nan] * n, [math.nan] * n, {})
 
     def _at(self, time: float, what: str, rank: int, index: int) -> None:
         heappush(self._events, (time, self._n_events, what, rank, index))
@@ -159,8 +159,8 @@ class _Simulation:
         rank = self._ranks[number]
         op = rank.flow.program[index]
         match op:
-            case Send():
-                heappush(rank.sends, (time, index))
+            case Send(peer=peer):
+                heappush(rank.sends.setdefault(peer, []), (time, index))
                 self._send(time, number, index)
             case Recv():
                 self._postable.add((number, index))
@@ -176,17 +176,16 @@ class _Simulation:
         rank = self._ranks[number]
         if not rank.sends or rank.out_free > time:
             return  # whatever frees the interface asks again
-        free = [
-            (self._link_free[number, _peer(rank, index)], ready, index)
-            for ready, index in rank.sends
-        ]
-        startable = [(ready, index) for at, ready, index in free if at <= time]
+        links = [(self._link_free[number, peer], peer) for peer in rank.sends]
+        startable = [(rank.sends[peer][0], peer) for free, peer in links if free <= time]
         if not startable:
-            self._at(min(free)[0], "send", number, -1)
+            self._at(min(links)[0], "send", number, -1)
             return
-        chosen = min(startable)
-        rank.sends.remove(chosen)
-        self._start(time, number, chosen[1])
+        (_, index), peer = min(startable)
+        heappop(rank.sends[peer])
+        if not rank.sends[peer]:
+            del rank.sends[peer]
+        self._start(time, number, index)
 
     def _start(self, time: float, number: int, index: int) -> None:
         rank = self._ranks[number]
@@ -235,8 +234,3 @@ class _Simulation:
             rank.n_waits[later] -= 1
             if not rank.n_waits[later]:
                 self._at(time, "ready", number, later)
-
-
-def _peer(rank: _Rank, index: int) -> int:
-    op = rank.flow.program[index]
-    return op.peer if isinstance(op, Send) else -1
