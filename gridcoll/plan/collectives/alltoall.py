@@ -99,6 +99,42 @@ def plan_direct(order: Sequence[int], n_units: int, label: str = "direct") -> Pl
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
 
 
+def plan_far_first(
+    clusters: Sequence[Sequence[int]],
+    far_order: Sequence[Sequence[int]],
+    n_units: int,
+    label: str = "far-first",
+) -> Plan:
+    """A direct exchange in which blocks with a long way leave first.
+
+    Parameters
+    ----------
+    clusters : sequence of sequence of int
+        The ranks of each cluster. The ranks of one serve those of another each from another one
+        on, so that they do not all send to the same.
+    far_order : sequence of sequence of int
+        By cluster, the others in the order they are served; its own members come last.
+    n_units : int
+        Size of a block.
+    label : str
+    """
+    home = {rank: (c, at) for c, ranks in enumerate(clusters) for at, rank in enumerate(ranks)}
+
+    def program_of(rank: int) -> Program:
+        cluster, at = home[rank]
+        peers = [
+            ranks[(at + step) % len(ranks)]
+            for ranks in (clusters[c] for c in (*far_order[cluster], cluster))
+            for step in range(len(ranks))
+        ]
+        others = [peer for peer in peers if peer != rank]
+        receives = [Recv(peer, blocks("output", peer, n_units), 0) for peer in others]
+        sends = [Send(peer, blocks("input", peer, n_units), 0) for peer in others]
+        return (*receives, *sends, keep_own(rank, n_units))
+
+    return exchange_plan(label, n_units, Programs(len(home), program_of))
+
+
 def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:
     """A direct exchange with only a few sends under way per rank.
 

@@ -9,14 +9,22 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
-from gridcoll.plan.collectives.alltoall import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
+from gridcoll.plan.collectives.alltoall import (
+    N_PAIRWISE_SLOTS,
+    plan_direct,
+    plan_far_first,
+    plan_pairwise,
+)
 from gridcoll.plan.collectives.alltoall_bruck import bruck_steps, plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import coordinator_blocks, plan_coordinator
 from gridcoll.plan.collectives.alltoall_lg import exchanges, plan_lg
 from gridcoll.plan.collectives.alltoall_price import (
     Messages,
     busiest_s,
+    far_first_s,
+    far_order,
     inside_hop_s,
+    loads_s,
     longest_hop_s,
     tally,
 )
@@ -67,6 +75,23 @@ def _direct_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candid
     busy_s = busiest_s(model, _messages(model.grid, "direct"), n_bytes)
     label = "every block to its receiver, all at once"
     return [_candidate("direct", label, model, busy_s + longest_hop_s(model))]
+
+
+def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """The messages of a direct exchange in another order: only when the last arrives differs."""
+    if model.n_clusters == 1:
+        return []
+    rank_s, between_s = loads_s(model, _messages(model.grid, "direct"), n_bytes)
+    inside_s = float(np.diag(model.latency_s).min())
+    total_s = max(far_first_s(model, n_bytes), between_s + longest_hop_s(model), rank_s + inside_s)
+    order = far_order(model)
+    label = "every block to its receiver, those with the longest way first"
+
+    def build(n_units: int) -> Plan:
+        clusters = [cluster.ranks for cluster in model.grid.clusters]
+        return plan_far_first(clusters, order, n_units, f"far-first: {label}")
+
+    return [Candidate("far-first", label, total_s, build)]
 
 
 def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -153,6 +178,15 @@ register(
         "long blocks: interfaces pass nothing twice; Alltoallv and Alltoallw are native so far",
         "003 section 5, direct exchange, rotated",
         _direct_candidates,
+    ),
+)
+register(
+    "alltoall",
+    Algorithm(
+        "far-first",
+        "long blocks between clusters: latency passes while interfaces send to neighbours",
+        "gridcoll; direct exchange ordered by the model's latencies",
+        _far_first_candidates,
     ),
 )
 register(

@@ -62,20 +62,29 @@ def busiest_s(
 ) -> float:
     """How long the busiest rank, flow or link between clusters works, in seconds.
 
+    ``fill_s`` is how long collecting keeps back the first message between clusters, and handing
+    out follows the last. For the others see `loads_s`.
+    """
+    rank_s, between_s = loads_s(model, messages, n_bytes, contention)
+    return max(rank_s, fill_s + between_s if between_s else 0.0)
+
+
+def loads_s(
+    model: GridModel, messages: Messages, n_bytes: int, contention: float = CONTENTION
+) -> tuple[float, float]:
+    """How long the busiest rank works; and the busiest flow or link between clusters.
+
     Parameters
     ----------
     model : GridModel
     messages : Messages
     n_bytes : int
         Size of a block.
-    fill_s : float
-        How long collecting keeps back the first message between clusters, and handing out follows
-        the last.
     contention : float
         γ, between the bounds of Table 3.
     """
     if not len(messages.source):
-        return 0.0
+        return 0.0, 0.0
     clusters = np.array(model.grid.cluster_of)
     i, j = clusters[messages.source], clusters[messages.target]
     sizes, which = np.unique(messages.n_blocks, return_inverse=True)
@@ -90,11 +99,42 @@ def busiest_s(
         np.bincount(messages.source, out_s, n_ranks), np.bincount(messages.target, in_s, n_ranks)
     )
     lower = np.minimum(_overheads_s(model, messages, i, j), upper)
-    busy_s = float((lower + (upper - lower) * contention).max())
+    rank_s = float((lower + (upper - lower) * contention).max())
     if not across.any():
-        return busy_s
-    flow_s, link_s = _between(model, messages, n_bytes, gaps[i, j, which], across)
-    return max(busy_s, fill_s + flow_s, fill_s + link_s)
+        return rank_s, 0.0
+    return rank_s, max(_between(model, messages, n_bytes, gaps[i, j, which], across))
+
+
+def far_first_s(model: GridModel, n_bytes: int) -> float:
+    """When the last block of a direct exchange arrives if those with the longest way leave first.
+
+    The ``k``-th block leaves after ``k`` gaps and has the ``k``-th longest way.
+    """
+    gaps, _ = model.gap_and_alone_s(np.array([float(n_bytes), 0.0]))
+    latest = 0.0
+    for c in range(model.n_clusters):
+        sent_s = 0.0
+        for d in (*far_order(model)[c], c):
+            count = len(model.grid.clusters[d]) - int(c == d)
+            fixed = gaps[c, d, 1] if c != d else 0.0
+            sent_s += count * max(float(gaps[c, c, 0]), float(fixed))
+            if count:
+                latest = max(latest, sent_s + float(model.latency_s[c, d]))
+    return latest
+
+
+def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
+    """By cluster, the others: farthest first; those alike each beginning after itself."""
+    n = model.n_clusters
+    return tuple(
+        tuple(
+            sorted(
+                (d for d in range(n) if d != c),
+                key=lambda d: (-float(model.latency_s[c, d]), (d - c) % n),
+            )
+        )
+        for c in range(n)
+    )
 
 
 def _overheads_s(model: GridModel, messages: Messages, i: np.ndarray, j: np.ndarray) -> FloatArray:
