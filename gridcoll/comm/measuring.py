@@ -10,12 +10,13 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, estimate_offset, run_together
+from gridcoll.comm.clock import estimate_offset, run_together
+from gridcoll.comm.natives import STEPS, time_native
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_latency, measure_plogp
 from gridcoll.engine.runner import MPITransport, run_program
 from gridcoll.model import GridModel, PLogP, TimesBySize
-from gridcoll.plan import choose, dataflow
+from gridcoll.plan import dataflow
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.topology.clustering import find_clusters
 from gridcoll.topology.grid import Cluster, Grid, Process
@@ -80,7 +81,11 @@ def discover(
     if native:
         clock = estimate_offset(comm)
         model = replace(
-            model, native={name: _native(comm, model, clock, name, progress) for name in _NATIVES}
+            model,
+            native={
+                name: time_native(comm, model, clock, name, NATIVE_SIZES, progress)
+                for name in STEPS
+            },
         )
     return model
 
@@ -322,41 +327,3 @@ def measure_together(
             rates[a, b] = rates[b, a] = moved / max(float(slowest[a, b]), 1e-9)
     progress("flows together", len(rounds), len(rounds))
     return tuple(tuple(float(x) for x in row) for row in rates)
-
-
-def _bcast_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    buffer = np.zeros(n_bytes, np.uint8)
-    return lambda: comm.Bcast(buffer, 0)
-
-
-def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
-    return lambda: comm.Allreduce(mine, result)
-
-
-_NATIVES = {"bcast": _bcast_step, "allreduce": _allreduce_step}
-"""Of the library's own collectives, those that are timed: the call, by its size."""
-
-
-def _native(
-    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, name: str, progress: Progress
-) -> TimesBySize:
-    """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
-
-    A library that takes several times what a plan is predicted to take, and long at that, will
-    not be chosen for larger messages; beyond the last size its time grows in proportion.
-    """
-    what = f"native {name}"
-    sizes: list[int] = []
-    seconds: list[float] = []
-    for k, n_bytes in enumerate(NATIVE_SIZES):
-        progress(what, k, len(NATIVE_SIZES))
-        step = _NATIVES[name](comm, n_bytes)
-        took = [run_together(comm, clock, step) for _ in range(4)]
-        sizes.append(n_bytes)
-        seconds.append(float(np.median(took[1:])))
-        plan = choose(name, model, n_bytes, 0, grid_only=True).winner
-        if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
-            break
-    progress(what, len(NATIVE_SIZES), len(NATIVE_SIZES))
-    return TimesBySize(tuple(sizes), tuple(seconds))

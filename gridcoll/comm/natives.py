@@ -1,0 +1,55 @@
+"""How long the MPI library's own collectives take: what a plan has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.model import GridModel, TimesBySize
+from gridcoll.plan import choose
+
+
+def _bcast_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    buffer = np.zeros(n_bytes, np.uint8)
+    return lambda: comm.Bcast(buffer, 0)
+
+
+def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
+    return lambda: comm.Allreduce(mine, result)
+
+
+STEPS = {"bcast": _bcast_step, "allreduce": _allreduce_step}
+"""Of the library's own collectives, those that are timed: the call, by its size."""
+
+
+def time_native(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    clock: ClockOffset,
+    name: str,
+    sizes_bytes: Sequence[int],
+    progress: Callable[[str, int, int], None],
+) -> TimesBySize:
+    """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
+
+    A library that takes several times what a plan is predicted to take, and long at that, will
+    not be chosen for larger messages; beyond the last size its time grows in proportion.
+    """
+    what = f"native {name}"
+    sizes: list[int] = []
+    seconds: list[float] = []
+    for k, n_bytes in enumerate(sizes_bytes):
+        progress(what, k, len(sizes_bytes))
+        step = STEPS[name](comm, n_bytes)
+        took = [run_together(comm, clock, step) for _ in range(4)]
+        sizes.append(n_bytes)
+        seconds.append(float(np.median(took[1:])))
+        plan = choose(name, model, n_bytes, 0, grid_only=True).winner
+        if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
+            break
+    progress(what, len(sizes_bytes), len(sizes_bytes))
+    return TimesBySize(tuple(sizes), tuple(seconds))
