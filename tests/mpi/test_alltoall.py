@@ -147,6 +147,12 @@ def test_buffer_forms(world: MPI.Intracomm, send: str, receive: str) -> None:
         assert (results[0] == results[1]).all()
 
 
+def test_no_buffers_at_all(world: MPI.Intracomm) -> None:
+    with grid_comm(world) as comm:
+        for caller in (world, comm.forced("alltoall", "direct")):
+            caller.Alltoall([None, 0, MPI.INT], [None, 0, MPI.DOUBLE])
+
+
 def test_an_array_of_the_standard_library(world: MPI.Intracomm) -> None:
     size = world.Get_size()
     with grid_comm(world) as comm:
@@ -322,4 +328,7 @@ def test_settings_checked_across_ranks(
             n = 1 + int(rank == size - 1)
             with pytest.raises(DisagreementError, match=rf"Alltoall: .*rank {size - 1} has"):
                 comm.Alltoall(np.zeros(n * size, "i4"), np.zeros(n * size, "i4"))
+            wrong = None if rank == size - 1 else np.zeros(size, "i4")
+            with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
+                comm.Alltoall(np.zeros(size, "i4"), wrong)
         check_alltoall(comm, 5)

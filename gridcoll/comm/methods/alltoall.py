@@ -31,13 +31,13 @@ class AlltoallMethods(GridMethods):
         if context is None or context.native_only:
             return super().Alltoall(sendbuf, recvbuf)
         read = _read_both(sendbuf, recvbuf, context.model.grid.n_ranks)
-        if read is None:  # wrong, and for MPI to say so
+        if context.settings.check:
+            size = f"bytes={read[1].block_bytes}" if read else "with arguments that MPI refuses"
+            require_equal(context.private, "Alltoall", f"Alltoall {size}")
+        if read is None:
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
-        n_bytes = into.block_bytes
-        if context.settings.check:
-            require_equal(context.private, "Alltoall", f"Alltoall bytes={n_bytes}")
-        flow = context.program("alltoall", n_bytes, 0)
+        flow = context.program("alltoall", into.block_bytes, 0)
         if flow is None:
             return super().Alltoall(sendbuf, recvbuf)
         _run(context, flow, source, into.message.view)
