@@ -1,13 +1,8 @@
 """What each rank does, as data; its readings; and the choice among plans."""
 
+from gridcoll.plan import collectives
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import REGISTRIES, Candidate, Choice, choose
-from gridcoll.plan.collectives import (
-    allreduce_candidates,
-    alltoall_candidates,
-    bcast_candidates,
-    reduce_candidates,
-)
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -26,11 +21,8 @@ __all__ = [
     "Recv",
     "Reduce",
     "Send",
-    "allreduce_candidates",
-    "alltoall_candidates",
-    "bcast_candidates",
     "check_plan",
     "choose",
+    "collectives",
     "dataflow",
-    "reduce_candidates",
 ]

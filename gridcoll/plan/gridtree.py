@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,6 +78,14 @@ class GridTree:
             outward = tuple(lines[receiver][0] for receiver in self.outgoing[cluster])
             children[relay] = outward + children[relay]
         return RankTree(self.root, tuple(children))
+
+
+def chain_tree(
+    grid: Grid, root: int, transfers: Iterable[tuple[int, int]], lane: int = 0
+) -> GridTree:
+    """A chain inside every cluster, whose last rank relays."""
+    relays = tuple(len(cluster) - 1 for cluster in grid.clusters)
+    return GridTree(root, tuple(transfers), ("chain",) * len(relays), relays, lane)
 
 
 def _turned(ranks: tuple[int, ...], places: int) -> tuple[int, ...]:

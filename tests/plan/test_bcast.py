@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from gridcoll.errors import UsageError
 from gridcoll.plan import REGISTRIES, check_plan, choose
 from gridcoll.plan.collectives.bcast import cut_segments
-from gridcoll.plan.collectives.bcast_candidates import (
-    SMALLEST_SEGMENT,
-    segment_sizes,
-    shortest_path,
-)
+from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
+from gridcoll.schedule.paths import shortest_path
 from tests.plan.grids import grids, model_of
 
 

@@ -1,0 +1,20 @@
+"""The collectives: how each is stated and planned, and the algorithms to choose among.
+
+A file of candidates registers them when imported; a new one is one more name here.
+"""
+
+from gridcoll.plan.collectives import (
+    allreduce_candidates,
+    alltoall_candidates,
+    bcast_candidates,
+    bcast_several,
+    reduce_candidates,
+)
+
+__all__ = [
+    "allreduce_candidates",
+    "alltoall_candidates",
+    "bcast_candidates",
+    "bcast_several",
+    "reduce_candidates",
+]

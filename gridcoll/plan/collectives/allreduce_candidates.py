@@ -24,12 +24,9 @@ from gridcoll.plan.collectives.allreduce_prices import (
     price_ring,
 )
 from gridcoll.plan.collectives.allreduce_ring import plan_ring
-from gridcoll.plan.collectives.bcast_candidates import (
-    SMALLEST_SEGMENT,
-    segment_sizes,
-    shortest_path,
-)
+from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
 from gridcoll.plan.plan import Plan
+from gridcoll.schedule.paths import shortest_path
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import REGISTRIES, Algorithm, Candidate, register
-from gridcoll.plan.collectives import bcast_candidates  # noqa: F401 - fills what is mirrored
+from gridcoll.plan.collectives import (  # noqa: F401 - they fill what is mirrored
+    bcast_candidates,
+    bcast_several,
+)
 from gridcoll.plan.collectives.reduce import plan_reduce
 from gridcoll.plan.plan import Plan
 

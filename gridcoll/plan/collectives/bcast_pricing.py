@@ -1,0 +1,136 @@
+"""Trees at their best segment size, as candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.choose import Candidate
+from gridcoll.plan.collectives.bcast import plan_bcast
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.plan.predict_several import load_of, price_several
+from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology.units import format_size
+
+SMALLEST_SEGMENT = 1024
+
+MANY_CLUSTERS = 24
+"""With more clusters than this, choosing itself must be kept cheap."""
+
+INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
+
+_STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
+
+
+def segment_sizes(n_bytes: int) -> np.ndarray:
+    """The papers' first pass: ``m / 2^i`` down to the smallest sensible segment."""
+    sizes = [max(n_bytes, 1)]
+    while sizes[-1] // 2 >= SMALLEST_SEGMENT:
+        sizes.append(-(-sizes[-1] // 2))
+    return np.array(sizes)
+
+
+@lru_cache(maxsize=64)
+def _costs(model_key: _ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
+    return SegmentCosts(model_key.model, n_bytes, np.array(sizes))
+
+
+class _ModelKey:
+    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ModelKey) and other.model is self.model
+
+
+def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
+    return _costs(_ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+
+
+def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
+    inside_s = _inside(_ModelKey(model), n_bytes)
+    by_shape = inside_s.min(axis=2)
+    return by_shape.min(axis=1), tuple(INSIDE_SHAPES[k] for k in by_shape.argmin(axis=1))
+
+
+@lru_cache(maxsize=64)
+def _inside(key: _ModelKey, n_bytes: int) -> np.ndarray:
+    """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
+    return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
+
+
+def _tree_label(tree: GridTree, model: GridModel) -> str:
+    names = [cluster.name for cluster in model.grid.clusters]
+    hops = ", ".join(f"{names[s]}→{names[r]}" for s, r in tree.transfers)
+    shapes = sorted(
+        {s for s, c in zip(tree.shapes, model.grid.clusters, strict=True) if len(c) > 1}
+    )
+    inside = f"{'/'.join(shapes)} inside" if shapes else ""
+    return "; ".join(part for part in (hops, inside) if part)
+
+
+def _best_segment(
+    model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice]
+) -> tuple[int, float]:
+    """Segment size and predicted time: the halving pass, then hill climbing around its best."""
+    costs = _first_pass(model, n_bytes)
+    totals = price(costs).total_s
+    best = int(np.argmin(totals))
+    size, total = int(costs.segment_bytes[best]), float(totals[best])
+    most = 1 if model.n_clusters > MANY_CLUSTERS else 20
+    for _ in range(most if len(costs.segment_bytes) > 1 else 0):
+        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, n_bytes)
+        near = SegmentCosts(model, n_bytes, around)
+        totals = price(near).total_s
+        best = int(np.argmin(totals))
+        if totals[best] >= total * (1 - 1e-6):
+            break
+        size, total = int(around[best]), float(totals[best])
+    return size, total
+
+
+def tree_candidate(
+    name: str,
+    model: GridModel,
+    n_bytes: int,
+    trees: Sequence[GridTree],
+    stored_s: float | None = None,
+) -> Candidate:
+    """``trees`` at their best segment size."""
+    root_cluster = model.grid.cluster_of[trees[0].root]
+    tree = trees[0]
+    if len(trees) == 1:
+
+        def price(costs: SegmentCosts) -> TreePrice:
+            return price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+    else:
+        load = load_of(trees, model.grid)
+
+        def price(costs: SegmentCosts) -> TreePrice:
+            return price_several(costs, root_cluster, trees, load)
+
+    segment, total = _best_segment(model, n_bytes, price)
+    several = f"{len(trees)} trees as " if len(trees) > 1 else ""
+    label = f"{several}{_tree_label(tree, model)}; {_segments_label(n_bytes, segment)}"
+
+    def build(n_units: int) -> Plan:
+        size = min(segment, max(n_units, 1))
+        ranks = [each.expand(model.grid) for each in trees]
+        return plan_bcast(ranks, n_units, size, f"{name}: {label}")
+
+    return Candidate(name, label, total, build, stored_s, segment)
+
+
+def _segments_label(n_bytes: int, segment: int) -> str:
+    return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"

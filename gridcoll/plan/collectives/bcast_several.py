@@ -1,0 +1,127 @@
+"""Ways to broadcast over a grid by several trees at once, each carrying some of the segments."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import lcm
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.choose import Algorithm, Candidate, register
+from gridcoll.plan.collectives.bcast_pricing import MANY_CLUSTERS, SMALLEST_SEGMENT, tree_candidate
+from gridcoll.plan.gridtree import GridTree, chain_tree
+from gridcoll.schedule.paths import shortest_path
+
+N_LEAST_SEGMENTS = 8
+"""Several trees need this many of the smallest segments to share out."""
+
+MOST_LANES = 16
+MOST_STARS = 24
+GAIN_WORTH_LANES = 1.15
+"""Several flows must carry this much more than one for lanes to be tried."""
+
+
+def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
+
+    As many lanes as are predicted to pay, where together they carry more than one flow.
+    """
+    if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    source = model.grid.cluster_of[root]
+    large = float(1 << 20)
+    one_flow = large / model.gap_s(large)
+    order = shortest_path(model.latency_s, source)
+    hops = list(pairwise(order))
+    if all(model.link_bytes_per_s[hop] < GAIN_WORTH_LANES * one_flow[hop] for hop in hops):
+        return []
+    n_ends = max(len(model.grid.clusters[source]) - 1, 1)
+    most = min(MOST_LANES, n_ends * max(len(model.grid.clusters[c]) for c in order[1:]))
+    tried = [
+        tree_candidate(
+            "lanes", model, n_bytes, [chain_tree(model.grid, root, hops, k) for k in range(n_lanes)]
+        )
+        for n_lanes in (2, 3, 4, 6, 8, 12, 16)
+        if n_lanes <= most
+    ]
+    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+
+
+def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Trees of few hops: each segment enters a cluster at another rank, which sends it to all.
+
+    A chain passes through every rank in turn. Here every rank is the entry of some segments and
+    sends those to its whole cluster, so that a segment is two hops from the next cluster; all
+    interfaces are as busy as in a chain.
+    """
+    sizes = [len(cluster) for cluster in model.grid.clusters]
+    source = model.grid.cluster_of[root]
+    if max(sizes) < 3 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    order = shortest_path(model.latency_s, source)
+    shapes = tuple("fan" if c == source else "flat" for c in range(len(sizes)))
+    relays = tuple(min(1, size - 1) for size in sizes)
+    transfers = tuple(pairwise(order))
+    n_ends = max(sizes[source] - 1, 1)
+    even = lcm(n_ends, *(sizes[c] for c in order[1:]))
+    counts = {n for n in (n_ends, 2 * n_ends, even, max(sizes)) if 2 <= n <= MOST_STARS}
+    tried = [
+        tree_candidate(
+            "stars",
+            model,
+            n_bytes,
+            [GridTree(root, transfers, shapes, relays, lane) for lane in range(n)],
+        )
+        for n in sorted(counts)
+    ]
+    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+
+
+def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A tree per cluster: the root sends each its share, and it sends that to all others.
+
+    All links between clusters work at once, each carrying one share instead of the whole; the
+    thing to do where links, not interfaces, are thin.
+    """
+    source = model.grid.cluster_of[root]
+    others = [c for c in shortest_path(model.latency_s, source) if c != source]
+    if len(others) < 2 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    trees = [
+        chain_tree(
+            model.grid, root, ((source, first), *((first, c) for c in others if c != first)), lane
+        )
+        for lane, first in enumerate(others)
+    ]
+    return [tree_candidate("split", model, n_bytes, trees)]
+
+
+register(
+    "bcast",
+    Algorithm(
+        "lanes",
+        "long messages over links that one flow cannot fill",
+        "gridcoll",
+        _lanes,
+        MANY_CLUSTERS,
+    ),
+)
+register(
+    "bcast",
+    Algorithm(
+        "stars",
+        "middle sizes: a chain's throughput over fewer hops",
+        "gridcoll; inside a cluster a pipelined scatter/collection (002 Table 1)",
+        _stars,
+        MANY_CLUSTERS,
+    ),
+)
+register(
+    "bcast",
+    Algorithm(
+        "split",
+        "long messages where links between clusters are thinner than interfaces",
+        "gridcoll; scatter and allgather between clusters, as 002 Table 1 inside one",
+        _split,
+        MANY_CLUSTERS,
+    ),
+)
