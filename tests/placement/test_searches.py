@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.placement import SEARCHES, IterationCost, Phase, Problem, branch_and_bound
+from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, branch_and_bound
 from gridcoll.placement.searches import find_search
 from gridcoll.study.placement_cases import CASE_KINDS
 
@@ -64,22 +64,43 @@ def test_nothing_beats_exhaustive(draw) -> None:  # type: ignore[no-untyped-def]
     assert lost["greedy"] > 0  # else the comparison above would say little
 
 
-def test_branch_and_bound_with_an_outside_price(draw) -> None:  # type: ignore[no-untyped-def]
+def test_every_search_with_an_outside_price(draw) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(8)
     for _ in range(20):
         cost = draw(rng, int(rng.integers(1, 7)))
-        latency_s = cost.resources.latency_s
-
-        def price_s(clusters, latency_s=latency_s):  # type: ignore[no-untyped-def]
-            longest = latency_s[np.ix_(clusters, clusters)].max()
-            return longest * (1 + sum(clusters) % 3) + 1e-4 * len(clusters)
-
-        priced = IterationCost(cost.problem, cost.resources, price_s)
+        priced = IterationCost(cost.problem, cost.resources, uneven(cost))
         every = [run(name, priced) for name in SEARCHES]
         best_s = every[0].iteration_s
         assert every[-1].proven
         assert every[-1].iteration_s == pytest.approx(best_s, rel=NEAR)
         assert min(found.iteration_s for found in every) == pytest.approx(best_s, rel=NEAR)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_branch_and_bound_finds_the_optimum_itself(draw, monkeypatch, outside: bool) -> None:  # type: ignore[no-untyped-def]
+    """Annealing's start is mostly the optimum already; from a bad one, pruning has to be right."""
+    monkeypatch.setattr(
+        branch_and_bound, "_start", lambda cost, rng: Found((0,), cost.time_s((0,)), 1)
+    )
+    rng = np.random.default_rng(15)
+    for _ in range(60 if outside else 300):
+        cost = draw(rng, int(rng.integers(2, 8 if outside else 11)))
+        if outside:
+            cost = IterationCost(cost.problem, cost.resources, uneven(cost))
+        found = run("branch-and-bound", cost)
+        assert found.proven
+        assert found.iteration_s == pytest.approx(run("exhaustive", cost).iteration_s, rel=NEAR)
+
+
+def uneven(cost: IterationCost):  # type: ignore[no-untyped-def]
+    """A price that may fall or rise with any cluster."""
+    latency_s = cost.resources.latency_s
+
+    def price_s(clusters):  # type: ignore[no-untyped-def]
+        longest = latency_s[np.ix_(clusters, clusters)].max()
+        return longest * (1 + sum(clusters) % 3) + 1e-4 * len(clusters)
+
+    return price_s
 
 
 def test_branch_and_bound_asks_for_few_prices() -> None:
