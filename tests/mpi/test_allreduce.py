@@ -81,7 +81,7 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm, collective: str) -
     assert ran == set(REGISTRIES[collective])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["one cluster", "three interleaved", "lonely root"])
 @pytest.mark.parametrize("algorithm", REGISTRIES["reduce"])
 def test_every_reduce_on_every_layout(world: MPI.Intracomm, algorithm: str, layout: str) -> None:
     size, rank = world.Get_size(), world.Get_rank()
