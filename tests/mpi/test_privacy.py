@@ -60,8 +60,8 @@ def test_outstanding_collectives_of_the_user(world: MPI.Intracomm) -> None:
         rank, root = comm.Get_rank(), comm.Get_size() - 1
         early = np.full(1000, rank)
         request = comm.Ibcast(early, root)
-        total = np.zeros(1, int)
-        summing = comm.Iallreduce(np.full(1, rank), total)
+        mine, total = np.full(1, rank), np.zeros(1, int)  # mpi4py keeps neither alive
+        summing = comm.Iallreduce(mine, total)
         for k in range(5):
             buffer = np.full(3000, k if rank == 0 else -1)
             comm.Bcast(buffer, 0)
