@@ -14,7 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.benchmark import mpi_name
-from gridcoll.comm.measuring import find_grid, measure_links
+from gridcoll.comm.grouping import find_grid
+from gridcoll.comm.measuring import measure_links
 from gridcoll.model import GridModel, declared_model
 from gridcoll.topology import read_gridfile
 

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm import measuring
-from gridcoll.comm.measuring import discover, find_grid, measure_links, representatives
+from gridcoll.comm.grouping import find_grid
+from gridcoll.comm.measuring import discover, measure_links, representatives
 from gridcoll.engine import probe
 from gridcoll.engine.probe import Channel, measure_latency
 from gridcoll.model import GridModel, digest
