@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from gridcoll.errors import UsageError
 from gridcoll.schedule import accelerate as acceleration
 from gridcoll.schedule.accelerate import Runner, has_numba
 from gridcoll.schedule.instance import Accounting, Instance
@@ -65,6 +66,9 @@ def solve(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Schedule:
     """`best` for an instance that is already made; ``clock`` is what ``budget_s`` is read on."""
+    for name, value in (("budget_s", budget_s), ("budget_steps", budget_steps)):
+        if value is not None and not value >= 0:
+            raise UsageError(f"{name}: must not be negative, got {value}")
     runner = Runner(accelerate)
     return Search(instance, runner, Budget(budget_s, budget_steps, runner.steps_per_s, clock)).run()
 
@@ -72,7 +76,7 @@ def solve(
 def warm_up() -> bool:
     """Load the compiled kernels, if numba is installed; return whether it is.
 
-    Takes about a second, and some ten the first time on a machine, when they are compiled.
+    Takes about a second, and some four the first time on a machine, when they are compiled.
     """
     if has_numba() and not acceleration.is_warm():
         search = Search(

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS, Accounting, Instance, accelerate, best
 from gridcoll.schedule.accelerate import Runner, has_numba
-from gridcoll.schedule.anytime import solve
+from gridcoll.schedule.anytime import solve, warm_up
+from gridcoll.schedule.completion import _fill
 from gridcoll.schedule.optimal import optimal
+from gridcoll.schedule.relaxation import _dijkstra, _recursion
 from gridcoll.schedule.search import Budget, Search
+from gridcoll.schedule.seven import _greedy
 
 SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
 
@@ -91,3 +94,21 @@ def test_a_budget_in_seconds_bounds_the_search() -> None:
     patient = solve(instance, budget_s=1e9, accelerate=False, clock=count(step=2).__next__)
     assert hasty.makespan_s > patient.makespan_s
     assert hasty.lower_bound_s < patient.lower_bound_s == pytest.approx(patient.makespan_s)
+
+
+@pytest.mark.parametrize("budget", [{"budget_s": -1}, {"budget_s": np.nan}, {"budget_steps": -1}])
+def test_impossible_budgets(budget) -> None:
+    with pytest.raises(UsageError, match=next(iter(budget))):
+        best(*draw(1, 3), **budget)
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs numba (extra fast)")
+def test_a_warm_search_compiles_nothing() -> None:
+    assert warm_up()
+    kernels = [_dijkstra, _recursion, _greedy, _fill]
+    known = [len(accelerate._compiled(kernel).signatures) for kernel in kernels]
+    assert all(known)
+    assert Runner(None).compiled
+    for accounting in (Accounting(), Accounting("gap+latency", "from-arrival")):
+        best(*draw(2, 30), budget_s=0.05, accounting=accounting)
+    assert [len(accelerate._compiled(kernel).signatures) for kernel in kernels] == known
