@@ -40,7 +40,13 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     show_default=True,
     help="; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
 )
-@click.option("--clusters", callback=parse_counts, default="2-10,15-50:5", show_default=True)
+@click.option(
+    "--clusters",
+    callback=parse_counts,
+    default="2-10,15-50:5",
+    show_default=True,
+    help="Numbers of clusters: single ones and ranges with an optional step.",
+)
 @click.option("--iterations", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option(
     "--heuristic",
@@ -96,6 +102,8 @@ def command(
         PARAMETERS[parameters], filling, internal, make_accounting(busy, internal_start),
         iterations, min(references, iterations), seed=seed,
     )  # fmt: skip
+    if output is not None:
+        make_directory(output)
     if references:
         warm_up()
     scores: list[Score] = []
@@ -111,7 +119,6 @@ def command(
     else:
         _print(scores)
     if output is not None:
-        make_directory(output)
         rows = [score.as_dict() for score in scores]
         write_csv(output / f"{parameters}.csv", rows)
         write_json(output / f"{parameters}.json", rows)

@@ -32,7 +32,13 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
 
 
 @click.command()
-@click.option("--clusters", callback=parse_counts, default="10,20,50", show_default=True)
+@click.option(
+    "--clusters",
+    callback=parse_counts,
+    default="10,20,50",
+    show_default=True,
+    help="Numbers of clusters: single ones and ranges with an optional step.",
+)
 @click.option(
     "--budgets", callback=parse_seconds, default="0.01,0.1,1", show_default=True,
     help="Seconds that best may take.",
@@ -69,6 +75,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure the gap to the optimum, and the time it takes to close it."""
+    if output is not None:
+        make_directory(output)
     if accelerate is not False:
         accelerate = warm_up() or accelerate
     setting = Setting(
@@ -91,7 +99,6 @@ def command(
     else:
         _print(rows)
     if output is not None:
-        make_directory(output)
         write_csv(output / "optimum.csv", data)
         write_json(output / "optimum.json", data)
 
