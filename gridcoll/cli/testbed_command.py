@@ -68,12 +68,13 @@ def up(grid: str, check: bool) -> None:
 def down(instance_id: str | None, everything: bool, all_stale: bool) -> None:
     """Take a testbed down, and every process on its hosts (default: the only one that is up)."""
     from gridcoll.testbed.instances import find_instance, list_instances
-    from gridcoll.testbed.testbed import Testbed
+    from gridcoll.testbed.testbed import Testbed, clear_up
 
-    alive = list_instances()  # clears up on the way
+    for orphan in clear_up():
+        click.echo(f"{orphan} was left by a killed process; it is down")
     if all_stale:
         return
-    for instance in alive if everything else [find_instance(instance_id)]:
+    for instance in list_instances() if everything else [find_instance(instance_id)]:
         Testbed(instance).down()
         click.echo(f"{instance.id} is down")
 

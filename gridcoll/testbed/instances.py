@@ -13,8 +13,8 @@ from gridcoll.testbed.layout import RUN_DIR
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """A testbed that is, or was, up.
 
-    ``started`` tells its process from a later one of equal ``pid``; ``owner_pid`` is the process it
-    ends with, 0 when it stays up until it is taken down.
+    ``started`` tells its process from a later one of equal ``pid``; ``owner_pid`` and
+    ``owner_started`` the same for the process it ends with (0 when it stays up until taken down).
     """
 
     id: str
@@ -24,6 +24,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: str
     owner_pid: int
+    owner_started: str
     namespaces: dict[str, dict[str, int]]
 
     @property
@@ -32,6 +33,10 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_alive(self) -> bool:
         return start_time(self.pid) == self.started
+
+    def is_orphaned(self) -> bool:
+        """Whether it is up though the process it should have ended with is gone."""
+        return self.owner_pid != 0 and start_time(self.owner_pid) != self.owner_started
 
     def save(self) -> None:
         Path(RUN_DIR).mkdir(parents=True, exist_ok=True)

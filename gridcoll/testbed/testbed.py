@@ -60,7 +60,7 @@ class Testbed:
         spec = parse_gridfile(text, str(path))
         lay_out(spec)
         linux.check_privileges()
-        list_instances()  # drops what killed testbeds left
+        clear_up()
         Path(RUN_DIR).mkdir(parents=True, exist_ok=True)
         order = Order(text=text, place=str(path), detached=detached)
         keeper, report = _start_keeper(order)
@@ -72,6 +72,7 @@ class Testbed:
             pid=report.pid,
             started=start_time(report.pid),
             owner_pid=0 if detached else os.getpid(),
+            owner_started="" if detached else start_time(os.getpid()),
             namespaces=report.namespaces,
         )
         testbed = cls(instance, keeper)
@@ -170,6 +171,14 @@ class Testbed:
 
     def _gone(self) -> TestbedError:
         return TestbedError(f"testbed {self.instance.id}: is down")
+
+
+def clear_up() -> list[str]:
+    """Remove what killed testbeds left; the ids of those that were still up."""
+    orphans = [instance for instance in list_instances() if instance.is_orphaned()]
+    for instance in orphans:
+        Testbed(instance).down()
+    return [instance.id for instance in orphans]
 
 
 def _start_keeper(order: Order) -> tuple[subprocess.Popen[bytes], Report]:

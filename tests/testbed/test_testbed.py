@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gridcoll.errors import FileError, TestbedError
 from gridcoll.testbed import linux, probe
 from gridcoll.testbed.instances import find_instance, list_instances
-from gridcoll.testbed.testbed import Testbed
+from gridcoll.testbed.testbed import Testbed, clear_up
 from gridcoll.topology import parse_gridfile
 
 pytestmark = pytest.mark.testbed
@@ -40,10 +41,13 @@ class TestNetwork:
         rate = probe.measure_rate(small, "left-0", "right-0", 1_000_000)
         assert rate <= 5e6 * 1.05
 
-    def test_receiving_is_limited_too(self, write_grid: WriteGrid) -> None:
+    @pytest.mark.parametrize(("source", "target"), [("left-0", "right-0"), ("right-0", "left-0")])
+    def test_sending_and_receiving_are_limited(
+        self, write_grid: WriteGrid, source: str, target: str
+    ) -> None:
         uneven = write_grid('nic = "80 Mbit/s"', 'nic = "16 Mbit/s"', 'rate = "40 Mbit/s"', "")
         with Testbed.up(uneven) as testbed:
-            rate = probe.measure_rate(testbed, "left-0", "right-0", 400_000)
+            rate = probe.measure_rate(testbed, source, target, 400_000)
         assert rate <= 2e6 * 1.05
 
     def test_hosts_know_their_names_and_each_other(self, small: Testbed) -> None:
@@ -190,6 +194,18 @@ class TestLife:
             assert not stale.instance.path.exists()
         with pytest.raises(TestbedError, match=rf"none is called '{stale.instance.id}'"):
             find_instance(stale.instance.id)
+
+    def test_one_that_outlived_its_owner_is_taken_down(
+        self, write_grid: WriteGrid, watch: Any
+    ) -> None:
+        owner = subprocess.Popen(["true"])
+        owner.wait()
+        testbed = Testbed.up(write_grid(), detached=True)
+        watch.note(testbed.instance)
+        orphan = msgspec.structs.replace(testbed.instance, owner_pid=owner.pid, owner_started="1")
+        orphan.save()
+        testbed.let_go()
+        assert orphan.id in clear_up()
 
     def test_a_file_that_is_no_instance_is_cleared_up(self, small: Testbed) -> None:
         path = small.instance.path.with_name("garbage.json")
