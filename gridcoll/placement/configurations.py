@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from gridcoll.errors import FileError, UsageError
+from gridcoll.pictures import new_figure, write_picture
 from gridcoll.placement.cost import IterationCost
 from gridcoll.placement.prediction import predict
 
@@ -30,15 +30,8 @@ def draw_configurations(
     `FileError` where it cannot be written, `UsageError` on another ending or without matplotlib
     (extra ``plot``).
     """
-    if Path(path).suffix not in (".png", ".svg"):
-        raise UsageError(f"plot {path}: must end in .png or .svg")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError(
-            "plots: matplotlib is not installed; pip install 'gridcoll[plot]'"
-        ) from None
-    figure = Figure(figsize=(6.0 * len(costs), 4.5), layout="constrained")
+    figure = new_figure(6.0 * len(costs), 4.5)
+    figure.set_layout_engine("constrained")
     for axes, (cost, best) in zip(
         figure.subplots(1, len(costs), squeeze=False)[0], costs, strict=True
     ):
@@ -59,10 +52,7 @@ def draw_configurations(
         axes.set_ylabel("predicted time of an iteration (ms)")
         axes.set_title(f"{cost.problem.n_elements:,} elements (star: chosen)")
         axes.legend()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise FileError(f"plot {path}: {error}") from None
+    write_picture(figure, path)
 
 
 def _labels(cost: IterationCost, sets: Sequence[tuple[int, ...]]) -> list[str]:

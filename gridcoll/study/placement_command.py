@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from gridcoll.placement import SEARCHES
-from gridcoll.study.options import JSON, OUTPUT, SEED, make_directory, progress_bar, write_csv
+from gridcoll.study.options import (
+    JSON,
+    OUTPUT,
+    SEED,
+    make_directory,
+    progress_bar,
+    table_console,
+    write_csv,
+)
 from gridcoll.study.placement import Row, find_kind, run_cases
 from gridcoll.study.placement_cases import CASE_KINDS, CaseKind
 
@@ -51,7 +58,7 @@ def command(
         records = [_record(kind, n_cases, elements or kind.n_elements, row) for row in rows]
         data += records
         if not as_json:
-            _console().print(_table(kind, n_cases, elements or kind.n_elements, rows))
+            table_console().print(_table(kind, n_cases, elements or kind.n_elements, rows))
         if output is not None:
             write_csv(output / f"placement-table-{kind.table}.csv", records)
     if as_json:
@@ -65,10 +72,6 @@ def _track(loop: Iterable[int], kind: CaseKind) -> Iterator[int]:
         for case in cases:
             yield case
             bar.advance(task)
-
-
-def _console() -> Console:
-    return Console(width=None if Console().is_terminal else 120)
 
 
 def _record(kind: CaseKind, n_cases: int, n_elements: int, row: Row) -> dict[str, Any]:

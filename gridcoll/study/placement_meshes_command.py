@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from gridcoll.errors import UsageError
@@ -22,7 +21,7 @@ from gridcoll.placement import (
     select,
 )
 from gridcoll.placement.configurations import draw_configurations
-from gridcoll.study.options import JSON
+from gridcoll.study.options import JSON, table_console
 from gridcoll.topology import read_gridfile
 
 TABLE_5 = "588245,2480674,5135732,100000000,1000000000"
@@ -51,7 +50,7 @@ def command(
     if as_json:
         click.echo(json.dumps([_record(*entry) for entry in chosen], indent=1))
     else:
-        Console().print(_table(chosen, alone))
+        table_console().print(_table(chosen, alone))
     if plot is not None:
         draw_configurations([(cost, s.best.clusters) for cost, s, _ in chosen], plot)
 

@@ -171,8 +171,8 @@ def test_plot(problem: Path, tmp_path: Path) -> None:
         (["--hostfile", "x"], "--hostfile and --mpi: give both or neither"),
         (["--mpi", "mpich"], "--hostfile and --mpi: give both or neither"),
         (["--mpi", "lam", "--hostfile", "x"], "--mpi 'lam': unknown; known are openmpi"),
-        (["--mpi", "mpich", "--hostfile", "/nowhere/x"], "hostfile /nowhere/x"),
-        (["--plot", "x.gif"], r"plot x.gif: must end in .png or .svg"),
+        (["--mpi", "mpich", "--hostfile", "/nowhere/x"], "cannot write /nowhere/x"),
+        (["--plot", "x.gif"], "picture x.gif: must be png or svg"),
     ],
 )
 def test_mistakes(problem: Path, arguments: list[str], message: str) -> None:

@@ -32,7 +32,7 @@ def test_plots(cost: IterationCost, tmp_path: Path, ending: str) -> None:
 
 def test_plots_nowhere(cost: IterationCost, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    with pytest.raises(FileError, match=r"plot .*x/y\.png"):
+    with pytest.raises(FileError, match=r"x/y\.png"):
         draw_configurations([(cost, (0,))], tmp_path / "x" / "y.png")
-    with pytest.raises(UsageError, match=r"must end in \.png or \.svg"):
+    with pytest.raises(UsageError, match="must be png or svg, got 'pdf'"):
         draw_configurations([(cost, (0,))], tmp_path / "plot.pdf")
