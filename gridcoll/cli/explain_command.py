@@ -120,7 +120,7 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
     from rich.text import Text
 
     from gridcoll.cli.gridmap import stdout_console
-    from gridcoll.plan.choice_text import headline, rows_of
+    from gridcoll.plan.choice_text import gain_of_best, headline, rows_of
 
     rows = rows_of(choice, merged=merged)
     table = Table()
@@ -142,6 +142,8 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
         table.add_row(*cells, style="bold" if row.won else "")
     console = stdout_console()
     console.print(Text(headline(choice), "bold"))
+    if gain := gain_of_best(choice):
+        console.print(Text(gain, "dim"))
     console.print(table)
 
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from gridcoll.plan.choose import Choice
 
 
+SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
+"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
+
 ROOTED = ("bcast", "reduce", "gather", "scatter")
 
 
@@ -71,7 +74,22 @@ def format_choice(choice: Choice) -> str:
         stored = f" (store and forward: {row.stored})" if row.stored else ""
         mark = "*" if row.won else " "
         lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
+    lines += [gain] if (gain := gain_of_best(choice)) else []
     return "\n".join(lines)
+
+
+def gain_of_best(choice: Choice) -> str:
+    """What the scheduler gained over the papers' seven, stored and forwarded; empty if unknown."""
+    stored = {c.name: c.stored_s for c in choice.candidates if c.stored_s is not None}
+    seven = {name: time_s for name, time_s in stored.items() if name in SEVEN}
+    if "best" not in stored or not seven:
+        return ""
+    name, time_s = min(seven.items(), key=lambda item: item[1])
+    gain = 1 - stored["best"] / time_s if time_s else 0.0
+    return (
+        f"stored and forwarded, best takes {format_duration(stored['best'])}, "
+        f"{gain:.1%} less than {name}, the best of the papers' seven"
+    )
 
 
 def choice_data(choice: Choice) -> dict[str, Any]:
