@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ class Launcher:
     """One MPI's way to start ranks through the testbed's agent.
 
     ``command(mpiexec, hostfile, n_ranks, one_per_host)`` is what stands before the user's command;
-    ``environment`` is added to the user's, which wins where both say something.
+    ``environment`` is added to the user's, which wins where both say something. ``noise`` matches
+    what the launcher says on standard error that means nothing.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Launcher:
     hostfile: str  # the format in gridcoll.topology.hostfile
     command: Callable[[str, str, int, bool], list[str]]
     environment: Mapping[str, str]
+    noise: re.Pattern[bytes] | None = None
 
 
 def _openmpi(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> list[str]:
@@ -70,7 +73,15 @@ LAUNCHERS: dict[str, Launcher] = {
         # UCX finds memory shared between namespaces unless told to use TCP alone.
         {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
     ),
-    "openmpi": Launcher("openmpi", "Open MPI", "openmpi", _openmpi, {}),
+    "openmpi": Launcher(
+        "openmpi",
+        "Open MPI",
+        "openmpi",
+        _openmpi,
+        {},
+        # It lost a race to do what the agent's process had done itself.
+        re.compile(rb"\[[^\]\n]*\] plm:ssh: Warning: setpgid\([^\n]*\n"),
+    ),
     "impi": Launcher(
         "impi",
         "Intel MPI",

@@ -21,6 +21,7 @@ from gridcoll.testbed.launchers import (
     launch_line,
     launcher,
 )
+from gridcoll.testbed.noise import quiet_stderr
 from gridcoll.testbed.testbed import Testbed
 from gridcoll.topology.hostfile import FORMATS, first_hosts
 
@@ -82,7 +83,13 @@ class Job:
         environment = launch_environment(
             self.launcher, self.venv, os.environ if env is None else env
         )
-        return self.testbed.popen(self.hosts[0], line, environment, **options)
+        if self.launcher.noise is None or "stderr" in options:
+            return self.testbed.popen(self.hosts[0], line, environment, **options)
+        stderr = quiet_stderr(self.launcher.noise)
+        try:
+            return self.testbed.popen(self.hosts[0], line, environment, stderr=stderr, **options)
+        finally:
+            os.close(stderr)
 
 
 def wait_for(process: subprocess.Popen[bytes]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,15 @@ class TestLife:
 
         with pytest.raises(ZeroDivisionError):
             crash()
+
+    def test_orphans_on_its_hosts_are_reaped(self, small: Testbed) -> None:
+        said(small, "left-0", "sh", "-c", "(sleep 0.1 > /dev/null &)")
+        pid = small.instance.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        give_up_s = time.monotonic() + 20
+        while children.read_text() and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        assert children.read_text() == ""
 
     def test_down_twice_is_down(self, write_grid: WriteGrid, watch: Any) -> None:
         testbed = Testbed.up(write_grid())
