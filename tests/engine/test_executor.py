@@ -171,3 +171,13 @@ class TestByteMemory:
         memory = ByteMemory(memoryview(bytearray(4)))
         with pytest.raises(PlanError, match=r"reduce output\[0:1\] into output\[1:2\]"):
             Executor(dataflow((Reduce(out(0, 1), out(1, 2)),)), FakeTransport(), memory)
+
+
+def test_streams_of_one_source_do_not_wait_for_each_other() -> None:
+    """Each stream has its own window, and its oldest receive is tested for itself."""
+    program = tuple(Recv(0, out(k, k + 1), k, stream=k % 2) for k in range(6))
+    engine, transport = executor(program, window=2)
+    assert [tag for _, tag in transport.posted] == [0, 2, 1, 3]
+    transport.posted[0, 1].done = True  # stream 1 goes on while stream 0 has nothing
+    assert engine.advance()
+    assert [tag for _, tag in transport.posted] == [0, 2, 1, 3, 5]
