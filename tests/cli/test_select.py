@@ -85,7 +85,7 @@ def test_tables(problem: Path) -> None:
     for words in ("near, next", "2 of 3 clusters", "proven optimal", "runner-up", "two-level"):
         assert words in text
     assert "UPDATEs" in text
-    assert "+ far" in text
+    assert "add far" in text
 
 
 def test_the_problem_can_be_changed_from_outside(problem: Path, tmp_path: Path) -> None:
