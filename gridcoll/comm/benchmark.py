@@ -286,7 +286,7 @@ def _row(
         median,
         q1,
         q3,
-        trial.predicted_s,
+        None if trial.predicted_s is None else float(trial.predicted_s),
         bound,
         len(taken),
         trial.algorithm,

@@ -234,4 +234,4 @@ def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float
         bound = _LIMITS[collective]
     except KeyError:
         raise UsageError(f"limit of {collective!r}: known are {', '.join(_LIMITS)}") from None
-    return bound(wires, n_bytes, root)
+    return float(bound(wires, n_bytes, root))

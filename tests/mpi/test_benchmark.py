@@ -1,0 +1,55 @@
+"""The benchmark harness: every collective it knows, verified, as rows that JSON takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mpi4py import MPI
+
+from gridcoll.comm import GridComm
+from gridcoll.comm.benchmark import TRIALS, Row, run_benchmark
+from gridcoll.errors import UsageError
+from gridcoll.model import declared_model
+from gridcoll.model.limits import wires_from_model
+from gridcoll.topology import parse_gridfile
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+GRID = """
+version = 1
+name = "two"
+clusters = [{{name = "a", ranks = {first}}}, {{name = "b", ranks = {second}}}]
+default_link = {{between = ["a", "b"], latency = "1 ms"}}
+"""
+
+
+@pytest.fixture
+def comm():
+    world = MPI.COMM_WORLD
+    size = world.Get_size()
+    text = GRID.format(first=size // 2, second=size - size // 2)
+    hosts = [f"h{rank}" for rank in range(size)]
+    grid_comm = GridComm(world.Dup(), model=declared_model(parse_gridfile(text), hosts))
+    yield grid_comm
+    grid_comm.Free()
+
+
+@pytest.mark.parametrize("collective", TRIALS)
+def test_rows_of_every_collective_are_json(comm, collective) -> None:
+    seen: list[Row] = []
+    wires = wires_from_model(comm.model)
+    rows = run_benchmark(comm, collective, [8, 4096], wires, repeats=3, on_rows=seen.extend)
+    assert seen == rows
+    read = json.loads(json.dumps([row.to_dict() for row in rows]))
+    variants = {row["variant"] for row in read}
+    assert {"native", "native-nonblocking", "gridcoll"} <= variants
+    for row in read:
+        assert row["q1_s"] <= row["median_s"] <= row["q3_s"]
+        assert type(row["limit_s"]) is float
+        assert row["collective"] == collective
+
+
+def test_an_unknown_collective_is_refused_everywhere(comm) -> None:
+    with pytest.raises(UsageError, match="benchmarks exist for"):
+        run_benchmark(comm, "gossip", [8], wires_from_model(comm.model))
