@@ -112,16 +112,16 @@ class TestProof:
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(probe, "_PATIENCE_S", 0.0)
 
-    @pytest.mark.parametrize("latency", ["5 ms", "9 ms"])
+    @pytest.mark.parametrize("latency", ["2 ms", "30 ms"])
     def test_a_wrong_latency_is_told_with_both_figures(self, small: Testbed, latency: str) -> None:
         other = Testbed(small.instance)
         other.spec = parse_gridfile(small.instance.text.replace("6 ms", latency))
         with pytest.raises(
-            TestbedError, match=r"round trip left-right configured 1[08] ms, measured 1[1-7]"
+            TestbedError, match=r"round trip left-right configured (4|60) ms, measured [0-9.]+ ms"
         ):
             probe.prove(other)
 
-    @pytest.mark.parametrize("rate", ["70 Mbit/s", "180 Mbit/s"])
+    @pytest.mark.parametrize("rate", ["20 Mbit/s", "180 Mbit/s"])
     def test_a_wrong_nic_is_told_with_both_figures(self, small: Testbed, rate: str) -> None:
         other = Testbed(small.instance)
         other.spec = parse_gridfile(small.instance.text.replace("100 Mbit/s", rate))
