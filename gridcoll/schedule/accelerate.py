@@ -29,6 +29,7 @@ class Problem(NamedTuple):
     ``cost_in`` and ``busy_in`` have the receiver first, for loops over the senders to one receiver.
     ``tail[v]`` is what follows v's last send, ``lift[v]`` what its arrival alone implies: T and 0
     when internal broadcasts wait for the last send, 0 and T when they start at the arrival.
+    ``near`` lists the others of each cluster, those first that keep it busy the shortest.
     """
 
     n: int
@@ -41,6 +42,7 @@ class Problem(NamedTuple):
     own: Buffer
     tail: Buffer
     lift: Buffer
+    near: Buffer
 
 
 @functools.cache
@@ -122,9 +124,19 @@ class Runner:
         late = instance.accounting.internal == "after-last-send"
         tail, lift = (own, nothing) if late else (nothing, own)
         cost, busy = instance.cost_s, instance.busy_s
-        matrices = (instance.latency_s, cost, busy, cost.T, busy.T)
+        apart = busy.copy()
+        np.fill_diagonal(apart, np.inf)
+        near = apart.argsort(axis=1, kind="stable")[:, :-1].ravel()
         return Problem(
-            instance.n_clusters,
-            instance.root,
-            *(self._flat(values) for values in (*matrices, own, tail, lift)),
+            n=instance.n_clusters,
+            root=instance.root,
+            latency=self._flat(instance.latency_s),
+            cost=self._flat(cost),
+            busy=self._flat(busy),
+            cost_in=self._flat(cost.T),
+            busy_in=self._flat(busy.T),
+            own=self._flat(own),
+            tail=self._flat(tail),
+            lift=self._flat(lift),
+            near=self.indices([int(v) for v in near]),
         )

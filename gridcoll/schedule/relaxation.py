@@ -97,7 +97,8 @@ def relax(
         first=run.integers(n * n_subsets),
         part=run.integers(n * n_subsets),
         candidate=run.integers(n * n_subsets),
-        below=run.floats(n * n_subsets),
+        below=run.floats(n * n_subsets, INFINITY),
+        served=run.floats(n * n_subsets, INFINITY),
         n_candidates=run.integers(n_subsets),
         done=run.integers(n),
         popped=run.integers(n),
@@ -121,7 +122,8 @@ class _Tables(NamedTuple):
     ``bit`` is a terminal's bit, 0 for others; ``nearest`` and ``soonest`` the least cost and busy
     time of a cluster's transfers;
     ``value`` is f, its tree's first child is ``first`` and serves ``part``. ``candidate`` lists the
-    ``n_candidates`` children that may serve a subset, the quickest first, ``below`` their times.
+    ``n_candidates`` children that may serve a subset, the quickest first, ``below`` their times;
+    ``served`` has the same times by child.
     """
 
     upper_s: float
@@ -135,6 +137,7 @@ class _Tables(NamedTuple):
     part: Buffer
     candidate: Buffer
     below: Buffer
+    served: Buffer
     n_candidates: Buffer
     done: Buffer
     popped: Buffer
@@ -167,7 +170,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
     """Entry (S, v) as far as smaller subsets tell: a terminal serves all of S, or two share it."""
     n, cost, busy = problem.n, problem.cost, problem.busy
     value, candidate, below = tables.value, tables.candidate, tables.below
-    steps, nearest, soonest = 0, tables.nearest[v], tables.soonest[v]
+    steps, nearest = 0, tables.nearest[v]
     best, child, taken = tables.upper_s - tables.reach[v], -1, 0
     for place in range(len(tables.terminals)):
         if S >> place & 1:
@@ -180,18 +183,28 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
     while C:  # the first child serves C, later ones the rest
         steps += 1
         after = value[(S ^ C) * n + v]
-        if after + soonest < best:
-            start = C * n
-            for place in range(start, start + tables.n_candidates[C]):
+        soonest = after + tables.soonest[v]
+        quickest = below[C * n] + nearest
+        if max(soonest, quickest) >= best:
+            pass
+        elif quickest > soonest:  # what the child serves decides: try the quickest first
+            for place in range(C * n, C * n + tables.n_candidates[C]):
                 if below[place] + nearest >= best:
                     break
                 steps += 1
                 c = candidate[place]
-                time = below[place] + cost[v * n + c]
+                time = max(below[place] + cost[v * n + c], busy[v * n + c] + after)
                 if time < best and c != v:
-                    time = max(time, busy[v * n + c] + after)
-                    if time < best:
-                        best, child, taken = time, c, C
+                    best, child, taken = time, c, C
+        else:  # what comes after decides: try the child that keeps v the shortest first
+            for place in range(v * (n - 1), (v + 1) * (n - 1)):
+                c = problem.near[place]
+                if busy[v * n + c] + after >= best:
+                    break
+                steps += 1
+                time = max(tables.served[C * n + c] + cost[v * n + c], busy[v * n + c] + after)
+                if time < best:
+                    best, child, taken = time, c, C
         C = (C - 1) & S
     if child >= 0:
         entry = S * n + v
@@ -244,6 +257,7 @@ def _rank(problem: Problem, tables: _Tables, S: int, n_popped: int) -> None:
                 candidate[place], below[place] = candidate[place - 1], below[place - 1]
                 place -= 1
             candidate[place], below[place] = c, time
+            tables.served[row + c] = time
             count += 1
     tables.n_candidates[S] = count
 
