@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-PATIENCE_S = 20.0
+PATIENCE_S = float(os.environ.get("GRIDCOLL_TEST_PATIENCE_S", "20"))
 """How long a rank whose test failed waits for the others to come to the test's end."""
 
 
@@ -107,7 +107,12 @@ class _Ranks:
             report.outcome = "failed"
         report.sections.append(("Ranks", f"failed on {failed} of {self.size} ranks"))
 
-    def _alone(self, report: pytest.TestReport) -> None:
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that one rank cannot load is no test that others could run."""
+        if report.failed and self.size > 1:
+            self._alone(report)
+
+    def _alone(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Say what failed here, close as pytest does, and end the job."""
         time.sleep(0.3 * self.rank)  # let the lowest failing rank speak for all
         out = sys.__stdout__ or sys.stdout
@@ -115,17 +120,13 @@ class _Ranks:
         out.write(f"{report.longreprtext}\n")
         reporter = self._reporter
         reporter._tw._file = out
-        reporter.stats.setdefault("failed", []).append(report)
+        kind = "failed" if report.when == "call" else "error"
+        reporter.stats.setdefault(kind, []).append(report)
         reporter.short_test_summary()
         reporter.summary_stats()
         out.flush()
         self._comm.Abort(1)
         os._exit(1)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if self._hidden is not None and exitstatus in (2, 3, 4):  # broke before any test could
-            (sys.__stderr__ or sys.stderr).write(f"rank {self.rank}:\n{self._hidden.getvalue()}\n")
 
     def pytest_unconfigure(self) -> None:
         self._comm.Free()
