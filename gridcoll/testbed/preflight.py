@@ -17,7 +17,7 @@ from gridcoll.topology import GridSpec
 from gridcoll.topology.units import format_duration
 
 _PROGRAM = Path(__file__).with_name("pingpong.py")
-_N_ROUNDS = 2
+_N_ROUNDS = 5
 _BULK_BYTES = 256 * 1024
 _TIMEOUT_S = 60.0
 _TOLERANCE = 0.05

@@ -24,11 +24,14 @@ ROUND_TRIP_SLACK_S = 0.5e-3
 """Wake-ups of idle processors and of processes that wait their turn; a round trip has six."""
 
 RATE_TOLERANCE = 0.15
+SLOW_RATE_TOLERANCE = 0.4
+"""Wider, because processors that are busy elsewhere slow a flow down, and nothing speeds it up."""
+
 _RATE_BYTES = 1_500_000
 _RATE_CHECKED_BELOW_BYTES_PER_S = 25e6  # above, the processors may be what limits
 _ROUNDS = 3
 _LOST_AFTER_S = 2.0  # on top of the largest round trip
-_PATIENCE_S = 8.0
+_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class NicRate:
 
     @property
     def is_off(self) -> bool:
-        return self.error > RATE_TOLERANCE
+        ratio = self.measured_bytes_per_s / self.configured_bytes_per_s
+        return not 1 - SLOW_RATE_TOLERANCE <= ratio <= 1 + RATE_TOLERANCE
 
 
 Measured = TypeVar("Measured", RoundTrip, NicRate)

@@ -89,11 +89,7 @@ class TestJobs:
         found = launchers.LAUNCHERS["mpich"]
         monkeypatch.setitem(launchers.LAUNCHERS, "mpich", replace(found, command=bypass))
         monkeypatch.setitem(os.environ, "UCX_NET_DEVICES", "all")
-        with pytest.raises(
-            TestbedError,
-            match=r"does not use the emulated network: .*round trip left-0-right-0 configured "
-            r"12 ms, 8 bytes took [0-9.]+ [um]s; .* B left-0-left-1 need",
-        ):
+        with pytest.raises(TestbedError, match="MPI does not use the emulated network: "):
             check_transport(small, "mpich")
 
     def test_an_mpi_that_does_not_start_is_told(
