@@ -2,6 +2,7 @@
 
     python benchmarks/broadcast.py run [--grids …] [--mpis …] [--sizes …]
     python benchmarks/broadcast.py table        # from the rows kept in benchmarks/results
+    python benchmarks/broadcast.py markdown     # the README's table
     python benchmarks/broadcast.py plot         # one figure per grid, into docs/
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make bench` makes them.
@@ -69,7 +70,7 @@ def best_native_s(variants: dict[str, Row]) -> float:
 
 
 def print_tables(rows: list[Row]) -> None:
-    console = Console()
+    console = Console(width=max(Console().width, 150))
     cases = by_case(rows)
     for grid in dict.fromkeys(row["grid"] for row in rows):
         table = Table(title=f"Broadcast on {grid}: median ms")
@@ -110,6 +111,19 @@ def _print_model_error(console: Console, rows: list[Row]) -> None:
         console.print(
             f"model: median |predicted - measured| / measured {statistics.median(errors):.1%} "
             f"over {len(errors)} cases"
+        )
+
+
+def print_markdown(rows: list[Row]) -> None:
+    """The README's table: one line per grid, MPI and size."""
+    print("| grid | MPI | message | best native | gridcoll | faster | limit | of limit |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    for (grid, mpi, n_bytes), variants in by_case(rows).items():
+        ours, native_s = variants["gridcoll"], best_native_s(variants)
+        print(
+            f"| {grid} | {mpi} | {format_size(n_bytes)} | {native_s * 1e3:.1f} ms "
+            f"| {ours['median_s'] * 1e3:.1f} ms | {native_s / ours['median_s']:.2f} x "
+            f"| {ours['limit_s'] * 1e3:.1f} ms | {ours['median_s'] / ours['limit_s']:.2f} x |"
         )
 
 
@@ -155,7 +169,7 @@ def plot(rows: list[Row], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("run", "table", "plot"))
+    parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default=SIZES)
@@ -173,7 +187,10 @@ def main() -> None:
     elif options.what == "plot":
         plot(read_rows(), ROOT / "docs")
         return
-    print_tables(read_rows())
+    if options.what == "markdown":
+        print_markdown(read_rows())
+    else:
+        print_tables(read_rows())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
 from gridcoll.engine.runner import MPITransport, run_program
 from gridcoll.model import GridModel, PLogP, TimesBySize
-from gridcoll.plan import dataflow
+from gridcoll.plan import choose, dataflow
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
@@ -64,6 +64,7 @@ def discover(
         pace=measure_pace(comm, grid),
         together_bytes_per_s=measure_together(comm, grid, progress),
     )
+    model = replace(model, start_s=measure_start(comm, model))
     if native:
         clock = estimate_offset(comm)
         model = replace(
@@ -148,6 +149,22 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
         short_s = min(run(segment, n_segments) for _ in range(2))
         seconds.append(max((long_s - short_s) / (2 * n_segments), 0.0))
     return TimesBySize(PACE_SIZES, tuple(seconds))
+
+
+def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> float:
+    """Seconds by which the shortest broadcast exceeds its prediction. Collective."""
+    winner = choose("bcast", model, 8, 0, grid_only=True).winner
+    if winner.build is None or winner.predicted_s is None:
+        return 0.0
+    flow = dataflow(winner.build(8).programs[comm.Get_rank()])
+    memory = ByteMemory(memoryview(bytearray(8)))
+    transport = MPITransport(comm)
+    clock = estimate_offset(comm)
+    took = [
+        run_together(comm, clock, lambda: run_program(flow, transport, memory))
+        for _ in range(n_runs)
+    ]
+    return max(float(np.median(took)) - winner.predicted_s, 0.0)
 
 
 def measure_together(

@@ -71,6 +71,9 @@ class GridModel:
     together_bytes_per_s : tuple of tuple of float
         What several flows carry together between clusters, (C, C); empty where nobody measured.
         Above the rate of one flow where a TCP window limits that.
+    start_s : float
+        What the shortest plan takes longer than its links say: the cost of waiting politely and of
+        ranks that share cores. Counted once for every plan.
     """
 
     grid: Grid
@@ -80,6 +83,7 @@ class GridModel:
     native: Mapping[str, TimesBySize] = field(default_factory=dict)
     pace: TimesBySize | None = None
     together_bytes_per_s: tuple[tuple[float, ...], ...] = ()
+    start_s: float = 0.0
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -187,6 +191,7 @@ class GridModel:
             self.tolerance,
             pace=self.pace,
             together_bytes_per_s=together,
+            start_s=self.start_s,
         )
 
 

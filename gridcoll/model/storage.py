@@ -55,6 +55,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     native: dict[str, _Times]
     pace: _Times | None
     together_bytes_per_s: list[list[float]]
+    start_s: Seconds
 
 
 def format_model(model: GridModel) -> bytes:
@@ -87,6 +88,7 @@ def format_model(model: GridModel) -> bytes:
         native={name: _write_times(times) for name, times in sorted(model.native.items())},
         pace=_write_times(model.pace) if model.pace else None,
         together_bytes_per_s=[list(row) for row in model.together_bytes_per_s],
+        start_s=model.start_s,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -142,6 +144,7 @@ def _build(document: _Document) -> GridModel:
         {name: _read_times(native) for name, native in document.native.items()},
         _read_times(document.pace) if document.pace else None,
         tuple(tuple(row) for row in document.together_bytes_per_s),
+        document.start_s,
     )
 
 

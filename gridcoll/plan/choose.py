@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gridcoll.errors import UsageError
@@ -159,6 +159,11 @@ def choose(
         for candidate in algorithm.candidates(model, n_bytes, root)
         if candidate.ordered or not ordered
     ]
+    if model.start_s:
+        found = [
+            replace(candidate, predicted_s=_predicted(candidate) + model.start_s)
+            for candidate in found
+        ]
     fastest_first = tuple(sorted([*found, native], key=_predicted))
     winner, reason = _pick(model, fastest_first, native, forced, grid_only)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)

@@ -27,6 +27,8 @@ from gridcoll.schedule.timeline import make_schedule, time_transfers
 Transfers = list[tuple[int, int]]
 
 FIRST_TERMINALS = 5
+CLOSE = 0.04
+"""Bounds nearer than this: the tree is nearly a schedule, and what keeps it from one matters."""
 MAX_ENTRIES = 1 << 22
 """Of the recursion's tables: n 2^k beyond this is not tried (five tables of 8 bytes each)."""
 INFINITY = float("inf")
@@ -152,12 +154,11 @@ class Search:
     def _more_terminals(
         self, terminals: list[int], shared: list[int], missed: Counter[int]
     ) -> list[int]:
-        wanted = [v for v in shared if v not in terminals]
-        if not wanted:
-            wanted = [v for v, _ in missed.most_common() if v not in terminals][:1]
-        if not wanted:
-            wanted = [v for v in self.slowest_first if v not in terminals][:1]
-        return wanted[:2]
+        """What the tree got wrong, once the bounds are close; before that, the next slowest."""
+        close = self.upper_s < self.lower_s * (1 + CLOSE)
+        obstacles = [*shared, *(v for v, _ in missed.most_common())] if close else []
+        wanted = [v for v in [*obstacles, *self.slowest_first] if v not in terminals]
+        return wanted[: max(1, min(2, len(shared)))] if close else wanted[:1]
 
     def _approach(self, tree: Transfers, n_steps: int) -> Counter[int]:
         """Try for the lower bound itself, then for targets between the bounds.

@@ -219,6 +219,7 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "no native": replace(model, native={}),
         "pace": replace(model, pace=TimesBySize((64, 4096), (2e-6, 4e-6))),
         "no pace": replace(model, pace=None),
+        "start": replace(model, start_s=1e-3),
         "together": replace(model, together_bytes_per_s=((1e9,) * 3,) * 3),
         "no together": replace(model, together_bytes_per_s=()),
     }

@@ -4,15 +4,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, TimesBySize, declared_model
 from gridcoll.plan import REGISTRIES, Candidate, Plan, choose
 from gridcoll.plan.choose import MARGIN, NATIVE, Algorithm, check_forced, register
+from gridcoll.topology import parse_gridfile
 from tests.plan.grids import grids, model_of
 
 NOTHING = "nothing, for tests"
@@ -134,6 +136,7 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
 
 _CHOICES = """
 from gridcoll.plan import choose
+from gridcoll.topology import parse_gridfile
 from tests.plan.grids import model_of
 for labels in ([0, 1, 2, 0, 1, 2, 0], [0, 0, 1, 1, 1, 2, 3, 4], [0] * 5):
     for n_bytes in (8, 5000, 300_000):
@@ -160,3 +163,19 @@ def test_another_process_with_other_hashes_chooses_alike() -> None:
     first = run("1")
     assert first.count("\n") == 27
     assert first == run("4321")
+
+
+def test_the_cost_of_starting_counts_for_every_plan_and_not_for_native() -> None:
+    spec = parse_gridfile(
+        "version = 1\nname = 'two'\nclusters = [{name = 'a', ranks = 2}, {name = 'b', ranks = 2}]\n"
+        "default_link = {between = ['a', 'b'], latency = '5 ms'}"
+    )
+    model = declared_model(spec, ["h0", "h1", "h2", "h3"])
+    quick = choose("bcast", model, 8, 0).winner.predicted_s
+    assert quick is not None
+    native = {"bcast": TimesBySize((8,), (quick * 1.2,))}
+    assert choose("bcast", replace(model, native=native), 8, 0).winner.build is not None
+    slow = replace(model, native=native, start_s=quick * 0.3)
+    assert choose("bcast", slow, 8, 0).winner.name == "native"
+    forced = choose("bcast", slow, 8, 0, grid_only=True).winner.predicted_s
+    assert forced == pytest.approx(quick * 1.3)
