@@ -31,6 +31,10 @@ export OMP_NUM_THREADS := 1
 # The testbed looks here for the environment of the MPI asked for.
 export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
 
+# What a user's shell says about running applications is not for tests.
+unexport GRIDCOLL_GRID GRIDCOLL_CHECK GRIDCOLL_FORCE GRIDCOLL_TOLERANCE GRIDCOLL_DEBUG
+
+.NOTPARALLEL:
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -109,6 +113,6 @@ $(VENVS)/%/.stamp: pyproject.toml
 		f"gridcoll: needs Python 3.10 or newer, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=")'
 	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"
 	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
-	@$(VENVS)/$*/bin/python -m pip install -q --disable-pip-version-check --no-input \
+	@$(VENVS)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input \
 		-e '.[dev$(EXTRA_$*)]' $(WHEEL_$*)
 	@touch $@
