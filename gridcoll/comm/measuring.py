@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +16,7 @@ from gridcoll.engine.runner import MPITransport, run_program
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.plan import choose, dataflow
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
+from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
@@ -123,22 +123,23 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
     return first, (nodes[1][0].rank if len(nodes) > 1 else grid.clusters[a].ranks[1])
 
 
-def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> TimesBySize:
-    """Seconds per segment while a chain over all ranks passes segments on. Collective.
+def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> TimesBySize | None:
+    """Seconds per segment while every cluster passes segments down a chain at once. Collective.
 
-    The links' own gaps are in it; what it has above them is our engine's cost, and that of ranks
-    which share cores.
+    The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
+    ranks which share cores. Links between clusters have no part in it. None where no cluster has
+    two ranks.
     """
-    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
-    children: list[tuple[int, ...]] = [()] * len(order)
-    for rank, following in pairwise(order):
-        children[rank] = (following,)
-    tree = RankTree(order[0], tuple(children))
-    transport = MPITransport(comm)
+    if max(len(cluster) for cluster in grid.clusters) == 1:
+        return None
+    inside = MPI.Intracomm(comm.Split(grid.cluster_of[comm.Get_rank()], comm.Get_rank()))
+    rank, size = inside.Get_rank(), inside.Get_size()
+    tree = RankTree(0, find_shape("chain").children(size))
+    transport = MPITransport(inside)
     clock = estimate_offset(comm)
 
     def run(segment: int, n: int) -> float:
-        flow = dataflow(plan_bcast([tree], n * segment, segment).programs[comm.Get_rank()])
+        flow = dataflow(plan_bcast([tree], n * segment, segment).programs[rank])
         memory = ByteMemory(memoryview(bytearray(n * segment)))
         return run_together(comm, clock, lambda: run_program(flow, transport, memory))
 
@@ -148,6 +149,7 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
         long_s = min(run(segment, 3 * n_segments) for _ in range(2))
         short_s = min(run(segment, n_segments) for _ in range(2))
         seconds.append(max((long_s - short_s) / (2 * n_segments), 0.0))
+    inside.Free()
     return TimesBySize(PACE_SIZES, tuple(seconds))
 
 
