@@ -5,7 +5,7 @@
     python benchmarks/broadcast.py markdown     # the README's table
     python benchmarks/broadcast.py plot         # one figure per grid, into docs/
 
-Needs root (an emulated grid) and one virtual environment per MPI, as `make bench` makes them.
+Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
 """
 
 from __future__ import annotations

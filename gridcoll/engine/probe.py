@@ -199,13 +199,15 @@ def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
 
 
 def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
-    """``L`` is half the empty round trip less ``g(0)``.
+    """``L`` is half the empty round trip less ``g(0)``, or less ``os(0) + or(0)`` if that is less.
 
     Gaps never shrink with size: where one seems to, the smaller size met a disturbance.
     """
     sizes = sorted(samples)
     gaps = [min(samples[other].gap_s for other in sizes if other >= size) for size in sizes]
-    latency_s = max(empty_s / 2 - gaps[0], empty_s / 4)
+    first = samples[sizes[0]]
+    # A lone message waits for nobody's gap: it pays no more than both ends' overheads.
+    latency_s = max(empty_s / 2 - min(gaps[0], first.send_s + first.recv_s), empty_s / 4)
     return PLogP(
         latency_s=latency_s,
         sizes_bytes=tuple(sizes),
