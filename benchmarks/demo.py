@@ -58,7 +58,7 @@ def run(command: Sequence[str], settings: dict[str, str] | None = None) -> str:
     process = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **(settings or {})}, stdout=subprocess.PIPE, text=True
     )
-    console.print(process.stdout.rstrip(), markup=False)
+    console.print(process.stdout.rstrip(), markup=False, soft_wrap=True)
     if process.returncode:
         sys.exit(process.returncode)
     return process.stdout
