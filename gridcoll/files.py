@@ -1,12 +1,45 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and read with validation."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
-from gridcoll.errors import FileError
+import msgspec
+
+from gridcoll.errors import FileError, UsageError
+
+T = TypeVar("T")
+
+
+def decode_toml(text: str, document: type[T], place: str) -> T:
+    """``text`` (TOML) as a ``document`` struct; ``place`` (``grid file x.toml``) opens errors.
+
+    Raises `FileError` naming the field at fault.
+    """
+    try:
+        return msgspec.toml.decode(text, type=document)
+    except msgspec.ValidationError as error:
+        # msgspec writes ``Expected … - at `$.clusters[0].hosts```; people want the field first. Our
+        # own checks, which it wraps, name it already.
+        match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
+        reason = str(error) if match is None else f"{match[2]}: {match[1]}"
+        if match is not None and isinstance(error.__cause__, UsageError):
+            reason = match[1]
+        raise FileError(f"{place}: {reason}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise FileError(f"{place}: not TOML: {error}") from None
+
+
+def read_text(path: str | Path, kind: str) -> str:
+    """The text at ``path``; ``kind`` (``grid file``) opens errors. Raises `FileError`."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{kind} {path}: {error}") from None
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:

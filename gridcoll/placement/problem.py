@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from gridcoll.errors import FileError, UsageError
+from gridcoll.files import decode_toml, read_text
 from gridcoll.topology.units import parse_size_bytes
 
 FORMAT_VERSION = 1
@@ -136,12 +136,7 @@ def _not_negative(field: str, value: float) -> None:
 
 def parse_problem(text: str, place: str = "<text>") -> ProblemFile:
     """The problem that ``text`` (TOML) states; ``place`` names it in errors. Raises `FileError`."""
-    try:
-        document = msgspec.toml.decode(text, type=_Document)
-    except msgspec.ValidationError as error:
-        raise FileError(f"problem file {place}: {_plain(error)}") from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise FileError(f"problem file {place}: not TOML: {error}") from None
+    document = decode_toml(text, _Document, f"problem file {place}")
     if document.version != FORMAT_VERSION:
         raise FileError(
             f"problem file {place}: version: must be {FORMAT_VERSION}, got {document.version}"
@@ -151,19 +146,6 @@ def parse_problem(text: str, place: str = "<text>") -> ProblemFile:
     return ProblemFile(Problem(**fields), grid)
 
 
-def _plain(error: msgspec.ValidationError) -> str:
-    """Put the field first; our own checks name it already."""
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
-    if match is None:
-        return str(error)
-    return match[1] if isinstance(error.__cause__, UsageError) else f"{match[2]}: {match[1]}"
-
-
 def read_problem(path: str | Path) -> ProblemFile:
     """The problem that the file at ``path`` states. Raises `FileError`."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"problem file {path}: {error}") from None
-    return parse_problem(text, str(path))
+    return parse_problem(read_text(path, "problem file"), str(path))

@@ -6,7 +6,6 @@ takes it in place of measuring, placement chooses among its clusters.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridcoll.errors import FileError, UsageError
+from gridcoll.files import decode_toml, read_text
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s, parse_size_bytes
 
@@ -298,26 +298,10 @@ def _spans(ranks: Sequence[int]) -> str:
 
 def parse_gridfile(text: str, place: str = "<text>") -> GridSpec:
     """The grid that ``text`` (TOML) declares; ``place`` names it in errors. Raises `FileError`."""
-    try:
-        document = msgspec.toml.decode(text, type=_Document)
-    except msgspec.ValidationError as error:
-        raise FileError(f"grid file {place}: {_plain(error)}") from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise FileError(f"grid file {place}: not TOML: {error}") from None
+    document = decode_toml(text, _Document, f"grid file {place}")
     return GridSpec(document, place)
-
-
-def _plain(error: msgspec.ValidationError) -> str:
-    """Put the field first where msgspec writes ``Expected … - at `$.clusters[0].hosts```."""
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
-    return f"{match[2]}: {match[1]}" if match else str(error)
 
 
 def read_gridfile(path: str | Path) -> GridSpec:
     """The grid that the file at ``path`` declares. Raises `FileError`."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"grid file {path}: {error}") from None
-    return parse_gridfile(text, str(path))
+    return parse_gridfile(read_text(path, "grid file"), str(path))
