@@ -141,3 +141,19 @@ def world() -> Generator[MPI.Intracomm, None, None]:
     yield comm
     if comm != MPI.COMM_NULL:
         comm.Free()
+
+
+@pytest.fixture
+def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans this rank ran."""
+    from gridcoll.comm.context import Context  # an import that fails must fail a test
+
+    count = [0]
+    run = Context.run
+
+    def counting(self: Context, *args: object) -> None:
+        count[0] += 1
+        run(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Context, "run", counting)
+    return count

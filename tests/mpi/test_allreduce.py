@@ -10,7 +10,6 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.context import Context
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.support import grid_comm, layouts
@@ -23,20 +22,6 @@ SIZES = (0, 1, 2, 3, 7, 64, 1009, 65537)
 
 OPS = ("MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR")
 CODES = "?bBhHiIlLqQfdgFDGe"
-
-
-@pytest.fixture
-def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many plans this rank ran."""
-    count = [0]
-    run = Context.run
-
-    def counting(self: Context, *args: object) -> None:
-        count[0] += 1
-        run(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Context, "run", counting)
-    return count
 
 
 def require_same_bits(world: MPI.Intracomm, result: np.ndarray) -> None:

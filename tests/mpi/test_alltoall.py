@@ -11,7 +11,6 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.context import Context
 from gridcoll.plan import REGISTRIES
 from tests.mpi.support import grid_comm, grid_model, layouts
 
@@ -20,20 +19,6 @@ LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
     *("lonely root", "all alone"),
 )
-
-
-@pytest.fixture
-def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many plans this rank ran."""
-    count = [0]
-    run = Context.run
-
-    def counting(self: Context, *args: object) -> None:
-        count[0] += 1
-        run(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Context, "run", counting)
-    return count
 
 
 def sent_by(rank: int, size: int, n: int, dtype: str = "i4") -> np.ndarray:

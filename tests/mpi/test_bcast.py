@@ -7,7 +7,6 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.context import Context
 from gridcoll.plan import REGISTRIES
 from tests.mpi.support import SIZES, grid_comm, layouts, pattern
 
@@ -15,20 +14,6 @@ LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
     *("lonely root", "all alone"),
 )
-
-
-@pytest.fixture
-def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many plans this rank ran."""
-    count = [0]
-    run = Context.run
-
-    def counting(self: Context, *args: object) -> None:
-        count[0] += 1
-        run(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Context, "run", counting)
-    return count
 
 
 def check_bcast(comm: GridComm, n: int, root: int) -> None:
