@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import PoliteWait, wait_politely
+from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
 
 N_SAMPLES = 7
 _TAG = 2
@@ -57,6 +57,7 @@ def estimate_offset(comm: MPI.Intracomm) -> ClockOffset:
         if samples:
             trip, offset = min(samples)
             latency = trip / 2
+    wait_for_all(comm)
     return ClockOffset(offset, comm.allreduce(latency, MPI.MAX))
 
 
@@ -74,6 +75,7 @@ def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], obj
     Collective; the result is the same on all ranks.
     """
     # Rank 0 names a time late enough for everybody to have heard of it.
+    wait_for_all(comm)
     slack = 4 * clock.latency_s + 2e-3 + 0.2e-3 * comm.Get_size()
     start = comm.bcast(clock.now() + slack if comm.Get_rank() == 0 else None, 0)
     # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core from
@@ -84,4 +86,6 @@ def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], obj
         else:
             os.sched_yield()
     step()
-    return float(comm.allreduce(clock.now() - start, MPI.MAX))
+    took_s = clock.now() - start
+    wait_for_all(comm)
+    return float(comm.allreduce(took_s, MPI.MAX))

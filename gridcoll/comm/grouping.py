@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.probe import Channel, measure_latency
+from gridcoll.engine.waiting import wait_for_all
 from gridcoll.topology.clustering import find_clusters
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.rounds import rounds_of_pairs
@@ -118,6 +119,7 @@ def _latency_pass(
                     mine[:, a, b] = mine[:, b, a] = measured
     progress("latency between nodes", len(rounds), len(rounds))
     total = np.empty_like(mine)
+    wait_for_all(comm)
     comm.Allreduce(mine, total, MPI.SUM)
     return total
 

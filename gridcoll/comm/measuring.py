@@ -13,6 +13,7 @@ from gridcoll.comm.natives import STEPS, time_native
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
 from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.waiting import wait_for_all
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.plan import choose, dataflow
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
@@ -104,7 +105,7 @@ def measure_links(
                 if measured is not None:
                     mine.append((a, b, measured))
         done += len(pairs)
-        comm.Barrier()  # the next round's pairs must not find a link still busy
+        wait_for_all(comm)  # the next round's pairs must not find a link still busy
     progress("pLogP of links", n_links, n_links)
     links: list[list[PLogP | None]] = [[None] * n for _ in range(n)]
     for a, b, link in (entry for entries in comm.allgather(mine) for entry in entries):
@@ -183,7 +184,7 @@ def measure_together(
     rank = comm.Get_rank()
     for done, pairs in enumerate(rounds):
         progress("flows together", done, len(rounds))
-        comm.Barrier()
+        wait_for_all(comm)
         mine = np.zeros((n, n))
         for a, b in pairs:
             lanes = list(zip(grid.clusters[a].ranks, grid.clusters[b].ranks, strict=False))
@@ -196,6 +197,7 @@ def measure_together(
                     if active:
                         mine[a, b] = took
         slowest = np.empty_like(mine)
+        wait_for_all(comm)
         comm.Allreduce(mine, slowest, MPI.MAX)
         for a, b in pairs:
             n_lanes = min(len(grid.clusters[a]), len(grid.clusters[b]))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SPIN_S = 40e-6
 """How long to poll without pause: about what a message inside a cluster takes."""
@@ -48,3 +52,12 @@ def wait_politely(poll: Callable[[], bool], wait: PoliteWait | None = None) -> N
     wait = wait or PoliteWait()
     while not poll():
         wait()
+
+
+def wait_for_all(comm: MPI.Intracomm) -> None:
+    """Wait politely until every rank is here. Collective.
+
+    A blocking call right after it is short: ranks that were early do not spin, on cores that those
+    still at work may need.
+    """
+    wait_politely(comm.Ibarrier().Test)
