@@ -13,10 +13,12 @@ from typing import SupportsIndex
 from mpi4py import MPI
 
 from gridcoll.comm.settings import Settings
+from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import MPITransport, run_program
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
+from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_CACHED_PLANS = 256
 
@@ -69,7 +71,7 @@ class Context:
         self.rank = comm.Get_rank()
         self._n_ranks = comm.Get_size()
         self.private = open_private(comm)
-        self._transport = MPITransport(self.private)
+        self._transport = CountingTransport(MPITransport(self.private))
         self._choices: dict[tuple[str, int, int, bool], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
@@ -147,6 +149,11 @@ class Context:
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
         run_program(flow, self._transport, memory)
+
+    def traffic(self) -> Traffic:
+        """What all ranks sent in plans so far. Collective."""
+        rows = self.private.allgather(self._transport.sent.rows(self.rank))
+        return traffic_of(self.model.grid, (row for mine in rows for row in mine))
 
     def cluster_comms(self) -> ClusterComms:
         """The communicators of the splitting, made at the first call. Collective."""

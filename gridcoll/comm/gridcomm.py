@@ -15,6 +15,7 @@ from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
+from gridcoll.plan.traffic import Traffic
 from gridcoll.topology.grid import Grid
 
 
@@ -91,6 +92,14 @@ class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
         view = type(self).__new__(type(self), self)
         view._context = self._need().with_algorithm(collective, algorithm)
         return view
+
+    def traffic(self) -> Traffic:
+        """Messages and bytes that planned calls sent so far, by pair of clusters. Collective.
+
+        Counted by the engine as it sends. For one call, ask before and after:
+        ``comm.traffic().since(before)``. What the native collectives send is not in it.
+        """
+        return self._need().traffic()
 
     def cluster_comms(self) -> ClusterComms:
         """Communicators inside clusters, between coordinators, and along lanes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gridcoll.engine.counting import CountingTransport, Sent
 from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import dataflow
@@ -52,14 +53,17 @@ class _LoopTransport:
         return _Receive(self.network, (peer, self.rank, tag), view)
 
 
-def run_reference(plan: Plan, memories: Sequence[Memory], window: int = DEFAULT_WINDOW) -> None:
+def run_reference(
+    plan: Plan, memories: Sequence[Memory], window: int = DEFAULT_WINDOW
+) -> tuple[Sent, ...]:
     """Run all ranks of ``plan`` over ``memories[rank]``, taking turns in rank order.
 
-    Raises `PlanError` when no rank can go on.
+    Returns what each rank sent. Raises `PlanError` when no rank can go on.
     """
     network: dict[tuple[int, int, int], _Message] = {}
+    transports = [CountingTransport(_LoopTransport(rank, network)) for rank in range(plan.n_ranks)]
     executors = [
-        Executor(dataflow(program), _LoopTransport(rank, network), memories[rank], window)
+        Executor(dataflow(program), transports[rank], memories[rank], window)
         for rank, program in enumerate(plan.programs)
     ]
     while not all(executor.done for executor in executors):
@@ -67,3 +71,4 @@ def run_reference(plan: Plan, memories: Sequence[Memory], window: int = DEFAULT_
         if not any(progress):
             stuck = [rank for rank, executor in enumerate(executors) if not executor.done]
             raise PlanError(f"{plan.collective} ({plan.label}): ranks {stuck} wait for ever")
+    return tuple(transport.sent for transport in transports)

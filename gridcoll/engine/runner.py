@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace
+from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace, Transport
 from gridcoll.engine.waiting import PoliteWait
 from gridcoll.plan.dataflow import Dataflow
 
@@ -27,7 +27,7 @@ class MPITransport:
 
 def run_program(
     flow: Dataflow,
-    transport: MPITransport,
+    transport: Transport,
     memory: Memory,
     window: int = DEFAULT_WINDOW,
     trace: Trace | None = None,

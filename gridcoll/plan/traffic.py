@@ -1,26 +1,31 @@
-"""What a plan sends between clusters: messages and units, counted off its ops."""
+"""What goes between clusters: messages and units, planned or really sent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from gridcoll.plan.ops import Send
 from gridcoll.plan.plan import Plan
 from gridcoll.topology.grid import Grid
 
+Link = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Traffic:
-    """Messages and units of a plan, by ordered pair of clusters.
+    """Messages and units, by ordered pair of clusters.
 
     Attributes
     ----------
-    messages, units : dict of (int, int) to int
-        By sender's and receiver's cluster; inside a cluster both are the same.
+    messages, units : mapping of (int, int) to int
+        By sender's and receiver's cluster; inside a cluster both are the same. Units are those of
+        the plan, or bytes where messages were counted as they were sent.
     """
 
-    messages: dict[tuple[int, int], int]
-    units: dict[tuple[int, int], int]
+    messages: Mapping[Link, int] = field(default_factory=Counter)
+    units: Mapping[Link, int] = field(default_factory=Counter)
 
     @property
     def n_inter_messages(self) -> int:
@@ -32,15 +37,33 @@ class Traffic:
         """Units that cross between different clusters."""
         return sum(count for (i, j), count in self.units.items() if i != j)
 
+    def since(self, earlier: Traffic) -> Traffic:
+        """What was added after ``earlier``."""
+        return Traffic(
+            Counter(self.messages) - Counter(earlier.messages),
+            Counter(self.units) - Counter(earlier.units),
+        )
+
+
+def traffic_of(grid: Grid, sent: Iterable[tuple[int, int, int, int]]) -> Traffic:
+    """Add up ``(sender, receiver, messages, units)`` between ranks by the clusters of ``grid``."""
+    messages: Counter[Link] = Counter()
+    units: Counter[Link] = Counter()
+    for sender, receiver, n_messages, n_units in sent:
+        link = grid.cluster_of[sender], grid.cluster_of[receiver]
+        messages[link] += n_messages
+        units[link] += n_units
+    return Traffic(messages, units)
+
 
 def count_traffic(plan: Plan, grid: Grid) -> Traffic:
     """Count what ``plan`` sends over ``grid``."""
-    messages: dict[tuple[int, int], int] = {}
-    units: dict[tuple[int, int], int] = {}
-    for rank, program in enumerate(plan.programs):
-        for op in program:
-            if isinstance(op, Send):
-                link = grid.cluster_of[rank], grid.cluster_of[op.peer]
-                messages[link] = messages.get(link, 0) + 1
-                units[link] = units.get(link, 0) + op.chunk.size
-    return Traffic(messages, units)
+    return traffic_of(
+        grid,
+        (
+            (rank, op.peer, 1, op.chunk.size)
+            for rank, program in enumerate(plan.programs)
+            for op in program
+            if isinstance(op, Send)
+        ),
+    )

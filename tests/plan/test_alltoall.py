@@ -17,10 +17,10 @@ from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_lg import Exchange, exchanges, plan_lg
 from gridcoll.plan.collectives.alltoall_price import busiest_s, tally
 from gridcoll.plan.collectives.alltoallv import vector_program
-from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 from tests.plan.grids import grids, model_of
+from tests.plan.test_alltoall_traffic import run_alltoall
 
 GRIDS = st.lists(st.integers(0, 6), min_size=1, max_size=24)
 NAMES = tuple(REGISTRIES["alltoall"])
@@ -95,61 +95,10 @@ def test_coordinators_are_not_offered_where_they_need_much_room() -> None:
 @given(grids, st.sampled_from([0, 1, 5]))
 def test_bytes_arrive(labels: list[int], n: int) -> None:
     """The engine, not the checker: every byte, through every candidate."""
-    n_ranks = len(labels)
-    sent = np.random.default_rng(len(labels)).integers(0, 256, (n_ranks, n_ranks, n), np.uint8)
-    for candidate in choose("alltoall", model_of(labels), n, 0).candidates:
-        if candidate.build is None:
-            continue
-        plan = candidate.build(n)
-        got = np.zeros_like(sent)
-        run_reference(
-            plan,
-            [
-                ByteMemory(
-                    memoryview(got[r].reshape(-1)),  # type: ignore[arg-type]
-                    memoryview(sent[r].reshape(-1)),  # type: ignore[arg-type]
-                    memoryview(bytearray(plan.scratch_of(r))),
-                )
-                for r in range(n_ranks)
-            ],
-        )
-        assert (got == sent.transpose(1, 0, 2)).all(), candidate.name
-
-
-@pytest.mark.parametrize(("n1", "n2"), [(3, 7), (4, 4), (20, 40), (30, 30)])
-def test_messages_between_two_clusters_as_the_paper_counts_them(n1: int, n2: int) -> None:
-    """Paper 001, section 4.2: ``2 max(n1, n2)`` against ``2 n1 n2``, of as many bytes."""
-    grid = two(n1, n2)
-    lg = count_traffic(plan_lg(grid, 1), grid)
-    assert lg.n_inter_messages == 2 * max(n1, n2)
-    assert lg.messages[0, 1] == lg.messages[1, 0] == max(n1, n2)
-    direct = count_traffic(plan_direct(range(n1 + n2), 1), grid)
-    assert direct.n_inter_messages == 2 * n1 * n2
-    assert lg.n_inter_units == direct.n_inter_units == 2 * n1 * n2
-
-
-@settings(max_examples=40, deadline=None)
-@given(GRIDS)
-def test_messages_between_any_clusters(labels: list[int]) -> None:
-    """Each pair as if it were alone, and nothing crosses twice."""
-    grid = Grid.from_labels(labels)
-    sizes = [len(cluster) for cluster in grid.clusters]
-    traffic = count_traffic(plan_lg(grid, 3), grid)
-    for i, n_i in enumerate(sizes):
-        for j, n_j in enumerate(sizes):
-            if i != j:
-                assert traffic.messages[i, j] == max(n_i, n_j)
-                assert traffic.units[i, j] == 3 * n_i * n_j
-
-
-def test_coordinators_exchange_one_message_per_pair() -> None:
-    grid = Grid.from_labels([0, 1, 2, 0, 1, 0, 0])
-    model = model_of([0, 1, 2, 0, 1, 0, 0])
-    (candidate,) = REGISTRIES["alltoall"]["coordinator"].candidates(model, 10, 0)
-    assert candidate.build is not None
-    traffic = count_traffic(candidate.build(10), grid)
-    assert traffic.n_inter_messages == 6
-    assert traffic.n_inter_units == 10 * 2 * (4 * 2 + 4 * 1 + 2 * 1)
+    model = model_of(labels)
+    for candidate in choose("alltoall", model, n, 0).candidates:
+        if candidate.build is not None:
+            run_alltoall(candidate.build(n), model.grid, len(labels))
 
 
 def route(plan: Plan, source: int, target: int) -> list[int]:

@@ -1,0 +1,36 @@
+"""What really went out: messages and bytes, counted where they are handed over to be sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gridcoll.engine.executor import Request, Transport
+
+
+@dataclass
+class Sent:
+    """Messages and bytes of one rank, by receiver."""
+
+    messages: Counter[int] = field(default_factory=Counter)
+    n_bytes: Counter[int] = field(default_factory=Counter)
+
+    def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
+        """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent."""
+        return [(rank, peer, n, self.n_bytes[peer]) for peer, n in sorted(self.messages.items())]
+
+
+class CountingTransport:
+    """Passes everything on to ``transport`` and counts what is sent, in `sent`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.sent = Sent()
+
+    def isend(self, view: memoryview, peer: int, tag: int) -> Request:
+        self.sent.messages[peer] += 1
+        self.sent.n_bytes[peer] += view.nbytes
+        return self._transport.isend(view, peer, tag)
+
+    def irecv(self, view: memoryview, peer: int, tag: int) -> Request:
+        return self._transport.irecv(view, peer, tag)
