@@ -62,6 +62,16 @@ class GridTree:
             return (self.root, *_turned(others, self.lane))
         return _turned(ranks, self.lane)
 
+    def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
+        """The rank at ``place`` of the line of ``cluster``, without writing the line."""
+        ranks = grid.clusters[cluster].ranks
+        if cluster != grid.cluster_of[self.root]:
+            return ranks[(place + self.lane) % len(ranks)]
+        if place == 0:
+            return self.root
+        turn = (place - 1 + self.lane) % (len(ranks) - 1)
+        return ranks[(ranks.index(self.root) + 1 + turn) % len(ranks)]
+
     def expand(self, grid: Grid) -> RankTree:
         """The tree over ranks. A relay serves other clusters before its own."""
         lines = [self.line(grid, cluster) for cluster in range(len(grid.clusters))]

@@ -83,28 +83,26 @@ class SegmentCosts:
 
     def inside_s(self, shapes: Sequence[str]) -> FloatArray:
         """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
-        by_size: dict[int, list[int]] = {}
-        for index, cluster in enumerate(self.model.grid.clusters):
-            by_size.setdefault(len(cluster), []).append(index)
+        rest = self.n_segments - 1
         result = np.empty((self.model.n_clusters, len(shapes), len(self.segment_bytes)))
-        for size, clusters in by_size.items():
-            for k, name in enumerate(shapes):
-                shape = profile(name, size)
-                rest = (self.n_segments - 1) * shape.max_degree * self.port_s[clusters]
-                result[clusters, k] = self.first_inside(clusters, shape) + rest
+        for k, shape in enumerate(shapes):
+            profiles = [profile(shape, len(cluster)) for cluster in self.model.grid.clusters]
+            degrees = np.array([float(found.max_degree) for found in profiles])
+            result[:, k] = self.first_inside(profiles) + rest * degrees[:, None] * self.port_s
         return result
 
-    def first_inside(self, clusters: int | list[int], shape: Profile) -> FloatArray:
-        """When the last member holds the first segment after the entry does, (S,) or (n, S).
+    def first_inside(self, profiles: Sequence[Profile]) -> FloatArray:
+        """When the last member of each cluster has the first segment after the entry does, (C, S).
 
         A hop costs a lone segment's way; a sender's further children wait a gap each.
         """
-        hop, gap = self.hop_s[clusters], self.port_s[clusters]
-        ways = [
-            (gaps - latencies) * gap + latencies * hop
-            for gaps, latencies in zip(shape.gaps, shape.latencies, strict=True)
-        ]
-        return np.asarray(np.max(ways, axis=0))
+        most = max(len(found.gaps) for found in profiles)
+        gaps, latencies = np.zeros((2, most, len(profiles), 1))
+        for c, found in enumerate(profiles):
+            gaps[: len(found.gaps), c, 0] = found.gaps
+            latencies[: len(found.gaps), c, 0] = found.latencies
+        ways = (gaps - latencies) * self.port_s + latencies * self.hop_s
+        return np.asarray(ways.max(axis=0))
 
 
 @dataclass(frozen=True)
@@ -131,55 +129,45 @@ def price_tree(
 
     O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
     """
-    none = np.zeros(len(costs.segment_bytes))
-    gaps, ways = costs.between(transfers)
     n_out = [0] * len(shapes)
     for sender, _ in transfers:
         n_out[sender] += 1
-    stays = {root_cluster: _stay(costs, root_cluster, none, none, shapes, relays, n_out)}
-    sent = [0] * len(shapes)
+    to_relay, to_last, own_pace = _inside(costs, shapes, relays, n_out)
+    gaps, ways = costs.between(transfers)
+    arrival, departure, pace = np.zeros_like(to_relay), to_relay.copy(), own_pace.copy()
     for (sender, receiver), gap, way in zip(transfers, gaps, ways, strict=True):
-        arrival = stays[sender].relay_s + sent[sender] * costs.port_s[sender] + way
-        sent[sender] += 1
-        pace = np.maximum(stays[sender].pace_s, gap)
-        stays[receiver] = _stay(costs, receiver, arrival, pace, shapes, relays, n_out)
-    rest = costs.n_segments - 1
+        arrival[receiver] = departure[sender] + way
+        departure[receiver] += arrival[receiver]
+        departure[sender] += costs.port_s[sender]
+        pace[receiver] = np.maximum(pace[receiver], np.maximum(pace[sender], gap))
+    last = arrival + np.maximum(to_relay, to_last)
     return TreePrice(
-        first_s=np.max([stay.last_s for stay in stays.values()], axis=0),
-        period_s=np.max([stay.pace_s for stay in stays.values()], axis=0),
-        total_s=np.max([stay.last_s + rest * stay.pace_s for stay in stays.values()], axis=0),
+        first_s=last.max(axis=0),
+        period_s=pace.max(axis=0),
+        total_s=(last + (costs.n_segments - 1) * pace).max(axis=0),
     )
 
 
-@dataclass(frozen=True)
-class _Stay:
-    """The first segment in one cluster, (S,) each: at its relay, at its last rank, and the pace."""
+def _inside(
+    costs: SegmentCosts, shapes: Sequence[str], relays: Sequence[int], n_out: Sequence[int]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of every cluster, (C, S) each: from entry to relay, from entry to last rank, and the pace.
 
-    relay_s: FloatArray
-    last_s: FloatArray
-    pace_s: FloatArray
-
-
-def _stay(
-    costs: SegmentCosts,
-    cluster: int,
-    arrival_s: FloatArray,
-    pace_s: FloatArray,
-    shapes: Sequence[str],
-    relays: Sequence[int],
-    n_out: Sequence[int],
-) -> _Stay:
-    """Walk the first segment through ``cluster``, whose relay serves ``n_out`` clusters first."""
-    size = len(costs.model.grid.clusters[cluster])
-    shape = profile(shapes[cluster], size)
-    port, hop = costs.port_s[cluster], costs.hop_s[cluster]
-    gaps, latencies, degree = _at_place(shapes[cluster], size, relays[cluster])
-    relay_s = arrival_s + latencies * hop + (gaps - latencies) * port
-    last_s = arrival_s + costs.first_inside(cluster, shape)
-    if degree:  # ranks below the relay wait for its sends to other clusters
-        last_s = last_s + n_out[cluster] * port
-    busiest = max(shape.max_degree, degree + n_out[cluster])
-    return _Stay(relay_s, np.maximum(last_s, relay_s), np.maximum(pace_s, busiest * port))
+    A cluster's relay serves ``n_out`` other clusters first.
+    """
+    sizes = [len(cluster) for cluster in costs.model.grid.clusters]
+    profiles = [profile(shape, size) for shape, size in zip(shapes, sizes, strict=True)]
+    places = [_at_place(*key) for key in zip(shapes, sizes, relays, strict=True)]
+    gaps, latencies, degrees = np.array(places, dtype=float).T[:, :, None]
+    served = np.array(n_out, dtype=float)[:, None]
+    most = np.array([float(found.max_degree) for found in profiles])[:, None]
+    # Ranks below the relay wait for its sends to other clusters.
+    waits = served * (degrees > 0)
+    return (
+        latencies * costs.hop_s + (gaps - latencies) * costs.port_s,
+        costs.first_inside(profiles) + waits * costs.port_s,
+        np.maximum(most, degrees + served) * costs.port_s,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ import numpy as np
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.schedule.trees import degrees
 from gridcoll.topology.grid import Grid
 
 
@@ -34,17 +35,15 @@ class Load:
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
     """The load of ``trees`` that take turns segment by segment."""
     share = 1.0 / len(trees)
-    sends = np.zeros(grid.n_ranks)
+    sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
     pairs: Counter[tuple[int, int]] = Counter()
     for tree in trees:
-        for rank, children in enumerate(tree.expand(grid).children):
-            sends[rank] += share * len(children)
-            for child in children:
-                if grid.cluster_of[rank] != grid.cluster_of[child]:
-                    pairs[rank, child] += 1
-    interfaces = np.array(
-        [max(1.0, *(sends[rank] for rank in cluster.ranks)) for cluster in grid.clusters]
-    )
+        for cluster, of_members in enumerate(sends):
+            of_members += share * _sends(tree, grid, cluster)
+        for sender, receiver in tree.transfers:
+            ends = tree.rank_at(grid, sender, tree.relays[sender]), tree.rank_at(grid, receiver, 0)
+            pairs[ends] += 1
+    interfaces = np.array([max(1.0, float(of_members.max())) for of_members in sends])
     flows: dict[tuple[int, int], float] = {}
     links: dict[tuple[int, int], float] = {}
     for (sender, receiver), count in pairs.items():
@@ -52,6 +51,17 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
         flows[link] = max(flows.get(link, 0.0), count * share)
         links[link] = links.get(link, 0.0) + count * share
     return Load(interfaces, flows, links)
+
+
+def _sends(tree: GridTree, grid: Grid, cluster: int) -> FloatArray:
+    """How often each member of ``cluster`` sends a segment, in ring order from a fixed one."""
+    size = len(grid.clusters[cluster])
+    sends = degrees(tree.shapes[cluster], size).copy()
+    sends[tree.relays[cluster]] += len(tree.outgoing[cluster])
+    if cluster == grid.cluster_of[tree.root]:
+        sends[1:] = np.roll(sends[1:], tree.lane)
+        return sends
+    return np.roll(sends, tree.lane)
 
 
 def price_several(

@@ -85,6 +85,14 @@ def find_shape(name: str) -> Shape:
         raise UsageError(f"tree shape {name!r}: known are {', '.join(SHAPES)}") from None
 
 
+@lru_cache(maxsize=4096)
+def degrees(shape: str, n: int) -> np.ndarray:
+    """How many vertices each of ``n`` sends to in ``shape``, (n,). Not to be written to."""
+    found = np.array([len(sends) for sends in find_shape(shape).children(n)], dtype=float)
+    found.flags.writeable = False
+    return found
+
+
 @dataclass(frozen=True)
 class Profile:
     """What a shape on ``n`` vertices costs, as counts of gaps and latencies.

@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,14 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel, TimesBySize, declared_model
-from gridcoll.plan import REGISTRIES, Candidate, Plan, choose
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, predict_several
 from gridcoll.plan.choose import MARGIN, NATIVE, Algorithm, check_forced, register
+from gridcoll.plan.collectives import bcast_pricing
+from gridcoll.plan.collectives.bcast_pricing import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.schedule.trees import Profile
 from gridcoll.topology import parse_gridfile
 from tests.plan.grids import grids, model_of
 
@@ -136,6 +143,11 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
 
 _CHOICES = """
 from gridcoll.plan import choose
+from gridcoll.plan.collectives import bcast_pricing
+from gridcoll.plan.collectives.bcast_pricing import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.schedule.trees import Profile
 from gridcoll.topology import parse_gridfile
 from tests.plan.grids import model_of
 for labels in ([0, 1, 2, 0, 1, 2, 0], [0, 0, 1, 1, 1, 2, 3, 4], [0] * 5):
@@ -179,3 +191,50 @@ def test_the_cost_of_starting_counts_for_every_plan_and_not_for_native() -> None
     assert choose("bcast", slow, 8, 0).winner.name == "native"
     forced = choose("bcast", slow, 8, 0, grid_only=True).winner.predicted_s
     assert forced == pytest.approx(quick * 1.3)
+
+
+def many(n_clusters: int, n_ranks: int) -> GridModel:
+    """Clusters of unequal sizes; several flows carry more than one, so that lanes are tried."""
+    labels = [k if k < n_clusters else k * k % n_clusters for k in range(n_ranks)]
+    return model_of(labels, native_s=10.0, together=1e9)
+
+
+@pytest.mark.parametrize("n_clusters", [3, MANY_CLUSTERS, 100])
+@pytest.mark.parametrize("n_bytes", [8, 65536, 4 << 20, 16 << 20])
+def test_choosing_prices_little_whatever_the_size(
+    n_clusters: int, n_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: 50 ms are some thousands of array operations of a few microseconds.
+
+    A price takes four per transfer and one walk inside for all clusters together; no tree over
+    5,000 ranks is written to choose.
+    """
+    model = many(n_clusters, 5000)
+    n_prices = n_transfers = n_walks = 0
+    walk = SegmentCosts.first_inside
+
+    def priced(
+        costs: SegmentCosts, root: int, transfers: Sequence[tuple[int, int]], *rest: Any
+    ) -> TreePrice:
+        nonlocal n_prices, n_transfers
+        n_prices += 1
+        n_transfers += len(transfers)
+        assert len(costs.segment_bytes) <= 16
+        return price_tree(costs, root, transfers, *rest)
+
+    def walked(costs: SegmentCosts, profiles: Sequence[Profile]) -> FloatArray:
+        nonlocal n_walks
+        n_walks += 1
+        return walk(costs, profiles)
+
+    def written(*_: object) -> None:
+        pytest.fail("a tree over all ranks was written to choose")
+
+    for module in (bcast_pricing, predict_several):
+        monkeypatch.setattr(module, "price_tree", priced)
+    monkeypatch.setattr(SegmentCosts, "first_inside", walked)
+    monkeypatch.setattr(GridTree, "expand", written)
+    choice = choose("bcast", model, n_bytes, 7)
+    assert len(choice.candidates) >= 5
+    assert n_transfers <= 3000
+    assert n_walks <= n_prices + len(INSIDE_SHAPES)

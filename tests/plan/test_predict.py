@@ -72,9 +72,12 @@ def test_one_cluster(shape: str, n_ranks: int, n_bytes: int) -> None:
             assert walked * (1 - 1e-9) <= priced
 
 
-def random_tree(labels: list[int], data: st.DataObject, shapes: list[str]) -> GridTree:
+def random_tree(
+    labels: list[int], data: st.DataObject, shapes: list[str], root: int | None = None
+) -> GridTree:
     grid = model_of(labels).grid
-    root = data.draw(st.integers(0, grid.n_ranks - 1))
+    if root is None:
+        root = data.draw(st.integers(0, grid.n_ranks - 1))
     source, n = grid.cluster_of[root], len(grid.clusters)
     transfers: list[tuple[int, int]] = []
     reached = [source]
@@ -152,6 +155,31 @@ class TestSeveral:
         load = load_of(trees, self.MODEL.grid)
         assert load.interfaces.tolist() == [2.0, 1.0]  # 0 → 2 or 3, and 1
         assert load.flows == {(0, 1): 0.5}
+
+    @settings(max_examples=100)
+    @given(grids, st.data())
+    def test_load_is_what_the_trees_over_ranks_send(
+        self, labels: list[int], data: st.DataObject
+    ) -> None:
+        grid = model_of(labels).grid
+        root = data.draw(st.integers(0, grid.n_ranks - 1))
+        trees = [
+            replace(random_tree(labels, data, sorted(SHAPES), root), lane=lane) for lane in range(3)
+        ]
+        sends = np.zeros((grid.n_ranks, grid.n_ranks))
+        for tree in trees:
+            for rank, children in enumerate(tree.expand(grid).children):
+                sends[rank, list(children)] += 1 / 3
+        load = load_of(trees, grid)
+        for cluster, found in zip(grid.clusters, load.interfaces, strict=True):
+            ranks = list(cluster.ranks)
+            assert found == pytest.approx(max(1.0, sends[ranks].sum(axis=1).max()))
+        for i, sender in enumerate(grid.clusters):
+            for j, receiver in enumerate(grid.clusters):
+                if i != j:
+                    flows = sends[np.ix_(sender.ranks, receiver.ranks)]
+                    assert load.flows.get((i, j), 0.0) == pytest.approx(flows.max())
+                    assert load.links.get((i, j), 0.0) == pytest.approx(flows.sum())
 
     def test_one_tree_costs_what_it_costs_alone(self) -> None:
         tree = self.lanes(1)
