@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,12 @@ class Candidate:
     segment_bytes : int or None
     ordered : bool
         Whether a reduction keeps rank order, as non-commutative operations need.
+    fixed : bool
+        Whether a reduction combines as all plans do that say so, whatever grid and root.
+    build_blocks : callable or None
+        Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
+    table_s : float or None
+        What the papers' closed form says of the same strategy, where they have one.
     """
 
     name: str
@@ -45,6 +51,11 @@ class Candidate:
     stored_s: float | None = None
     segment_bytes: int | None = None
     ordered: bool = False
+    fixed: bool = False
+    build_blocks: Callable[[Sequence[int]], Plan] | None = field(
+        repr=False, compare=False, default=None
+    )
+    table_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,8 @@ def choose(
     forced: str = "",
     grid_only: bool = False,
     ordered: bool = False,
+    fixed: bool = False,
+    equal: bool = False,
 ) -> Choice:
     """The fastest candidate by prediction; ties go to the one registered first.
 
@@ -137,6 +150,12 @@ def choose(
         Leave the native collective out.
     ordered : bool
         Only reductions that keep rank order; the native collective does.
+    fixed : bool
+        Only reductions whose result is the same by all of them, bit for bit: ``forced`` counts
+        only among these, and the native collective is none.
+    equal : bool
+        All ranks must get the same bits. Inside one cluster the native collective is trusted in
+        that; between clusters, some MPIs combine in different orders on different ranks.
 
     Raises
     ------
@@ -155,17 +174,26 @@ def choose(
     found = [
         candidate
         for algorithm in REGISTRIES[collective].values()
-        if algorithm.name == forced or (not forced and model.n_clusters <= algorithm.most_clusters)
+        if algorithm.name == forced
+        or ((not forced or fixed) and model.n_clusters <= algorithm.most_clusters)
         for candidate in algorithm.candidates(model, n_bytes, root)
-        if candidate.ordered or not ordered
+        if (candidate.ordered or not ordered) and (candidate.fixed or not fixed)
     ]
+    if fixed:
+        asked_for = [candidate for candidate in found if candidate.name == forced]
+        found, forced = asked_for or found, forced if asked_for else ""
     if model.start_s:
         found = [
             replace(candidate, predicted_s=_predicted(candidate) + model.start_s)
             for candidate in found
         ]
     fastest_first = tuple(sorted([*found, native], key=_predicted))
-    winner, reason = _pick(model, fastest_first, native, forced, grid_only)
+    left_out = "as asked" if grid_only else ""
+    if fixed:
+        left_out = "because its result may be another one"
+    elif equal and model.n_clusters > 1:
+        left_out = "because ranks may get different bits from it"
+    winner, reason = _pick(model, fastest_first, native, forced, left_out)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)
 
 
@@ -178,7 +206,7 @@ def _pick(
     ordered: tuple[Candidate, ...],
     native: Candidate,
     forced: str,
-    grid_only: bool,
+    left_out: str,
 ) -> tuple[Candidate, str]:
     if forced == NATIVE:
         return native, "asked for"
@@ -187,8 +215,8 @@ def _pick(
         return native, "no plan fits this call"
     if forced:
         return plans[0], "asked for"
-    if grid_only:
-        return plans[0], "the fastest plan; native was left out as asked"
+    if left_out:
+        return plans[0], f"the fastest plan; native was left out {left_out}"
     if native.predicted_s is None:
         if model.n_clusters == 1:
             return native, "one cluster, and native was not measured"

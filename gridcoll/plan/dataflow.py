@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gridcoll.plan.intervals import IntervalMap
 from gridcoll.plan.ops import Op, reads, writes
-from gridcoll.plan.plan import Program
+from gridcoll.plan.plan import Program, scratch_of
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,7 @@ class Dataflow:
     @cached_property
     def scratch_units(self) -> int:
         """As much scratch as the program touches."""
-        return max(
-            (
-                chunk.stop
-                for op in self.program
-                for chunk in (*reads(op), *writes(op))
-                if chunk.buffer == "scratch"
-            ),
-            default=0,
-        )
+        return scratch_of(self.program)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, overload
+from typing import TypeAlias, TypeVar, overload
 
-from gridcoll.plan.ops import Op
+from gridcoll.plan.ops import Op, reads, writes
 
 Program: TypeAlias = tuple[Op, ...]
 """One rank's ops. Order is priority, not time: an op runs when the data it needs is there."""
 
 
-class Programs(Sequence[Program]):
-    """The programs of ranks ``0..n_ranks-1``, each written when first asked for.
+V = TypeVar("V")
+
+
+class ByRank(Sequence[V]):
+    """What ranks ``0..n_ranks-1`` have, each written when first asked for.
 
     A rank runs only its own program, and planning for thousands of ranks must not write them all.
     """
 
-    def __init__(self, n_ranks: int, program_of: Callable[[int], Program]) -> None:
-        self._program_of = program_of
-        self._written: dict[int, Program] = {}
+    def __init__(self, n_ranks: int, of_rank: Callable[[int], V]) -> None:
+        self._of_rank = of_rank
+        self._written: dict[int, V] = {}
         self._n_ranks = n_ranks
 
     def __len__(self) -> int:
         return self._n_ranks
 
     @overload
-    def __getitem__(self, rank: int) -> Program: ...
+    def __getitem__(self, rank: int) -> V: ...
     @overload
-    def __getitem__(self, rank: slice) -> Sequence[Program]: ...
-    def __getitem__(self, rank: int | slice) -> Program | Sequence[Program]:
+    def __getitem__(self, rank: slice) -> Sequence[V]: ...
+    def __getitem__(self, rank: int | slice) -> V | Sequence[V]:
         if isinstance(rank, slice):
             return [self[r] for r in range(*rank.indices(len(self)))]
         if not 0 <= rank < self._n_ranks:
             raise IndexError(rank)
         if rank not in self._written:
-            self._written[rank] = self._program_of(rank)
+            self._written[rank] = self._of_rank(rank)
         return self._written[rank]
 
-    def __iter__(self) -> Iterator[Program]:
+    def __iter__(self) -> Iterator[V]:
         return (self[rank] for rank in range(self._n_ranks))
 
     def __eq__(self, other: object) -> bool:
@@ -48,6 +51,15 @@ class Programs(Sequence[Program]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+Programs: TypeAlias = ByRank[Program]
+
+
+def scratch_of(program: Program) -> int:
+    """As much scratch as ``program`` touches."""
+    chunks = (chunk for op in program for chunk in (*reads(op), *writes(op)))
+    return max((chunk.stop for chunk in chunks if chunk.buffer == "scratch"), default=0)
 
 
 @dataclass(frozen=True)
@@ -66,8 +78,10 @@ class Plan:
         The root rank, or -1 where there is none.
     programs : sequence of tuple of Op
         ``programs[rank]``.
-    scratch_units : tuple of int
+    scratch_units : sequence of int
         Scratch space of each rank; empty if none needs any.
+    blocks : tuple of int
+        Where ranks have blocks of different sizes: each rank's; empty if all have ``n_units``.
     """
 
     collective: str
@@ -75,11 +89,17 @@ class Plan:
     n_units: int
     root: int
     programs: Sequence[Program]
-    scratch_units: tuple[int, ...] = field(default=())
+    scratch_units: Sequence[int] = field(default=())
+    blocks: tuple[int, ...] = field(default=())
 
     @property
     def n_ranks(self) -> int:
         return len(self.programs)
+
+    @property
+    def block_units(self) -> tuple[int, ...]:
+        """The size of every rank's block, in a collective that has a block per rank."""
+        return self.blocks or (self.n_units,) * self.n_ranks
 
     def scratch_of(self, rank: int) -> int:
         return self.scratch_units[rank] if self.scratch_units else 0

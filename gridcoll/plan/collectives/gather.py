@@ -1,0 +1,59 @@
+"""Gather: a scatter run backwards. What a rank sent, it gets; what it got, it sends."""
+
+from __future__ import annotations
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.statements import Statement, moved, state
+
+state(
+    Statement(
+        "gather",
+        before=lambda plan, rank: {"input": [(plan.n_units, moved(rank))]},
+        after=lambda plan, rank: (
+            {"output": [(plan.n_units, moved(other)) for other in range(plan.n_ranks)]}
+            if rank == plan.root
+            else {}
+        ),
+    )
+)
+
+_TURNED = {"input": "output", "output": "input", "scratch": "scratch"}
+
+
+def plan_gather(scatter: Plan, label: str = "") -> Plan:
+    """Gather along the tree of ``scatter``. Raises `PlanError` for a plan of another collective."""
+    if scatter.collective != "scatter":
+        raise PlanError(f"plan to run backwards: must be a scatter, got {scatter.collective}")
+    return Plan(
+        "gather",
+        label,
+        scatter.n_units,
+        scatter.root,
+        Programs(scatter.n_ranks, lambda rank: backwards(scatter.programs[rank])),
+        scatter.scratch_units,
+    )
+
+
+def backwards(program: Program) -> Program:
+    """The program that undoes ``program``, which only moves data and each unit only one way.
+
+    Raises `PlanError` for a program that reduces.
+    """
+    return tuple(_backwards(op) for op in reversed(program))
+
+
+def _backwards(op: Op) -> Op:
+    match op:
+        case Send(peer=peer, chunk=chunk, tag=tag):
+            return Recv(peer, _turned(chunk), tag)
+        case Recv(peer=peer, chunk=chunk, tag=tag):
+            return Send(peer, _turned(chunk), tag)
+        case Copy(source=source, into=into):
+            return Copy(_turned(into), _turned(source))
+    raise PlanError(f"{op}: cannot be undone")
+
+
+def _turned(chunk: Chunk) -> Chunk:
+    return Chunk(_TURNED[chunk.buffer], chunk.start, chunk.stop)

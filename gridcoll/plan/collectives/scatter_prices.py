@@ -1,0 +1,75 @@
+"""What a scatter takes: every message of it, by subtree, as the root's interface lets them go.
+
+Exact for trees in which only the root sends to other clusters. Gathering takes as long, backwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.collectives.scatter import Subtrees
+
+
+def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
+    """Seconds until the last rank has its block, if a message carries a whole subtree's blocks.
+
+    Table 2 of paper 003 for one cluster; a walk over ranks, O(P).
+    """
+    size, cluster_of = subtrees.size, model.grid.cluster_of
+    carried = np.unique(size)
+    at = {int(count): k for k, count in enumerate(carried)}
+    n_carried = carried.astype(float) * n_bytes
+    gaps, alone = model.gap_and_alone_s(n_carried)
+    gap_s, alone_s = gaps.tolist(), alone.tolist()
+    shared_s = _shared_s(model, n_carried).tolist()
+    held_s = [0.0] * len(size)
+    pipe_free_s: dict[tuple[int, int], float] = {}
+    for rank in subtrees.order:
+        i, port_s = cluster_of[rank], held_s[rank]
+        for child in subtrees.tree.children[rank]:
+            j, k = cluster_of[child], at[size[child]]
+            enters_s = max(port_s, pipe_free_s.get((i, j), 0.0)) if i != j else port_s
+            if i != j:
+                pipe_free_s[i, j] = enters_s + shared_s[i][j][k]
+            held_s[child] = enters_s + alone_s[i][j][k]
+            port_s += gap_s[i][i][k]
+    return max(held_s)
+
+
+def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int) -> float:
+    """Seconds for a chain inside every cluster with a message per block, the farthest first.
+
+    Parameters
+    ----------
+    model : GridModel
+    root : int
+    order : list of int
+        The other clusters as the root serves them; then its own.
+    n_bytes : int
+    """
+    home = model.grid.cluster_of[root]
+    gaps, alone = (table[..., 0] for table in model.gap_and_alone_s(np.array([float(n_bytes)])))
+    shared = _shared_s(model, np.array([float(n_bytes)]))[..., 0]
+    port_s = float(gaps[home, home])
+    n_sent, latest_s = 0, 0.0
+    for turn, cluster in enumerate(order):
+        n_blocks = len(model.grid.clusters[cluster])
+        pace_s = max(port_s, float(gaps[home, cluster]), float(shared[home, cluster]))
+        n_sent += n_blocks
+        # A slow link's turn lets others pass; a fast one's ends when all before have been sent.
+        last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
+        hops_s = (n_blocks - 1) * float(alone[cluster, cluster])
+        first_s = last_s - (n_blocks - 1) * pace_s
+        latest_s = max(latest_s, max(last_s, first_s + hops_s) + float(alone[home, cluster]))
+    n_own = len(model.grid.clusters[home]) - 1
+    start_s, hop_s = n_sent * port_s, float(alone[home, home])
+    own_s = max(start_s + (n_own - 1) * port_s + hop_s, start_s + n_own * hop_s) if n_own else 0.0
+    return max(latest_s, own_s)
+
+
+def _shared_s(model: GridModel, n_bytes: np.ndarray) -> np.ndarray:
+    """How long messages keep what all flows between two clusters share, (C, C, S)."""
+    if not model.together_bytes_per_s:
+        return np.zeros((model.n_clusters, model.n_clusters, len(n_bytes)))
+    return np.asarray(n_bytes / model.link_bytes_per_s[:, :, None])
