@@ -151,7 +151,9 @@ def _run(ranks: list[_Rank]) -> None:
         op = rank.flow.program[index]
         finished: list[tuple[int, int]] = []
         match op:
-            case Send(peer=peer, chunk=chunk, tag=tag):
+            case Send(peer=peer, chunk=chunk, tag=tag, after=after):
+                if after is not None:
+                    rank.read(index, after)
                 in_flight[number, peer, tag] = (index, rank.read(index, chunk))
                 finished = _deliver(ranks, number, peer, in_flight, waiting)
             case Recv(peer=peer):

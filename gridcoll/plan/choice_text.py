@@ -29,6 +29,7 @@ class Row:
     label: str
     predicted: str
     stored: str
+    table: str
     won: bool
 
 
@@ -56,6 +57,7 @@ def _row(choice: Choice, indices: list[int]) -> Row:
         label=group[0].label,
         predicted=_said(group[0].predicted_s, "not measured"),
         stored=_said(group[0].stored_s, ""),
+        table=_said(group[0].table_s, ""),
         won=any(candidate is choice.winner for candidate in group),
     )
 
@@ -72,6 +74,7 @@ def format_choice(choice: Choice) -> str:
     lines = [headline(choice)]
     for row, name in zip(rows, names, strict=True):
         stored = f" (store and forward: {row.stored})" if row.stored else ""
+        stored += f" (closed form: {row.table})" if row.table else ""
         mark = "*" if row.won else " "
         lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
     lines += [gain] if (gain := gain_of_best(choice)) else []
@@ -106,6 +109,7 @@ def choice_data(choice: Choice) -> dict[str, Any]:
                 "label": candidate.label,
                 "predicted_s": candidate.predicted_s,
                 "stored_s": candidate.stored_s,
+                "table_s": candidate.table_s,
                 "segment_bytes": candidate.segment_bytes,
                 "won": candidate is choice.winner,
             }

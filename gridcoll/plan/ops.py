@@ -36,17 +36,24 @@ def _check_chunk(op: object, chunk: Chunk) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer."""
+    """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer.
+
+    It waits for its data, and for ``after``, too, where that is given: a receiver's leave to send.
+    """
 
     peer: int
     chunk: Chunk
     tag: int
+    after: Chunk | None = None
 
     def __post_init__(self) -> None:
         _check_chunk(self, self.chunk)
+        if self.after is not None:
+            _check_chunk(self, self.after)
 
     def __str__(self) -> str:
-        return f"send {self.chunk} to {self.peer} tag {self.tag}"
+        after = "" if self.after is None else f" after {self.after}"
+        return f"send {self.chunk} to {self.peer} tag {self.tag}{after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +125,8 @@ Op: TypeAlias = Send | Recv | Reduce | Copy
 def reads(op: Op) -> tuple[Chunk, ...]:
     """The chunks whose content ``op`` needs."""
     match op:
-        case Send(chunk=chunk):
-            return (chunk,)
+        case Send(chunk=chunk, after=after):
+            return (chunk,) if after is None else (chunk, after)
         case Recv():
             return ()
         case Reduce(source=source, into=into):

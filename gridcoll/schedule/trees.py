@@ -6,8 +6,9 @@ are (ranks or clusters) are other people's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -77,12 +78,19 @@ SHAPES: dict[str, Shape] = {
 }  # fmt: skip
 
 
+_ANY_K_CHAIN = re.compile(r"([1-9]\d*)-chain")
+
+
 def find_shape(name: str) -> Shape:
-    """The shape called ``name``. Raises `UsageError` that lists the known ones."""
-    try:
+    """The shape called ``name``, ``d-chain`` of any degree among them.
+
+    Raises `UsageError` that lists the known ones.
+    """
+    if name in SHAPES:
         return SHAPES[name]
-    except KeyError:
-        raise UsageError(f"tree shape {name!r}: known are {', '.join(SHAPES)}") from None
+    if match := _ANY_K_CHAIN.fullmatch(name):
+        return replace(SHAPES["2-chain"], name=name, children=_k_chain(int(match[1])))
+    raise UsageError(f"tree shape {name!r}: known are {', '.join(SHAPES)}, and any d-chain")
 
 
 @lru_cache(maxsize=4096)

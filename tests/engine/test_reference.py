@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.reference import run_reference
 from gridcoll.errors import PlanError
-from gridcoll.plan import Chunk, Plan, Recv, Send, choose
+from gridcoll.plan import REGISTRIES, Chunk, Plan, Recv, Send
 from tests.plan.grids import grids, model_of
 
 
@@ -26,12 +26,19 @@ def test_every_candidate_delivers_the_bytes(
     root = data.draw(st.integers(0, len(labels) - 1))
     n_bytes = data.draw(st.sampled_from([0, 1, 1025, 20_000]))
     wanted = message(n_bytes)
-    for candidate in choose("bcast", model, max(n_bytes, 8192), root).candidates:
-        if candidate.build is None:
-            continue
+    for candidate in (
+        candidate
+        for algorithm in REGISTRIES["bcast"].values()
+        for candidate in algorithm.candidates(model, max(n_bytes, 8192), root)
+    ):
+        assert candidate.build is not None
+        plan = candidate.build(n_bytes)
         buffers = [bytearray(wanted if r == root else n_bytes) for r in range(len(labels))]
-        memories = [ByteMemory(memoryview(buffer)) for buffer in buffers]
-        run_reference(candidate.build(n_bytes), memories, window)
+        memories = [
+            ByteMemory(memoryview(buffer), scratch=memoryview(bytearray(plan.scratch_of(r))))
+            for r, buffer in enumerate(buffers)
+        ]
+        run_reference(plan, memories, window)
         assert all(buffer == wanted for buffer in buffers), candidate.label
 
 

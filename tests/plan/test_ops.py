@@ -22,6 +22,7 @@ def test_every_op_refuses_what_is_no_chunk(chunk: Chunk) -> None:
     good = Chunk("scratch", 0, chunk.size)
     for make in (
         lambda: Send(1, chunk, 0),
+        lambda: Send(1, good, 0, chunk),
         lambda: Recv(1, chunk, 0),
         lambda: Copy(chunk, good),
         lambda: Copy(good, chunk),
@@ -56,6 +57,7 @@ def test_local_ops_join_equal_sizes_that_do_not_overlap(kind: type[Copy] | type[
     ("op", "read", "written", "text"),
     [
         (Send(3, OUT, 7), (OUT,), (), "send output[0:4] to 3 tag 7"),
+        (Send(3, IN, 7, OUT), (IN, OUT), (), "send input[0:4] to 3 tag 7 after output[0:4]"),
         (Recv(3, OUT, 7), (), (OUT,), "recv output[0:4] from 3 tag 7"),
         (Copy(IN, OUT), (IN,), (OUT,), "copy input[0:4] to output[0:4]"),
         (Reduce(IN, OUT), (IN, OUT), (OUT,), "reduce input[0:4] before output[0:4]"),

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
+from gridcoll.plan.collectives.bcast_collection import plan_scatter_collection
+from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
+from gridcoll.plan.collectives.bcast_strategies import rank_order_tree
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.text import format_plan, parse_plan
-from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology import Grid
 
 FOLDER = Path(__file__).parent / "golden"
@@ -27,21 +29,16 @@ THREE = Grid.from_labels("aabbbc")
 SCRAMBLED = Grid.from_labels("abcabc")
 
 
-def shape(name: str, n: int, root: int = 0) -> RankTree:
-    children = SHAPES[name].children(n)
-    turned = [(root + v) % n for v in range(n)]
-    mine: list[tuple[int, ...]] = [()] * n
-    for v, sends in enumerate(children):
-        mine[turned[v]] = tuple(turned[child] for child in sends)
-    return RankTree(root, tuple(mine))
-
-
 GOLDEN: dict[str, Callable[[], Plan]] = {
-    "bcast-flat-4": lambda: plan_bcast([shape("flat", 4)], 10, 10, "flat"),
-    "bcast-binomial-8": lambda: plan_bcast([shape("binomial", 8)], 10, 10, "binomial"),
-    "bcast-binary-7": lambda: plan_bcast([shape("binary", 7)], 10, 5, "binary, 2 segments"),
-    "bcast-2-chain-6": lambda: plan_bcast([shape("2-chain", 6)], 10, 10, "2-chain"),
-    "bcast-chain-4-root-2": lambda: plan_bcast([shape("chain", 4, 2)], 10, 4, "3 segments"),
+    "bcast-flat-4": lambda: plan_bcast([rank_order_tree("flat", 4, 0)], 10, 10, "flat"),
+    "bcast-binomial-8": lambda: plan_bcast([rank_order_tree("binomial", 8, 0)], 10, 10, "binomial"),
+    "bcast-binary-7": lambda: plan_bcast(
+        [rank_order_tree("binary", 7, 0)], 10, 5, "binary, 2 segments"
+    ),
+    "bcast-2-chain-6": lambda: plan_bcast([rank_order_tree("2-chain", 6, 0)], 10, 10, "2-chain"),
+    "bcast-chain-4-root-2": lambda: plan_bcast(
+        [rank_order_tree("chain", 4, 2)], 10, 4, "3 segments"
+    ),
     "bcast-grid-relays-first": lambda: plan_bcast(
         [GridTree(0, ((0, 1), (0, 2)), ("chain", "flat", "flat"), (0, 0, 0)).expand(THREE)],
         8, 8, "root cluster serves both",
@@ -53,6 +50,10 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
     "bcast-two-trees": lambda: plan_bcast(
         [RankTree(0, ((1,), (2,), ())), RankTree(0, ((2,), (), (1,)))], 8, 2, "taking turns"
     ),
+    "bcast-binomial-4-rendezvous": lambda: plan_bcast_rendezvous(
+        rank_order_tree("binomial", 4, 0), 10, "binomial, asking first"
+    ),
+    "bcast-scatter-collection-4-root-2": lambda: plan_scatter_collection((2, 3, 0, 1), 8, "shares"),
 }  # fmt: skip
 
 
@@ -83,7 +84,8 @@ def ops(draw: st.DrawFn) -> Send | Recv | Reduce | Copy:
     kind = draw(st.sampled_from([Send, Recv, Reduce, Copy]))
     small = st.integers(0, 99)
     if kind is Send:
-        return Send(draw(small), draw(chunks()), draw(small))
+        after = draw(st.none() | chunks(into=True))
+        return Send(draw(small), draw(chunks()), draw(small), after)
     if kind is Recv:
         return Recv(draw(small), draw(chunks(into=True)), draw(small), draw(small))
     source = draw(chunks())

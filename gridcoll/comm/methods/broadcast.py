@@ -12,6 +12,7 @@ from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.engine.memory import ByteMemory
+from gridcoll.plan import Dataflow
 
 HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
@@ -36,7 +37,7 @@ class BroadcastMethods(GridMethods):
         flow = context.program("bcast", n_bytes, root)
         if flow is None:
             return super().Bcast(buf, root)
-        context.run(flow, ByteMemory(message.view))
+        context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
         return None
@@ -72,4 +73,10 @@ class BroadcastMethods(GridMethods):
         if flow is None:
             MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
         else:
-            context.run(flow, ByteMemory(view))
+            context.run(flow, _memory(flow, view))
+
+
+def _memory(flow: Dataflow, view: memoryview) -> ByteMemory:
+    """The message, and a few bytes for plans that ask before they send."""
+    n_scratch = flow.scratch_units
+    return ByteMemory(view, scratch=memoryview(bytearray(n_scratch)) if n_scratch else None)

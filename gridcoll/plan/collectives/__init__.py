@@ -8,6 +8,7 @@ from gridcoll.plan.collectives import (
     alltoall_candidates,
     bcast_candidates,
     bcast_several,
+    bcast_strategies,
     reduce_candidates,
 )
 
@@ -16,5 +17,6 @@ __all__ = [
     "alltoall_candidates",
     "bcast_candidates",
     "bcast_several",
+    "bcast_strategies",
     "reduce_candidates",
 ]

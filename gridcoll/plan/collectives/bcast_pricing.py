@@ -80,7 +80,7 @@ def _tree_label(tree: GridTree, model: GridModel) -> str:
     return "; ".join(part for part in (hops, inside) if part)
 
 
-def _best_segment(
+def best_segment(
     model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice]
 ) -> tuple[int, float]:
     """Segment size and predicted time: the halving pass, then hill climbing around its best."""
@@ -120,9 +120,9 @@ def tree_candidate(
         def price(costs: SegmentCosts) -> TreePrice:
             return price_several(costs, root_cluster, trees, load)
 
-    segment, total = _best_segment(model, n_bytes, price)
+    segment, total = best_segment(model, n_bytes, price)
     several = f"{len(trees)} trees as " if len(trees) > 1 else ""
-    label = f"{several}{_tree_label(tree, model)}; {_segments_label(n_bytes, segment)}"
+    label = f"{several}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
 
     def build(n_units: int) -> Plan:
         size = min(segment, max(n_units, 1))
@@ -132,5 +132,5 @@ def tree_candidate(
     return Candidate(name, label, total, build, stored_s, segment)
 
 
-def _segments_label(n_bytes: int, segment: int) -> str:
+def segments_label(n_bytes: int, segment: int) -> str:
     return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"

@@ -1,0 +1,43 @@
+"""The steady-state price of a tree that was laid over ranks without regard to clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from gridcoll.plan.collectives.bcast import RankTree
+from gridcoll.plan.predict import SegmentCosts, TreePrice
+
+
+def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
+    """Price ``tree`` at every segment size of ``costs``, rank by rank.
+
+    As `predict.price_tree`, but the tree may cross between clusters wherever it likes; what crosses
+    on several edges shares the link.
+    """
+    cluster_of = costs.model.grid.cluster_of
+    n_segments = len(costs.segment_bytes)
+    first = np.zeros((len(tree.children), n_segments))
+    pace = np.zeros_like(first)
+    flows: Counter[tuple[int, int]] = Counter()
+    frontier = [tree.root]
+    for rank in frontier:
+        port_s = costs.port_s[cluster_of[rank]]
+        slowest = np.maximum(pace[rank], len(tree.children[rank]) * port_s)
+        for position, child in enumerate(tree.children[rank]):
+            link = cluster_of[rank], cluster_of[child]
+            first[child] = first[rank] + position * port_s + costs.alone_s[link]
+            pace[child] = np.maximum(slowest, costs.gap_s[link])
+            flows[link] += 1
+        frontier.extend(tree.children[rank])
+    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
+    for (i, j), count in flows.items():
+        if i != j:
+            shared_s = count * segment / costs.model.link_bytes_per_s[i, j]
+            np.maximum(pace, np.where(pace > 0, shared_s, 0.0), out=pace)
+    return TreePrice(
+        first_s=first.max(axis=0),
+        period_s=pace.max(axis=0),
+        total_s=(first + (costs.n_segments - 1) * pace).max(axis=0),
+    )
