@@ -15,6 +15,7 @@ Entry = dict[str, str]
 
 def catalogue() -> dict[str, list[Entry]]:
     """The entries of all registries, by section; each has ``name`` and ``good_for``."""
+    from gridcoll.model.costs import CLOSED_FORMS
     from gridcoll.placement import SEARCHES
     from gridcoll.plan import REGISTRIES
     from gridcoll.schedule import HEURISTICS
@@ -35,6 +36,7 @@ def catalogue() -> dict[str, list[Entry]]:
         entries.append(native)
     sections["heuristics"] = _entries(HEURISTICS)
     sections["tree shapes"] = _entries(SHAPES)
+    sections["closed forms"] = _entries(CLOSED_FORMS)
     sections["searches"] = _entries(SEARCHES)
     sections["studies"] = _entries(STUDIES)
     sections["settings"] = [
@@ -44,7 +46,7 @@ def catalogue() -> dict[str, list[Entry]]:
 
 
 def _entries(registry: Mapping[str, Any]) -> list[Entry]:
-    fields = ("name", "label", "good_for", "source")
+    fields = ("name", "label", "formula", "good_for", "source")
     return [
         {field: getattr(entry, field) for field in fields if hasattr(entry, field)}
         for entry in registry.values()
@@ -55,7 +57,7 @@ def _entries(registry: Mapping[str, Any]) -> list[Entry]:
 @click.argument("section", required=False)
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
 def command(section: str | None, as_json: bool) -> None:
-    """List algorithms, heuristics, tree shapes, searches, studies and settings by name.
+    """List algorithms, heuristics, shapes, closed forms, searches, studies and settings by name.
 
     SECTION is a word of a section's title, as bcast, heuristics or settings.
     """

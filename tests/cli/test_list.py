@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+from gridcoll.model.costs import CLOSED_FORMS
 from gridcoll.placement import SEARCHES
 from gridcoll.plan import REGISTRIES
 from gridcoll.schedule import HEURISTICS
@@ -20,6 +21,7 @@ def test_everything_with_a_name_is_listed(gridcoll):
         assert names[f"{collective} algorithms"] == [*registry, "native"]
     assert names["heuristics"] == list(HEURISTICS)
     assert names["tree shapes"] == list(SHAPES)
+    assert names["closed forms"] == list(CLOSED_FORMS)
     assert names["searches"] == list(SEARCHES)
     assert names["studies"] == list(STUDIES)
     assert names["settings"] == list(VARIABLES)

@@ -111,7 +111,7 @@ register(
     Algorithm(
         "chain",
         "long messages: a pipeline over all ranks, cluster by cluster",
-        "gridcoll; inside a cluster 003 Table 1",
+        "gridcoll; inside a cluster Barchet-Estefanel & Mounié 2004, Table 1",
         _chain,
     ),
 )
@@ -122,7 +122,7 @@ register(
     Algorithm(
         "inside",
         "one cluster: flat, chain, binary, binomial or k-chain, segmented",
-        "002 and 003, Table 1",
+        "Barchet-Estefanel & Mounié 2004 and 2007, Table 1",
         _inside_only,
     ),
 )

@@ -110,7 +110,7 @@ register(
     Algorithm(
         "stars",
         "middle sizes: a chain's throughput over fewer hops",
-        "gridcoll; inside a cluster a pipelined scatter/collection (002 Table 1)",
+        "gridcoll; inside a cluster a pipelined scatter/collection (Steffenel & Mounié 2007)",
         _stars,
         MANY_CLUSTERS,
     ),
@@ -120,7 +120,7 @@ register(
     Algorithm(
         "split",
         "long messages where links between clusters are thinner than interfaces",
-        "gridcoll; scatter and allgather between clusters, as 002 Table 1 inside one",
+        "gridcoll; scatter and allgather between clusters, as Steffenel & Mounié 2007 inside one",
         _split,
         MANY_CLUSTERS,
     ),
