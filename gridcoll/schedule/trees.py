@@ -64,15 +64,18 @@ def _k_chain(degree: int) -> Callable[[int], Children]:
     return children
 
 
+_TABLE = "Barchet-Estefanel & Mounié 2004, Table 1"
+_LATER_TABLE = "Steffenel & Mounié 2007, Table 1"
+
 SHAPES: dict[str, Shape] = {
     shape.name: shape
     for shape in (
-        Shape("flat", "a handful of ranks, or latency far above the gap", "Barchet-Estefanel & Mounié 2004", _flat),
-        Shape("chain", "long messages: every link carries them once", "Barchet-Estefanel & Mounié 2004", _chain),
-        Shape("binary", "middle sizes: constant degree, logarithmic depth", "Barchet-Estefanel & Mounié 2004", _binary),
-        Shape("binomial", "short messages: all holders send at once", "Barchet-Estefanel & Mounié 2004", _binomial),
-        Shape("2-chain", "long messages among many ranks", "Steffenel & Mounié 2007", _k_chain(2)),
-        Shape("3-chain", "long messages among many ranks", "Steffenel & Mounié 2007", _k_chain(3)),
+        Shape("flat", "a handful of ranks, or latency far above the gap", _TABLE, _flat),
+        Shape("chain", "long messages: every link carries them once", _TABLE, _chain),
+        Shape("binary", "middle sizes: constant degree, logarithmic depth", _TABLE, _binary),
+        Shape("binomial", "short messages: all holders send at once", _TABLE, _binomial),
+        Shape("2-chain", "long messages among many ranks", _LATER_TABLE, _k_chain(2)),
+        Shape("3-chain", "long messages among many ranks", _LATER_TABLE, _k_chain(3)),
         Shape("fan", "one of several trees: a helper sends its share to all", "gridcoll", _fan),
     )
 }  # fmt: skip
