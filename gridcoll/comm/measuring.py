@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.clock import estimate_offset, run_together
+from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import STEPS, time_native
 from gridcoll.engine.memory import ByteMemory
@@ -66,6 +67,7 @@ def discover(
         together_bytes_per_s=measure_together(comm, grid, progress),
     )
     model = replace(model, start_s=measure_start(comm, model))
+    model = replace(model, contention=measure_contention(comm, model))
     if native:
         clock = estimate_offset(comm)
         model = replace(

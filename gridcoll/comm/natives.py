@@ -22,8 +22,16 @@ def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
     return lambda: comm.Allreduce(mine, result)
 
 
-STEPS = {"bcast": _bcast_step, "allreduce": _allreduce_step}
+def _alltoall_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    outgoing, incoming = (np.zeros((comm.Get_size(), n_bytes), np.uint8) for _ in range(2))
+    return lambda: comm.Alltoall(outgoing, incoming)
+
+
+STEPS = {"bcast": _bcast_step, "allreduce": _allreduce_step, "alltoall": _alltoall_step}
 """Of the library's own collectives, those that are timed: the call, by its size."""
+
+LARGEST_BYTES = {"alltoall": 1 << 16}
+"""Blocks for every rank add up: beyond this size time is taken to grow in proportion."""
 
 
 def time_native(
@@ -40,6 +48,7 @@ def time_native(
     not be chosen for larger messages; beyond the last size its time grows in proportion.
     """
     what = f"native {name}"
+    sizes_bytes = [n for n in sizes_bytes if n <= LARGEST_BYTES.get(name, n)]
     sizes: list[int] = []
     seconds: list[float] = []
     for k, n_bytes in enumerate(sizes_bytes):

@@ -74,6 +74,10 @@ class GridModel:
     start_s : float
         What the shortest plan takes longer than its links say: the cost of waiting politely and of
         ranks that share cores. Counted once for every plan.
+    contention : tuple of float
+        γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
+        0 where overheads alone limit, 1 where every message keeps its interface for a gap; above
+        that where flows hinder one another. Empty where nobody measured: 1.
     """
 
     grid: Grid
@@ -84,12 +88,15 @@ class GridModel:
     pace: TimesBySize | None = None
     together_bytes_per_s: tuple[tuple[float, ...], ...] = ()
     start_s: float = 0.0
+    contention: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
         rows = self.together_bytes_per_s
         if rows and (len(rows) != n or any(len(row) != n or min(row) <= 0 for row in rows)):
             raise UsageError(f"together_bytes_per_s: must be {n} x {n} and positive, got {rows}")
+        if self.contention and (len(self.contention) != n or min(self.contention) < 0):
+            raise UsageError(f"contention: must be {n} numbers from 0 on, got {self.contention}")
         if len(self.links) != n or any(len(row) != n for row in self.links):
             raise UsageError(f"links: must be {n} x {n} for {n} clusters")
         for i, row in enumerate(self.links):
@@ -192,6 +199,7 @@ class GridModel:
             pace=self.pace,
             together_bytes_per_s=together,
             start_s=self.start_s,
+            contention=tuple(self.contention[c] for c in origin) if self.contention else (),
         )
 
 

@@ -15,7 +15,9 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""What 1 does not have is as if nobody had measured it."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -56,6 +58,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     pace: _Times | None
     together_bytes_per_s: list[list[float]]
     start_s: Seconds
+    contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
 
 
 def format_model(model: GridModel) -> bytes:
@@ -89,6 +92,7 @@ def format_model(model: GridModel) -> bytes:
         pace=_write_times(model.pace) if model.pace else None,
         together_bytes_per_s=[list(row) for row in model.together_bytes_per_s],
         start_s=model.start_s,
+        contention=list(model.contention),
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -101,9 +105,10 @@ def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
         raise FileError(f"model file {place}: {error}") from None
     if document.format != FORMAT:
         raise FileError(f"model file {place}: format: expected {FORMAT!r}, got {document.format!r}")
-    if document.version != FORMAT_VERSION:
+    if document.version not in READABLE_VERSIONS:
         raise FileError(
-            f"model file {place}: version {document.version}: this gridcoll reads {FORMAT_VERSION}"
+            f"model file {place}: version {document.version}: this gridcoll reads "
+            f"{' and '.join(map(str, READABLE_VERSIONS))}"
         )
     try:
         return _build(document)
@@ -145,6 +150,7 @@ def _build(document: _Document) -> GridModel:
         _read_times(document.pace) if document.pace else None,
         tuple(tuple(row) for row in document.together_bytes_per_s),
         document.start_s,
+        tuple(document.contention),
     )
 
 

@@ -17,6 +17,7 @@ from gridcoll.model import (
     TimesBySize,
     digest,
     format_model,
+    linear_plogp,
     parse_model,
     read_model,
     write_model,
@@ -96,6 +97,15 @@ def test_a_directory_that_is_not_there(model: GridModel, tmp_path: Path) -> None
         write_model(model, tmp_path / "none" / "model.json")
 
 
+def test_files_of_version_1_have_no_contention() -> None:
+    model = GridModel(Grid.from_labels([0, 0]), ((linear_plogp(1e-4, 1e7),),), contention=(0.5,))
+    assert parse_model(format_model(model)) == model
+    older = document(model)
+    older["version"] = 1
+    del older["contention"]
+    assert parse_model(json.dumps(older).encode()) == replace(model, contention=())
+
+
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -109,12 +119,14 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(format="other"),
         "format: expected 'gridcoll-model', got 'other'",
     ),
-    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1"),
+    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 and 2"),
     "a missing field": (lambda d: d.pop("links"), "missing required field `links`"),
     "an unknown field": (lambda d: d.update(extra=1), "unknown field `extra`"),
     "an unknown origin": (lambda d: d.update(origin="guessed"), r"'guessed'.*\$.origin"),
     "a wrong type": (lambda d: d.update(tolerance="big"), r"Expected `float`.*\$.tolerance"),
     "a negative time": (lambda d: d["links"][0].update(latency_s=-1.0), r">= 0.*latency_s"),
+    "contention of some": (lambda d: d.update(contention=[1.0]), "contention: must be 3 numbers"),
+    "negative contention": (lambda d: d.update(contention=[-1.0]), r">= 0.*contention"),
     "a negative table": (lambda d: d["links"][0]["gap_s"].__setitem__(0, -1.0), r">= 0.*gap_s"),
     "too few values": (lambda d: d["links"][0]["gap_s"].pop(), "gap_s: 2 values for 3 sizes"),
     "sizes in disorder": (lambda d: d["links"][0]["sizes_bytes"].reverse(), "ascending"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-
-import numpy as np
+from itertools import combinations
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
@@ -15,19 +13,19 @@ from gridcoll.plan.collectives.alltoall import (
     plan_far_first,
     plan_pairwise,
 )
-from gridcoll.plan.collectives.alltoall_bruck import bruck_steps, plan_bruck
+from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import coordinator_blocks, plan_coordinator
-from gridcoll.plan.collectives.alltoall_lg import exchanges, plan_lg
-from gridcoll.plan.collectives.alltoall_price import (
+from gridcoll.plan.collectives.alltoall_lg import plan_lg
+from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
-    busiest_s,
-    far_first_s,
-    far_order,
-    inside_hop_s,
-    loads_s,
-    longest_hop_s,
-    tally,
+    bruck_messages,
+    coordinator_messages,
+    direct_messages,
+    far_first_messages,
+    lg_messages,
+    pairwise_messages,
 )
+from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s, thinned
 from gridcoll.plan.plan import Plan
 from gridcoll.topology.grid import Grid
 
@@ -35,93 +33,80 @@ MOST_COORDINATOR_BYTES = 1 << 20
 """Coordinators keep all that crosses; beyond this much scratch they are not offered."""
 
 
-def _direct(grid: Grid, n_units: int, label: str) -> Plan:
-    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
+def _far_first(model: GridModel, n_units: int, label: str) -> Plan:
+    clusters = [cluster.ranks for cluster in model.grid.clusters]
+    return plan_far_first(clusters, far_order(model), n_units, label)
+
+
+def _direct(model: GridModel, n_units: int, label: str) -> Plan:
+    order = [rank for cluster in model.grid.clusters for rank in cluster.ranks]
     return plan_direct(order, n_units, label)
 
 
-def _pairwise(grid: Grid, n_units: int, label: str) -> Plan:
-    return plan_pairwise(grid.n_ranks, n_units, label)
-
-
-def _bruck(grid: Grid, n_units: int, label: str) -> Plan:
-    return plan_bruck(grid.n_ranks, n_units, label)
-
-
-_PLANS: dict[str, Callable[[Grid, int, str], Plan]] = {
+_PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
     "direct": _direct,
-    "pairwise": _pairwise,
-    "bruck": _bruck,
-    "coordinator": plan_coordinator,
-    "lg": plan_lg,
+    "far-first": _far_first,
+    "pairwise": lambda model, n, label: plan_pairwise(model.grid.n_ranks, n, label),
+    "bruck": lambda model, n, label: plan_bruck(model.grid.n_ranks, n, label),
+    "coordinator": lambda model, n, label: plan_coordinator(model.grid, n, label),
+    "lg": lambda model, n, label: plan_lg(model.grid, n, label),
 }
 
 
-@lru_cache(maxsize=64)
-def _messages(grid: Grid, name: str) -> Messages:
-    return tally(_PLANS[name](grid, 1, ""))
+def _builder(name: str, label: str, model: GridModel) -> Callable[[int], Plan]:
+    return lambda n_units: _PLANS[name](model, n_units, f"{name}: {label}")
 
 
-def _candidate(name: str, label: str, model: GridModel, predicted_s: float) -> Candidate:
-    def build(n_units: int) -> Plan:
-        return _PLANS[name](model.grid, n_units, f"{name}: {label}")
-
-    return Candidate(name, label, predicted_s, build)
+def _candidate(
+    name: str,
+    label: str,
+    model: GridModel,
+    messages_of: Callable[[GridModel], Messages],
+    n_bytes: int,
+) -> Candidate:
+    some, weight = thinned(model)
+    predicted_s = price_messages_s(some, messages_of(some), n_bytes, weight)
+    return Candidate(name, label, predicted_s, _builder(name, label, model))
 
 
 def _direct_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1:
         return []
-    busy_s = busiest_s(model, _messages(model.grid, "direct"), n_bytes)
     label = "every block to its receiver, all at once"
-    return [_candidate("direct", label, model, busy_s + longest_hop_s(model))]
+    return [_candidate("direct", label, model, lambda some: direct_messages(some.grid), n_bytes)]
 
 
 def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """The messages of a direct exchange in another order: only when the last arrives differs."""
     if model.n_clusters == 1:
         return []
-    rank_s, between_s = loads_s(model, _messages(model.grid, "direct"), n_bytes)
-    inside_s = float(np.diag(model.latency_s).min())
-    total_s = max(far_first_s(model, n_bytes), between_s + longest_hop_s(model), rank_s + inside_s)
-    order = far_order(model)
     label = "every block to its receiver, those with the longest way first"
 
-    def build(n_units: int) -> Plan:
-        clusters = [cluster.ranks for cluster in model.grid.clusters]
-        return plan_far_first(clusters, order, n_units, f"far-first: {label}")
+    def messages_of(some: GridModel) -> Messages:
+        return far_first_messages(some.grid, far_order(some))
 
-    return [Candidate("far-first", label, total_s, build)]
+    return [_candidate("far-first", label, model, messages_of, n_bytes)]
 
 
 def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A slot is taken until its message is delivered, or handed over where that is sooner."""
+    """A slot is taken until its message is handed over, which is when the next could leave."""
     if model.grid.n_ranks == 1:
         return []
-    messages = _messages(model.grid, "pairwise")
-    clusters = np.array(model.grid.cluster_of)
-    gaps, alone = model.gap_and_alone_s(np.array([float(n_bytes)]))
-    held = np.maximum(alone[..., 0] - model.latency_s, gaps[..., 0])
-    per_message = held[clusters[messages.source], clusters[messages.target]]
-    serial_s = float(np.bincount(messages.source, per_message).max()) / N_PAIRWISE_SLOTS
-    total_s = max(busiest_s(model, messages, n_bytes), serial_s) + longest_hop_s(model)
-    return [_candidate("pairwise", f"{N_PAIRWISE_SLOTS} sends at a time", model, total_s)]
+    label = f"{N_PAIRWISE_SLOTS} sends at a time"
+    return [
+        _candidate(
+            "pairwise", label, model, lambda some: pairwise_messages(some.grid.n_ranks), n_bytes
+        )
+    ]
 
 
 def _bruck_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Every step waits for the one before: its slowest message is on everybody's way."""
     n_ranks = model.grid.n_ranks
     if n_ranks == 1:
         return []
-    steps = bruck_steps(n_ranks)
-    clusters = np.array(model.grid.cluster_of)
-    _, alone = model.gap_and_alone_s(np.array([float(len(step) * n_bytes) for step in steps]))
-    serial_s = sum(
-        float(alone[clusters, np.roll(clusters, -(1 << k)), k].max()) for k in range(len(steps))
-    )
-    busy_s = busiest_s(model, _messages(model.grid, "bruck"), n_bytes)
-    total_s = max(serial_s, busy_s + longest_hop_s(model))
-    return [_candidate("bruck", f"{len(steps)} steps", model, total_s)]
+    label = f"{(n_ranks - 1).bit_length()} steps"
+    predicted_s = price_messages_s(model, bruck_messages(n_ranks), n_bytes)
+    return [Candidate("bruck", label, predicted_s, _builder("bruck", label, model))]
 
 
 def _has_both(grid: Grid) -> bool:
@@ -133,42 +118,23 @@ def _coordinator_candidates(model: GridModel, n_bytes: int, root: int) -> list[C
     grid = model.grid
     if not _has_both(grid) or coordinator_blocks(grid) * n_bytes > MOST_COORDINATOR_BYTES:
         return []
-    n_remote = np.array([grid.n_ranks - len(cluster) for cluster in grid.clusters])
-    members = np.array([len(cluster) for cluster in grid.clusters])
-    gaps, _ = model.gap_and_alone_s(n_remote.astype(float) * n_bytes)
-    own = np.arange(len(members))
-    # Collecting before the first message out, handing out after the last one in.
-    fill_s = 2 * float(((members - 1) * gaps[own, own, own]).max())
-    busy_s = busiest_s(model, _messages(grid, "coordinator"), n_bytes, fill_s=fill_s)
-    total_s = busy_s + longest_hop_s(model) + 2 * inside_hop_s(model)
-    n_messages = len(members) * (len(members) - 1)
+    n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through coordinators"
-    return [_candidate("coordinator", label, model, total_s)]
+    return [
+        _candidate(
+            "coordinator", label, model, lambda some: coordinator_messages(some.grid), n_bytes
+        )
+    ]
 
 
 def _lg_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not _has_both(grid):
         return []
-    gaps, _ = model.gap_and_alone_s(np.array([float(n_bytes)]))
-    n_messages, fill_s = _lg_shape(grid)
-    fill = max(count * float(gaps[c, c, 0]) for c, count in enumerate(fill_s))
-    busy_s = busiest_s(model, _messages(grid, "lg"), n_bytes, fill_s=fill)
-    total_s = busy_s + longest_hop_s(model) + inside_hop_s(model)
+    sizes = [len(cluster) for cluster in grid.clusters]
+    n_messages = 2 * sum(max(a, b) for a, b in combinations(sizes, 2))
     label = f"{n_messages} messages between clusters, put together by local groups"
-    return [_candidate("lg", label, model, total_s)]
-
-
-@lru_cache(maxsize=64)
-def _lg_shape(grid: Grid) -> tuple[int, tuple[int, ...]]:
-    """Messages between clusters, and by cluster the most blocks a message waits for."""
-    n_messages, most = 0, [0] * len(grid.clusters)
-    for exchange in exchanges(grid):
-        n_messages += len(exchange.messages)
-        for collector, _, sources in exchange.messages:
-            cluster = grid.cluster_of[collector]
-            most[cluster] = max(most[cluster], len(sources) - 1)
-    return n_messages, tuple(most)
+    return [_candidate("lg", label, model, lambda some: lg_messages(some.grid), n_bytes)]
 
 
 register(

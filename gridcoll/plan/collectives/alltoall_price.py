@@ -1,126 +1,109 @@
-"""What an all-to-all takes: the busiest interface, flow or link, and latency on the longest way.
+"""What an all-to-all takes: its messages through interfaces and links, all at once as arrays.
 
 Paper 003, Table 3, prices a homogeneous all-to-all of messages of ``m`` bytes between
 ``(P - 1) os(m) + (P - 1) or(m) + L`` and ``(P - 1) g(m) + (P - 1) or(m) + L``, and a network's
-contention factor says where. Here the same is summed over the messages a plan really has, each at
-the gap of the link it takes, so that clusters of any number and size and any plan have a price.
-Interfaces are full duplex, so sending and receiving are not added up but compared.
+contention factor γ says where. Here every message keeps its sender's and its receiver's interface
+for what lies between ``os + or`` and the gap by γ, in the order in which messages become ready, so
+that clusters of any number and size and any plan have a price. Interfaces are full duplex: sending
+and receiving are not added up but compared. With γ = 1 this is the simulation of `plan.price`,
+stage by stage instead of event by event.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.ops import Send
-from gridcoll.plan.plan import Plan
-from gridcoll.topology.grid import Grid
+from gridcoll.plan.collectives.alltoall_messages import IntArray, Messages
 
-CONTENTION = 1.0
-"""γ of paper 003: 0 if overheads alone limit, 1 if every message keeps its interface for a gap."""
+MOST_PRICED_RANKS = 64
+"""Of more ranks some stand for several: time grows with the square of their number."""
 
 
-@dataclass(frozen=True)
-class Messages:
-    """All messages of a plan whose blocks are one unit: arrays with an entry per message.
-
-    Attributes
-    ----------
-    source, target : int array
-        Ranks.
-    n_blocks : int array
-        How many blocks it carries, so that one tally serves every block size.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    n_blocks: np.ndarray
+def thinned(model: GridModel) -> tuple[GridModel, int]:
+    """The model with every ``n``-th rank of each cluster, and ``n``: how many each stands for."""
+    n = -(-model.grid.n_ranks // MOST_PRICED_RANKS)
+    if n == 1:
+        return model, 1
+    kept = sorted(rank for cluster in model.grid.clusters for rank in cluster.ranks[::n])
+    return model.restrict(kept), n
 
 
-def tally(plan: Plan) -> Messages:
-    """The messages of ``plan``, written for blocks of one unit."""
-    found = [
-        (rank, op.peer, op.chunk.size)
-        for rank, program in enumerate(plan.programs)
-        for op in program
-        if isinstance(op, Send)
-    ]
-    source, target, n_blocks = np.array(found, dtype=int).reshape(-1, 3).T
-    return Messages(source, target, n_blocks)
+class _Costs:
+    """What each message costs where it passes, (M,) arrays; each stands for ``weight`` per rank."""
+
+    def __init__(self, model: GridModel, messages: Messages, n_bytes: int, weight: int) -> None:
+        cluster = np.array(model.grid.cluster_of)
+        sizes, which = np.unique(messages.n_blocks, return_inverse=True)
+        in_bytes = sizes.astype(float) * n_bytes
+        gap_s, alone_s = model.gap_and_alone_s(in_bytes)
+        empty_s, _ = model.gap_and_alone_s(np.zeros(1))
+        i, j = cluster[messages.source], cluster[messages.target]
+        port_s = interface_s(model, in_bytes, gap_s) * weight
+        # A slower link leaves interfaces free, but what any message costs there is paid at them.
+        least_s = np.where(i == j, 0.0, empty_s[i, j, 0]) * weight
+        self.out_s = np.maximum(port_s[i, which], least_s)
+        self.in_s = np.maximum(port_s[j, which], least_s)
+        self.alone_s = alone_s[i, j, which]
+        self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
+        self.shared_s = np.zeros(len(i))
+        if model.together_bytes_per_s:
+            rate = model.link_bytes_per_s[i, j]
+            self.shared_s = np.where(
+                i == j, 0.0, messages.n_blocks * weight**2 * float(n_bytes) / rate
+            )
 
 
-def busiest_s(
-    model: GridModel,
-    messages: Messages,
-    n_bytes: int,
-    *,
-    fill_s: float = 0.0,
-    contention: float = CONTENTION,
-) -> float:
-    """How long the busiest rank, flow or link between clusters works, in seconds.
-
-    ``fill_s`` is how long collecting keeps back the first message between clusters, and handing
-    out follows the last. For the others see `loads_s`.
-    """
-    rank_s, between_s = loads_s(model, messages, n_bytes, contention)
-    return max(rank_s, fill_s + between_s if between_s else 0.0)
+def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
+    """How long messages of ``n_bytes`` (S,) keep an interface, by cluster, (C, S): Table 3."""
+    clusters = range(model.n_clusters)
+    upper = gap_s[clusters, clusters]
+    contention = np.array(model.contention or [1.0] * len(clusters))[:, None]
+    if (contention == 1.0).all():
+        return upper
+    links = [model.link(c, c) for c in clusters]
+    lower = np.array(
+        [[link.send_overhead(n) + link.recv_overhead(n) for n in n_bytes] for link in links]
+    )
+    lower = np.minimum(lower, upper)
+    return np.asarray(lower + (upper - lower) * contention)
 
 
-def loads_s(
-    model: GridModel, messages: Messages, n_bytes: int, contention: float = CONTENTION
-) -> tuple[float, float]:
-    """How long the busiest rank works; and the busiest flow or link between clusters.
+def price_messages_s(model: GridModel, messages: Messages, n_bytes: int, weight: int = 1) -> float:
+    """When the last of ``messages`` has arrived, in seconds, for blocks of ``n_bytes``.
 
-    Parameters
-    ----------
-    model : GridModel
-    messages : Messages
-    n_bytes : int
-        Size of a block.
-    contention : float
-        γ, between the bounds of Table 3.
+    ``weight`` is that of `thinned` models.
     """
     if not len(messages.source):
-        return 0.0, 0.0
-    clusters = np.array(model.grid.cluster_of)
-    i, j = clusters[messages.source], clusters[messages.target]
-    sizes, which = np.unique(messages.n_blocks, return_inverse=True)
-    gaps, _ = model.gap_and_alone_s(np.append(sizes, 0).astype(float) * n_bytes)
-    across = i != j
-    # A slower link leaves its sender's interface free, but a message's own cost is paid there.
-    fixed = np.where(across, gaps[i, j, -1], 0.0)
-    out_s = np.maximum(gaps[i, i, which], fixed)
-    in_s = np.maximum(gaps[j, j, which], fixed)
-    n_ranks = model.grid.n_ranks
-    upper = np.maximum(
-        np.bincount(messages.source, out_s, n_ranks), np.bincount(messages.target, in_s, n_ranks)
-    )
-    lower = np.minimum(_overheads_s(model, messages, i, j), upper)
-    rank_s = float((lower + (upper - lower) * contention).max())
-    if not across.any():
-        return rank_s, 0.0
-    return rank_s, max(_between(model, messages, n_bytes, gaps[i, j, which], across))
+        return 0.0
+    costs = _Costs(model, messages, n_bytes, weight)
+    ready = np.zeros(len(messages.source))
+    ended = np.zeros(len(messages.source))
+    for stage in range(int(messages.stage.max()) + 1):
+        if stage:
+            later, earlier = messages.needs[messages.stage[messages.needs[:, 0]] == stage].T
+            np.maximum.at(ready, later, ended[earlier])
+        now = np.flatnonzero(messages.stage <= stage)
+        start = _in_turn(messages.source[now], ready[now], costs.out_s[now])
+        enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
+        in_s = costs.in_s[now]
+        reaches = enters + costs.alone_s[now]
+        ended[now] = _in_turn(messages.target[now], reaches - in_s, in_s) + in_s
+    return float(ended.max())
 
 
-def far_first_s(model: GridModel, n_bytes: int) -> float:
-    """When the last block of a direct exchange arrives if those with the longest way leave first.
-
-    The ``k``-th block leaves after ``k`` gaps and has the ``k``-th longest way.
-    """
-    gaps, _ = model.gap_and_alone_s(np.array([float(n_bytes), 0.0]))
-    latest = 0.0
-    for c in range(model.n_clusters):
-        sent_s = 0.0
-        for d in (*far_order(model)[c], c):
-            count = len(model.grid.clusters[d]) - int(c == d)
-            fixed = gaps[c, d, 1] if c != d else 0.0
-            sent_s += count * max(float(gaps[c, c, 0]), float(fixed))
-            if count:
-                latest = max(latest, sent_s + float(model.latency_s[c, d]))
-    return latest
+def _in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatArray:
+    """When each job starts on the server ``which``, first come, first served."""
+    order = np.lexsort((ready, which))
+    group = which[order]
+    # Servers after one another on one axis, each far enough from the one before.
+    apart = np.cumsum(np.diff(group, prepend=group[:1]) != 0) * (ready.max() + takes_s.sum() + 1.0)
+    before = np.cumsum(takes_s[order]) - takes_s[order]
+    start = np.maximum.accumulate(ready[order] + apart - before) + before - apart
+    result: FloatArray = np.empty_like(start)
+    result[order] = start
+    return result
 
 
 def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
@@ -135,59 +118,3 @@ def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
         )
         for c in range(n)
     )
-
-
-def _overheads_s(model: GridModel, messages: Messages, i: np.ndarray, j: np.ndarray) -> FloatArray:
-    """What each rank's processor spends on handing messages over and taking them, (P,)."""
-    n = model.n_clusters
-    send = np.array([[model.link(a, b).send_overhead(0) for b in range(n)] for a in range(n)])
-    recv = np.array([[model.link(a, b).recv_overhead(0) for b in range(n)] for a in range(n)])
-    n_ranks = model.grid.n_ranks
-    return np.asarray(
-        np.bincount(messages.source, send[i, j], n_ranks)
-        + np.bincount(messages.target, recv[i, j], n_ranks)
-    )
-
-
-def _between(
-    model: GridModel,
-    messages: Messages,
-    n_bytes: int,
-    gap_s: FloatArray,
-    across: np.ndarray,
-) -> tuple[float, float]:
-    """The busiest flow between two ranks, and the busiest link between two clusters."""
-    n_ranks, n = model.grid.n_ranks, model.n_clusters
-    clusters = np.array(model.grid.cluster_of)
-    source, target = messages.source[across], messages.target[across]
-    flows = np.bincount(source * n_ranks + target, gap_s[across])
-    load = np.bincount(
-        clusters[source] * n + clusters[target],
-        messages.n_blocks[across] * float(n_bytes),
-        n * n,
-    )
-    return float(flows.max()), float((load / model.link_bytes_per_s.ravel()).max())
-
-
-def longest_hop_s(model: GridModel) -> float:
-    """The largest latency between two ranks."""
-    return float(max(_hops(model)))
-
-
-def _hops(model: GridModel) -> list[float]:
-    n = model.n_clusters
-    return [
-        float(model.latency_s[i, j])
-        for i in range(n)
-        for j in range(n)
-        if i != j or len(model.grid.clusters[i]) > 1
-    ] or [0.0]
-
-
-def inside_hop_s(model: GridModel) -> float:
-    """The largest latency between two ranks of one cluster."""
-    return float(max(_inside_hops(model.grid, model.latency_s)))
-
-
-def _inside_hops(grid: Grid, latency_s: FloatArray) -> list[float]:
-    return [latency_s[c, c] for c, cluster in enumerate(grid.clusters) if len(cluster) > 1] or [0.0]
