@@ -12,10 +12,11 @@ from typing import SupportsIndex
 
 from mpi4py import MPI
 
+from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
-from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.runner import run_program
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
 from gridcoll.plan.traffic import Traffic, traffic_of
@@ -63,18 +64,38 @@ class Context:
     """Model, settings, private communicator and plan cache of one communicator.
 
     Everything in it is created when the communicator is, collectively, and freed with it.
+
+    Parameters
+    ----------
+    rank : int
+        Ours in the communicator.
+    model : GridModel
+        Of the communicator's ranks.
+    settings : Settings
+    private : PrivateComm
+        Of the same ranks; ours from now on.
     """
 
-    def __init__(self, comm: MPI.Intracomm, model: GridModel, settings: Settings) -> None:
+    def __init__(
+        self, rank: int, model: GridModel, settings: Settings, private: PrivateComm
+    ) -> None:
         self.model = model
         self.settings = settings
-        self.rank = comm.Get_rank()
-        self._n_ranks = comm.Get_size()
-        self.private = open_private(comm)
-        self._transport = CountingTransport(MPITransport(self.private))
+        self.rank = rank
+        self._n_ranks = model.grid.n_ranks
+        self._private = private
         self._choices: dict[tuple[str, int, int, bool], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
+
+    @property
+    def private(self) -> MPI.Intracomm:
+        """The communicator for our own messages."""
+        return self._private.comm
+
+    @property
+    def _transport(self) -> CountingTransport:
+        return self._private.transport
 
     def is_rank(self, root: SupportsIndex) -> bool:
         """Whether `as_rank` gives one."""
@@ -169,10 +190,18 @@ class Context:
             )
         return self._cluster_comms
 
+    def duplicate(self) -> Context:
+        """The context of a duplicate. Collective; see `PrivateComm.begin`."""
+        return Context(self.rank, self.model, self.settings, PrivateComm.begin(self.private))
+
     def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
-        """The context of a sub-communicator whose rank ``i`` is our ``ranks[i]``. Collective."""
-        same = list(ranks) == list(range(self.model.grid.n_ranks))
-        return Context(comm, self.model if same else self.model.restrict(ranks), self.settings)
+        """The context of ``comm``, just made, whose rank ``i`` is our ``ranks[i]``.
+
+        Collective over ``comm``; see `PrivateComm.begin`.
+        """
+        same = list(ranks) == list(range(self._n_ranks))
+        model = self.model if same else self.model.restrict(ranks)
+        return Context(comm.Get_rank(), model, self.settings, PrivateComm.begin(comm))
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
         """This context with another setting and plan cache; it shares the communicators."""
@@ -189,19 +218,7 @@ class Context:
         if self._cluster_comms is not None:
             self._cluster_comms.free()
             self._cluster_comms = None
-        self.private.Free()
-
-
-def open_private(comm: MPI.Comm) -> MPI.Intracomm:
-    """A communicator of the same ranks for our own messages. Collective.
-
-    Not a duplicate: that would call the user's attribute copy functions once more.
-    """
-    group = comm.Get_group()
-    try:
-        return _intracomm(MPI.Intracomm.Create(MPI.Intracomm(comm), group))
-    finally:
-        group.Free()
+        self._private.free()
 
 
 def _intracomm(comm: MPI.Comm) -> MPI.Intracomm:

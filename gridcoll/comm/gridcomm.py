@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.agreement import require_equal, together
 from gridcoll.comm.buffers import open_self_comm
-from gridcoll.comm.context import ClusterComms, Context, open_private
+from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
+from gridcoll.comm.handles import set_handle
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
+from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
+from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
@@ -19,12 +24,14 @@ from gridcoll.plan.traffic import Traffic
 from gridcoll.topology.grid import Grid
 
 
-class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
+class GridComm(DerivationMethods, ReductionMethods, AlltoallMethods, BroadcastMethods):
     """A drop-in for an intracommunicator, with grid-aware collectives.
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and
     point-to-point messages are those of ``comm``. The grid is read from the file that
-    ``GRIDCOLL_GRID`` names, or measured. Our own messages go over a private duplicate.
+    ``GRIDCOLL_GRID`` names, or measured. Our own messages go over a private communicator.
+
+    What has a topology keeps it: of an `MPI.Cartcomm`, ``GridComm(cart)`` is one, too.
 
     Parameters
     ----------
@@ -42,16 +49,22 @@ class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
         on all ranks.
     """
 
+    # Class attribute, because MPI's own Dup builds objects without calling __init__.
+    _borrowed = False
+    """Whether the handle is somebody else's, to be freed by him."""
+
     def __new__(cls, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> GridComm:
         if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
             raise TypeError(f"GridComm: needs an intracommunicator, got {type(comm).__name__}")
-        return super().__new__(cls, comm)
+        # By name: of several bases, Python takes only the first one's for safe here.
+        return MPI.Intracomm.__new__(_kind_of(comm) if cls is GridComm else cls, comm)
 
     def __init__(self, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> None:
         if comm is None or comm == MPI.COMM_NULL:
             return
         open_self_comm()
-        self._context = _make_context(self, comm, model)
+        self._context = _make_context(comm, model)
+        self._borrowed = True
 
     @property
     def grid(self) -> Grid:
@@ -113,30 +126,14 @@ class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
             raise UsageError("this GridComm is null, freed, or was not built by GridComm(comm)")
         return self._context
 
-    def Dup(self, info: MPI.Info | None = None) -> GridComm:
-        """As `mpi4py.MPI.Comm.Dup`; the duplicate knows the same grid."""
-        new = super().Dup(info)
-        if self._context is not None:
-            new._context = self._context.restrict(new, range(new.Get_size()))
-        return new
-
-    def Clone(self) -> GridComm:
-        """As `mpi4py.MPI.Comm.Clone`; the duplicate knows the same grid."""
-        new = super().Clone()
-        if self._context is not None:
-            new._context = self._context.restrict(new, range(new.Get_size()))
-        return new
-
-    def Split(self, color: int = 0, key: int = 0) -> MPI.Intracomm:
-        """As `mpi4py.MPI.Comm.Split`; the parts know their part of the grid."""
-        return self._derive(super().Split(color, key))
-
     def _derive(self, comm: MPI.Comm) -> MPI.Intracomm:
-        """``comm``, made from us, as a GridComm with the restriction of our grid."""
         context = self._context
         if context is None or comm == MPI.COMM_NULL:
             return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
-        new = type(self).__new__(type(self), comm)
+        kind = _kind_of(comm)
+        if kind is GridComm and not isinstance(self, MPI.Topocomm):
+            kind = type(self)
+        new = kind.__new__(kind, comm)
         theirs, ours = comm.Get_group(), self.Get_group()
         try:
             ranks = MPI.Group.Translate_ranks(theirs, list(range(comm.Get_size())), ours)
@@ -147,21 +144,68 @@ class GridComm(ReductionMethods, AlltoallMethods, BroadcastMethods):
         return new
 
     def Free(self) -> None:
-        """As `mpi4py.MPI.Comm.Free`; frees what gridcoll made for it, too. Collective."""
+        """As `mpi4py.MPI.Comm.Free`, of what gridcoll made. Collective.
+
+        What ``GridComm(comm)`` was built on stays its owner's, and to be freed by him; this object
+        is null afterwards in any case.
+        """
+        self._end(super().Free)
+
+    def Disconnect(self) -> None:
+        """As `mpi4py.MPI.Comm.Disconnect`; see `Free`."""
+        self._end(super().Disconnect)
+
+    def free(self) -> None:
+        """As `mpi4py.MPI.Comm.free`: `Free`, unless null."""
+        if self != MPI.COMM_NULL:
+            self.Free()
+
+    def _end(self, end: Callable[[], None]) -> None:
         context, self._context = self._context, None
         if context is not None:
             context.free()
-        super().Free()
+        if self._borrowed:
+            set_handle(self, MPI.COMM_NULL)
+            self._borrowed = False
+        else:
+            end()
 
 
-def _make_context(self: GridComm, comm: MPI.Comm, model: GridModel | None) -> Context:
-    private = open_private(comm)
+class GridCartcomm(GridComm, MPI.Cartcomm):
+    """A Cartesian `GridComm`."""
+
+    def Sub(self, remain_dims: Sequence[bool]) -> MPI.Cartcomm:
+        """As `mpi4py.MPI.Cartcomm.Sub`; the parts know their part of the grid."""
+        return self._derive(super().Sub(remain_dims))  # type: ignore[return-value]
+
+
+class GridGraphcomm(GridComm, MPI.Graphcomm):
+    """A `GridComm` with a graph."""
+
+
+class GridDistgraphcomm(GridComm, MPI.Distgraphcomm):
+    """A `GridComm` with a distributed graph."""
+
+
+_KINDS: dict[type[MPI.Comm], type[GridComm]] = {
+    MPI.Cartcomm: GridCartcomm,
+    MPI.Graphcomm: GridGraphcomm,
+    MPI.Distgraphcomm: GridDistgraphcomm,
+}
+
+
+def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
+    """The class that keeps ``comm``'s topology."""
+    return next((ours for theirs, ours in _KINDS.items() if isinstance(comm, theirs)), GridComm)
+
+
+def _make_context(comm: MPI.Comm, model: GridModel | None) -> Context:
+    private = PrivateComm.create(comm)
     try:
-        from gridcoll.comm.agreement import together
-
-        settings = together(private, read_settings)
-        require_equal(private, "settings (GRIDCOLL_* variables)", settings.text())
-        found = find_model(private, settings, model)
-    finally:
-        private.Free()
-    return Context(self, found, settings)
+        settings = together(private.comm, read_settings)
+        require_equal(private.comm, "settings (GRIDCOLL_* variables)", settings.text())
+        found = find_model(private.comm, settings, model)
+    except BaseException:
+        private.free()
+        raise
+    return Context(private.comm.Get_rank(), found, settings, private)

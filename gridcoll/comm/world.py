@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.gridcomm import GridComm
+from gridcoll.comm.handles import set_handle
 from gridcoll.errors import GridcollError
 
 _ORIGINAL = MPI.COMM_WORLD
@@ -77,13 +77,9 @@ def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
 
 
 def _unstarted_world() -> GridComm:
-    """A `World` with the handle of the original and no context.
-
-    Copied as memory, because MPI takes no calls before it is up, and mpi4py's constructor makes
-    one.
-    """
+    """A `World` with the handle of the original and no context; MPI need not be up."""
     world = World.__new__(World)
-    ctypes.memmove(MPI._addressof(world), MPI._addressof(_ORIGINAL), MPI._sizeof(_ORIGINAL))
+    set_handle(world, _ORIGINAL)
     return world
 
 

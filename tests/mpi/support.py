@@ -52,6 +52,7 @@ def grid_comm(
         yield comm
     finally:
         comm.Free()
+        own.Free()
 
 
 def pattern(n: int, dtype: str = "i4", seed: int = 0) -> np.ndarray:

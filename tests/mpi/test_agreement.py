@@ -205,8 +205,7 @@ class TestGridFiles:
     def test_declared(self, world: MPI.Intracomm, path: Path) -> None:
         for labels in layouts(world.Get_size()).values():
             self.write(world, path, declared(labels))
-            own = world.Dup()
-            comm = GridComm(own)
+            comm = GridComm(world)
             assert comm.grid.cluster_of == tuple(labels)
             assert [c.coordinator for c in comm.grid.clusters] == [
                 labels.index(label) for label in dict.fromkeys(labels)
@@ -223,8 +222,7 @@ class TestGridFiles:
         model = _here(world)
         if world.Get_rank() == 0:
             write_model(model, path)
-        own = world.Dup()
-        comm = GridComm(own)
+        comm = GridComm(world)
         assert comm.model == model
         works(comm)
         comm.Free()
@@ -241,8 +239,7 @@ class TestGridFiles:
         monkeypatch.setenv("GRIDCOLL_GRID", "grid.toml")
         if world.Get_rank() == 0:
             Path("grid.toml").write_text(declared(layouts(world.Get_size())["two"]))
-        own = world.Dup()
-        comm = GridComm(own)
+        comm = GridComm(world)
         assert len(comm.grid.clusters) == 2
         comm.Free()
 

@@ -96,8 +96,7 @@ def test_discover_is_the_same_on_all_ranks(world: MPI.Intracomm) -> None:
 @pytest.mark.mpi(max_size=3)
 def test_a_communicator_that_measures_itself(world: MPI.Intracomm) -> None:
     """No file, no model: one node is found, and left to the MPI library."""
-    own = world.Dup()
-    comm = GridComm(own)
+    comm = GridComm(world)
     assert len(comm.grid.clusters) == 1
     buffer = np.full(100, comm.Get_rank())
     comm.Bcast(buffer, 0)

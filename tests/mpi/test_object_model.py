@@ -32,16 +32,14 @@ class TestIdentity:
             assert comm.is_intra
 
     def test_it_keeps_its_handle(self, world: MPI.Intracomm) -> None:
-        own = world.Dup()
-        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
-        assert comm == own
-        assert not comm != own  # noqa: SIM202
-        assert comm.handle == own.handle
-        assert MPI.Comm.Compare(comm, own) == MPI.IDENT
-        assert MPI.Comm.Compare(comm, world) == MPI.CONGRUENT
-        assert MPI.Comm.f2py(comm.py2f()) == own
-        assert MPI.Comm.fromhandle(comm.handle) == own
-        assert MPI._handleof(comm) == MPI._handleof(own)
+        comm = GridComm(world, model=grid_model([0] * world.Get_size()))
+        assert comm == world
+        assert not comm != world  # noqa: SIM202
+        assert comm.handle == world.handle
+        assert MPI.Comm.Compare(comm, world) == MPI.IDENT
+        assert MPI.Comm.f2py(comm.py2f()) == world
+        assert MPI.Comm.fromhandle(comm.handle) == world
+        assert MPI._handleof(comm) == MPI._handleof(world)
         assert bool(comm)
         with pytest.raises(TypeError):
             hash(comm)
@@ -57,8 +55,7 @@ class TestIdentity:
                 _ = comm.grid
 
     def test_self(self) -> None:
-        own = MPI.COMM_SELF.Dup()
-        comm = GridComm(own)
+        comm = GridComm(MPI.COMM_SELF)
         assert comm.grid.n_ranks == 1
         works(comm)
         comm.Free()
@@ -124,13 +121,6 @@ class TestChildren:
             other.Free()
             info.Free()
 
-    def test_idup_is_a_communicator(self, world: MPI.Intracomm) -> None:
-        with grid_comm(world) as comm:
-            other, request = comm.Idup()
-            request.Wait()
-            works(other)
-            other.Free()
-
     @pytest.mark.parametrize("parts", [1, 2, 3])
     def test_parts_know_their_part(self, world: MPI.Intracomm, parts: int) -> None:
         for labels in layouts(world.Get_size()).values():
@@ -177,8 +167,7 @@ class TestChildren:
             def hello(self) -> int:
                 return self.Get_rank()
 
-        own = world.Dup()
-        comm = Mine(own, model=grid_model(layouts(world.Get_size())["one cluster"]))
+        comm = Mine(world, model=grid_model(layouts(world.Get_size())["one cluster"]))
         for child in (comm.Dup(), comm.Clone(), comm.Split(0)):
             assert type(child) is Mine
             assert child.hello() == world.Get_rank()
@@ -189,8 +178,7 @@ class TestChildren:
 
 class TestFree:
     def test_freed_is_null(self, world: MPI.Intracomm) -> None:
-        own = world.Dup()
-        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
+        comm = GridComm(world, model=grid_model([0] * world.Get_size()))
         comm.cluster_comms()
         comm.Free()
         assert comm == MPI.COMM_NULL
@@ -200,12 +188,35 @@ class TestFree:
             comm.Bcast(bytearray(1))
 
     def test_what_was_built_on_is_the_users(self, world: MPI.Intracomm) -> None:
-        """A view that is never freed leaves ``world`` as it was."""
-        own = world.Dup()
-        comm = GridComm(own, model=grid_model([0] * world.Get_size()))
-        assert own.allreduce(1) == world.Get_size()
+        """Whoever hands a communicator to GridComm gets it back as it was."""
+        for end in ("Free", "free", "Disconnect"):
+            comm = GridComm(world, model=grid_model([0] * world.Get_size()))
+            getattr(comm, end)()
+            assert comm == MPI.COMM_NULL
+            assert world.allreduce(1) == world.Get_size()
+
+    def test_the_world_survives(self) -> None:
+        comm = GridComm(MPI.COMM_WORLD, model=grid_model([0] * MPI.COMM_WORLD.Get_size()))
         comm.Free()
-        assert world.allreduce(1) == world.Get_size()
+        assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.Get_size()
+
+    @pytest.mark.parametrize("end", ["Free", "free", "Disconnect"])
+    def test_what_was_derived_is_freed(self, world: MPI.Intracomm, end: str) -> None:
+        """Handle, attributes and private communicator: MPI says so by calling back."""
+        gone: list[object] = []
+        key = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: gone.append(value))
+        with grid_comm(world) as comm:
+            child = comm.Dup()
+            child.Set_attr(key, "child")
+            assert child._context is not None
+            child._context.private.Set_attr(key, "private")
+            getattr(child, end)()
+            assert child == MPI.COMM_NULL
+            assert sorted(map(str, gone)) == ["child", "private"]
+            child.free()  # of a null one, nothing
+            with pytest.raises(MPI.Exception):
+                child.Free()
+        MPI.Comm.Free_keyval(key)
 
     def test_contexts_come_back(self, world: MPI.Intracomm) -> None:
         """MPICH has about 2000 contexts: what is not given back would soon be missed."""
@@ -279,20 +290,3 @@ class TestUse:
             works(merged)
             for made in (merged, inter, half):
                 made.Free()
-
-    @pytest.mark.parametrize("kind", ["Create", "Create_group", "Split_type", "Create_cart"])
-    def test_whatever_else_is_derived_works(self, world: MPI.Intracomm, kind: str) -> None:
-        with grid_comm(world) as comm:
-            group = comm.Get_group()
-            made = {
-                "Create": lambda: comm.Create(group),
-                "Create_group": lambda: comm.Create_group(group),
-                "Split_type": lambda: comm.Split_type(MPI.COMM_TYPE_SHARED),
-                "Create_cart": lambda: comm.Create_cart([comm.Get_size()]),
-            }[kind]()
-            group.Free()
-            if kind == "Create_cart":
-                assert isinstance(made, MPI.Cartcomm)
-                assert made.Get_coords(made.Get_rank()) == [made.Get_rank()]
-            works(made)
-            made.Free()
