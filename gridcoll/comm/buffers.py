@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 _self_comm: list[MPI.Intracomm] = []
+_one_at_a_time = threading.Lock()
+"""Held while messages to ourselves are under way: two threads' would be taken for each other."""
 
 
 def open_self_comm() -> None:
@@ -78,17 +81,19 @@ def _through_mpi(spec: Any, writable: bool) -> Message:
     if writable:
         # Raises for what cannot be received into; from PROC_NULL, mpi4py would not even look.
         comm.Recv_init(spec, 0).Free()
-    send = comm.Isend(spec, 0)
-    status = MPI.Status()
-    comm.Probe(0, 0, status)
-    packed = bytearray(status.Get_count(MPI.BYTE))
-    comm.Recv([packed, MPI.PACKED], 0)
-    send.Wait()
+    with _one_at_a_time:
+        send = comm.Isend(spec, 0)
+        status = MPI.Status()
+        comm.Probe(0, 0, status)
+        packed = bytearray(status.Get_count(MPI.BYTE))
+        comm.Recv([packed, MPI.PACKED], 0)
+        send.Wait()
 
     def store() -> None:
-        back = comm.Isend([packed, MPI.PACKED], 0)
-        comm.Recv(spec, 0)
-        back.Wait()
+        with _one_at_a_time:
+            back = comm.Isend([packed, MPI.PACKED], 0)
+            comm.Recv(spec, 0)
+            back.Wait()
 
     return Message(memoryview(packed), store if writable else None)
 

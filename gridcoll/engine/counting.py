@@ -21,11 +21,14 @@ class Sent:
 
 
 class CountingTransport:
-    """Passes everything on to ``transport`` and counts what is sent, in `sent`."""
+    """Passes everything on to ``transport`` and counts what is sent, in `sent`.
 
-    def __init__(self, transport: Transport) -> None:
+    One count may serve several transports of one thread.
+    """
+
+    def __init__(self, transport: Transport, sent: Sent | None = None) -> None:
         self._transport = transport
-        self.sent = Sent()
+        self.sent = Sent() if sent is None else sent
 
     def isend(self, view: memoryview, peer: int, tag: int) -> Request:
         self.sent.messages[peer] += 1

@@ -8,21 +8,31 @@ from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace, Tr
 from gridcoll.engine.waiting import PoliteWait
 from gridcoll.plan.dataflow import Dataflow
 
+N_BANDS = 64
+"""Programs in so many bands of tags may run at the same time on one communicator."""
+
 
 class MPITransport:
-    """Messages on a private communicator."""
+    """Messages on a private communicator, in one of `N_BANDS` bands of its tags."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, band: int = 0) -> None:
         self._comm = comm
-        largest: int = comm.Get_attr(MPI.TAG_UB) or 32767
-        # A channel never has more messages under way than fit below the tag bound.
-        self._n_tags = largest + 1
+        # A channel never has more messages under way than a band has tags.
+        self._n_tags = n_tags() // N_BANDS
+        self._first = band * self._n_tags
 
     def isend(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Isend((view, MPI.BYTE), peer, tag % self._n_tags)
+        return self._comm.Isend((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
 
     def irecv(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Irecv((view, MPI.BYTE), peer, tag % self._n_tags)
+        return self._comm.Irecv((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
+
+
+def n_tags() -> int:
+    """How many tags messages may have."""
+    # Of the world: Open MPI 5 does not know it of communicators made by Create.
+    largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
+    return largest + 1
 
 
 def run_program(

@@ -30,7 +30,7 @@ class AlltoallMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().Alltoall(sendbuf, recvbuf)
-        read = _read_both(sendbuf, recvbuf, context.model.grid.n_ranks)
+        read = read_exchange(sendbuf, recvbuf, context.model.grid.n_ranks)
         if context.settings.check:
             size = f"bytes={read[1].block_bytes}" if read else "with arguments that MPI refuses"
             require_equal(context.private, "Alltoall", f"Alltoall {size}")
@@ -67,7 +67,7 @@ class AlltoallMethods(GridMethods):
         return _load_each(data, coming)
 
 
-def _read_both(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:
+def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:
     """What is sent, as bytes, and where to; None where these arguments are wrong.
 
     Before any communication, and of wrong arguments the MPI library has its own opinion, so that
@@ -88,8 +88,12 @@ def _read_both(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Bl
 
 
 def _run(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
-    scratch = memoryview(np.empty(flow.scratch_units, np.uint8).data)
-    context.run(flow, ByteMemory(into, source, scratch))
+    context.run(flow, exchange_memory(flow, source, into))
+
+
+def exchange_memory(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
+    """The buffers of a run that begins now."""
+    return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
 def _dump_each(sendobj: Any, n_ranks: int) -> list[bytes]:

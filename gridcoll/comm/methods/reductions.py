@@ -27,13 +27,23 @@ _accepted: dict[tuple[int, int], bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Reduction:
-    """What a call reduces. ``output`` is None on ranks that get no result."""
+class Reduction:
+    """What a call reduces.
+
+    ``output`` is None on ranks that get no result; ``aliased`` says whether it shares memory with
+    ``input``.
+    """
 
     input: memoryview
     output: memoryview | None
     elements: Elements
     op: MPI.Op
+    aliased: bool = False
+
+    @property
+    def predefined(self) -> bool:
+        """Whether the operation is one of MPI's own."""
+        return self.op.handle in _OPS
 
     @property
     def ordered(self) -> bool:
@@ -50,9 +60,10 @@ class _Reduction:
             collective, n_bytes, root, unit_bytes=unit_bytes, ordered=self.ordered
         )
 
-    def run(self, context: Context, flow: Dataflow) -> None:
-        memory = ElementMemory(self.output, self.input, flow, self.elements.datatype, self.op)
-        context.run(flow, memory)
+    def memory(self, flow: Dataflow) -> ElementMemory:
+        """The buffers of a run that begins now."""
+        given = copy_of(self.input) if self.aliased else self.input
+        return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
 
 class ReductionMethods(GridMethods):
@@ -63,13 +74,13 @@ class ReductionMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().Allreduce(sendbuf, recvbuf, op)
-        call = _read(sendbuf, recvbuf, op)
+        call = read_reduction(sendbuf, recvbuf, op)
         if context.settings.check:
             require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
         flow = call.program(context, "allreduce", 0) if call else None
         if call is None or flow is None:
             return super().Allreduce(sendbuf, recvbuf, op)
-        return call.run(context, flow)
+        return context.run(flow, call.memory(flow))
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
@@ -77,13 +88,17 @@ class ReductionMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         root = rank
-        call = _read(sendbuf, recvbuf, op) if context.rank == root else _read_input(sendbuf, op)
+        call = (
+            read_reduction(sendbuf, recvbuf, op)
+            if context.rank == root
+            else read_input(sendbuf, op)
+        )
         if context.settings.check:
             require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
         flow = call.program(context, "reduce", root) if call else None
         if call is None or flow is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
-        return call.run(context, flow)
+        return context.run(flow, call.memory(flow))
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
@@ -95,15 +110,19 @@ class ReductionMethods(GridMethods):
         flow = context.program("barrier", 1, 0)
         if flow is None:
             return super().Barrier()
-        byte = memoryview(bytearray(1))
-        return context.run(flow, ElementMemory(byte, memoryview(b"\0"), flow, MPI.BYTE, MPI.BOR))
+        return context.run(flow, barrier_memory(flow))
 
 
-def _text(call: _Reduction | None) -> str:
+def barrier_memory(flow: Dataflow) -> ElementMemory:
+    """The buffers of a barrier: a byte that nobody looks at."""
+    return ElementMemory(memoryview(bytearray(1)), memoryview(b"\0"), flow, MPI.BYTE, MPI.BOR)
+
+
+def _text(call: Reduction | None) -> str:
     return call.text() if call else "left to MPI"
 
 
-def _read(sendbuf: Any, recvbuf: Any, op: Any) -> _Reduction | None:
+def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
     """The reduction, or None where it is left to MPI: all ranks alike, or with an error to raise.
 
     What is wrong with the arguments, MPI and mpi4py say best.
@@ -113,29 +132,30 @@ def _read(sendbuf: Any, recvbuf: Any, op: Any) -> _Reduction | None:
         if output is None or not _accepts(op, output.datatype):
             return None
         if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py takes both
-            return _Reduction(copy_of(output.view), output.view, output, op)
+            return Reduction(output.view, output.view, output, op, aliased=True)
         given = read_elements(sendbuf, writable=False)
         if given is None or (given.n_units, given.datatype) != (output.n_units, output.datatype):
             return None
-        taken = given.view
-        if overlap(taken, output.view):
-            taken = copy_of(taken)
+        aliased = overlap(given.view, output.view)
+        if aliased:
+            before = copy_of(output.view)
             # Some MPIs refuse this and some do it; a communicator of one rank tells.
             MPI.COMM_SELF.Allreduce(sendbuf, recvbuf, op)
+            output.view[:] = before
     except Exception:
         return None
-    return _Reduction(taken, output.view, output, op)
+    return Reduction(given.view, output.view, output, op, aliased)
 
 
-def _read_input(sendbuf: Any, op: Any) -> _Reduction | None:
-    """The share of a rank that gets no result; see `_read`."""
+def read_input(sendbuf: Any, op: Any) -> Reduction | None:
+    """The share of a rank that gets no result; see `read_reduction`."""
     try:
         given = read_elements(sendbuf, writable=False)
         if given is None or not _accepts(op, given.datatype):
             return None
     except Exception:
         return None
-    return _Reduction(given.view, None, given, op)
+    return Reduction(given.view, None, given, op)
 
 
 def _accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
