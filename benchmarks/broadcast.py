@@ -11,51 +11,27 @@ Needs root (an emulated grid) and one virtual environment per MPI, as `make venv
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from on_grids import GRIDS, MPIS, RESULTS, ROOT, Row, bench_on, read_rows
 from rich.console import Console
 from rich.table import Table
 
 from gridcoll.topology.units import format_size
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-GRIDS = ("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat")
-MPIS = ("mpich", "openmpi", "impi")
 SIZES = "8,1K,64K,1M,4M"
 NATIVES = ("native", "native-nonblocking")
 
-Row = dict[str, Any]
-
 
 def run(grids: Iterable[str], mpis: Iterable[str], sizes: str, repeats: int, extra: str) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    gridcoll = str(Path(sys.executable).parent / "gridcoll")
     for grid in grids:
         for mpi in mpis:
-            rows = RESULTS / f"bcast-{grid}-{mpi}.json"
-            declared = ROOT / "hostfiles" / f"{grid}.toml"
-            command = [gridcoll, "testbed", "run", str(declared), "--mpi", mpi, "--"]
-            command += ["gridcoll", "bench", "bcast", "--grid", str(declared), "--sizes", sizes]
-            command += ["--repeats", str(repeats), "--json", str(rows)]
-            command += ["--algorithms", extra] if extra else []
-            subprocess.run(command, cwd=ROOT, check=True)
-
-
-def read_rows() -> list[Row]:
-    """All rows kept; the file's name says which grid and MPI they are of."""
-    rows: list[Row] = []
-    for path in sorted(RESULTS.glob("bcast-*.json")):
-        grid, mpi = path.stem.removeprefix("bcast-").rsplit("-", 1)
-        rows += [{**row, "grid": grid, "mpi": mpi} for row in json.loads(path.read_text())]
-    return rows
+            options = ["--sizes", sizes, "--repeats", str(repeats)]
+            options += ["--algorithms", extra] if extra else []
+            bench_on(grid, mpi, "bcast", RESULTS / f"bcast-{grid}-{mpi}.json", *options)
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
@@ -185,12 +161,12 @@ def main() -> None:
             options.algorithms,
         )
     elif options.what == "plot":
-        plot(read_rows(), ROOT / "docs")
+        plot(read_rows("bcast"), ROOT / "docs")
         return
     if options.what == "markdown":
-        print_markdown(read_rows())
+        print_markdown(read_rows("bcast"))
     else:
-        print_tables(read_rows())
+        print_tables(read_rows("bcast"))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ DEFAULT_SIZES = "8,1K,64K,1M,4M"
 @click.option("--repeats", default=10, show_default=True, type=click.IntRange(3))
 @click.option("--root", default=0, show_default=True)
 @click.option(
-    "--algorithms", default="", help="Also time these, by name (see gridcoll list), or 'all'."
+    "--algorithms",
+    default="",
+    help="Also time these, by name (see gridcoll list); 'all', or 'tried': those chosen among.",
 )
 @click.option(
     "--grid", "grid_file", default="", help="Declared grid (.toml) to take the physical limit from."

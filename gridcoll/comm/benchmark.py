@@ -13,13 +13,20 @@ from gridcoll.comm.gridcomm import GridComm
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.model.limits import Wires, limit_s
+from gridcoll.plan.choice_text import rows_of
+from gridcoll.plan.choose import NATIVE
 
 NATIVES = ("native", "native-nonblocking")
+
+TRIED = "tried"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a benchmark's table: one variant at one size. Times are the last rank's."""
+    """One line of a benchmark's table: one variant at one size. Times are the last rank's.
+
+    ``stored_s`` is the papers' store-and-forward accounting of the same schedule.
+    """
 
     collective: str
     grid: str
@@ -33,6 +40,7 @@ class Row:
     limit_s: float
     repeats: int
     algorithm: str
+    stored_s: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -59,6 +67,7 @@ class Trial:
     verify: Callable[[int], bool]
     predicted_s: float | None = None
     algorithm: str = ""
+    stored_s: float | None = None
 
 
 def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]) -> list[Trial]:
@@ -100,6 +109,7 @@ def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[s
                 verify,
                 winner.predicted_s,
                 winner.label,
+                winner.stored_s,
             )
         )
     return trials
@@ -186,6 +196,12 @@ def allreduce_trials(
     ]
 
 
+def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
+    """One algorithm for each different plan that the choice for this call was among."""
+    rows = rows_of(comm.explain(collective, n_bytes, root))
+    return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] != NATIVE))
+
+
 def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
     """Bytes that differ from repeat to repeat and from place to place."""
     return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
@@ -220,6 +236,8 @@ def run_benchmark(
         Message sizes in bytes.
     wires : Wires
         For the physical limit.
+    algorithms : sequence of str
+        Timed as well; ``"tried"`` stands for all that the choice is among at each size.
     repeats : int
         Timed runs of each variant, after one that is not counted.
     longest_s : float
@@ -239,7 +257,11 @@ def run_benchmark(
         clock = estimate_offset(private)
         rows: list[Row] = []
         for n_bytes in sizes:
-            trials = TRIALS[collective](comm, n_bytes, root, algorithms)
+            names = algorithms
+            if TRIED in algorithms:
+                names = tried(comm, collective, n_bytes, root)
+                names += [name for name in algorithms if name not in (TRIED, *names)]
+            trials = TRIALS[collective](comm, n_bytes, root, names)
             times = _take_turns(private, clock, trials, repeats, longest_s)
             bound = limit_s(collective, wires, n_bytes, root)
             new = [
@@ -290,4 +312,5 @@ def _row(
         bound,
         len(taken),
         trial.algorithm,
+        trial.stored_s,
     )

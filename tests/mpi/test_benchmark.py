@@ -50,6 +50,25 @@ def test_rows_of_every_collective_are_json(comm, collective) -> None:
         assert row["collective"] == collective
 
 
+def test_every_plan_tried_is_timed_once(comm) -> None:
+    """As many variants as there are different plans, whatever their algorithms are called."""
+    rows = run_benchmark(
+        comm,
+        "bcast",
+        [8192],
+        wires_from_model(comm.model),
+        repeats=3,
+        algorithms=["tried", "plain-binomial"],
+    )
+    timed = [row for row in rows if row.variant.startswith("gridcoll:")]
+    choice = comm.explain("bcast", 8192)
+    plans = {(c.label, c.predicted_s): c for c in choice.candidates if c.build}
+    assert sorted(row.algorithm for row in timed[:-1]) == sorted(c.label for c in plans.values())
+    assert timed[-1].variant == "gridcoll:plain-binomial"
+    stored = {c.label: c.stored_s for c in choice.candidates}
+    assert [row.stored_s for row in timed] == [stored.get(row.algorithm) for row in timed]
+
+
 def test_an_unknown_collective_is_refused_everywhere(comm) -> None:
     with pytest.raises(UsageError, match="benchmarks exist for"):
         run_benchmark(comm, "gossip", [8], wires_from_model(comm.model))

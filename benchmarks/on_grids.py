@@ -1,0 +1,39 @@
+"""What the benchmarks of several grids have in common: one run there, and the rows it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+GRIDS = ("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat")
+MPIS = ("mpich", "openmpi", "impi")
+
+Row = dict[str, Any]
+
+
+def bench_on(grid: str, mpi: str, collective: str, rows: Path, *options: str) -> None:
+    """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``."""
+    rows.parent.mkdir(exist_ok=True)
+    gridcoll = str(Path(sys.executable).parent / "gridcoll")
+    declared = str(ROOT / "hostfiles" / f"{grid}.toml")
+    command = [gridcoll, "testbed", "run", declared, "--mpi", mpi, "--"]
+    command += ["gridcoll", "bench", collective, "--grid", declared, "--json", str(rows), *options]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def read_rows(prefix: str) -> list[Row]:
+    """All rows in files ``PREFIX-GRID-MPI.json``; the file's name says which grid and MPI."""
+    rows: list[Row] = []
+    for path in sorted(RESULTS.glob(f"{prefix}-*.json")):
+        grid, mpi = path.stem.removeprefix(f"{prefix}-").rsplit("-", 1)
+        rows += [{**row, "grid": grid, "mpi": mpi} for row in json.loads(path.read_text())]
+    return rows
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f}"
