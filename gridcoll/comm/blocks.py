@@ -25,14 +25,14 @@ def read_blocks(spec: Any, n_blocks: int, *, writable: bool) -> Blocks | None:
     A count given in ``spec`` is that of one block, as mpi4py has it. Raises what mpi4py raises for
     a ``spec`` that is no message at all.
     """
-    message = read_message(_all_blocks(spec, n_blocks), writable=writable)
+    message = read_message(all_blocks(spec, n_blocks), writable=writable)
     n_bytes = len(message.view)
     if n_bytes % (n_blocks * _item_bytes(spec)):
         return None
     return Blocks(message, n_bytes // n_blocks)
 
 
-def _all_blocks(spec: Any, n_blocks: int) -> Any:
+def all_blocks(spec: Any, n_blocks: int) -> Any:
     """``spec`` with a count of all blocks in place of one block's."""
     if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
         return spec

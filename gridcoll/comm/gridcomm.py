@@ -11,10 +11,13 @@ from gridcoll.comm.buffers import open_self_comm
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
 from gridcoll.comm.handles import set_handle
+from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
+from gridcoll.comm.methods.gathering import GatheringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
+from gridcoll.comm.methods.scattering import ScatteringMethods
 from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
@@ -24,7 +27,15 @@ from gridcoll.plan.traffic import Traffic
 from gridcoll.topology.grid import Grid
 
 
-class GridComm(DerivationMethods, ReductionMethods, AlltoallMethods, BroadcastMethods):
+class GridComm(
+    DerivationMethods,
+    ReductionMethods,
+    AlltoallMethods,
+    AllgatheringMethods,
+    GatheringMethods,
+    ScatteringMethods,
+    BroadcastMethods,
+):
     """A drop-in for an intracommunicator, with grid-aware collectives.
 
     ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and

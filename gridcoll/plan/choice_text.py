@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
 """The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
 
-ROOTED = ("bcast", "reduce", "gather", "scatter")
+ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from gridcoll.errors import FileError, PlanError, UsageError
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan
 
-_HEAD = re.compile(r"plan (\S+) root (-?\d+) units (\d+)(?:: (.*))?")
+_HEAD = re.compile(r"plan (\S+) root (-?\d+) units (\d+)(?: blocks ([\d,]+))?(?:: (.*))?")
 _RANK = re.compile(r"rank (\d+)(?: scratch (\d+))?")
 
 
@@ -21,7 +21,8 @@ def format_plan(plan: Plan) -> str:
     if len(plan.label.splitlines()) > 1 or plan.label != plan.label.strip():
         raise UsageError(f"plan label {plan.label!r}: must be one line without spaces around it")
     label = f": {plan.label}" if plan.label else ""
-    lines = [f"plan {plan.collective} root {plan.root} units {plan.n_units}{label}"]
+    blocks = f" blocks {','.join(map(str, plan.blocks))}" if plan.blocks else ""
+    lines = [f"plan {plan.collective} root {plan.root} units {plan.n_units}{blocks}{label}"]
     for rank, program in enumerate(plan.programs):
         scratch = f" scratch {plan.scratch_of(rank)}" if plan.scratch_units else ""
         lines.append(f"rank {rank}{scratch}")
@@ -60,11 +61,12 @@ def parse_plan(text: str, place: str = "<text>") -> Plan:
         raise FileError(f"plan {place}: it is empty")
     return Plan(
         head[1],
-        head[4] or "",
+        head[5] or "",
         int(head[3]),
         int(head[2]),
         tuple(tuple(program) for program in programs),
         _scratch_units(scratch, place),
+        tuple(int(size) for size in head[4].split(",")) if head[4] else (),
     )
 
 

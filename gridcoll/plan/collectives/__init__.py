@@ -4,19 +4,23 @@ A file of candidates registers them when imported; a new one is one more name he
 """
 
 from gridcoll.plan.collectives import (
+    allgather_candidates,
     allreduce_candidates,
     alltoall_candidates,
     bcast_candidates,
     bcast_several,
     bcast_strategies,
     reduce_candidates,
+    scatter_candidates,
 )
 
 __all__ = [
+    "allgather_candidates",
     "allreduce_candidates",
     "alltoall_candidates",
     "bcast_candidates",
     "bcast_several",
     "bcast_strategies",
     "reduce_candidates",
+    "scatter_candidates",
 ]

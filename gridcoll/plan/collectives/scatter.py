@@ -144,29 +144,31 @@ def _pipelined(subtrees: Subtrees, rank: int, n_units: int) -> list[Op]:
     return [*ops, *come.receive(own)]
 
 
-def vector_scatter(
-    rank: int, root: int, order: Sequence[int], starts: Sequence[int], sizes: Sequence[int]
+def serve_blocks(
+    root: int, order: Sequence[int], starts: Sequence[int], sizes: Sequence[int]
 ) -> Program:
-    """What ``rank`` does to scatter blocks whose sizes only the root and their receivers know.
+    """What the root does to scatter blocks whose sizes only it and their receivers know.
 
     Every block goes straight to its rank: nobody in between would know how much to expect.
 
     Parameters
     ----------
-    rank, root : int
+    root : int
     order : sequence of int
-        The other ranks as the root serves them.
+        The other ranks, as the root serves them.
     starts, sizes : sequence of int
-        By rank, where its block stands in the root's input and its units; at other ranks than the
-        root only their own size is looked at.
+        By rank, where its block stands in the root's input, and its units.
     """
-    own = Chunk("output", 0, sizes[rank])
-    if rank != root:
-        return tuple(Messages(root).receive(own))
     ops: list[Op] = []
-    for other in order:
-        block = Chunk("input", starts[other], starts[other] + sizes[other])
-        ops += Messages(other).send(block)
-    if own.size:
-        ops.append(Copy(Chunk("input", starts[rank], starts[rank] + own.size), own))
+    for rank in order:
+        block = Chunk("input", starts[rank], starts[rank] + sizes[rank])
+        ops += Messages(rank).send(block)
+    if sizes[root]:
+        own = Chunk("input", starts[root], starts[root] + sizes[root])
+        ops.append(Copy(own, Chunk("output", 0, own.size)))
     return tuple(ops)
+
+
+def take_block(root: int, n_units: int) -> Program:
+    """What another rank does then, whose block has ``n_units``."""
+    return tuple(Messages(root).receive(Chunk("output", 0, n_units)))

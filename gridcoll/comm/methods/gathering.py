@@ -1,0 +1,134 @@
+"""Gather as a user calls it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.blocks import read_blocks
+from gridcoll.comm.buffers import read_message
+from gridcoll.comm.context import Context
+from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import (
+    agree,
+    agree_on_root,
+    collect_flow,
+    copy_as_mpi_does,
+    give_flow,
+    in_place,
+    move,
+    read_or_leave,
+)
+from gridcoll.comm.pickles import HEADER_BYTES, Heads, head_of, rest_of
+from gridcoll.comm.vectors import Vectors, read_vectors
+
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """At the root: where blocks go, and what it has itself, None if that is there already."""
+
+    into: Vectors
+    mine: memoryview | None
+
+    def own(self, root: int) -> memoryview:
+        """The root's block, which may have to be brought to its place."""
+        block = self.into.block(root)
+        if self.mine is None or len(self.mine) == len(block):
+            return block if self.mine is None else self.mine
+        copy_as_mpi_does(self.mine, block)
+        return block
+
+    def store(self) -> None:
+        if self.into.message.store:
+            self.into.message.store()
+
+
+class GatheringMethods(GridMethods):
+    """`Gather`, `Gatherv` and `gather`."""
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Gather`, along the grid where that is predicted faster."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().Gather(sendbuf, recvbuf, root)
+        root = rank
+        if context.rank != root:
+            message = read_or_leave(lambda: read_message(sendbuf, writable=False))
+            n_bytes = len(message.view) if message else None
+            agree(context, "Gather", root, n_bytes)
+            flow = None if n_bytes is None else context.program("gather", n_bytes, root)
+            if message is None or flow is None:
+                return super().Gather(sendbuf, recvbuf, root)
+            return move(context, flow, message.view, _NOTHING)
+        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
+        agree(context, "Gather", root, call.into.sizes[root] if call else None)
+        flow = context.program("gather", call.into.sizes[root], root) if call else None
+        if call is None or flow is None:
+            return super().Gather(sendbuf, recvbuf, root)
+        move(context, flow, call.own(root), call.into.message.view)
+        return call.store()
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Gatherv`: every block straight to the root."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().Gatherv(sendbuf, recvbuf, root)
+        root = rank
+        agree_on_root(context, "Gatherv", root)
+        if context.program("gatherv", 0, root) is None:
+            return super().Gatherv(sendbuf, recvbuf, root)
+        if context.rank != root:
+            message = read_or_leave(lambda: read_message(sendbuf, writable=False))
+            if message is None:
+                return super().Gatherv(sendbuf, recvbuf, root)
+            flow = give_flow(root, len(message.view))
+            return move(context, flow, message.view, _NOTHING)
+        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
+        if call is None:
+            return super().Gatherv(sendbuf, recvbuf, root)
+        flow = collect_flow(context, call.into.starts, call.into.sizes)
+        move(context, flow, call.own(root), call.into.message.view)
+        return call.store()
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, the rest right behind."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().gather(sendobj, root)
+        root = rank
+        flow = context.program("gather", HEADER_BYTES, root)
+        if flow is None:
+            return super().gather(sendobj, root)
+        pickled = MPI.pickle.dumps(sendobj)
+        agree_on_root(context, "gather", root)
+        head, rest = memoryview(head_of(pickled)), rest_of(pickled)
+        if context.rank != root:
+            move(context, flow, head, _NOTHING)
+            move(context, give_flow(root, len(rest)), rest, _NOTHING)
+            return None
+        heads = Heads(context.model.grid.n_ranks)
+        move(context, flow, head, heads.view)
+        data = memoryview(bytearray(sum(heads.rests())))
+        move(context, collect_flow(context, heads.rest_starts(), heads.rests()), rest, data)
+        return heads.loads(data)
+
+
+def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Gathering:
+    n_ranks = context.model.grid.n_ranks
+    blocks = read_blocks(recvbuf, n_ranks, writable=True)
+    if blocks is None:
+        raise ValueError("no even blocks")
+    return _Gathering(Vectors.even(blocks, n_ranks), _read_mine(sendbuf))
+
+
+def _read_uneven(context: Context, sendbuf: Any, recvbuf: Any) -> _Gathering:
+    into = read_vectors(recvbuf, context.model.grid.n_ranks, writable=True)
+    return _Gathering(into, _read_mine(sendbuf))
+
+
+def _read_mine(sendbuf: Any) -> memoryview | None:
+    return None if in_place(sendbuf) else read_message(sendbuf, writable=False).view

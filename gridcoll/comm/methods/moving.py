@@ -1,0 +1,117 @@
+"""What the methods share that move blocks of bytes from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.context import Context
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.plan import Dataflow, Plan, dataflow
+from gridcoll.plan.collectives.gather import backwards
+from gridcoll.plan.collectives.scatter import serve_blocks, take_block
+from gridcoll.plan.collectives.scatter_candidates import serving_ranks
+
+T = TypeVar("T")
+
+
+def read_or_leave(read: Callable[[], T]) -> T | None:
+    """What ``read`` gives, or None for wrong arguments: of these the MPI library says more."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def in_place(buffer: Any) -> bool:
+    """Whether ``buffer`` stands for the other one, as mpi4py has it."""
+    return buffer is None or buffer is MPI.IN_PLACE
+
+
+def agree(context: Context, method: str, root: int | None, n_bytes: int | None) -> None:
+    """Where checks are asked for, raise unless all ranks make the same call.
+
+    ``root`` is None where there is none; ``n_bytes`` where this rank's arguments were wrong.
+    """
+    if context.settings.check:
+        rooted = "" if root is None else f" root={root}"
+        size = "with arguments that MPI refuses" if n_bytes is None else f"bytes={n_bytes}"
+        require_equal(context.private, method, f"{method}{rooted} {size}")
+
+
+def agree_on_root(context: Context, method: str, root: int) -> None:
+    """The same for a call whose sizes ranks do not share."""
+    if context.settings.check:
+        require_equal(context.private, method, f"{method} root={root}")
+
+
+def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
+    """Run ``flow`` from ``source`` to ``into``."""
+    scratch = memoryview(np.empty(flow.scratch_units, np.uint8).data)
+    context.run(flow, ByteMemory(into, source, scratch))
+
+
+def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
+    """A message to oneself: raises what MPI raises where it is too long, leaves what it is not."""
+    MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[into, MPI.BYTE], source=0)
+
+
+def even_of(sizes: tuple[int, ...]) -> bool:
+    """Whether all blocks are alike."""
+    return len(set(sizes)) == 1
+
+
+def mean_of(sizes: tuple[int, ...]) -> int:
+    """The block that a choice is made for where they differ."""
+    return -(-sum(sizes) // len(sizes))
+
+
+@lru_cache(maxsize=64)
+def uneven_flow(
+    build: Callable[[tuple[int, ...]], Plan] | None, blocks: tuple[int, ...], rank: int
+) -> Dataflow | None:
+    """A rank's share of what ``build`` makes for ``blocks`` that all ranks know; None for none."""
+    return dataflow(build(blocks).programs[rank]) if build else None
+
+
+@lru_cache(maxsize=256)
+def take_flow(root: int, n_bytes: int) -> Dataflow:
+    """A rank's share of a scatter of blocks whose sizes only the root knows all of."""
+    return dataflow(take_block(root, n_bytes))
+
+
+@lru_cache(maxsize=256)
+def give_flow(root: int, n_bytes: int) -> Dataflow:
+    """A rank's share of a gather of such blocks."""
+    return dataflow(backwards(take_block(root, n_bytes)))
+
+
+def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
+    """The root's share of such a scatter."""
+    return _root_flow(context.rank, _order(context), starts, sizes, False)
+
+
+def collect_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
+    """The root's share of such a gather."""
+    return _root_flow(context.rank, _order(context), starts, sizes, True)
+
+
+def _order(context: Context) -> tuple[int, ...]:
+    return tuple(serving_ranks(context.model, context.rank, 0, in_turn=True))
+
+
+@lru_cache(maxsize=256)
+def _root_flow(
+    root: int,
+    order: tuple[int, ...],
+    starts: tuple[int, ...],
+    sizes: tuple[int, ...],
+    backward: bool,
+) -> Dataflow:
+    program = serve_blocks(root, order, starts, sizes)
+    return dataflow(backwards(program) if backward else program)

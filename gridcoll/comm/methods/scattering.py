@@ -1,0 +1,146 @@
+"""Scatter as a user calls it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gridcoll.comm.blocks import read_blocks
+from gridcoll.comm.buffers import Message, read_message
+from gridcoll.comm.context import Context
+from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import (
+    agree,
+    agree_on_root,
+    copy_as_mpi_does,
+    in_place,
+    move,
+    read_or_leave,
+    serve_flow,
+    take_flow,
+)
+from gridcoll.comm.pickles import HEADER_BYTES, Heads, dump_each, rest_of
+from gridcoll.comm.vectors import Vectors, read_vectors
+
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattering:
+    """At the root: where blocks are, and where its own goes, None if it stays there."""
+
+    source: Vectors
+    mine: Message | None
+
+    def own(self, root: int) -> memoryview:
+        """Memory for the root's block, the user's if it has that length."""
+        n_bytes = self.source.sizes[root]
+        fits = self.mine is not None and len(self.mine.view) == n_bytes
+        return self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
+
+    def store(self, own: memoryview) -> None:
+        """Bring the root's block to where the user wants it."""
+        if self.mine is None:
+            return
+        if len(self.mine.view) != len(own):
+            copy_as_mpi_does(own, self.mine.view)
+        if self.mine.store:
+            self.mine.store()
+
+
+class ScatteringMethods(GridMethods):
+    """`Scatter`, `Scatterv` and `scatter`."""
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().Scatter(sendbuf, recvbuf, root)
+        root = rank
+        if context.rank != root:
+            message = read_or_leave(lambda: read_message(recvbuf, writable=True))
+            n_bytes = len(message.view) if message else None
+            agree(context, "Scatter", root, n_bytes)
+            flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
+            if message is None or flow is None:
+                return super().Scatter(sendbuf, recvbuf, root)
+            return _take(context, flow, message)
+        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
+        agree(context, "Scatter", root, call.source.sizes[root] if call else None)
+        flow = context.program("scatter", call.source.sizes[root], root) if call else None
+        if call is None or flow is None:
+            return super().Scatter(sendbuf, recvbuf, root)
+        own = call.own(root)
+        move(context, flow, call.source.message.view, own)
+        return call.store(own)
+
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Scatterv`: every block straight from the root."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        root = rank
+        agree_on_root(context, "Scatterv", root)
+        if context.program("scatterv", 0, root) is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        if context.rank != root:
+            message = read_or_leave(lambda: read_message(recvbuf, writable=True))
+            if message is None:
+                return super().Scatterv(sendbuf, recvbuf, root)
+            return _take(context, take_flow(root, len(message.view)), message)
+        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
+        if call is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        own = call.own(root)
+        flow = serve_flow(context, call.source.starts, call.source.sizes)
+        move(context, flow, call.source.message.view, own)
+        return call.store(own)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, the rest right behind."""
+        context = self._context
+        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+            return super().scatter(sendobj, root)
+        root = rank
+        flow = context.program("scatter", HEADER_BYTES, root)
+        if flow is None:
+            return super().scatter(sendobj, root)
+        heads = Heads(1)
+        if context.rank != root:
+            agree_on_root(context, "scatter", root)
+            move(context, flow, _NOTHING, heads.view)
+            data = memoryview(bytearray(sum(heads.rests())))
+            move(context, take_flow(root, len(data)), _NOTHING, data)
+            return heads.loads(data)[0]
+        pickles = dump_each(sendobj, context.model.grid.n_ranks)
+        agree_on_root(context, "scatter", root)
+        every = Heads.of(pickles)
+        move(context, flow, every.view, heads.view)
+        rests = memoryview(b"".join(map(rest_of, pickles)))
+        data = memoryview(bytearray(sum(heads.rests())))
+        move(context, serve_flow(context, every.rest_starts(), every.rests()), rests, data)
+        return heads.loads(data)[0]
+
+
+def _take(context: Context, flow: Any, message: Message) -> None:
+    """Run a rank's share, and bring what it got to where the user wants it."""
+    move(context, flow, _NOTHING, message.view)
+    if message.store:
+        message.store()
+
+
+def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Scattering:
+    n_ranks = context.model.grid.n_ranks
+    blocks = read_blocks(sendbuf, n_ranks, writable=False)
+    if blocks is None:
+        raise ValueError("no even blocks")
+    return _Scattering(Vectors.even(blocks, n_ranks), _read_mine(recvbuf))
+
+
+def _read_uneven(context: Context, sendbuf: Any, recvbuf: Any) -> _Scattering:
+    source = read_vectors(sendbuf, context.model.grid.n_ranks, writable=False)
+    return _Scattering(source, _read_mine(recvbuf))
+
+
+def _read_mine(recvbuf: Any) -> Message | None:
+    return None if in_place(recvbuf) else read_message(recvbuf, writable=True)

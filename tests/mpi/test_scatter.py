@@ -1,0 +1,238 @@
+"""Scatter, Scatterv and scatter by every registered algorithm, against NumPy and plain mpi4py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.errors import DisagreementError
+from gridcoll.plan import REGISTRIES
+from tests.mpi.blocks import (
+    FORMS,
+    LAYOUTS,
+    PAIRS,
+    block,
+    blocks,
+    columns,
+    outcome,
+    room_for,
+    struct,
+    thing,
+    uneven,
+    uneven_forms,
+)
+from tests.mpi.support import grid_comm, layouts
+
+NAMES = ("native", *REGISTRIES["scatter"])
+
+
+def check_scatter(comm: GridComm, n: int, root: int) -> None:
+    """With what is not for others left where it is, too."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    sent = blocks([n] * size) if rank == root else None
+    got = np.full(n, -1, "i4")
+    assert comm.Scatter(sent, got, root) is None
+    assert (got == block(rank, n)).all()
+    got[:] = -1
+    comm.Scatter(sent, got if rank != root else MPI.IN_PLACE, root)
+    assert (got == (block(rank, n) if rank != root else -1)).all()
+    assert sent is None or (sent == blocks([n] * size)).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_every_algorithm_on_every_layout(
+    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+) -> None:
+    size = world.Get_size()
+    if layout not in layouts(size):
+        return  # the same clusters as one of the others at this number of ranks
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        forced = comm.forced("scatter", algorithm)
+        for root in sorted({0, size - 1}):
+            for n in (0, 1, 20011):
+                winner = forced.explain("scatter", n * 4, root).winner
+                assert winner.name in (algorithm, "native")
+                before = n_planned[0]
+                check_scatter(forced, n, root)
+                assert n_planned[0] - before == 2 * int(winner.build is not None)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+    ran = set()
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for name in NAMES:
+                ran.add(comm.forced("scatter", name).explain("scatter", 4000).winner.name)
+    assert ran == set(NAMES)
+
+
+def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:
+    random = np.random.default_rng(5)  # the same on all ranks
+    with grid_comm(world) as comm:
+        views = [comm.forced("scatter", name) for name in NAMES]
+        for _ in range(60):
+            view = views[int(random.integers(len(views)))]
+            root = int(random.integers(comm.Get_size()))
+            check_scatter(view, int(random.choice([0, 1, 3, 64, 1009])), root)
+
+
+@pytest.mark.parametrize(("send", "receive"), PAIRS)
+def test_buffer_forms(world: MPI.Intracomm, send: str, receive: str) -> None:
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        results = []
+        for caller in (world, comm):
+            source = np.arange(6 * size + 12, dtype="i4")
+            into = np.full(18, -1, "i4")
+            caller.Scatter(FORMS[send](source, size), FORMS[receive](into, 1), size - 1)
+            results.append(into)
+        assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize("make", [columns, struct])
+@pytest.mark.parametrize("method", ["Scatter", "Scatterv"])
+def test_derived_types(world: MPI.Intracomm, method: str, make: Callable[[], MPI.Datatype]) -> None:
+    """Types with gaps, the layout another one on odd ranks; what is between stays untouched."""
+    rank, size = world.Get_rank(), world.Get_size()
+    datatype = make().Commit()
+    try:
+        with grid_comm(world) as comm:
+            results = []
+            for caller in (world, comm):
+                memory = np.arange(60 * size, dtype="i4")
+                into = np.full(40, -1, "i4")
+                spec = [into, 1, datatype] if rank % 2 else [into, 3, MPI.INT]
+                getattr(caller, method)([memory, 1, datatype], spec, size - 1)
+                getattr(caller, method)(
+                    [memory, 1, datatype], MPI.IN_PLACE if rank == size - 1 else spec, size - 1
+                )
+                results += [into, memory]
+            assert (results[0] == results[2]).all()
+            assert (results[1] == results[3]).all()
+            assert (results[0] == -1).any()
+    finally:
+        datatype.Free()
+
+
+def test_uneven_blocks(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    sizes = uneven(size)
+    forms = uneven_forms(sizes)
+    with grid_comm(world) as comm:
+        for root in sorted({0, size - 1}):
+            for spec in forms.values():
+                results = []
+                for caller in (world, comm):
+                    source = np.arange(room_for(sizes), dtype="i4")
+                    given = spec(source) if rank == root else None
+                    into = np.full(sizes[rank], -1, "i4")
+                    assert caller.Scatterv(given, into, root) is None
+                    caller.Scatterv(given, into if rank != root else MPI.IN_PLACE, root)
+                    results.append(into)
+                assert (results[0] == results[1]).all()
+                assert (results[0] != -1).all()
+        planned = comm.explain("scatterv", 0).winner.build is not None
+        assert n_planned[0] == 2 * len(forms) * len({0, size - 1}) * int(planned)
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_objects(world: MPI.Intracomm, algorithm: str) -> None:
+    """Shorter than the first message and longer, from every root; any iterable."""
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        ours = comm.forced("scatter", algorithm)
+        for root in range(size):
+            for much in (0, 90, 50_000):
+                things = [thing(other, much) for other in range(size)]
+                got = ours.scatter(iter(things) if rank == root else None, root)  # type: ignore[arg-type]
+                assert got == thing(rank, much)
+        arrays = [np.full(other * 1000 + 1, other) for other in range(size)]
+        array = ours.scatter(arrays if rank == 0 else None)
+        assert array.shape == (rank * 1000 + 1,)
+        array[:] = -5  # not read-only, and not the root's
+        assert arrays[rank][0] == rank
+        assert ours.scatter(None) == world.scatter(None)
+
+
+def test_every_pickle_length_about_the_header(world: MPI.Intracomm) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        for n in range(190, 262, 3):
+            things = [b"x" * (n + other) for other in range(size)]
+            assert comm.scatter(things if rank == 0 else None) == things[rank]
+
+
+WRONG: dict[str, Callable[[MPI.Intracomm, int], object]] = {
+    "root beyond": lambda c, size: c.Scatter(np.zeros(2 * size), np.zeros(2), size),
+    "root no number": lambda c, size: c.Scatter(np.zeros(2 * size), np.zeros(2), "0"),  # type: ignore[arg-type]
+    "not a buffer": lambda c, size: c.Scatter(np.zeros(size), 3),  # type: ignore[arg-type]
+    "strided": lambda c, size: c.Scatter(np.zeros(2 * size), np.zeros(4)[::2]),
+    "objects": lambda c, size: c.Scatter(np.zeros(size), np.array([None])),
+    "no type": lambda c, size: c.Scatter(np.zeros(size), [np.zeros(1), 1, "nonsense"]),
+    "null type": lambda c, size: c.Scatter(np.zeros(size), [np.zeros(1), 1, MPI.DATATYPE_NULL]),
+    "negative count": lambda c, size: c.Scatter(np.zeros(size), [np.zeros(1), -1, MPI.DOUBLE]),
+    "read-only": lambda c, size: c.Scatter(np.zeros(size), bytes(8)),
+    "misspelt keyword": lambda c, size: c.Scatter(sendbuffer=np.zeros(1)),  # type: ignore[call-arg]
+    "v: not a buffer": lambda c, size: c.Scatterv(np.zeros(size), 3),  # type: ignore[arg-type]
+    "v: root beyond": lambda c, size: c.Scatterv(np.zeros(size), np.zeros(1), size),
+    "object: root beyond": lambda c, size: c.scatter([1] * size, size),
+}
+"""Wrong on every rank alike."""
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> None:
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        theirs, ours = (outcome(WRONG[what], caller, size) for caller in (world, comm))
+        assert theirs[0] != "no error"
+        assert ours == theirs
+        check_scatter(comm, 7, 0)
+
+
+WRONG_AT_ROOT: dict[str, Callable[[MPI.Intracomm, int], object]] = {
+    "nothing to send": lambda c, size: c.Scatter(None, np.zeros(2)),
+    "no even blocks": lambda c, size: c.Scatter(np.zeros(2 * size + 1), np.zeros(2)),
+    "v: counts for others": lambda c, size: c.Scatterv([np.zeros(9), [1] * 99], np.zeros(1)),
+    "too many objects": lambda c, size: c.scatter([1] * (size + 1)),
+    "too few objects": lambda c, size: c.scatter([]),
+    "no objects": lambda c, size: c.scatter(5),  # type: ignore[arg-type]
+    "no pickle": lambda c, size: c.scatter([lambda: None] * size),
+}
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("what", WRONG_AT_ROOT)
+def test_a_root_in_error_raises_before_anything_moves(world: MPI.Intracomm, what: str) -> None:
+    """The others do not even call: that is what plain MPI's ranks would wait for."""
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        if world.Get_rank() == 0:
+            theirs, ours = (outcome(WRONG_AT_ROOT[what], caller, size) for caller in (world, comm))
+            assert theirs[0] != "no error"
+            assert ours == theirs
+        check_scatter(comm, 7, 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_settings_checked_across_ranks(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        check_scatter(comm, 5, 0)
+        n = 1 + int(rank == size - 1)
+        with pytest.raises(DisagreementError, match=rf"Scatter: .*rank {size - 1} has"):
+            comm.Scatter(np.zeros(size, "i4"), np.zeros(n, "i4"))
+        wrong: Any = [1] * size
+        with pytest.raises(DisagreementError, match="scatter: rank 0 has 'scatter root=0'"):
+            comm.scatter(wrong, int(rank == size - 1))
+        check_scatter(comm, 5, 0)
