@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import PlanError
+from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.collectives.allreduce import (
     EVERYWHERE,
@@ -102,9 +103,23 @@ def test_non_commutative_operations_get_only_what_keeps_rank_order() -> None:
     model = model_of([0, 0, 0, 1, 1, 1])
     names = {c.name for c in choose("allreduce", model, 100_000, 0, ordered=True).candidates}
     assert "ring" in {c.name for c in choose("allreduce", model, 100_000, 0).candidates}
-    assert names == {"coordinators", "lanes", "native"}
+    assert names == {"coordinators", "lanes", "rank-order", "native"}
     mixed = model_of([0, 1, 0, 1, 0, 1])
-    assert choose("allreduce", mixed, 100_000, 0, ordered=True).winner.name == "native"
+    for collective in ("allreduce", "reduce"):
+        names = {c.name for c in choose(collective, mixed, 100_000, 0, ordered=True).candidates}
+        assert names == {"rank-order", "native"}
+
+
+def test_ranks_get_the_same_bits_only_from_plans() -> None:
+    """Between clusters, the native collective is not to be had where that is asked for."""
+    two, one = (
+        replace(model_of(labels), native={"allreduce": TimesBySize((1,), (1e-9,))})
+        for labels in ([0, 0, 1, 1], [0, 0, 0, 0])
+    )
+    assert choose("allreduce", two, 24, 0).winner.name == "native"
+    assert choose("allreduce", two, 24, 0, equal=True).winner.build is not None
+    assert choose("allreduce", one, 24, 0, equal=True).winner.name == "native"
+    assert choose("allreduce", two, 24, 0, equal=True, forced="native").winner.name == "native"
 
 
 def _plans() -> list[Plan]:

@@ -10,6 +10,7 @@ from gridcoll.plan.collectives import (
     bcast_candidates,
     bcast_several,
     bcast_strategies,
+    rank_order_candidates,
     reduce_candidates,
     scatter_candidates,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "bcast_candidates",
     "bcast_several",
     "bcast_strategies",
+    "rank_order_candidates",
     "reduce_candidates",
     "scatter_candidates",
 ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gridcoll.plan.collectives.bcast import cut_segments
 from gridcoll.plan.collectives.folding import Incoming, Term, fold, n_fold_slots
@@ -62,6 +63,14 @@ class Piece:
     home: int = EVERYWHERE
 
 
+class Segment(NamedTuple):
+    """Units ``start`` to ``stop`` of the message, of ``piece``."""
+
+    piece: Piece
+    start: int
+    stop: int
+
+
 def plan_allreduce(
     grid: Grid,
     n_units: int,
@@ -102,6 +111,40 @@ def keeps_rank_order(grid: Grid, pieces: Sequence[Piece], shape: str) -> bool:
     return shape in ("chain", "binomial") and not any(any(piece.owners) for piece in pieces)
 
 
+def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
+    """The segments of all ``pieces``: first all the first ones."""
+    segments = [
+        (k, Segment(piece, piece.start + start, piece.start + stop))
+        for piece in pieces
+        for k, (start, stop) in enumerate(cut_segments(piece.stop - piece.start, segment_units))
+    ]
+    segments.sort(key=lambda entry: (entry[0], entry[1].start))
+    return [segment for _, segment in segments]
+
+
+def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
+    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next's.
+
+    So that not everybody sends to the same owner at the same time.
+    """
+    cluster = grid.cluster_of[rank]
+    place = grid.clusters[cluster].ranks.index(rank)
+    owned = [s.start for s in segments if s.piece.owners[cluster] == place]
+    first = min(owned, default=0)
+    rounds: list[list[tuple[int, Segment]]] = []
+    for number, segment in enumerate(segments):
+        if not rounds or segment.start < rounds[-1][-1][1].start:
+            rounds.append([])
+        rounds[-1].append((number, segment))
+    return [
+        entry
+        for entries in rounds
+        for late in (False, True)
+        for entry in entries
+        if (entry[1].piece.start < first) == late
+    ]
+
+
 @lru_cache(maxsize=1024)
 def _tree(shape: str, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Parents (-1 at the root) and children by place."""
@@ -129,6 +172,8 @@ class _Writer:
     other alignments otherwise, and all owners must get the same bits.
     """
 
+    # A segment's number is its tag on the way up.
+
     def __init__(
         self, grid: Grid, n_units: int, pieces: tuple[Piece, ...], segment_units: int, shape: str
     ) -> None:
@@ -136,14 +181,7 @@ class _Writer:
         self._n_units = n_units
         self._shape = shape
         self._pieces = [piece for piece in pieces if piece.start < piece.stop]
-        segments = [
-            (k, piece.start + start, piece.start + stop, piece)
-            for piece in self._pieces
-            for k, (start, stop) in enumerate(cut_segments(piece.stop - piece.start, segment_units))
-        ]
-        # First segments of all pieces first. A segment's number is its tag on the way up.
-        segments.sort(key=lambda segment: segment[:2])
-        self._segments = [(piece, start, stop) for _, start, stop, piece in segments]
+        self._segments = cut_pieces(self._pieces, segment_units)
 
     def _owner(self, piece: Piece, cluster: int) -> int:
         return self._grid.clusters[cluster].ranks[piece.owners[cluster]]
@@ -188,7 +226,10 @@ class _Writer:
         ops: list[Op] = []
         slots = _Slots(self._zone_units(rank))
         cluster = self._grid.cluster_of[rank]
-        for tag, (piece, start, stop) in enumerate(self._segments):
+        segments = list(enumerate(self._segments))
+        if self._shape == "flat":  # in others a rank waits for what others must send it in turn
+            segments = own_first(self._grid, rank, self._segments)
+        for tag, (piece, start, stop) in segments:
             place = self._place(rank, piece)
             terms: list[tuple[int, Term]] = [(rank, Chunk("input", start, stop))]
             terms += [(child, Incoming(child, tag, UP)) for child in place.children]

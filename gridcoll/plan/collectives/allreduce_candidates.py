@@ -19,12 +19,13 @@ from gridcoll.plan.collectives.allreduce import (
 )
 from gridcoll.plan.collectives.allreduce_prices import (
     Costs,
-    price_columns,
     price_coordinators,
     price_ring,
 )
 from gridcoll.plan.collectives.allreduce_ring import plan_ring
 from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
+from gridcoll.plan.collectives.piece_prices import SHAPES as SHAPES_OF_PIECES
+from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.plan import Plan
 from gridcoll.schedule.paths import shortest_path
 from gridcoll.topology.grid import Grid
@@ -39,11 +40,12 @@ Pieces = Callable[[int], list[Piece]]
 """Cuts a message of so many units."""
 
 
-def _costs(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
+def costs_of(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
+    """With segments of up to ``longest_bytes``."""
     return Costs(model, n_bytes, segment_sizes(max(longest_bytes, 1)))
 
 
-def _segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
+def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
     """Units per segment of a message whose size class has ``n_bytes``."""
     return max(-(-n_units * segment_bytes // max(n_bytes, 1)), 1)
 
@@ -58,11 +60,16 @@ def _candidate(
     label = f"{how}; {format_size(segment)} segments"
 
     def build(n_units: int) -> Plan:
-        size = _segment_units(n_units, segment, n_bytes)
+        size = segment_units(n_units, segment, n_bytes)
         return plan_allreduce(grid, n_units, pieces(n_units), size, shape, f"{name}: {label}")
 
     ordered = keeps_rank_order(grid, pieces(n_bytes), shape)
     return Candidate(name, label, float(totals[best]), build, None, segment, ordered)
+
+
+def find_hub(model: GridModel) -> int:
+    """The cluster that all others reach soonest, there and back."""
+    return int(np.argmin(model.latency_s.max(axis=0) + model.latency_s.max(axis=1)))
 
 
 def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -70,8 +77,8 @@ def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1:
         return []
     n = model.n_clusters
-    hub = int(np.argmin(model.latency_s.max(axis=0) + model.latency_s.max(axis=1)))
-    costs = _costs(model, n_bytes, n_bytes)
+    hub = find_hub(model)
+    costs = costs_of(model, n_bytes, n_bytes)
     found = []
     for shape in SHAPES_INSIDE:
         for home in (EVERYWHERE, hub) if n > 2 else (EVERYWHERE,):
@@ -111,13 +118,18 @@ def _columns(name: str, model: GridModel, n_bytes: int, homes: bool) -> list[Can
     n_pieces = n_parts * max(len(cluster) for cluster in model.grid.clusters)
     if model.grid.n_ranks == 1 or n_bytes < SMALLEST_PIECE * n_pieces:
         return []
-    costs = _costs(model, n_bytes, n_bytes // n_pieces)
-    how = f"{len(cut_columns(model.grid, 1, homes))} pieces"
+    costs = costs_of(model, n_bytes, n_bytes // n_pieces)
+    cut = cut_columns(model.grid, n_bytes, homes)
+    found = []
+    for shape in SHAPES_OF_PIECES:
+        how = f"{len(cut)} pieces, {shape} inside"
+        totals = price_pieces(costs, cut, [1] * model.n_clusters, shape)
 
-    def pieces(n_units: int) -> list[Piece]:
-        return cut_columns(model.grid, n_units, homes)
+        def pieces(n_units: int) -> list[Piece]:
+            return cut_columns(model.grid, n_units, homes)
 
-    return [_candidate(name, how, costs, price_columns(costs, homes), pieces, "flat")]
+        found.append(_candidate(name, how, costs, totals, pieces, shape))
+    return found
 
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -137,14 +149,14 @@ def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     order = shortest_path(model.latency_s, 0)
     ring = [rank for c in order for rank in model.grid.clusters[c].ranks]
-    costs = _costs(model, n_bytes, n_bytes // n)
+    costs = costs_of(model, n_bytes, n_bytes // n)
     totals = price_ring(costs, order)
     best = int(np.argmin(totals))
     segment = int(costs.segment_bytes[best])
     label = f"all ranks in cluster order; {format_size(segment)} segments"
 
     def build(n_units: int) -> Plan:
-        return plan_ring(ring, n_units, _segment_units(n_units, segment, n_bytes), f"ring: {label}")
+        return plan_ring(ring, n_units, segment_units(n_units, segment, n_bytes), f"ring: {label}")
 
     return [Candidate("ring", label, float(totals[best]), build, None, segment)]
 

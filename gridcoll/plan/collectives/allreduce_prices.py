@@ -88,24 +88,6 @@ def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
     return np.asarray(costs.ways(inside, home) + rest * period)
 
 
-def price_columns(costs: Costs, homes: bool) -> FloatArray:
-    """A piece per member, combined everywhere or with ``homes`` in equal shares by clusters."""
-    n, sizes, n_bytes = costs.model.n_clusters, costs.sizes, costs.n_bytes
-    crossing = (2 * (n - 1) / n if homes else n - 1) if n > 1 else 0.0
-    per_port = n_bytes * (2 * (sizes - 1) + crossing) / sizes
-    busiest = (per_port[:, None] * costs.port_s / costs.segment_bytes).max(axis=0)
-    on_link = n_bytes * (2 / n if homes else 1.0)
-    for i in range(n):
-        for j in range(n):
-            if i != j:
-                flow = on_link / max(sizes[i], sizes[j]) / costs.segment_bytes
-                busiest = np.maximum(busiest, flow * costs.gap_s[i, j])
-                busiest = np.maximum(busiest, on_link / costs.model.link_bytes_per_s[i, j])
-    inside = np.array([costs.alone_s[c, c] * (sizes[c] > 1) for c in range(n)])
-    ways = [costs.ways(inside, home) for home in (range(n) if homes else [EVERYWHERE])]
-    return np.asarray(busiest + np.max(ways, axis=0))
-
-
 def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     """A ring over all ranks, the clusters in ``order``."""
     n = int(costs.sizes.sum())

@@ -1,0 +1,162 @@
+"""What a reduction in pieces takes: what every interface, flow and link has to pass.
+
+One-port, full duplex. Of a message of one segment, phase comes after phase; of many segments all
+phases go on at once, and the busiest interface, flow or link tells. To either comes the way of a
+lone segment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.collectives.allreduce import EVERYWHERE, Piece
+from gridcoll.plan.collectives.allreduce_prices import Costs
+from gridcoll.schedule.trees import profile
+from gridcoll.topology.grid import Grid
+
+SHAPES = ("flat", "chain")
+"""Inside clusters: all send to the owner; or each adds to what it gets from the next."""
+
+COLLECT, MEET, PART, HAND_OUT = range(4)
+"""Phases: to owners, to where pieces are combined, from there, and from owners."""
+
+
+@dataclass
+class PieceLoad:
+    """Units that pass through every rank's interface, by phase, and between ranks far apart.
+
+    Attributes
+    ----------
+    out, into : (4, P) arrays
+    at_once : (P,) array
+        What needs no other data to be sent.
+    flows : list of dict
+        By phase and pair of ranks of different clusters.
+    """
+
+    n_ranks: int
+    out: FloatArray = field(init=False)
+    into: FloatArray = field(init=False)
+    at_once: FloatArray = field(init=False)
+    flows: list[defaultdict[tuple[int, int], float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.out, self.into = np.zeros((2, 4, self.n_ranks))
+        self.at_once = np.zeros(self.n_ranks)
+        self.flows = [defaultdict(float) for _ in range(4)]
+
+    def send(self, phase: int, grid: Grid, sender: int, receiver: int, n_units: float) -> None:
+        """One message."""
+        self.out[phase, sender] += n_units
+        self.into[phase, receiver] += n_units
+        if grid.cluster_of[sender] != grid.cluster_of[receiver]:
+            self.flows[phase][sender, receiver] += n_units
+
+    def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
+        """Between all of ``ranks`` and the owner at ``place``, in ``shape``."""
+        owner, last = ranks[place], ranks[place - 1]
+        if owner == last:
+            return
+        away, at_owner = self.out[COLLECT], self.into[COLLECT]
+        if not up:
+            away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
+        away[ranks] += n_units
+        away[owner] -= n_units
+        if shape == "flat":
+            at_owner[owner] += n_units * (len(ranks) - 1)
+        else:
+            at_owner[ranks] += n_units
+            at_owner[last] -= n_units
+        if up:
+            self.at_once[ranks if shape == "flat" else [last]] += n_units
+
+
+def load_of_pieces(
+    grid: Grid, pieces: Sequence[Piece], parts: Sequence[int], shape: str, root: int = -1
+) -> PieceLoad:
+    """What passes when members send to owners, owners combine and, without a ``root``, hand out.
+
+    ``parts[cluster]``: how many partial results each of its owners passes on.
+    """
+    load = PieceLoad(grid.n_ranks)
+    members = [list(cluster.ranks) for cluster in grid.clusters]
+    for piece in pieces:
+        n_units = piece.stop - piece.start
+        owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
+        for ranks, place in zip(members, piece.owners, strict=True):
+            load.inside(ranks, place, n_units, shape, up=True)
+            if root < 0:
+                load.inside(ranks, place, n_units, shape, up=False)
+        for home in range(len(owners)) if piece.home == EVERYWHERE else [piece.home]:
+            for c, owner in enumerate(owners):
+                if c != home:
+                    load.send(MEET, grid, owner, owners[home], parts[c] * n_units)
+        if piece.home != EVERYWHERE:
+            for receiver in [root] if root >= 0 else owners:
+                if receiver != owners[piece.home]:
+                    load.send(PART, grid, owners[piece.home], receiver, n_units)
+    return load
+
+
+def price_pieces(
+    costs: Costs, pieces: Sequence[Piece], parts: Sequence[int], shape: str, root: int = -1
+) -> FloatArray:
+    """What ``pieces`` of a message of ``costs.n_bytes`` units take at every segment size.
+
+    What a rank may send at once it sends first: until then, nothing of it crosses between clusters.
+    """
+    grid = costs.model.grid
+    load = load_of_pieces(grid, pieces, parts, shape, root)
+    per_unit = costs.port_s[np.array(grid.cluster_of)] / costs.segment_bytes
+    by_phase = np.maximum(load.out, load.into)[:, :, None] * per_unit
+    apart = np.array([_between(costs, flows) for flows in load.flows])
+    one_by_one = np.maximum(by_phase.max(axis=1), apart).sum(axis=0)
+    interfaces = np.maximum(load.out.sum(axis=0), load.into.sum(axis=0))[:, None] * per_unit
+    together = interfaces.max(axis=0)
+    if shape != "flat":  # what comes from one peer waits for what came before it
+        together = together + by_phase[COLLECT].max(axis=0)
+    at_once = (load.at_once[:, None] * per_unit).max(axis=0)
+    together = np.maximum(together, at_once + apart.sum(axis=0))
+    longest = max(piece.stop - piece.start for piece in pieces)
+    n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
+    busy = together + np.maximum(one_by_one - together, 0) / n_segments
+    homes = sorted({piece.home for piece in pieces})
+    way = np.max([_way(costs, n_segments, shape, home, root) for home in homes], axis=0)
+    if homes == [EVERYWHERE] or costs.model.n_clusters == 1:
+        return np.asarray(busy + way)
+    # Of two ways across, half of what passes has the first, and the rest the second.
+    return np.asarray(np.maximum(busy / 2 + way, busy + way / 2))
+
+
+def _way(costs: Costs, n_segments: FloatArray, shape: str, home: int, root: int) -> FloatArray:
+    """A lone segment's way, (S,), without the gaps of it that count as busy."""
+    hop = costs.alone_s - costs.gap_s / n_segments
+    n = costs.model.n_clusters
+    hops = [int(profile(shape, int(size)).latencies.max()) for size in costs.sizes]
+    inside = np.array([hops[c] * hop[c, c] for c in range(n)])
+    to_self = hop * (1 - np.eye(n))[:, :, None]
+    if home == EVERYWHERE:
+        return np.asarray((inside[:, None] + to_self + inside[None]).max(axis=(0, 1)))
+    to_home = (inside + to_self[:, home]).max(axis=0)
+    if root >= 0:
+        return np.asarray(to_home + hop[home, costs.model.grid.cluster_of[root]])
+    return np.asarray(to_home + (to_self[home] + inside).max(axis=0))
+
+
+def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
+    """How long the busiest flow or link between clusters is, (S,)."""
+    cluster_of = costs.model.grid.cluster_of
+    busiest = np.zeros(len(costs.segment_bytes))
+    links: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for (sender, receiver), n_units in flows.items():
+        link = cluster_of[sender], cluster_of[receiver]
+        links[link] += n_units
+        busiest = np.maximum(busiest, n_units * costs.gap_s[link] / costs.segment_bytes)
+    for link, n_units in links.items():
+        busiest = np.maximum(busiest, n_units / costs.model.link_bytes_per_s[link])
+    return busiest
