@@ -62,11 +62,11 @@ def estimate_offset(comm: MPI.Intracomm) -> ClockOffset:
 
 
 def _send(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
-    wait_politely(comm.Isend(data, peer, _TAG).Test, PoliteWait(300e-6, 100e-6))
+    wait_politely(comm.Isend(data, peer, _TAG).Test, PoliteWait(300e-6))
 
 
 def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
-    wait_politely(comm.Irecv(data, peer, _TAG).Test, PoliteWait(300e-6, 100e-6))
+    wait_politely(comm.Irecv(data, peer, _TAG).Test, PoliteWait(300e-6))
 
 
 def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], object]) -> float:

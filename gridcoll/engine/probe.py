@@ -29,12 +29,11 @@ MOST_MESSAGES = 1000
 _TAG = 1
 _WINDOW = 16
 _PROBE_SPIN_S = 300e-6
-_PROBE_PAUSE_S = 100e-6
 
 
 def _wait(request: MPI.Request) -> None:
     """Spin longer than the engine does: here a pause is a measurement error."""
-    wait = PoliteWait(_PROBE_SPIN_S, _PROBE_PAUSE_S)
+    wait = PoliteWait(_PROBE_SPIN_S)
     while not request.Test():
         wait()
 
@@ -130,7 +129,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
     """
     for _ in range(2):  # open TCP's window before anything is timed
         channel.train_s(1 << 16, 8)
-    empty_s = min(channel.round_trip_s(0) for _ in range(10))
+    empty_s = min(channel.round_trip_s(0) for _ in range(20))
     samples = {size: _measure_size(channel, size, empty_s) for size in FIRST_SIZES}
     pairs = [pair for pair in pairwise(FIRST_SIZES) if pair[0] >= 1 << 12]
     while pairs and len(samples) < len(FIRST_SIZES) + MOST_ADDED_SIZES:
@@ -188,7 +187,7 @@ def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
         answer = memoryview(bytearray(8))
         channel.recv(answer)
         return send_s, int.from_bytes(answer, "little") * 1e-9
-    wait = PoliteWait(_PROBE_SPIN_S, _PROBE_PAUSE_S)
+    wait = PoliteWait(_PROBE_SPIN_S)
     while not channel.comm.Iprobe(channel.peer, _TAG):
         wait()
     start = time.perf_counter()

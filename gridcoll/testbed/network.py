@@ -207,8 +207,12 @@ def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
 
 
 def _gso_max_bytes(spec: GridSpec) -> int:
-    """The largest packet TCP may build: tbf cuts up what does not fit its burst, slowly."""
-    return max(2048, min(65536, spec.burst_bytes) - _HEADER_BYTES)
+    """The largest packet TCP may build: half a burst.
+
+    tbf cuts up what does not fit its burst, slowly; and a packet as long as the burst waits for a
+    full bucket, so that what the next one is late is lost for good: a quarter of the rate.
+    """
+    return max(2048, min(65536, spec.burst_bytes // 2) - _HEADER_BYTES)
 
 
 def _write_sysctls(values: Mapping[str, str]) -> None:

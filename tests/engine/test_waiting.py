@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_spins_first_then_sleeps_longer_and_longer(clock: Clock) -> None:
     wait = PoliteWait()
-    for _ in range(200):
+    for _ in range(1000):
         wait()
     assert clock.n_yields == pytest.approx(SPIN_S / 1e-6, abs=2)
     assert clock.slept_s[0] == FIRST_PAUSE_S
@@ -49,12 +49,12 @@ def test_spins_first_then_sleeps_longer_and_longer(clock: Clock) -> None:
 
 
 def test_a_wide_area_latency_is_mostly_slept(clock: Clock) -> None:
-    """Law 6: of 12 ms, all but the spin goes to others, in some dozens of polls."""
+    """Law 6: of 12 ms, all but the spin goes to others, in a few hundred polls."""
     wait = PoliteWait()
     while clock.now_s < 1.012:
         wait()
     assert sum(clock.slept_s) > 0.99 * 12e-3
-    assert len(clock.slept_s) < 60
+    assert len(clock.slept_s) < 400
 
 
 def test_reset_spins_again(clock: Clock) -> None:
@@ -70,8 +70,8 @@ def test_reset_spins_again(clock: Clock) -> None:
     assert clock.slept_s[n_sleeps] == FIRST_PAUSE_S
 
 
-def test_spin_and_pause_can_be_given(clock: Clock) -> None:
-    wait = PoliteWait(spin_s=0.0, longest_pause_s=FIRST_PAUSE_S)
+def test_the_spin_can_be_left_out(clock: Clock) -> None:
+    wait = PoliteWait(spin_s=0.0)
     for _ in range(5):
         wait()
     assert clock.n_yields == 0
