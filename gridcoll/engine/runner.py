@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace, Transport
-from gridcoll.engine.waiting import PoliteWait
+from gridcoll.engine.waiting import POLLS_AT_ONCE, PoliteWait
 from gridcoll.plan.dataflow import Dataflow
 
 N_BANDS = 64
@@ -46,7 +46,8 @@ def run_program(
     executor = Executor(flow, transport, memory, window, trace)
     wait = PoliteWait()
     while not executor.done:
-        if executor.advance():
+        # A poll of sends and receives is two of MPI's or more.
+        if any(executor.advance() for _ in range(POLLS_AT_ONCE)):
             wait.reset()
         else:
             wait()

@@ -41,9 +41,10 @@ _NIC_QUEUE_MIN_BYTES = 256 * 1024
 _BURST_MIN_BYTES = 4096  # less than a frame or two, and tbf passes nothing
 _FASTEST_BYTES_PER_S = 3e9
 
-# A receive buffer also holds the bookkeeping of packets; of the packets NICs make here, 65 % is
-# payload. Linux advertises that part as the window, and a route's window metric does not last.
-_BUFFER_PER_WINDOW = 1 / 0.65
+# What is sent and not acknowledged stays in the sender's buffer, with the bookkeeping of packets. A
+# cap on the receiver's would be more like a window, but Linux changes its mind about how much
+# of that it may advertise whenever packets of another size come in.
+_BUFFER_PER_WINDOW = 1.4
 
 
 def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]:
@@ -164,9 +165,8 @@ def _configure_host(spec: GridSpec, host: Host) -> None:
     sysctls = {"tcp_slow_start_after_idle": "0", "tcp_no_metrics_save": "1"}
     if spec.window_bytes:
         buffer = int(spec.window_bytes * _BUFFER_PER_WINDOW)
-        sysctls["tcp_moderate_rcvbuf"] = "0"
-        sysctls["tcp_rmem"] = f"4096 {buffer} {buffer}"
-        sysctls["tcp_wmem"] = f"4096 {4 * buffer} {4 * buffer}"
+        sysctls["tcp_wmem"] = f"4096 {buffer} {buffer}"
+        sysctls["tcp_rmem"] = f"4096 {4 * buffer} {4 * buffer}"
     _write_sysctls(sysctls)
     with IPRoute() as ip:
         _set_up(ip, "lo")

@@ -78,10 +78,10 @@ def test_the_spin_can_be_left_out(clock: Clock) -> None:
     assert clock.slept_s == [FIRST_PAUSE_S] * 5
 
 
-def test_wait_politely_polls_until_true(clock: Clock) -> None:
-    answers = iter([False, False, True])
+def test_wait_politely_polls_until_true_several_times_between_pauses(clock: Clock) -> None:
+    answers = iter([False] * 17 + [True])
     waiting.wait_politely(lambda: next(answers))
-    assert clock.n_yields == 2
+    assert clock.n_yields == 17 // (2 * waiting.POLLS_AT_ONCE)
     assert next(answers, None) is None
 
 

@@ -87,11 +87,11 @@ class TestNetwork:
 
     def test_a_capped_window_caps_a_flow(self, write_grid: WriteGrid) -> None:
         grid = write_grid(
-            "[[links]]", '[transport]\nwindow = "12 KiB"\n[[links]]', '"6 ms"', '"20 ms"'
+            "[[links]]", '[transport]\nwindow = "64 KiB"\n[[links]]', '"6 ms"', '"20 ms"'
         )
         with Testbed.up(grid) as testbed:
-            rate = probe.measure_rate(testbed, "left-0", "right-0", 300_000)
-        assert rate <= 1.3 * 12 * 1024 / 0.040
+            rate = probe.measure_rate(testbed, "left-0", "right-0", 1_000_000)
+        assert rate <= 1.3 * 64 * 1024 / 0.040
 
 
 def connected(testbed: Testbed, source: str, target: str) -> tuple[socket.socket, socket.socket]:
