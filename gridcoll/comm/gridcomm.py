@@ -16,6 +16,7 @@ from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.gathering import GatheringMethods
+from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
 from gridcoll.comm.methods.scattering import ScatteringMethods
 from gridcoll.comm.private import PrivateComm
@@ -33,6 +34,7 @@ class GridComm(
     AlltoallMethods,
     AllgatheringMethods,
     GatheringMethods,
+    ReduceScatteringMethods,
     ScatteringMethods,
     BroadcastMethods,
 ):

@@ -51,20 +51,22 @@ def uneven_forms(sizes: Sequence[int]) -> dict[str, Callable[[np.ndarray], Any]]
     """Blocks of ``sizes`` integers over memory for them and a little more."""
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     apart = spread(sizes)
-    return {
+    forms: dict[str, Callable[[np.ndarray], Any]] = {
         "counts": lambda memory: [memory, list(sizes)],
         "counts and type": lambda memory: [memory, list(sizes), MPI.INT],
         "counts and places": lambda memory: [memory, (list(sizes), starts)],
         "four items": lambda memory: [memory, list(sizes), starts, MPI.INT],
         "arrays": lambda memory: [memory, (np.array(sizes), np.array(apart)), "i"],
         "apart": lambda memory: [memory, list(sizes), apart, MPI.INT],
-        "addresses": lambda memory: [
+    }
+    if MPI.Get_version() >= (4, 0):  # before that, displacements are C ints: too short for these
+        forms["addresses"] = lambda memory: [
             MPI.BOTTOM,
             [4 * n for n in sizes],
             [MPI.Get_address(memory) + 4 * place for place in apart],
             MPI.BYTE,
-        ],
-    }
+        ]
+    return forms
 
 
 def room_for(sizes: Sequence[int]) -> int:

@@ -1,0 +1,151 @@
+"""Reduce-scatter as a user calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.blocks import all_blocks
+from gridcoll.comm.context import Context
+from gridcoll.comm.elements import Elements, overlap, read_elements
+from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import (
+    even_of,
+    in_place,
+    mean_of,
+    read_or_leave,
+    uneven_flow,
+)
+from gridcoll.comm.methods.reductions import Reduction, read_input
+from gridcoll.plan import Dataflow
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattering:
+    """``counts[rank]`` of the elements of ``reduction`` go to that rank, combined."""
+
+    reduction: Reduction
+    counts: tuple[int, ...]
+
+    def program(self, context: Context) -> Dataflow | None:
+        """This rank's share; None for the native collective.
+
+        That takes uneven blocks of operations that are not commutative, too.
+        """
+        reduction, counts = self.reduction, self.counts
+        unit_bytes = reduction.elements.datatype.Get_size()
+        if even_of(counts):
+            n_bytes = counts[0] * unit_bytes
+            return context.program(
+                "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, ordered=reduction.ordered
+            )
+        if reduction.ordered:
+            return None
+        choice = context.choice("reduce_scatter", mean_of(counts) * unit_bytes, 0)
+        return uneven_flow(choice.winner.build_blocks, counts, context.rank)
+
+    def run(self, context: Context, flow: Dataflow) -> None:
+        context.run(flow, self.reduction.memory(flow))
+
+
+class ReduceScatteringMethods(GridMethods):
+    """`Reduce_scatter_block` and `Reduce_scatter`."""
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
+        context = self._context
+        if context is None or context.native_only:
+            return super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf, op))
+        _agree(context, "Reduce_scatter_block", call)
+        flow = call.program(context) if call else None
+        if call is None or flow is None:
+            return super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        return call.run(context, flow)
+
+    def Reduce_scatter(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Sequence[int] | None = None,
+        op: MPI.Op = MPI.SUM,
+    ) -> None:
+        """As `mpi4py.MPI.Comm.Reduce_scatter`; counts that are not given are gathered first."""
+        context = self._context
+        if context is None or context.native_only:
+            return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+        if recvcounts is None and not in_place(sendbuf):
+            into = read_or_leave(lambda: read_elements(recvbuf, writable=True))
+            if into is None:
+                return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+            recvcounts = self.allgather(into.n_units)
+        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf, recvcounts, op))
+        _agree(context, "Reduce_scatter", call)
+        flow = call.program(context) if call else None
+        if call is None or flow is None:
+            return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+        return call.run(context, flow)
+
+
+def _agree(context: Context, method: str, call: _Scattering | None) -> None:
+    if context.settings.check:
+        text = call.reduction.text() if call else "left to MPI"
+        require_equal(context.private, method, f"{method} {text}")
+
+
+def _read_even(context: Context, sendbuf: Any, recvbuf: Any, op: Any) -> _Scattering:
+    n_ranks = context.model.grid.n_ranks
+    staying = in_place(sendbuf)
+    given = _read_given(all_blocks(recvbuf if staying else sendbuf, n_ranks), op)
+    count, rest = divmod(given.elements.n_units, n_ranks)
+    into = _elements(all_blocks(recvbuf, n_ranks) if staying else recvbuf)
+    if rest or (not staying and into.n_units != count):
+        raise ValueError("no block for each rank")
+    return _into(given, into, (count,) * n_ranks, context.rank, staying)
+
+
+def _read_uneven(
+    context: Context, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any
+) -> _Scattering:
+    counts = tuple(map(index, recvcounts))
+    staying = in_place(sendbuf)
+    given = _read_given(recvbuf if staying else sendbuf, op)
+    into = _elements(recvbuf)
+    fits = staying or into.n_units == counts[context.rank]
+    if (
+        len(counts) != context.model.grid.n_ranks
+        or sum(counts) != given.elements.n_units
+        or not fits
+    ):
+        raise ValueError("counts do not fit")
+    return _into(given, into, counts, context.rank, staying)
+
+
+def _read_given(spec: Any, op: Any) -> Reduction:
+    given = read_input(spec, op)
+    if given is None:
+        raise TypeError("left to MPI")
+    return given
+
+
+def _elements(spec: Any) -> Elements:
+    into = read_elements(spec, writable=True)
+    if into is None:
+        raise TypeError("left to MPI")
+    return into
+
+
+def _into(
+    given: Reduction, into: Elements, counts: tuple[int, ...], rank: int, staying: bool
+) -> _Scattering:
+    """Of one memory for both, the result is at its beginning."""
+    if given.elements.datatype != into.datatype:
+        raise ValueError("types differ")
+    output = into.view[: counts[rank] * into.datatype.Get_size()]
+    aliased = staying or overlap(given.input, output)
+    return _Scattering(replace(given, output=output, aliased=aliased), counts)

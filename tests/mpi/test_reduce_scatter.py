@@ -1,0 +1,221 @@
+"""Reduce_scatter and Reduce_scatter_block by every algorithm, against NumPy and plain mpi4py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.errors import DisagreementError
+from gridcoll.plan import REGISTRIES
+from tests.mpi.blocks import LAYOUTS, blocks, outcome, uneven
+from tests.mpi.support import grid_comm, layouts
+
+NAMES = ("native", *REGISTRIES["reduce_scatter"])
+
+
+def share(rank: int, sizes: list[int]) -> np.ndarray:
+    """What ``rank`` brings: another multiple of the same integers."""
+    return (blocks(sizes) * (rank + 1)).astype("i4")
+
+
+def total(sizes: list[int], rank: int) -> np.ndarray:
+    """The sum that ``rank`` is to get."""
+    start, n_ranks = sum(sizes[:rank]), len(sizes)
+    return blocks(sizes)[start : start + sizes[rank]] * (n_ranks * (n_ranks + 1) // 2)
+
+
+def check_block(comm: GridComm, n: int) -> None:
+    rank, sizes = comm.Get_rank(), [n] * comm.Get_size()
+    sent, wanted = share(rank, sizes), total(sizes, rank)
+    got = np.full(n, -1, "i4")
+    assert comm.Reduce_scatter_block(sent, got) is None
+    assert (got == wanted).all()
+    assert (sent == share(rank, sizes)).all()
+    for in_place in (MPI.IN_PLACE, None):
+        both = sent.copy()
+        comm.Reduce_scatter_block(in_place, both)
+        assert (both[:n] == wanted).all()
+
+
+def check_counts(comm: GridComm, sizes: list[int]) -> None:
+    rank = comm.Get_rank()
+    sent, wanted = share(rank, sizes), total(sizes, rank)
+    for counts in (sizes, tuple(sizes), np.array(sizes), None):
+        got = np.full(sizes[rank], -1, "i4")
+        assert comm.Reduce_scatter(sent, got, counts) is None
+        assert (got == wanted).all()
+    both = sent.copy()
+    comm.Reduce_scatter(MPI.IN_PLACE, both, sizes)
+    assert (both[: sizes[rank]] == wanted).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_every_algorithm_on_every_layout(
+    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+) -> None:
+    size = world.Get_size()
+    if layout not in layouts(size):
+        return  # the same clusters as one of the others at this number of ranks
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        forced = comm.forced("reduce_scatter", algorithm)
+        for n in (0, 1, 1009, 20011):
+            winner = forced.explain("reduce_scatter", n * 4).winner
+            assert winner.name in (algorithm, "native")
+            before = n_planned[0]
+            check_block(forced, n)
+            assert n_planned[0] - before == 3 * int(winner.build is not None)
+        check_counts(forced, uneven(size))
+        check_counts(forced, [7] * size)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+    ran = set()
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for name in NAMES:
+                forced = comm.forced("reduce_scatter", name)
+                ran.add(forced.explain("reduce_scatter", 4000).winner.name)
+    assert ran == set(NAMES)
+
+
+def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
+    random = np.random.default_rng(5)  # the same on all ranks
+    with grid_comm(world) as comm:
+        views = [comm.forced("reduce_scatter", name) for name in NAMES]
+        for _ in range(50):
+            view = views[int(random.integers(len(views)))]
+            check_block(view, int(random.choice([0, 1, 3, 64, 1009])))
+
+
+@pytest.mark.parametrize("op", [MPI.MAX, MPI.PROD, MPI.BXOR, MPI.LAND])
+def test_operations(world: MPI.Intracomm, op: MPI.Op) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        for dtype in ("i8", "u2"):
+            mine = (np.arange(5 * size) % 5 + rank % 2).astype(dtype)
+            results = []
+            for caller in (world, comm):
+                got = np.zeros(5, dtype)
+                caller.Reduce_scatter_block(mine, got, op)
+                results.append(got)
+            assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize("layout", ["two", "interleaved", "three"])
+def test_an_operation_that_is_not_commutative(world: MPI.Intracomm, layout: str) -> None:
+    """A product of matrices, as items of a derived type: in rank order, by MPI itself."""
+    rank, size = world.Get_rank(), world.Get_size()
+    if layout not in layouts(size):
+        return
+
+    def multiply(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        a = np.frombuffer(left, "i8").reshape(-1, 2, 2)
+        b = np.frombuffer(right, "i8").reshape(-1, 2, 2)
+        b[:] = a @ b
+
+    op = MPI.Op.Create(multiply, commute=False)
+    matrix = MPI.INT64_T.Create_contiguous(4).Commit()
+    try:
+        with grid_comm(world, layouts(size)[layout]) as comm:
+            mine = np.array([[[1, rank + k], [k % 2, 1]] for k in range(2 * size)], "i8")
+            results = []
+            for caller in (world, comm):
+                got = np.zeros((2, 2, 2), "i8")
+                caller.Reduce_scatter_block([mine, 2, matrix], [got, 2, matrix], op)
+                results.append(got)
+            assert (results[0] == results[1]).all()
+    finally:
+        matrix.Free()
+        op.Free()
+
+
+@pytest.mark.parametrize("layout", ["two", "interleaved"])
+def test_rank_order_of_whole_elements(world: MPI.Intracomm, layout: str) -> None:
+    """Of two the left one, element by element: the first rank's remains."""
+    rank, size = world.Get_rank(), world.Get_size()
+    if layout not in layouts(size):
+        return
+
+    def take_left(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        np.frombuffer(right, "i4")[:] = np.frombuffer(left, "i4")
+
+    op = MPI.Op.Create(take_left, commute=False)
+    try:
+        with grid_comm(world, layouts(size)[layout]) as comm:
+            for name in ("", *NAMES):
+                ours = comm.forced("reduce_scatter", name) if name else comm
+                got = np.full(9, -1, "i4")
+                ours.Reduce_scatter_block(np.full(9 * size, rank, "i4"), got, op)
+                assert (got == 0).all()
+    finally:
+        op.Free()
+
+
+FORMS: dict[str, Callable[[np.ndarray, int], Any]] = {
+    "array": lambda memory, n: memory[: 6 * n],
+    "list with type": lambda memory, n: [memory[: 6 * n], MPI.INT],
+    "count": lambda memory, n: [memory, 6],
+    "tuple with count": lambda memory, n: (memory, 6, MPI.INT),
+    "four items": lambda memory, n: [memory, 6, 4, MPI.INT],
+}
+
+
+@pytest.mark.parametrize("receive", FORMS)
+@pytest.mark.parametrize("send", FORMS)
+def test_buffer_forms(world: MPI.Intracomm, send: str, receive: str) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        results = []
+        for caller in (world, comm):
+            source = np.arange(6 * size + 12, dtype="i4") + 1000 * rank
+            into = np.full(18, -1, "i4")
+            caller.Reduce_scatter_block(FORMS[send](source, size), FORMS[receive](into, 1))
+            results.append(into)
+        assert (results[0] == results[1]).all()
+
+
+WRONG: dict[str, Callable[[MPI.Intracomm, int], object]] = {
+    "not a buffer": lambda c, n: c.Reduce_scatter_block(3, np.zeros(1)),  # type: ignore[arg-type]
+    "nowhere to go": lambda c, n: c.Reduce_scatter_block(np.zeros(n), None),  # type: ignore[arg-type]
+    "other counts": lambda c, n: c.Reduce_scatter_block(np.zeros(3 * n), np.zeros(2)),
+    "other types": lambda c, n: c.Reduce_scatter_block(np.zeros(n), np.zeros(1, "f4")),
+    "read-only": lambda c, n: c.Reduce_scatter_block(np.zeros(n), bytes(8)),
+    "null operation": lambda c, n: c.Reduce_scatter_block(np.zeros(n), np.zeros(1), MPI.OP_NULL),
+    "counts for others": lambda c, n: c.Reduce_scatter(np.zeros(n), np.zeros(1), [1] * (n + 1)),
+    "counts too large": lambda c, n: c.Reduce_scatter(np.zeros(n), np.zeros(1), [2] * n),
+    "room for less": lambda c, n: c.Reduce_scatter(np.zeros(2 * n), np.zeros(1), [2] * n),
+    "in place without counts": lambda c, n: c.Reduce_scatter(MPI.IN_PLACE, np.zeros(n)),
+    "misspelt keyword": lambda c, n: c.Reduce_scatter(sendbuffer=1),  # type: ignore[call-arg]
+}
+"""Wrong on every rank alike."""
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> None:
+    size = world.Get_size()
+    with grid_comm(world) as comm:
+        theirs, ours = (outcome(WRONG[what], caller, size) for caller in (world, comm))
+        assert theirs[0] != "no error"
+        assert ours == theirs
+        check_block(comm, 7)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_settings_checked_across_ranks(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        check_block(comm, 5)
+        op = MPI.MAX if rank == size - 1 else MPI.SUM
+        with pytest.raises(DisagreementError, match=r"op=SUM.*op=MAX"):
+            comm.Reduce_scatter_block(np.zeros(size), np.zeros(1), op)
+        check_block(comm, 5)
