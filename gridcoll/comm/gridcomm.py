@@ -13,6 +13,7 @@ from gridcoll.comm.discovery import find_model
 from gridcoll.comm.handles import set_handle
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
+from gridcoll.comm.methods.alltoallv import AlltoallvMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.gathering import GatheringMethods
@@ -32,6 +33,7 @@ class GridComm(
     DerivationMethods,
     ReductionMethods,
     AlltoallMethods,
+    AlltoallvMethods,
     AllgatheringMethods,
     GatheringMethods,
     ReduceScatteringMethods,

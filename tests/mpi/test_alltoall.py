@@ -301,16 +301,6 @@ def test_pickle_settings_are_honoured(
         assert used == ["dumps"] * size + ["loads"] * size
 
 
-def test_vectors_of_different_counts_are_native(world: MPI.Intracomm) -> None:
-    """`Alltoallv`, until it has plans: right, that is all."""
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        counts, into = [rank + 1] * size, [by + 1 for by in range(size)]
-        got = np.zeros(sum(into), "i4")
-        comm.Alltoallv([np.full(sum(counts), rank, "i4"), counts], [got, into])
-        assert got.tolist() == [by for by in range(size) for _ in range(by + 1)]
-
-
 def test_settings_checked_across_ranks(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

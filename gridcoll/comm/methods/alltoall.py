@@ -1,4 +1,4 @@
-"""All-to-all as a user calls it. `Alltoallv` and `Alltoallw` are the MPI library's own."""
+"""All-to-all as a user calls it."""
 
 from __future__ import annotations
 

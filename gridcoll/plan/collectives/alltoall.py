@@ -99,6 +99,19 @@ def plan_direct(order: Sequence[int], n_units: int, label: str = "direct") -> Pl
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
 
 
+def far_first_peers(
+    clusters: Sequence[Sequence[int]], far_order: Sequence[Sequence[int]], rank: int
+) -> list[int]:
+    """The other ranks as `plan_far_first` serves them."""
+    cluster, at = next((c, ranks.index(rank)) for c, ranks in enumerate(clusters) if rank in ranks)
+    peers = [
+        ranks[(at + step) % len(ranks)]
+        for ranks in (clusters[c] for c in (*far_order[cluster], cluster))
+        for step in range(len(ranks))
+    ]
+    return [peer for peer in peers if peer != rank]
+
+
 def plan_far_first(
     clusters: Sequence[Sequence[int]],
     far_order: Sequence[Sequence[int]],
@@ -118,21 +131,15 @@ def plan_far_first(
         Size of a block.
     label : str
     """
-    home = {rank: (c, at) for c, ranks in enumerate(clusters) for at, rank in enumerate(ranks)}
+    n_ranks = sum(map(len, clusters))
 
     def program_of(rank: int) -> Program:
-        cluster, at = home[rank]
-        peers = [
-            ranks[(at + step) % len(ranks)]
-            for ranks in (clusters[c] for c in (*far_order[cluster], cluster))
-            for step in range(len(ranks))
-        ]
-        others = [peer for peer in peers if peer != rank]
+        others = far_first_peers(clusters, far_order, rank)
         receives = [Recv(peer, blocks("output", peer, n_units), 0) for peer in others]
         sends = [Send(peer, blocks("input", peer, n_units), 0) for peer in others]
         return (*receives, *sends, keep_own(rank, n_units))
 
-    return exchange_plan(label, n_units, Programs(len(home), program_of))
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
 
 
 def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:

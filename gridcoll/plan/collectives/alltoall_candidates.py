@@ -141,7 +141,7 @@ register(
     "alltoall",
     Algorithm(
         "direct",
-        "long blocks: interfaces pass nothing twice; Alltoallv and Alltoallw are native so far",
+        "long blocks: interfaces pass nothing twice",
         "003 section 5, direct exchange, rotated",
         _direct_candidates,
     ),

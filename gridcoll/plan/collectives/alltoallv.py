@@ -18,10 +18,16 @@ LARGEST_MESSAGE = 1 << 30
 """In units; some MPI libraries cannot count beyond twice that."""
 
 
-def vector_program(rank: int, send_units: Sequence[int], recv_units: Sequence[int]) -> Program:
+def vector_program(
+    rank: int,
+    send_units: Sequence[int],
+    recv_units: Sequence[int],
+    peers: Sequence[int] = (),
+) -> Program:
     """What ``rank`` does: block ``j`` of ``send_units[j]`` to rank ``j``, all at once.
 
-    Blocks stand one after another in input and output; empty ones send nothing.
+    Blocks stand one after another in input and output; empty ones send nothing. ``peers`` are the
+    other ranks in the order in which blocks leave; by default from the next rank on.
 
     Raises
     ------
@@ -35,13 +41,14 @@ def vector_program(rank: int, send_units: Sequence[int], recv_units: Sequence[in
     n_ranks = len(send_units)
     out = list(accumulate(send_units, initial=0))
     into = list(accumulate(recv_units, initial=0))
+    peers = peers or [(rank + step) % n_ranks for step in range(1, n_ranks)]
     ops: list[Op] = []
-    for step in range(1, n_ranks):
-        source, target = (rank - step) % n_ranks, (rank + step) % n_ranks
-        for tag, chunk in enumerate(_pieces("output", into[source], recv_units[source])):
-            ops.append(Recv(source, chunk, tag))
-        for tag, chunk in enumerate(_pieces("input", out[target], send_units[target])):
-            ops.append(Send(target, chunk, tag))
+    for peer in peers:
+        for tag, chunk in enumerate(_pieces("output", into[peer], recv_units[peer])):
+            ops.append(Recv(peer, chunk, tag))
+    for peer in peers:
+        for tag, chunk in enumerate(_pieces("input", out[peer], send_units[peer])):
+            ops.append(Send(peer, chunk, tag))
     ops.append(
         Copy(Chunk("input", out[rank], out[rank + 1]), Chunk("output", into[rank], into[rank + 1]))
     )

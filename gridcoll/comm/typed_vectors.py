@@ -1,0 +1,77 @@
+"""Buffer arguments of `Alltoallw`: for every rank a block of its own size and type."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.buffers import Message, read_message
+
+
+def read_typed_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Message]:
+    """The blocks of an `Alltoallw` argument: every block has a type, displacements are in bytes.
+
+    Raises for what mpi4py does not take.
+    """
+    if not isinstance(spec, list | tuple):
+        raise TypeError("message: expecting list or tuple")
+    counts: Any = None
+    displs: Any = None
+    if len(spec) == 2:
+        buffer, types = spec
+    elif len(spec) == 3:
+        buffer, (counts, displs), types = spec
+    else:
+        buffer, counts, displs, types = spec
+    if counts is None and displs is None:
+        counts, displs = [1] * n_blocks, [0] * n_blocks
+    if len(types) != n_blocks or not all(isinstance(each, MPI.Datatype) for each in types):
+        raise TypeError(f"message: expecting {n_blocks} datatypes")
+    if not len(counts) == len(displs) == n_blocks:
+        raise ValueError(f"message: expecting {n_blocks} counts and displacements")
+    view = _memory(buffer, writable)
+    return [
+        _read_block(view, operator.index(displ), operator.index(count), datatype, writable)
+        for count, displ, datatype in zip(counts, displs, types, strict=True)
+    ]
+
+
+def _memory(buffer: Any, writable: bool) -> memoryview | None:
+    """The bytes of ``buffer``; None where addresses are absolute, or there is nothing."""
+    if buffer is None or buffer is MPI.BOTTOM:
+        return None
+    return memoryview(MPI.buffer.frombuffer(buffer, readonly=not writable))  # type: ignore[arg-type]
+
+
+def _read_block(
+    view: memoryview | None, offset: int, count: int, datatype: MPI.Datatype, writable: bool
+) -> Message:
+    """``count`` items from byte ``offset`` on: the user's own memory where there are no gaps."""
+    if count < 0:
+        raise ValueError(f"message: negative count {count}")
+    size, extent = datatype.Get_size(), datatype.Get_extent()
+    if not count * size:
+        return Message(memoryview(bytearray()))
+    stop = offset + count * size
+    plain = datatype.is_predefined and extent == (0, size)
+    if plain and view is not None and offset >= 0 and stop <= len(view):
+        return Message(view[offset:stop])
+    first = offset + (MPI.Get_address(view) if view is not None else 0)
+    placed = datatype.Create_hindexed([count], [first]).Commit()
+    try:
+        message = read_message([MPI.BOTTOM, 1, placed], writable=writable)
+    except Exception:
+        placed.Free()
+        raise
+    if message.store is None:
+        placed.Free()
+        return message
+    write = message.store
+
+    def store() -> None:
+        write()
+        placed.Free()
+
+    return Message(message.view, store)

@@ -1,0 +1,48 @@
+"""Buffers of one call that lie in parts: a block for every rank, each wherever its user has it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.ops import Chunk
+
+
+class PartedMemory:
+    """An input and an output whose parts are numbered as if they stood one after another.
+
+    Parameters
+    ----------
+    output, input : sequence of memoryview
+        Contiguous, format ``B``. A chunk never reaches across two parts.
+    """
+
+    def __init__(
+        self,
+        output: Sequence[memoryview],
+        input: Sequence[memoryview],  # noqa: A002 - the buffer's name in every plan
+    ) -> None:
+        self._parts = {"output": output, "input": input}
+        self._starts = {
+            name: list(accumulate(map(len, parts), initial=0))
+            for name, parts in self._parts.items()
+        }
+
+    def view(self, chunk: Chunk) -> memoryview:
+        """The bytes of ``chunk``, not copied. Raises `PlanError` for what is in no part."""
+        parts, starts = self._parts.get(chunk.buffer, ()), self._starts.get(chunk.buffer, [0])
+        # Of empty parts at one place, the last part that begins there may be the one with bytes.
+        part = bisect_right(starts, chunk.start) - 1
+        if not chunk.size:
+            return memoryview(bytearray())
+        if part >= len(parts) or chunk.stop > starts[part + 1]:
+            raise PlanError(f"{chunk}: is not within one part of the call's {chunk.buffer} buffer")
+        return parts[part][chunk.start - starts[part] : chunk.stop - starts[part]]
+
+    def copy(self, source: Chunk, into: Chunk) -> None:
+        self.view(into)[:] = self.view(source)
+
+    def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None:
+        raise PlanError(f"reduce {source} into {into}: bytes have no operation")
