@@ -6,6 +6,8 @@ from collections import Counter
 
 import numpy as np
 
+from gridcoll.model.costs import REQUEST_BYTES
+from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.predict import SegmentCosts, TreePrice
 
@@ -17,8 +19,7 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
     on several edges shares the link.
     """
     cluster_of = costs.model.grid.cluster_of
-    n_segments = len(costs.segment_bytes)
-    first = np.zeros((len(tree.children), n_segments))
+    first = np.zeros((len(tree.children), len(costs.segment_bytes)))
     pace = np.zeros_like(first)
     flows: Counter[tuple[int, int]] = Counter()
     frontier = [tree.root]
@@ -41,3 +42,32 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
         period_s=pace.max(axis=0),
         total_s=(first + (costs.n_segments - 1) * pace).max(axis=0),
     )
+
+
+def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
+    """Seconds of a broadcast in one piece that asks on every edge of ``tree`` before it sends.
+
+    A rank asks all its children one after the other, and sends to them in the order of their
+    answers.
+    """
+    sizes = np.array([REQUEST_BYTES, n_bytes], dtype=float)
+    (ask_s, send_s), (asked_s, sent_s) = (
+        np.moveaxis(t, 2, 0) for t in model.gap_and_alone_s(sizes)
+    )
+    cluster_of = model.grid.cluster_of
+    have = [0.0] * len(tree.children)
+    frontier = [tree.root]
+    for rank in frontier:
+        mine, children = cluster_of[rank], tree.children[rank]
+        free = have[rank] + len(children) * ask_s[mine, mine]
+        answers = []
+        for position, child in enumerate(children):
+            theirs = cluster_of[child]
+            asked = have[rank] + position * ask_s[mine, mine]
+            answers.append((asked + asked_s[mine, theirs] + asked_s[theirs, mine], position, child))
+        for answered, _, child in sorted(answers):
+            start = max(free, answered)
+            have[child] = start + float(sent_s[mine, cluster_of[child]])
+            free = start + send_s[mine, mine]
+        frontier.extend(children)
+    return max(have)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.model.costs import CLOSED_FORMS, Call, find_closed_form
 from gridcoll.plan import REGISTRIES, Candidate, Recv, check_plan, choose
+from gridcoll.plan.collectives import bcast_strategies
 from gridcoll.plan.collectives.bcast import plan_bcast
 from gridcoll.plan.collectives.bcast_collection import (
     plan_scatter_collection,
@@ -47,9 +48,16 @@ def candidates(name: str, model: GridModel, n_bytes: int, root: int = 0) -> list
 
 
 def walked_s(candidate: Candidate, model: GridModel, n_bytes: int) -> float:
-    """Every message of the plan walked through the network."""
+    """When the last message is there, every one walked through the network."""
     assert candidate.build is not None
-    return price_plan(candidate.build(n_bytes), model).makespan_s
+    plan = candidate.build(n_bytes)
+    ends = price_plan(plan, model).end_s
+    return max(
+        end
+        for program, times in zip(plan.programs, ends, strict=True)
+        for op, end in zip(program, times, strict=True)
+        if isinstance(op, Recv)
+    )
 
 
 def test_every_closed_form_is_a_strategy_and_every_strategy_has_one() -> None:
@@ -182,8 +190,21 @@ def test_right_on_any_grid(labels: list[int], data: st.DataObject) -> None:
 
 
 @settings(max_examples=60)
-@given(grids, st.sampled_from([TREES[3], TREES[5], TREES[7], TREES[9]]), st.data())
-def test_prices_over_several_clusters(
+@given(grids, st.sampled_from([tree for tree in TREES if not tree.segmented]), st.data())
+def test_prices_in_one_piece_over_several_clusters_are_exact(
+    labels: list[int], strategy: Strategy, data: st.DataObject
+) -> None:
+    """While answers come late, as over any WAN; see above for the other case."""
+    model = model_of(labels)
+    root = data.draw(st.integers(0, len(labels) - 1))
+    for candidate in candidates(strategy.name, model, 100_000, root):
+        taken_s = walked_s(candidate, model, 100_000)
+        assert candidate.predicted_s == pytest.approx(taken_s, rel=0.02)
+
+
+@settings(max_examples=60)
+@given(grids, st.sampled_from([tree for tree in TREES if tree.segmented]), st.data())
+def test_prices_in_segments_over_several_clusters_are_near(
     labels: list[int], strategy: Strategy, data: st.DataObject
 ) -> None:
     model = model_of(labels)
@@ -204,6 +225,31 @@ def test_the_price_of_scatter_and_collection(labels: list[int], data: st.DataObj
     taken_s = price_plan(plan_scatter_collection(ring, n_bytes), model).makespan_s
     if n > 1:
         assert price_scatter_collection(model, ring, n_bytes) == pytest.approx(taken_s, rel=0.05)
+
+
+@pytest.mark.parametrize("n_bytes", [1, 1 << 16])
+def test_candidates_inside_one_cluster_have_their_closed_forms(n_bytes: int) -> None:
+    """By shape and segments; the tables know no binary tree in segments."""
+    found = REGISTRIES["bcast"]["inside"].candidates(cluster(8, LINKS["LAN"]), n_bytes, 0)
+    for candidate in found:
+        shape = candidate.label.split(" ")[0]
+        whole = candidate.segment_bytes == n_bytes
+        assert (candidate.table_s is None) == (shape == "binary" and not whole)
+        if shape in ("flat", "chain", "binomial") and n_bytes % (candidate.segment_bytes or 1) == 0:
+            assert candidate.table_s == pytest.approx(candidate.predicted_s)
+
+
+def test_asking_for_one_writes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of ranks may ask for a strategy: its price is worked out, not simulated."""
+
+    def written(*_: object) -> None:
+        pytest.fail("a plan was written to choose")
+
+    for writer in ("plan_bcast", "plan_bcast_rendezvous", "plan_scatter_collection"):
+        monkeypatch.setattr(bcast_strategies, writer, written)
+    model = model_of([rank % 3 for rank in range(300)])
+    for name in CLOSED_FORMS:
+        assert candidates(name, model, 1 << 20)
 
 
 def test_they_are_only_tried_when_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from gridcoll.plan.collectives.bcast_pricing import (
     INSIDE_SHAPES,
     MANY_CLUSTERS,
     best_inside,
+    shape_table_s,
     tree_candidate,
 )
 from gridcoll.plan.gridtree import GridTree, chain_tree
@@ -86,10 +88,13 @@ def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """One cluster: every shape of the papers' tables."""
     if model.n_clusters > 1 or model.grid.n_ranks == 1:
         return []
-    return [
-        tree_candidate("inside", model, n_bytes, [GridTree(root, (), (shape,), (0,))])
-        for shape in INSIDE_SHAPES
-    ]
+    found = []
+    for shape in INSIDE_SHAPES:
+        tree = GridTree(root, (), (shape,), (0,))
+        candidate = tree_candidate("inside", model, n_bytes, [tree])
+        segment = candidate.segment_bytes or n_bytes
+        found.append(replace(candidate, table_s=shape_table_s(shape, model, n_bytes, segment)))
+    return found
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gridcoll.model.costs import CLOSED_FORMS, Call
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Candidate
 from gridcoll.plan.collectives.bcast import plan_bcast
@@ -134,3 +135,23 @@ def tree_candidate(
 
 def segments_label(n_bytes: int, segment: int) -> str:
     return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"
+
+
+def table_s(
+    name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
+) -> float | None:
+    """What the tables say of strategy ``name``; None over several clusters: they know but one."""
+    if model.n_clusters > 1:
+        return None
+    size = segment or max(n_bytes, 1)
+    call = Call(model.link(0, 0), model.grid.n_ranks, n_bytes, size, degree)
+    return CLOSED_FORMS[name].cost_s(call)
+
+
+def shape_table_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
+    """What the tables say of ``shape``, in segments or whole; None where they do not know it."""
+    head, _, tail = shape.rpartition("-")
+    if tail == "chain" and head:
+        return table_s("k-chain", model, n_bytes, segment, int(head))
+    name = shape if segment >= n_bytes else f"segmented-{shape}"
+    return table_s(name, model, n_bytes, segment) if name in CLOSED_FORMS else None

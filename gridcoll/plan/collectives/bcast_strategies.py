@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gridcoll.model.costs import CLOSED_FORMS, Call
+import numpy as np
+
+from gridcoll.model.costs import CLOSED_FORMS
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
@@ -18,11 +20,11 @@ from gridcoll.plan.collectives.bcast_collection import (
     plan_scatter_collection,
     price_scatter_collection,
 )
-from gridcoll.plan.collectives.bcast_pricing import best_segment, segments_label
+from gridcoll.plan.collectives.bcast_pricing import best_segment, segments_label, table_s
 from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.predict_ranks import price_ranks
-from gridcoll.plan.price import price_plan
+from gridcoll.plan.predict import SegmentCosts
+from gridcoll.plan.predict_ranks import price_ranks, price_rendezvous
 from gridcoll.schedule.trees import find_shape
 
 PREFIX = "plain-"
@@ -66,17 +68,6 @@ def rank_order_tree(shape: str, n_ranks: int, root: int) -> RankTree:
     return RankTree(root, tuple(children))
 
 
-def table_s(
-    name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
-) -> float | None:
-    """What the tables say of strategy ``name``; None over several clusters: they know but one."""
-    if model.n_clusters > 1:
-        return None
-    size = segment or max(n_bytes, 1)
-    call = Call(model.link(0, 0), model.grid.n_ranks, n_bytes, size, degree)
-    return CLOSED_FORMS[name].cost_s(call)
-
-
 def _tree(strategy: Strategy, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1:
         return []
@@ -91,9 +82,17 @@ def _tree(strategy: Strategy, model: GridModel, n_bytes: int, root: int) -> list
             return plan_bcast_rendezvous(tree, n_units, f"{name}: {label}")
         return plan_bcast([tree], n_units, max(n_units, 1), f"{name}: {label}")
 
-    predicted_s = price_plan(build(n_bytes), model).makespan_s
+    predicted_s = _whole_s(strategy, model, tree, n_bytes)
     said_s = table_s(strategy.name, model, n_bytes)
     return [Candidate(name, label, predicted_s, build, table_s=said_s, segment_bytes=n_bytes)]
+
+
+def _whole_s(strategy: Strategy, model: GridModel, tree: RankTree, n_bytes: int) -> float:
+    """Seconds in one piece."""
+    if strategy.rendezvous and n_bytes:
+        return price_rendezvous(model, tree, n_bytes)
+    costs = SegmentCosts(model, n_bytes, np.array([max(n_bytes, 1)]))
+    return float(price_ranks(costs, tree).total_s[0])
 
 
 def _segmented(

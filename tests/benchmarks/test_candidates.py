@@ -1,0 +1,56 @@
+"""The table of candidates: which was chosen, and how far behind the best."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def candidates(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "candidates", raising=False)
+    import candidates  # type: ignore[import-not-found]
+
+    return candidates  # type: ignore[no-any-return]
+
+
+def row(variant: str, algorithm: str, median_s: float, predicted_s: float | None) -> dict[str, Any]:
+    return {
+        "grid": "g", "mpi": "m", "bytes": 8, "variant": variant, "algorithm": algorithm,
+        "median_s": median_s, "q1_s": median_s, "q3_s": median_s, "predicted_s": predicted_s,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("native", "", 4.0, 5.0),
+    row("native-nonblocking", "", 1.0, None),
+    row("gridcoll:flat", "0→1; flat inside", 2.0, 3.0),
+    row("gridcoll:chain", "0→1; chain inside", 3.0, 1.5),
+]
+
+
+def test_the_chosen_is_found_by_what_it_does(candidates: ModuleType) -> None:
+    (call,) = candidates.by_call([*ROWS, row("gridcoll", "best: 0→1; chain inside", 3.1, 1.5)])
+    assert [one.candidate for one in call] == ["flat", "chain", "native"]
+    assert [one.chosen for one in call] == [False, True, False]
+    assert [one.off for one in call] == pytest.approx([0.5, -0.5, 0.25])
+    assert candidates.behind_best(call) == pytest.approx(0.5)
+
+
+def test_native_may_be_the_chosen(candidates: ModuleType) -> None:
+    chosen = row("gridcoll", "native: the MPI library's own", 4.0, 5.0)
+    (call,) = candidates.by_call([*ROWS, chosen])
+    assert [one.chosen for one in call] == [False, False, True]
+    assert candidates.behind_best(call) == pytest.approx(1.0)
+
+
+def test_a_choice_that_was_not_timed_is_said_so(candidates: ModuleType) -> None:
+    (call,) = candidates.by_call([*ROWS, row("gridcoll", "lanes: 4 trees", 3.0, 1.0)])
+    assert candidates.behind_best(call) is None
