@@ -39,6 +39,11 @@ _ENTRIES = (
         "GRIDCOLL_<COLLECTIVE>", "NAME", "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t"
     ),
     Variable(
+        "GRIDCOLL_REPRODUCIBLE",
+        "0|1",
+        "floating-point reductions with the same bits from every plan, root and grid",
+    ),
+    Variable(
         "GRIDCOLL_VENVS", "DIRECTORY", "testbed: virtual environments by MPI name", option=False
     ),
     Variable(

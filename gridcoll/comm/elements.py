@@ -26,8 +26,8 @@ class Elements:
 def read_elements(spec: Any, *, writable: bool) -> Elements | None:
     """The elements of ``spec``, any form mpi4py takes, if they lie without gaps.
 
-    None for derived datatypes and for predefined ones with gaps, as MPI.DOUBLE_INT. MPI demands
-    equal datatypes on all ranks of a reduction, so all ranks get None or none does.
+    None for datatypes with gaps, as MPI.DOUBLE_INT. MPI demands equal datatypes on all ranks of a
+    reduction, so all ranks get None or none does.
 
     Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
     """
@@ -37,7 +37,7 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
     elif isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)
     unit_bytes = datatype.Get_size()
-    if not datatype.is_predefined or datatype.Get_extent() != (0, unit_bytes):
+    if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
         return None
     view = memoryview(b"") if buffer is None else memoryview(MPI.buffer(buffer)).cast("B")  # type: ignore[arg-type]
     if writable and view.readonly and buffer is not None:
@@ -81,6 +81,14 @@ def _type_code(buffer: Any) -> str:
         dtype = np.dtype(interface["typestr"]) if interface else np.from_dlpack(buffer).dtype
         return dtype.char
     return code[1:] if len(code) > 1 and code[0] in _NATIVE_ORDER else code
+
+
+def is_whole(datatype: MPI.Datatype) -> bool:
+    """Whether its values are whole numbers, of which every sum and product is exact."""
+    try:
+        return np.dtype(datatype.typechar).kind in "biu"
+    except TypeError:
+        return False  # pairs of value and place, and whatever has no NumPy likeness
 
 
 def copy_of(view: memoryview) -> memoryview:

@@ -26,6 +26,8 @@ class Settings:
     tolerance : float
     algorithms : mapping of str to str
         Forced algorithm by collective.
+    reproducible : bool
+        Reductions combine in one order, whatever plan, root and grid.
     """
 
     grid_file: str = ""
@@ -33,6 +35,7 @@ class Settings:
     force: str = ""
     tolerance: float = DEFAULT_TOLERANCE
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         if self.force not in ("", "grid", "native"):
@@ -47,7 +50,7 @@ class Settings:
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
             f"grid={self.grid_file} check={self.check} force={self.force} "
-            f"tolerance={self.tolerance} {forced}"
+            f"tolerance={self.tolerance} reproducible={self.reproducible} {forced}"
         )
 
 
@@ -59,12 +62,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         parsed = float(tolerance)
     except ValueError:
         raise UsageError(f"GRIDCOLL_TOLERANCE: must be a number, got {tolerance!r}") from None
-    check = env.get("GRIDCOLL_CHECK", "0")
-    if check not in ("", "0", "1"):
-        raise UsageError(f"GRIDCOLL_CHECK: must be 0 or 1, got {check!r}")
     return Settings(
         grid_file=env.get("GRIDCOLL_GRID", ""),
-        check=check == "1",
+        check=_flag(env, "GRIDCOLL_CHECK"),
         force=env.get("GRIDCOLL_FORCE", ""),
         tolerance=parsed,
         algorithms={
@@ -72,4 +72,12 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             for collective in REGISTRIES
             if env.get(variable := f"GRIDCOLL_{collective.upper()}")
         },
+        reproducible=_flag(env, "GRIDCOLL_REPRODUCIBLE"),
     )
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "0")
+    if value not in ("", "0", "1"):
+        raise UsageError(f"{name}: must be 0 or 1, got {value!r}")
+    return value == "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
+from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
-from tests.mpi.support import grid_comm, layouts
+from tests.mpi.support import grid_comm, grid_model, layouts
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
@@ -227,28 +229,86 @@ def test_rank_order_is_kept(
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.parametrize("user_op", [(_append_digits, False)], indirect=True)
+@pytest.mark.parametrize("layout", ["two", "interleaved"])
 def test_rank_order_is_kept_by_plans(
-    world: MPI.Intracomm, user_op: MPI.Op, n_planned: list[int]
+    world: MPI.Intracomm, layout: str, user_op: MPI.Op, n_planned: list[int]
 ) -> None:
-    """Where clusters are intervals of ranks; elsewhere it is native."""
-    for layout, planned in (("two", 1), ("interleaved", 0)):
-        before = n_planned[0]
-        with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
-            comm.Allreduce(np.ones(5, "i8"), np.zeros(5, "i8"), user_op)
-        assert n_planned[0] - before == planned
+    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
+        for n in (5, 20000):
+            comm.Allreduce(np.ones(n, "i8"), np.zeros(n, "i8"), user_op)
+            comm.Reduce(np.ones(n, "i8"), np.zeros(n, "i8"), user_op, 1)
+    assert n_planned[0] == 4
+
+
+def test_inexact_sums_are_never_left_to_the_library(
+    world: MPI.Intracomm, n_planned: list[int]
+) -> None:
+    """However fast it may be: between clusters, its ranks may get different bits."""
+    fast = TimesBySize((1,), (1e-9,))
+    for layout, labels in layouts(world.Get_size()).items():
+        model = replace(grid_model(labels), native={"allreduce": fast})
+        own = world.Dup()
+        comm = GridComm(own, model=model)
+        for code, op, exact in (
+            ("f8", MPI.SUM, False), ("F", MPI.PROD, False), ("f4", MPI.MAX, False),
+            ("i4", MPI.SUM, True), ("u1", MPI.BOR, True),
+        ):  # fmt: skip
+            before, result = n_planned[0], np.zeros(3, code)
+            comm.Allreduce(values(code, 3, world.Get_rank()), result, op)
+            require_same_bits(world, result)
+            planned = not exact and len(set(labels)) > 1
+            assert n_planned[0] - before == planned, (layout, code)
+        comm.Free()
+        own.Free()
+
+
+ROUNDED = [0.1, 1e16, -1e16, 3.0, 1e-9, -7.7, 1e8, 2.5e-3]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reproducible_results_are_the_same_by_all_ways(
+    world: MPI.Intracomm, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every algorithm, for every root, on every layout, in parts or whole."""
+    monkeypatch.setenv("GRIDCOLL_REPRODUCIBLE", "1")
+    size, rank = world.Get_size(), world.Get_rank()
+    if layout not in layouts(size):
+        return
+    n = 3001
+    mine = np.resize(ROUNDED, n) * (rank * 0.37 + 1) + np.arange(n) / 7
+    terms = list(np.array(world.allgather(mine)))
+    while len(terms) > 1:  # pairs, pairs of pairs, and so on
+        terms = [sum(terms[k + 1 : k + 2], terms[k]) for k in range(0, len(terms), 2)]
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        for algorithm in ("", "native", "ring", "coordinators", "rank-order"):
+            forced = comm.forced("allreduce", algorithm) if algorithm else comm
+            result = np.zeros(n)
+            forced.Allreduce(mine, result)
+            assert result.tobytes() == terms[0].tobytes()
+            forced.Allreduce(mine[:5], result[:5])
+            assert result.tobytes() == terms[0].tobytes()
+        for root in range(size):
+            result[:] = 0
+            comm.Reduce(mine, result, root=root)
+            assert result.tobytes() == (terms[0] if rank == root else np.zeros(n)).tobytes()
 
 
 @pytest.mark.parametrize("user_op", [(_chain_maps, False)], indirect=True)
-def test_matrices_are_never_cut(world: MPI.Intracomm, user_op: MPI.Op) -> None:
+def test_matrices_are_never_cut(
+    world: MPI.Intracomm, user_op: MPI.Op, n_planned: list[int]
+) -> None:
     matrix = MPI.INT64_T.Create_contiguous(4).Commit()
     step = np.array([[1, world.Get_rank()], [1, 1]])
     mine = np.tile(step, (333, 1, 1))
     plain, ours = np.zeros_like(mine), np.zeros_like(mine)
-    with grid_comm(world) as comm:
-        world.Allreduce([mine, 333, matrix], [plain, 333, matrix], user_op)
-        comm.Allreduce([mine, 333, matrix], [ours, 333, matrix], user_op)
+    world.Allreduce([mine, 333, matrix], [plain, 333, matrix], user_op)
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            before = n_planned[0]
+            comm.Allreduce([mine, 333, matrix], [ours, 333, matrix], user_op)
+            assert (plain == ours).all()
+            assert n_planned[0] - before == (len(set(labels)) > 1)
     matrix.Free()
-    assert (plain == ours).all()
 
 
 @pytest.mark.parametrize("user_op", [(_add, True)], indirect=True)
@@ -385,13 +445,6 @@ def test_nobody_leaves_a_barrier_early(
         plans = comm.explain("barrier", 1).winner.build is not None
         assert n_planned[0] == 5 * plans
     window.Free()
-
-
-def test_objects_are_reduced_as_ever(world: MPI.Intracomm) -> None:
-    with grid_comm(world) as comm:
-        assert comm.allreduce(str(comm.Get_rank()), lambda a, b: a + b) == "".join(
-            str(r) for r in range(world.Get_size())
-        )
 
 
 def test_many_calls_in_a_row(world: MPI.Intracomm) -> None:

@@ -18,6 +18,7 @@ HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
 
 _LENGTH = struct.Struct("<q")
+_ROOM = HEADER_BYTES - _LENGTH.size
 
 
 class BroadcastMethods(GridMethods):
@@ -50,30 +51,33 @@ class BroadcastMethods(GridMethods):
         root = rank
         if context.settings.check:
             require_equal(context.private, "bcast", f"bcast root={root}")
-        if context.rank == root:
-            pickled = MPI.pickle.dumps(obj)
-            head = _LENGTH.pack(len(pickled)) + pickled[: HEADER_BYTES - _LENGTH.size]
-            header = bytearray(head.ljust(HEADER_BYTES, b"\0"))
-        else:
-            header = bytearray(HEADER_BYTES)
-        self._bcast_bytes(context, header, root)
-        (length,) = _LENGTH.unpack_from(header)
-        data = bytearray(length)
-        n_head = min(length, HEADER_BYTES - _LENGTH.size)
-        data[:n_head] = header[_LENGTH.size : _LENGTH.size + n_head]
-        if context.rank == root:
-            data[n_head:] = pickled[n_head:]
-        if length > n_head:
-            self._bcast_bytes(context, memoryview(data)[n_head:], root)
-        return MPI.pickle.loads(data)
+        pickled = MPI.pickle.dumps(obj) if context.rank == root else b""
+        return MPI.pickle.loads(broadcast_bytes(context, pickled, root))
 
-    def _bcast_bytes(self, context: Context, data: bytearray | memoryview, root: int) -> None:
-        view = memoryview(data)
-        flow = context.program("bcast", len(view), root)
-        if flow is None:
-            MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
-        else:
-            context.run(flow, _memory(flow, view))
+
+def broadcast_bytes(context: Context, data: bytes, root: int) -> bytearray:
+    """The ``data`` of ``root``, whose length only it knows. Collective."""
+    header = bytearray(HEADER_BYTES)
+    if context.rank == root:
+        header[:] = (_LENGTH.pack(len(data)) + data[:_ROOM]).ljust(HEADER_BYTES, b"\0")
+    _broadcast(context, memoryview(header), root)
+    (length,) = _LENGTH.unpack_from(header)
+    result = bytearray(length)
+    n_head = min(length, _ROOM)
+    result[:n_head] = header[_LENGTH.size : _LENGTH.size + n_head]
+    if context.rank == root:
+        result[n_head:] = data[n_head:]
+    if length > n_head:
+        _broadcast(context, memoryview(result)[n_head:], root)
+    return result
+
+
+def _broadcast(context: Context, view: memoryview, root: int) -> None:
+    flow = context.program("bcast", len(view), root)
+    if flow is None:
+        MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
+    else:
+        context.run(flow, _memory(flow, view))
 
 
 def _memory(flow: Dataflow, view: memoryview) -> ByteMemory:

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import Context
-from gridcoll.comm.elements import Elements, copy_of, overlap, read_elements
-from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
+from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.engine.elements import ElementMemory, aligned_bytes
 from gridcoll.plan import Dataflow
 
@@ -22,6 +22,8 @@ _OPS = {
         ("LXOR", MPI.LXOR), ("BXOR", MPI.BXOR), ("MAXLOC", MPI.MAXLOC), ("MINLOC", MPI.MINLOC),
     )
 }  # fmt: skip
+
+_EXACT = frozenset(op.handle for op in (MPI.LAND, MPI.BAND, MPI.LOR, MPI.BOR, MPI.LXOR, MPI.BXOR))
 
 _accepted: dict[tuple[int, int], bool] = {}
 
@@ -54,10 +56,20 @@ class Reduction:
         op = _OPS.get(self.op.handle, "user-defined")
         return f"op={op} type={self.elements.datatype.Get_name()} count={self.elements.n_units}"
 
+    @property
+    def exact(self) -> bool:
+        """Whether the result is the same, bit for bit, in whatever order it is combined."""
+        return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
+
     def program(self, context: Context, collective: str, root: int) -> Dataflow | None:
-        n_bytes, unit_bytes = len(self.input), self.elements.datatype.Get_size()
         return context.program(
-            collective, n_bytes, root, unit_bytes=unit_bytes, ordered=self.ordered
+            collective,
+            len(self.input),
+            root,
+            unit_bytes=self.elements.datatype.Get_size(),
+            ordered=self.ordered,
+            fixed=context.settings.reproducible and not self.exact,
+            equal=collective == "allreduce" and not self.exact,
         )
 
     def memory(self, flow: Dataflow) -> ElementMemory:
@@ -66,11 +78,15 @@ class Reduction:
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
 
-class ReductionMethods(GridMethods):
-    """`Allreduce`, `Reduce` and `Barrier`. `allreduce` and `reduce` of objects are MPI's own."""
+class ReductionMethods(ObjectReductionMethods):
+    """`Allreduce`, `Reduce` and `Barrier`; and of objects, `allreduce` and `reduce`."""
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits."""
+        """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
+
+        That is the MPI library's affair where it is left to it: inside one cluster, where it was
+        asked for, and for datatypes with gaps.
+        """
         context = self._context
         if context is None or context.native_only:
             return super().Allreduce(sendbuf, recvbuf, op)
@@ -162,6 +178,8 @@ def _accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
     """Whether MPI combines such elements by ``op``; tried on one, once."""
     if op.handle not in _OPS:
         return not op.is_predefined
+    if not datatype.is_predefined:
+        return False
     key = (op.handle, datatype.handle)
     if key not in _accepted:
         left, right = (aligned_bytes(datatype.Get_size()) for _ in range(2))

@@ -8,6 +8,7 @@ from gridcoll.plan.collectives import (  # noqa: F401 - they fill what is mirror
     bcast_candidates,
     bcast_several,
 )
+from gridcoll.plan.collectives.bcast_strategies import PREFIX
 from gridcoll.plan.collectives.reduce import plan_reduce
 from gridcoll.plan.plan import Plan
 
@@ -50,4 +51,5 @@ def _register_mirrored(algorithm: Algorithm) -> None:
 
 
 for _algorithm in REGISTRIES["bcast"].values():
-    _register_mirrored(_algorithm)
+    if not _algorithm.name.startswith(PREFIX):  # those are there to compare broadcasts
+        _register_mirrored(_algorithm)
