@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 from mpi4py import MPI
 
@@ -24,19 +24,8 @@ from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_CACHED_PLANS = 256
 
-
-class Demands(NamedTuple):
-    """What the operation of a reduction asks of the plan; see `choose`."""
-
-    ordered: bool = False
-    fixed: bool = False
-    equal: bool = False
-
-
-ANY = Demands()
-
-_Call = tuple[str, int, int, int, "Demands"]
-"""Collective, bytes, root, bytes per unit, and what its operation demands."""
+_Call = tuple[str, int, int, int, bool]
+"""Collective, bytes, root, bytes per unit, and whether rank order counts."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Context:
         self._n_ranks = model.grid.n_ranks
         self._private = private
         self._threads = threads
-        self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
+        self._choices: dict[tuple[str, int, int, bool], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
 
@@ -145,18 +134,19 @@ class Context:
     @cached_property
     def native_only(self) -> bool:
         """Whether no call can gain anything, so that not even its size need be looked at."""
-        settings = self.settings
-        asked = settings.check or settings.reproducible or settings.algorithms
-        if asked or settings.force == "grid":
+        if self.settings.check or self.settings.force == "grid" or self.settings.algorithms:
             return False
-        if settings.force == "native" or self.model.grid.n_ranks == 1:
+        if self.settings.force == "native" or self.model.grid.n_ranks == 1:
             return True
         one_node = len(set(self.model.grid.hosts)) == 1
         return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
-    def choice(self, collective: str, n_bytes: int, root: int, *, demands: Demands = ANY) -> Choice:
-        """What to do with a call of this size class. A pure function of what all ranks know."""
-        key = (collective, size_class(n_bytes), root, demands)
+    def choice(self, collective: str, n_bytes: int, root: int, *, ordered: bool = False) -> Choice:
+        """What to do with a call of this size class. A pure function of what all ranks know.
+
+        ``ordered`` asks for a reduction that keeps rank order.
+        """
+        key = (collective, size_class(n_bytes), root, ordered)
         if key not in self._choices:
             forced = self.settings.algorithms.get(collective, "")
             if self.settings.force == "native":
@@ -168,7 +158,7 @@ class Context:
                 root,
                 forced=forced,
                 grid_only=self.settings.force == "grid",
-                **demands._asdict(),
+                ordered=ordered,
             )
         return self._choices[key]
 
@@ -180,20 +170,16 @@ class Context:
         *,
         unit_bytes: int = 1,
         ordered: bool = False,
-        fixed: bool = False,
-        equal: bool = False,
     ) -> Dataflow | None:
         """This rank's ops for a call of exactly this size; None for the native collective.
 
-        The plan counts in units of ``unit_bytes``; reductions may not cut an element. For
-        ``ordered``, ``fixed`` and ``equal`` see `choose`.
+        The plan counts in units of ``unit_bytes``; reductions may not cut an element.
         """
-        demands = Demands(ordered, fixed, equal)
-        key = (collective, n_bytes, root, unit_bytes, demands)
+        key = (collective, n_bytes, root, unit_bytes, ordered)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        build = self.choice(collective, n_bytes, root, demands=demands).winner.build
+        build = self.choice(collective, n_bytes, root, ordered=ordered).winner.build
         flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
         if len(self._programs) > N_CACHED_PLANS:
@@ -206,7 +192,9 @@ class Context:
 
     def traffic(self) -> Traffic:
         """What all ranks sent in plans so far. Collective."""
-        sent = self._transport.sent.rows(self.rank) + self.lanes.rows(self.rank)
+        sent = self._transport.sent.rows(self.rank)
+        if self._threads:
+            sent += self.lanes.rows(self.rank)
         rows = self.private.allgather(sent)
         return traffic_of(self.model.grid, (row for mine in rows for row in mine))
 

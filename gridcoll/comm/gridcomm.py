@@ -11,17 +11,20 @@ from gridcoll.comm.buffers import open_self_comm
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
 from gridcoll.comm.handles import set_handle
+from gridcoll.comm.lanes import can_run_beside
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.gathering import GatheringMethods
+from gridcoll.comm.methods.nonblocking import NonblockingMethods
 from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
 from gridcoll.comm.methods.scattering import ScatteringMethods
 from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import read_settings
+from gridcoll.engine.progress import open_progress
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
@@ -31,6 +34,7 @@ from gridcoll.topology.grid import Grid
 
 class GridComm(
     DerivationMethods,
+    NonblockingMethods,
     ReductionMethods,
     AlltoallMethods,
     AlltoallvMethods,
@@ -78,6 +82,7 @@ class GridComm(
         if comm is None or comm == MPI.COMM_NULL:
             return
         open_self_comm()
+        open_progress()
         self._context = _make_context(comm, model)
         self._borrowed = True
 
@@ -220,7 +225,8 @@ def _make_context(comm: MPI.Comm, model: GridModel | None) -> Context:
         settings = together(private.comm, read_settings)
         require_equal(private.comm, "settings (GRIDCOLL_* variables)", settings.text())
         found = find_model(private.comm, settings, model)
+        threads = can_run_beside(private.comm)
     except BaseException:
         private.free()
         raise
-    return Context(private.comm.Get_rank(), found, settings, private)
+    return Context(private.comm.Get_rank(), found, settings, private, threads)

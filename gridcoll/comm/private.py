@@ -8,6 +8,7 @@ from functools import cached_property
 
 from mpi4py import MPI
 
+from gridcoll.comm.lanes import Lanes
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.runner import MPITransport
 from gridcoll.engine.waiting import wait_politely
@@ -65,6 +66,11 @@ class PrivateComm:
         """Its messages, counted."""
         return CountingTransport(MPITransport(self.comm))
 
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Where non-blocking calls run."""
+        return Lanes(self.comm)
+
     def _close(self) -> None:
         self._request = None
         _under_way.pop(id(self), None)
@@ -76,7 +82,15 @@ class PrivateComm:
         return self._request is None
 
     def free(self) -> None:
-        """Free it. Collective."""
+        """Free it. Collective.
+
+        What is under way ends first. Persistent requests that are left keep it, as they would the
+        user's communicator.
+        """
+        if "lanes" in self.__dict__:
+            self.lanes.drain()
+            if self.lanes.in_use:
+                return
         self.comm.Free()
 
 

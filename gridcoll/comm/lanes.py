@@ -1,0 +1,96 @@
+"""Where non-blocking and persistent calls of one communicator run beside each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import reduce
+from operator import and_
+
+from mpi4py import MPI
+
+from gridcoll.engine.counting import CountingTransport, Sent
+from gridcoll.engine.executor import Executor, Transport
+from gridcoll.engine.progress import Job, progress
+from gridcoll.engine.runner import N_BANDS, MPITransport, n_tags
+
+N_AT_ONCE = 15
+"""Non-blocking calls under way at the same time; what is started beyond that waits for its turn."""
+
+FEWEST_TAGS = 4096
+"""A band of fewer tags is too narrow for long messages in short segments."""
+
+Begin = Callable[[Transport], tuple[Executor, Callable[[], None]]]
+"""Gives what to advance and what to call at its end."""
+
+
+def can_run_beside(comm: MPI.Intracomm) -> bool:
+    """Whether all ranks of ``comm`` can run programs beside the application. Collective.
+
+    Needs ``MPI.THREAD_MULTIPLE``: a lower level is the application's to choose, and honoured.
+    """
+    able = MPI.Query_thread() == MPI.THREAD_MULTIPLE and n_tags() >= N_BANDS * FEWEST_TAGS
+    return bool(comm.allreduce(able, MPI.LAND))
+
+
+class Lanes:
+    """Bands of a private communicator's tags, each for one call at a time.
+
+    Non-blocking calls take the first `N_AT_ONCE` in turn: they are started in the same order on all
+    ranks. Persistent ones are not, so that each has a lane of its own as long as it lives.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._sent = Sent()
+        bands = [MPITransport(comm, band) for band in range(1, N_BANDS)]
+        transports = [CountingTransport(band, self._sent) for band in bands]
+        self._at_once = transports[:N_AT_ONCE]
+        self._turn = itertools.cycle(self._at_once)
+        self._own = transports[N_AT_ONCE:]
+        self._free = (1 << len(self._own)) - 1
+
+    @property
+    def in_use(self) -> bool:
+        """Whether persistent requests hold lanes, so that the communicator must stay."""
+        return self._free != (1 << len(self._own)) - 1
+
+    def start(self, begin: Begin) -> MPI.Request:
+        """Run what ``begin`` gives for the transport that it is told, once."""
+        transport = next(self._turn)
+        return progress().start(Job(transport, lambda: begin(transport)))
+
+    def claim(self, call: str) -> int | None:
+        """A lane for a persistent call. Collective.
+
+        None where ranks differ in the text ``call``, or no lane is free on all of them.
+        """
+        rows: list[tuple[str, int]] = self._comm.allgather((call, self._free))
+        free = reduce(and_, (lanes for _, lanes in rows))
+        if not free or any(text != call for text, _ in rows):
+            return None
+        lowest = free & -free
+        self._free &= ~lowest
+        return lowest.bit_length() - 1
+
+    def release(self, lane: int) -> None:
+        """Let another call have ``lane``."""
+        self._free |= 1 << lane
+
+    def prepare(self, lane: int, begin: Begin, free: Callable[[], None]) -> MPI.Prequest:
+        """Run what ``begin`` gives at each start; call ``free`` when the request is freed."""
+        transport = self._own[lane]
+
+        def release() -> None:
+            self.release(lane)
+            free()
+
+        return progress().prepare(Job(transport, lambda: begin(transport)), release)
+
+    def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
+        """What was sent; see `Sent.rows`."""
+        return self._sent.rows(rank)
+
+    def drain(self) -> None:
+        """Wait until nothing is under way."""
+        progress().drain([*self._at_once, *self._own])

@@ -1,0 +1,284 @@
+"""Non-blocking and persistent collectives as a user calls them.
+
+They run beside the application where ``MPI.THREAD_MULTIPLE`` allows; elsewhere, and where the
+library's own blocking call would win, they are MPI's own. So are reductions by an operation of the
+user's: he may free it before they end, and MPI has no way to keep it. ``GRIDCOLL_CHECK`` has no
+part here: comparing the arguments of a non-blocking call would block it, and those of persistent
+ones are always compared (where they differ, the call is MPI's own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from mpi4py import MPI
+
+from gridcoll.comm.buffers import read_message
+from gridcoll.comm.context import Context
+from gridcoll.comm.lanes import Begin
+from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
+from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.reductions import (
+    Reduction,
+    barrier_memory,
+    read_input,
+    read_reduction,
+)
+from gridcoll.engine.executor import Executor, Memory, Transport
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.plan import Dataflow
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call whose arguments were read.
+
+    Attributes
+    ----------
+    text : str
+        The same on all ranks of a correct call.
+    program : callable
+        Gives this rank's ops; None for the native collective.
+    load : callable
+        Gives the buffers of a run that begins, and what to do at its end.
+    free : callable
+        To be called when it is over.
+    """
+
+    text: str
+    program: Callable[[Context], Dataflow | None]
+    load: Callable[[Dataflow], tuple[Memory, Callable[[], None]]]
+    free: Callable[[], None] = _nothing
+
+
+class _Kept:
+    """Buffer arguments with datatypes of their own: the user may free his before the call ends."""
+
+    def __init__(self, *specs: Any) -> None:
+        self._types: list[MPI.Datatype] = []
+        self.specs = [self._keep(spec) for spec in specs]
+
+    def _keep(self, spec: Any) -> Any:
+        if isinstance(spec, MPI.Datatype) and not spec.is_predefined:
+            self._types.append(spec.Dup())
+            return self._types[-1]
+        return tuple(map(self._keep, spec)) if type(spec) in (list, tuple) else spec
+
+    def free(self) -> None:
+        while self._types:
+            self._types.pop().Free()
+
+
+class NonblockingMethods(GridMethods):
+    """`Ibcast`, `Iallreduce`, `Ialltoall`, `Ireduce`, `Ibarrier` and their persistent likes."""
+
+    def Ibcast(self, buf: Any, root: int = 0) -> MPI.Request:
+        """As `mpi4py.MPI.Comm.Ibcast`."""
+        request = _start(self._context, lambda context: _read_bcast(context, buf, root))
+        return super().Ibcast(buf, root) if request is None else request
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        """As `mpi4py.MPI.Comm.Iallreduce`; every rank gets the same bits."""
+        request = _start(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
+        return super().Iallreduce(sendbuf, recvbuf, op) if request is None else request
+
+    def Ireduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
+    ) -> MPI.Request:
+        """As `mpi4py.MPI.Comm.Ireduce`."""
+        request = _start(
+            self._context, lambda context: _read_reduce(context, sendbuf, recvbuf, op, root)
+        )
+        return super().Ireduce(sendbuf, recvbuf, op, root) if request is None else request
+
+    def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        """As `mpi4py.MPI.Comm.Ialltoall`."""
+        request = _start(self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf))
+        return super().Ialltoall(sendbuf, recvbuf) if request is None else request
+
+    def Ibarrier(self) -> MPI.Request:
+        """As `mpi4py.MPI.Comm.Ibarrier`."""
+        request = _start(self._context, lambda _: _read_barrier())
+        return super().Ibarrier() if request is None else request
+
+    def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """As `mpi4py.MPI.Comm.Bcast_init`."""
+        request = _prepare(
+            self._context, lambda context: _read_bcast(context, buf, root, again=True)
+        )
+        return super().Bcast_init(buf, root, info) if request is None else request
+
+    def Allreduce_init(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """As `mpi4py.MPI.Comm.Allreduce_init`; every rank gets the same bits."""
+        request = _prepare(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
+        return super().Allreduce_init(sendbuf, recvbuf, op, info) if request is None else request
+
+    def Reduce_init(
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op = MPI.SUM,
+        root: int = 0,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> MPI.Prequest:
+        """As `mpi4py.MPI.Comm.Reduce_init`."""
+        request = _prepare(
+            self._context, lambda context: _read_reduce(context, sendbuf, recvbuf, op, root)
+        )
+        return super().Reduce_init(sendbuf, recvbuf, op, root, info) if request is None else request
+
+    def Alltoall_init(
+        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
+        """As `mpi4py.MPI.Comm.Alltoall_init`."""
+        request = _prepare(
+            self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf, again=True)
+        )
+        return super().Alltoall_init(sendbuf, recvbuf, info) if request is None else request
+
+    def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+        """As `mpi4py.MPI.Comm.Barrier_init`."""
+        request = _prepare(self._context, lambda _: _read_barrier())
+        return super().Barrier_init(info) if request is None else request
+
+
+def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> MPI.Request | None:
+    """Run what ``read`` gives once; None where it is left to MPI."""
+    if context is None or not context.beside:
+        return None
+    call = read(context)
+    if call is None:
+        return None
+    flow = call.program(context)
+    if flow is None:
+        call.free()
+        return None
+    return context.lanes.start(_begin(call, flow, call.free))
+
+
+def _prepare(
+    context: Context | None, read: Callable[[Context], _Call | None]
+) -> MPI.Prequest | None:
+    """Run what ``read`` gives at each start; None where it is left to MPI. Collective."""
+    if context is None or not context.beside:
+        return None
+    call = read(context)
+    lane = context.lanes.claim(call.text if call else "left to MPI")
+    flow = None if call is None or lane is None else call.program(context)
+    if call is not None and lane is not None and flow is not None:
+        return context.lanes.prepare(lane, _begin(call, flow, _nothing), call.free)
+    if lane is not None:
+        context.lanes.release(lane)
+    if call is not None:
+        call.free()
+    return None
+
+
+def _begin(call: _Call, flow: Dataflow, free: Callable[[], None]) -> Begin:
+    def begin(transport: Transport) -> tuple[Executor, Callable[[], None]]:
+        memory, store = call.load(flow)
+
+        def end() -> None:
+            store()
+            free()
+
+        return Executor(flow, transport, memory), end
+
+    return begin
+
+
+def _read_bcast(
+    context: Context, buf: Any, root: SupportsIndex, *, again: bool = False
+) -> _Call | None:
+    """``again``: the buffer is read anew by each run. None for what is left to MPI."""
+    rank = context.as_rank(root)
+    if rank is None:
+        return None
+    writable = context.rank != rank
+    kept = _Kept(buf)
+    try:
+        first = read_message(*kept.specs, writable=writable)
+    except BaseException:
+        kept.free()
+        raise
+
+    def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
+        message = read_message(*kept.specs, writable=writable) if again else first
+        scratch = memoryview(bytearray(flow.scratch_units))
+        return ByteMemory(message.view, scratch=scratch), message.store or _nothing
+
+    n_bytes = len(first.view)
+    return _Call(
+        f"bcast root={rank} bytes={n_bytes}",
+        lambda context: context.program("bcast", n_bytes, rank),
+        load,
+        kept.free,
+    )
+
+
+def _read_alltoall(
+    context: Context, sendbuf: Any, recvbuf: Any, *, again: bool = False
+) -> _Call | None:
+    """``again``: the buffers are read anew by each run. None for what is left to MPI."""
+    kept = _Kept(sendbuf, recvbuf)
+    n_ranks = context.model.grid.n_ranks
+    first = read_exchange(kept.specs[0], kept.specs[1], n_ranks)
+    if first is None:
+        kept.free()
+        return None
+
+    def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
+        anew = read_exchange(kept.specs[0], kept.specs[1], n_ranks) if again else None
+        source, into = anew or first
+        return exchange_memory(flow, source, into.message.view), into.message.store or _nothing
+
+    n_bytes = first[1].block_bytes
+    return _Call(
+        f"alltoall bytes={n_bytes}",
+        lambda context: context.program("alltoall", n_bytes, 0),
+        load,
+        kept.free,
+    )
+
+
+def _read_allreduce(sendbuf: Any, recvbuf: Any, op: MPI.Op) -> _Call | None:
+    return _reduction_call("allreduce", read_reduction(sendbuf, recvbuf, op))
+
+
+def _read_reduce(
+    context: Context, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsIndex
+) -> _Call | None:
+    """None for what is left to MPI."""
+    rank = context.as_rank(root)
+    if rank is None:
+        return None
+    if context.rank == rank:
+        return _reduction_call("reduce", read_reduction(sendbuf, recvbuf, op), rank)
+    return _reduction_call("reduce", read_input(sendbuf, op), rank)
+
+
+def _reduction_call(collective: str, call: Reduction | None, root: int = 0) -> _Call | None:
+    """None for what is left to MPI."""
+    if call is None or not call.predefined:
+        return None
+    return _Call(
+        f"{collective} root={root} {call.text()}",
+        lambda context: call.program(context, collective, root),
+        lambda flow: (call.memory(flow), _nothing),
+    )
+
+
+def _read_barrier() -> _Call:
+    return _Call(
+        "barrier",
+        lambda context: context.program("barrier", 1, 0),
+        lambda flow: (barrier_memory(flow), _nothing),
+    )
