@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 from mpi4py import MPI
 
@@ -24,8 +24,19 @@ from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_CACHED_PLANS = 256
 
-_Call = tuple[str, int, int, int, bool]
-"""Collective, bytes, root, bytes per unit, and whether rank order counts."""
+
+class Demands(NamedTuple):
+    """What the operation of a reduction asks of the plan; see `choose`."""
+
+    ordered: bool = False
+    fixed: bool = False
+    equal: bool = False
+
+
+ANY = Demands()
+
+_Call = tuple[str, int, int, int, "Demands"]
+"""Collective, bytes, root, bytes per unit, and what its operation demands."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ class Context:
         self._n_ranks = model.grid.n_ranks
         self._private = private
         self._threads = threads
-        self._choices: dict[tuple[str, int, int, bool], Choice] = {}
+        self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._cluster_comms: ClusterComms | None = None
 
@@ -134,19 +145,18 @@ class Context:
     @cached_property
     def native_only(self) -> bool:
         """Whether no call can gain anything, so that not even its size need be looked at."""
-        if self.settings.check or self.settings.force == "grid" or self.settings.algorithms:
+        settings = self.settings
+        asked = settings.check or settings.reproducible or settings.algorithms
+        if asked or settings.force == "grid":
             return False
-        if self.settings.force == "native" or self.model.grid.n_ranks == 1:
+        if settings.force == "native" or self.model.grid.n_ranks == 1:
             return True
         one_node = len(set(self.model.grid.hosts)) == 1
         return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
-    def choice(self, collective: str, n_bytes: int, root: int, *, ordered: bool = False) -> Choice:
-        """What to do with a call of this size class. A pure function of what all ranks know.
-
-        ``ordered`` asks for a reduction that keeps rank order.
-        """
-        key = (collective, size_class(n_bytes), root, ordered)
+    def choice(self, collective: str, n_bytes: int, root: int, *, demands: Demands = ANY) -> Choice:
+        """What to do with a call of this size class. A pure function of what all ranks know."""
+        key = (collective, size_class(n_bytes), root, demands)
         if key not in self._choices:
             forced = self.settings.algorithms.get(collective, "")
             if self.settings.force == "native":
@@ -158,7 +168,7 @@ class Context:
                 root,
                 forced=forced,
                 grid_only=self.settings.force == "grid",
-                ordered=ordered,
+                **demands._asdict(),
             )
         return self._choices[key]
 
@@ -170,16 +180,20 @@ class Context:
         *,
         unit_bytes: int = 1,
         ordered: bool = False,
+        fixed: bool = False,
+        equal: bool = False,
     ) -> Dataflow | None:
         """This rank's ops for a call of exactly this size; None for the native collective.
 
-        The plan counts in units of ``unit_bytes``; reductions may not cut an element.
+        The plan counts in units of ``unit_bytes``; reductions may not cut an element. For
+        ``ordered``, ``fixed`` and ``equal`` see `choose`.
         """
-        key = (collective, n_bytes, root, unit_bytes, ordered)
+        demands = Demands(ordered, fixed, equal)
+        key = (collective, n_bytes, root, unit_bytes, demands)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        build = self.choice(collective, n_bytes, root, ordered=ordered).winner.build
+        build = self.choice(collective, n_bytes, root, demands=demands).winner.build
         flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
         if len(self._programs) > N_CACHED_PLANS:
