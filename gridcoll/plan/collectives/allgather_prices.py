@@ -83,17 +83,14 @@ def _flow_s(costs: BlockCosts, i: int, j: int) -> FloatArray:
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
     """Around a ring over all ranks, the clusters in ``order``, (S,)."""
     gap_s, alone_s = costs.links
-    n_ranks = int(costs.sizes.sum())
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
-    ways_s = [alone_s[link] for link in hops]
-    ways_s += [alone_s[c, c] for c in inner for _ in range(costs.sizes[c] - 1 + (not hops))]
-    used = [*hops, *((c, c) for c in inner)]
-    pace_s = np.max([gap_s[link] for link in used], axis=0)
-    # A block goes around all but the quickest hop; or the ring is full.
-    around_s = np.sum(ways_s, axis=0) - np.min(ways_s, axis=0) + (costs.n_segments - 1) * pace_s
-    full_s = ((n_ranks - 1) * costs.n_segments - 1) * pace_s + np.max(ways_s, axis=0)
-    return np.asarray(np.maximum(around_s, full_s))
+    links = [*hops, *((c, c) for c in inner for _ in range(costs.sizes[c] - 1 + (not hops)))]
+    pace_s = np.max([gap_s[link] for link in links], axis=0)
+    # A block goes on when it is there and the one before it has gone; not over one of the hops.
+    steps_s = np.array([np.maximum(alone_s[link], costs.n_segments * pace_s) for link in links])
+    last_s = np.min([alone_s[link] - gap_s[link] for link in links], axis=0)
+    return np.asarray(steps_s.sum(axis=0) - steps_s.min(axis=0) + last_s)
 
 
 def price_coordinators(model: GridModel, n_bytes: int, shape: str) -> float:
