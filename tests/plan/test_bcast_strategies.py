@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil, log2
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.model.costs import CLOSED_FORMS, Call, find_closed_form
 from gridcoll.plan import REGISTRIES, Candidate, Recv, check_plan, choose
 from gridcoll.plan.collectives import bcast_strategies
-from gridcoll.plan.collectives.bcast import plan_bcast
+from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.plan.collectives.bcast_collection import (
     plan_scatter_collection,
     price_scatter_collection,
@@ -24,6 +25,8 @@ from gridcoll.plan.collectives.bcast_strategies import (
     Strategy,
     rank_order_tree,
 )
+from gridcoll.plan.predict import SegmentCosts
+from gridcoll.plan.predict_ranks import price_ranks
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
@@ -212,6 +215,17 @@ def test_prices_in_segments_over_several_clusters_are_near(
     for candidate in candidates(strategy.name, model, 100_000, root):
         taken_s = walked_s(candidate, model, 100_000)
         assert 0.6 * taken_s <= (candidate.predicted_s or 0.0) <= 1.6 * taken_s
+
+
+def test_what_crosses_on_several_edges_shares_the_link() -> None:
+    """Two ranks send to the other site, over a link that carries no more for two than for one."""
+    inside, between = linear_plogp(50e-6, 12.5e6), linear_plogp(5e-3, 2e6)
+    model = GridModel(Grid.from_labels([0, 0, 1, 1]), ((inside, between), (between, inside)))
+    costs = SegmentCosts(model, 1 << 20, np.array([16384]))
+    one = price_ranks(costs, RankTree(0, ((1, 2), (), (3,), ()))).total_s[0]
+    two = price_ranks(costs, RankTree(0, ((1, 2), (3,), (), ()))).total_s[0]
+    assert one == pytest.approx((1 << 20) / 2e6, rel=0.05)
+    assert two == pytest.approx(2 * (1 << 20) / 2e6, rel=0.05)
 
 
 @settings(max_examples=100)

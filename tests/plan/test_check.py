@@ -170,6 +170,22 @@ def test_read_before_write() -> None:
     )
 
 
+def test_leave_to_send_that_nobody_gives() -> None:
+    programs = chain()
+    programs[0][1] = Send(1, out(4, 8), 1, after=Chunk("scratch", 0, 1))
+    refused(
+        plan(programs, scratch_units=(1, 0, 0)),
+        "rank 0, op 1 (send output[4:8] to 1 tag 1 after scratch[0:1])",
+        "scratch[0:1] is read before anything is in it",
+    )
+
+
+def test_leave_to_send_beyond_the_scratch() -> None:
+    programs = chain()
+    programs[0][1] = Send(1, out(4, 8), 1, after=Chunk("scratch", 0, 2))
+    refused(plan(programs, scratch_units=(1, 0, 0)), "rank 0, op 1", "has 1 units of scratch")
+
+
 def test_read_of_what_is_only_partly_there() -> None:
     programs = chain()
     programs[1][1:3] = [Send(2, out(0, 6), 0), programs[1][2]]

@@ -73,3 +73,17 @@ def test_every_tree_spans_every_rank(labels: list[int], data: st.DataObject) -> 
     assert sorted(crossings) == sorted(transfers)
     for cluster in range(n):
         assert tree.outgoing[cluster] == tuple(r for s, r in transfers if s == cluster)
+
+
+@given(grids, st.integers(0, 20), st.data())
+def test_a_rank_by_its_place_is_the_lines(
+    labels: list[int], lane: int, data: st.DataObject
+) -> None:
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    root = data.draw(st.integers(0, grid.n_ranks - 1))
+    tree = GridTree(root, (), ("chain",) * n, (0,) * n, lane)
+    for cluster in range(n):
+        line = tree.line(grid, cluster)
+        places = range(len(line))
+        assert tuple(tree.rank_at(grid, cluster, place) for place in places) == line
