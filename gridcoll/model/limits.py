@@ -157,6 +157,13 @@ def _host_s(wires: Wires, cluster: int, n_here: int, away_s: FloatArray, n_bytes
     """When the last block between a host with ``n_here`` ranks and all others is there."""
     counts = [n_here * len(other) for other in wires.grid.clusters]
     counts[cluster] -= n_here * n_here
+    return _interface_s(wires, cluster, counts, away_s, n_bytes)
+
+
+def _interface_s(
+    wires: Wires, cluster: int, counts: Sequence[int], away_s: FloatArray, n_bytes: int
+) -> float:
+    """When the last of ``counts`` blocks by cluster has passed an interface and its way."""
     away_s = np.array(away_s)
     away_s[cluster] = wires.latency_s[cluster, cluster]
     passed, latest = 0, 0.0
@@ -173,6 +180,67 @@ def _sides(n: int) -> list[set[int]]:
     if n > MOST_CLUSTERS_CUT:
         return [{c} for c in range(n)] + [set(range(n)) - {c} for c in range(n)]
     return [set(some) for k in range(1, n) for some in combinations(range(n), k)]
+
+
+def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
+    """No scatter of ``n_bytes`` per rank from ``root`` ends earlier.
+
+    The root's interface passes a block for every rank of other hosts, those with the longest way
+    first; what is for ranks behind a cut takes the cut's links.
+    """
+    grid, distance = wires.grid, shortest_latency_s(wires)
+    home = grid.cluster_of[root]
+    counts = [len(cluster) for cluster in grid.clusters]
+    counts[home] -= grid.hosts.count(grid.hosts[root])
+    latest = _interface_s(wires, home, counts, distance[home], n_bytes)
+    for c, cluster in enumerate(grid.clusters):
+        if c != home:
+            n_here = max(len(node) for node in cluster.nodes)
+            wire_s = _wire_s(n_here * n_bytes, wires.nic_bytes_per_s[c], wires.burst_bytes)
+            latest = max(latest, wire_s + float(distance[home, c]))
+    for side in _sides(len(grid.clusters)):
+        if home in side:
+            beyond = [c for c in range(len(grid.clusters)) if c not in side]
+            n_crossing = sum(len(grid.clusters[c]) for c in beyond)
+            shortest_s = min(distance[home, c] for c in beyond)
+            latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
+    return latest
+
+
+def gather_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
+    """No gather of ``n_bytes`` per rank to ``root`` ends earlier: a scatter's limit, backwards."""
+    return scatter_limit_s(_backwards(wires), n_bytes, root)
+
+
+def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """No allgather of ``n_bytes`` per rank ends earlier; ``root`` plays no part.
+
+    Every host's interface takes in the blocks of all ranks on other hosts, the last to come having
+    the shortest way; what is on one side of a cut must cross it once.
+    """
+    grid, distance = wires.grid, shortest_latency_s(wires)
+    latest = 0.0
+    for c, cluster in enumerate(grid.clusters):
+        for n_here in sorted({len(node) for node in cluster.nodes}):
+            counts = [len(other) for other in grid.clusters]
+            counts[c] -= n_here
+            latest = max(latest, _interface_s(wires, c, counts, distance[:, c], n_bytes))
+    for side in _sides(len(grid.clusters)):
+        n_inside = sum(len(grid.clusters[c]) for c in side)
+        shortest_s = min(
+            distance[i, j] for i in side for j in range(len(distance)) if j not in side
+        )
+        latest = max(latest, float(n_inside * n_bytes / _cut(wires, side) + shortest_s))
+    return latest
+
+
+def reduce_scatter_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """No reduce-scatter of ``n_bytes`` per rank ends earlier: an allgather's limit, backwards."""
+    return allgather_limit_s(_backwards(wires), n_bytes)
+
+
+def _backwards(wires: Wires) -> Wires:
+    return replace(wires, latency_s=wires.latency_s.T, rate_bytes_per_s=wires.rate_bytes_per_s.T)
 
 
 def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
@@ -205,10 +273,7 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
 
 def reduce_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     """No reduction of ``n_bytes`` to ``root`` ends earlier: a broadcast's limit, backwards."""
-    backwards = replace(
-        wires, latency_s=wires.latency_s.T, rate_bytes_per_s=wires.rate_bytes_per_s.T
-    )
-    return bcast_limit_s(backwards, n_bytes, root)
+    return bcast_limit_s(_backwards(wires), n_bytes, root)
 
 
 def barrier_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
@@ -221,6 +286,10 @@ _LIMITS = {
     "alltoall": alltoall_limit_s,
     "allreduce": allreduce_limit_s,
     "reduce": reduce_limit_s,
+    "gather": gather_limit_s,
+    "scatter": scatter_limit_s,
+    "allgather": allgather_limit_s,
+    "reduce_scatter": reduce_scatter_limit_s,
     "barrier": barrier_limit_s,
 }
 

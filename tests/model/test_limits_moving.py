@@ -1,0 +1,101 @@
+"""Limits of gather, scatter, allgather and reduce-scatter against figures by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridcoll.cli.models import load_model
+from gridcoll.model.limits import Wires, limit_s, wires_from_model
+from gridcoll.plan import choose
+from gridcoll.plan.price import price_plan
+from gridcoll.topology import Grid
+
+HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+
+
+def wires(
+    labels: list[int],
+    rate: float = 1e9,
+    uplink: float = 1e9,
+    hosts: tuple[str, ...] = (),
+    burst_bytes: int = 0,
+) -> Wires:
+    """Interfaces of 10 MB/s; 10 ms between clusters, 12 from the first to the third; 0.1 inside."""
+    grid = Grid.from_labels(labels, hosts)
+    n = len(grid.clusters)
+    latency_s = np.full((n, n), 10e-3)
+    np.fill_diagonal(latency_s, 0.1e-3)
+    if n > 2:
+        latency_s[0, 2] = 12e-3
+    rates = np.full((n, n), 1e9)
+    rates[0, 1:] = rate
+    return Wires(grid, latency_s, np.full(n, 10e6), np.full(n, uplink), rates, burst_bytes)
+
+
+@pytest.mark.parametrize(
+    ("grid", "n_bytes", "wanted_s"),
+    [
+        (wires([0]), 1000, 0.0),
+        (wires([0] * 5), 1000, 4e-4 + 0.1e-3),
+        (wires([0, 0, 1, 1]), 1_000_000, 0.3 + 0.1e-3),  # the farthest first, the neighbour last
+        (wires([0, 1]), 1_000_000, 0.1 + 10e-3),
+        (wires([0, 1, 2]), 1, 12e-3 + 1e-7),
+        (wires([0, 1, 1, 1], rate=1e6), 1_000_000, 3 + 10e-3),
+        (wires([0, 1, 1, 2], uplink=1e6), 1_000_000, 3 + 10e-3),
+        (wires([0, 0, 1], hosts=("a", "a", "b")), 1_000_000, 0.1 + 10e-3),
+        (wires([0, 1, 1, 1], hosts=("a", "b", "b", "b")), 1_000_000, 0.3 + 10e-3),
+        (wires([0] * 3, burst_bytes=500), 1000, 1.5e-4 + 0.1e-3),
+    ],
+)
+def test_scatter(grid: Wires, n_bytes: int, wanted_s: float) -> None:
+    assert limit_s("scatter", grid, n_bytes, 0) == pytest.approx(wanted_s, rel=1e-5)
+
+
+def test_gather_is_a_scatter_backwards() -> None:
+    """Two thin links out of the first cluster: on the way to it they do not count."""
+    grid = wires([0, 1, 2], rate=1e6)
+    assert limit_s("scatter", grid, 1_000_000, 0) == pytest.approx(1 + 10e-3)
+    assert limit_s("gather", grid, 1_000_000, 0) == pytest.approx(0.2 + 10e-3)
+    assert limit_s("gather", grid, 1_000_000, 1) == pytest.approx(0.5 + 10e-3)  # by both at once
+
+
+@pytest.mark.parametrize(
+    ("grid", "n_bytes", "wanted_s"),
+    [
+        (wires([0]), 1000, 0.0),
+        (wires([0] * 5), 1000, 4e-4 + 0.1e-3),
+        (wires([0, 0, 1, 1]), 1_000_000, 0.3 + 0.1e-3),
+        (wires([0, 1, 2]), 1, 12e-3 + 1e-7),
+        (wires([0, 0, 0, 1], rate=1e6), 1_000_000, 3 + 10e-3),  # three blocks out
+        (wires([0, 1, 1, 1], rate=1e6), 1_000_000, 1 + 10e-3),  # one block out, three in
+        (wires([0, 0, 1, 1], hosts=("a", "a", "b", "c")), 1_000_000, 0.3 + 0.1e-3),
+    ],
+)
+def test_allgather(grid: Wires, n_bytes: int, wanted_s: float) -> None:
+    assert limit_s("allgather", grid, n_bytes) == pytest.approx(wanted_s, rel=1e-5)
+
+
+def test_reduce_scatter_is_an_allgather_backwards() -> None:
+    """Over the thin link go sums for all who are on the other side."""
+    assert limit_s("reduce_scatter", wires([0, 1, 1, 1], rate=1e6), 1_000_000) == pytest.approx(
+        3 + 10e-3
+    )
+    assert limit_s("reduce_scatter", wires([0, 0, 0, 1], rate=1e6), 1_000_000) == pytest.approx(
+        1 + 10e-3
+    )
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter", "allgather", "reduce_scatter"])
+def test_no_plan_is_faster(collective: str) -> None:
+    """On the grids by name, in the simulation."""
+    for name in ("three-sites", "two-sites-uneven", "one-cluster"):
+        model = load_model(str(HOSTFILES / f"{name}.toml"))
+        for n_bytes in (8, 4096, 65536):
+            bound_s = limit_s(collective, wires_from_model(model), n_bytes, 1)
+            for candidate in choose(collective, model, n_bytes, 1).candidates:
+                if candidate.build:
+                    simulated_s = price_plan(candidate.build(n_bytes), model).makespan_s
+                    assert simulated_s > 0.999 * bound_s
