@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, estimate_offset, run_together
 from gridcoll.comm.gridcomm import GridComm
-from gridcoll.engine.waiting import wait_politely
+from gridcoll.comm.trials import TRIALS, Trial
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.model.limits import Wires, limit_s
 from gridcoll.plan.choice_text import rows_of
@@ -57,161 +57,10 @@ def mpi_name() -> str:
     return f"mpich {words[words.index('Version:') + 1]}" if "Version:" in words else words[0]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One way to run a call: ``step`` does it, ``reset`` before, ``verify`` after, per rank."""
-
-    variant: str
-    reset: Callable[[int], None]
-    step: Callable[[], None]
-    verify: Callable[[int], bool]
-    predicted_s: float | None = None
-    algorithm: str = ""
-    stored_s: float | None = None
-
-
-def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]) -> list[Trial]:
-    """Native, native non-blocking with our polite wait, ours, and any algorithms by name."""
-    buffer = np.zeros(n_bytes, np.uint8)
-    plain = MPI.Intracomm(comm)
-
-    def reset(repeat: int) -> None:
-        buffer[:] = _pattern(n_bytes, repeat) if comm.Get_rank() == root else 0
-
-    def verify(repeat: int) -> bool:
-        return bool((buffer == _pattern(n_bytes, repeat)).all())
-
-    def nonblocking() -> None:
-        wait_politely(plain.Ibcast(buffer, root).Test)
-
-    choice = comm.explain("bcast", n_bytes, root)
-    native_s = next(c.predicted_s for c in choice.candidates if c.name == "native")
-    trials = [
-        Trial("native", reset, lambda: plain.Bcast(buffer, root), verify, native_s),
-        Trial("native-nonblocking", reset, nonblocking, verify),
-        Trial(
-            "gridcoll",
-            reset,
-            lambda: comm.Bcast(buffer, root),
-            verify,
-            choice.winner.predicted_s,
-            f"{choice.winner.name}: {choice.winner.label}",
-        ),
-    ]
-    for name in algorithms:
-        forced = comm.forced("bcast", name)
-        winner = forced.explain("bcast", n_bytes, root).winner
-        trials.append(
-            Trial(
-                f"gridcoll:{name}",
-                reset,
-                lambda forced=forced: forced.Bcast(buffer, root),  # type: ignore[misc]
-                verify,
-                winner.predicted_s,
-                winner.label,
-                winner.stored_s,
-            )
-        )
-    return trials
-
-
-def alltoall_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """The same for an all-to-all of ``n_bytes`` per pair; ``root`` plays no part."""
-    rank, n_ranks = comm.Get_rank(), comm.Get_size()
-    outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
-    plain = MPI.Intracomm(comm)
-
-    def reset(repeat: int) -> None:
-        for other in range(n_ranks):
-            outgoing[other] = _pattern(n_bytes, repeat + rank * n_ranks + other)
-        incoming[:] = 0
-
-    def verify(repeat: int) -> bool:
-        return all(
-            bool((incoming[other] == _pattern(n_bytes, repeat + other * n_ranks + rank)).all())
-            for other in range(n_ranks)
-        )
-
-    def nonblocking() -> None:
-        wait_politely(plain.Ialltoall(outgoing, incoming).Test)
-
-    def planned(variant: str, ours: GridComm) -> Trial:
-        winner = ours.explain("alltoall", n_bytes).winner
-        label = f"{winner.name}: {winner.label}"
-
-        def step() -> None:
-            ours.Alltoall(outgoing, incoming)
-
-        return Trial(variant, reset, step, verify, winner.predicted_s, label)
-
-    candidates = comm.explain("alltoall", n_bytes).candidates
-    native_s = next(c.predicted_s for c in candidates if c.name == "native")
-    return [
-        Trial("native", reset, lambda: plain.Alltoall(outgoing, incoming), verify, native_s),
-        Trial("native-nonblocking", reset, nonblocking, verify),
-        planned("gridcoll", comm),
-        *(planned(f"gridcoll:{name}", comm.forced("alltoall", name)) for name in algorithms),
-    ]
-
-
-def allreduce_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """The same for a sum of ``n_bytes`` of doubles, one at least; ``root`` plays no part."""
-    rank, n_ranks = comm.Get_rank(), comm.Get_size()
-    mine, result = (np.zeros(max(n_bytes // 8, 1)) for _ in range(2))
-    places = np.arange(len(mine)) % 1024
-    plain = MPI.Intracomm(comm)
-
-    def reset(repeat: int) -> None:
-        mine[:] = places + rank + repeat
-        result[:] = -1
-
-    def verify(repeat: int) -> bool:
-        # Whole numbers, exact whatever the order.
-        wanted = n_ranks * (places + repeat) + n_ranks * (n_ranks - 1) // 2
-        return bool((result == wanted).all())
-
-    def nonblocking() -> None:
-        wait_politely(plain.Iallreduce(mine, result).Test)
-
-    def planned(variant: str, ours: GridComm) -> Trial:
-        winner = ours.explain("allreduce", mine.nbytes).winner
-        label = f"{winner.name}: {winner.label}"
-
-        def step() -> None:
-            ours.Allreduce(mine, result)
-
-        return Trial(variant, reset, step, verify, winner.predicted_s, label)
-
-    candidates = comm.explain("allreduce", mine.nbytes).candidates
-    native_s = next(c.predicted_s for c in candidates if c.name == "native")
-    return [
-        Trial("native", reset, lambda: plain.Allreduce(mine, result), verify, native_s),
-        Trial("native-nonblocking", reset, nonblocking, verify),
-        planned("gridcoll", comm),
-        *(planned(f"gridcoll:{name}", comm.forced("allreduce", name)) for name in algorithms),
-    ]
-
-
 def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
     """One algorithm for each different plan that the choice for this call was among."""
     rows = rows_of(comm.explain(collective, n_bytes, root))
     return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] != NATIVE))
-
-
-def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
-    """Bytes that differ from repeat to repeat and from place to place."""
-    return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
-
-
-TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = {
-    "bcast": bcast_trials,
-    "alltoall": alltoall_trials,
-    "allreduce": allreduce_trials,
-}
 
 
 def run_benchmark(

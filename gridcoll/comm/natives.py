@@ -22,16 +22,31 @@ def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
     return lambda: comm.Allreduce(mine, result)
 
 
+def _reduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
+    return lambda: comm.Reduce(mine, result)
+
+
+def _barrier_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    return comm.Barrier
+
+
 def _alltoall_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
     outgoing, incoming = (np.zeros((comm.Get_size(), n_bytes), np.uint8) for _ in range(2))
     return lambda: comm.Alltoall(outgoing, incoming)
 
 
-STEPS = {"bcast": _bcast_step, "allreduce": _allreduce_step, "alltoall": _alltoall_step}
+STEPS = {
+    "bcast": _bcast_step,
+    "allreduce": _allreduce_step,
+    "reduce": _reduce_step,
+    "alltoall": _alltoall_step,
+    "barrier": _barrier_step,
+}
 """Of the library's own collectives, those that are timed: the call, by its size."""
 
-LARGEST_BYTES = {"alltoall": 1 << 16}
-"""Blocks for every rank add up: beyond this size time is taken to grow in proportion."""
+LARGEST_BYTES = {"alltoall": 1 << 16, "reduce": 1 << 19, "barrier": 8}
+"""Blocks for every rank add up, and barriers have no size. Beyond, time grows in proportion."""
 
 
 def time_native(

@@ -8,7 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import GridComm
-from gridcoll.comm.benchmark import TRIALS, Row, run_benchmark
+from gridcoll.comm.benchmark import Row, run_benchmark
+from gridcoll.comm.trials import TRIALS
 from gridcoll.errors import UsageError
 from gridcoll.model import declared_model
 from gridcoll.model.limits import wires_from_model

@@ -1,0 +1,198 @@
+"""What is timed of each collective: natives, ours, and any algorithms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.gridcomm import GridComm
+from gridcoll.engine.waiting import wait_politely
+from gridcoll.plan.choose import NATIVE
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to run a call: ``step`` does it, ``reset`` before, ``verify`` after, per rank."""
+
+    variant: str
+    reset: Callable[[int], None]
+    step: Callable[[], None]
+    verify: Callable[[int], bool]
+    predicted_s: float | None = None
+    algorithm: str = ""
+    stored_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of ``n_bytes`` by its name; ``run`` and ``start`` make it on any communicator."""
+
+    collective: str
+    n_bytes: int
+    root: int
+    run: Callable[[MPI.Intracomm], None]
+    start: Callable[[MPI.Intracomm], MPI.Request]
+    reset: Callable[[int], None]
+    verify: Callable[[int], bool]
+
+    def trials(self, comm: GridComm, algorithms: Sequence[str]) -> list[Trial]:
+        """Native, native non-blocking with our polite wait, ours, and ``algorithms``."""
+        plain = MPI.Intracomm(comm)
+
+        def nonblocking() -> None:
+            wait_politely(self.start(plain).Test)
+
+        choice = comm.explain(self.collective, self.n_bytes, self.root)
+        native_s = next(c.predicted_s for c in choice.candidates if c.name == NATIVE)
+        return [
+            Trial("native", self.reset, lambda: self.run(plain), self.verify, native_s),
+            Trial("native-nonblocking", self.reset, nonblocking, self.verify),
+            self._planned("gridcoll", comm),
+            *(
+                self._planned(f"gridcoll:{name}", comm.forced(self.collective, name))
+                for name in algorithms
+            ),
+        ]
+
+    def _planned(self, variant: str, comm: GridComm) -> Trial:
+        winner = comm.explain(self.collective, self.n_bytes, self.root).winner
+        return Trial(
+            variant,
+            self.reset,
+            lambda: self.run(comm),
+            self.verify,
+            winner.predicted_s,
+            f"{winner.name}: {winner.label}" if variant == "gridcoll" else winner.label,
+            winner.stored_s,
+        )
+
+
+def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]) -> list[Trial]:
+    """A broadcast from ``root``."""
+    buffer = np.zeros(n_bytes, np.uint8)
+
+    def reset(repeat: int) -> None:
+        buffer[:] = _pattern(n_bytes, repeat) if comm.Get_rank() == root else 0
+
+    def verify(repeat: int) -> bool:
+        return bool((buffer == _pattern(n_bytes, repeat)).all())
+
+    return _Call(
+        "bcast",
+        n_bytes,
+        root,
+        lambda comm: comm.Bcast(buffer, root),
+        lambda comm: comm.Ibcast(buffer, root),
+        reset,
+        verify,
+    ).trials(comm, algorithms)
+
+
+def alltoall_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """An all-to-all of ``n_bytes`` per pair; ``root`` plays no part."""
+    rank, n_ranks = comm.Get_rank(), comm.Get_size()
+    outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
+
+    def reset(repeat: int) -> None:
+        for other in range(n_ranks):
+            outgoing[other] = _pattern(n_bytes, repeat + rank * n_ranks + other)
+        incoming[:] = 0
+
+    def verify(repeat: int) -> bool:
+        return all(
+            bool((incoming[other] == _pattern(n_bytes, repeat + other * n_ranks + rank)).all())
+            for other in range(n_ranks)
+        )
+
+    return _Call(
+        "alltoall",
+        n_bytes,
+        0,
+        lambda comm: comm.Alltoall(outgoing, incoming),
+        lambda comm: comm.Ialltoall(outgoing, incoming),
+        reset,
+        verify,
+    ).trials(comm, algorithms)
+
+
+class _Sum:
+    """A sum of ``n_bytes`` of doubles, one at least: whole numbers, exact in whatever order."""
+
+    def __init__(self, comm: GridComm, n_bytes: int) -> None:
+        self._rank, self._n_ranks = comm.Get_rank(), comm.Get_size()
+        self.mine, self.result = (np.zeros(max(n_bytes // 8, 1)) for _ in range(2))
+        self._places = np.arange(len(self.mine)) % 1024
+
+    def reset(self, repeat: int) -> None:
+        self.mine[:] = self._places + self._rank + repeat
+        self.result[:] = -1
+
+    def verify(self, repeat: int) -> bool:
+        n = self._n_ranks
+        return bool((self.result == n * (self._places + repeat) + n * (n - 1) // 2).all())
+
+
+def allreduce_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """A sum for all; ``root`` plays no part."""
+    data = _Sum(comm, n_bytes)
+    return _Call(
+        "allreduce",
+        data.mine.nbytes,
+        0,
+        lambda comm: comm.Allreduce(data.mine, data.result),
+        lambda comm: comm.Iallreduce(data.mine, data.result),
+        data.reset,
+        data.verify,
+    ).trials(comm, algorithms)
+
+
+def reduce_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """A sum for ``root``."""
+    data = _Sum(comm, n_bytes)
+    return _Call(
+        "reduce",
+        data.mine.nbytes,
+        root,
+        lambda comm: comm.Reduce(data.mine, data.result, root=root),
+        lambda comm: comm.Ireduce(data.mine, data.result, root=root),
+        data.reset,
+        lambda repeat: comm.Get_rank() != root or data.verify(repeat),
+    ).trials(comm, algorithms)
+
+
+def barrier_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """A barrier; size and root play no part. What it promises, tests show, not timings."""
+    return _Call(
+        "barrier",
+        1,
+        0,
+        lambda comm: comm.Barrier(),
+        lambda comm: comm.Ibarrier(),
+        lambda repeat: None,
+        lambda repeat: True,
+    ).trials(comm, algorithms)
+
+
+def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
+    """Bytes that differ from repeat to repeat and from place to place."""
+    return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
+
+
+TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = {
+    "bcast": bcast_trials,
+    "alltoall": alltoall_trials,
+    "allreduce": allreduce_trials,
+    "reduce": reduce_trials,
+    "barrier": barrier_trials,
+}
