@@ -12,6 +12,15 @@ from gridcoll.errors import UsageError
 
 Entry = dict[str, str]
 
+PASSED_THROUGH: tuple[Entry, ...] = (
+    {
+        "name": "Scan, Exscan",
+        "good_for": "always the MPI library's own: a prefix waits for every rank before it",
+        "source": "the MPI library",
+    },
+)
+"""Collectives that have no plans; every communicator has them, as they are."""
+
 
 def catalogue() -> dict[str, list[Entry]]:
     """The entries of all registries, by section; each has ``name`` and ``good_for``."""
@@ -34,6 +43,7 @@ def catalogue() -> dict[str, list[Entry]]:
     }
     for entries in sections.values():
         entries.append(native)
+    sections["passed through"] = [dict(entry) for entry in PASSED_THROUGH]
     sections["heuristics"] = _entries(HEURISTICS)
     sections["tree shapes"] = _entries(SHAPES)
     sections["closed forms"] = _entries(CLOSED_FORMS)

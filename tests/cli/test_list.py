@@ -25,6 +25,7 @@ def test_everything_with_a_name_is_listed(gridcoll):
     assert names["searches"] == list(SEARCHES)
     assert names["studies"] == list(STUDIES)
     assert names["settings"] == list(VARIABLES)
+    assert names["passed through"] == ["Scan, Exscan"]
 
 
 def test_every_entry_says_what_it_is_good_for(gridcoll):
