@@ -132,9 +132,10 @@ class _Sum:
         self.mine[:] = self._places + self._rank + repeat
         self.result[:] = -1
 
-    def verify(self, repeat: int) -> bool:
+    def verify(self, repeat: int, part: slice = slice(None)) -> bool:
         n = self._n_ranks
-        return bool((self.result == n * (self._places + repeat) + n * (n - 1) // 2).all())
+        wanted = n * (self._places[part] + repeat) + n * (n - 1) // 2
+        return bool((self.result[part] == wanted).all())
 
 
 def allreduce_trials(
@@ -169,6 +170,104 @@ def reduce_trials(
     ).trials(comm, algorithms)
 
 
+class _Blocks:
+    """A block per rank: ``mine`` is this rank's, ``all`` are everybody's."""
+
+    def __init__(self, comm: GridComm, n_bytes: int) -> None:
+        self.rank, self.n_ranks = comm.Get_rank(), comm.Get_size()
+        self.mine = np.zeros(n_bytes, np.uint8)
+        self.all = np.zeros((self.n_ranks, n_bytes), np.uint8)
+
+    def fill_mine(self, repeat: int) -> None:
+        self.mine[:] = _pattern(len(self.mine), repeat + self.rank)
+        self.all[:] = 0
+
+    def fill_all(self, repeat: int) -> None:
+        for rank in range(self.n_ranks):
+            self.all[rank] = _pattern(len(self.mine), repeat + rank)
+        self.mine[:] = 0
+
+    def right(self, repeat: int) -> bool:
+        """Whether everybody's blocks are what they should be."""
+        wanted = (_pattern(len(self.mine), repeat + rank) for rank in range(self.n_ranks))
+        return all(bool((got == each).all()) for got, each in zip(self.all, wanted, strict=True))
+
+    def own_right(self, repeat: int) -> bool:
+        return bool((self.mine == _pattern(len(self.mine), repeat + self.rank)).all())
+
+
+def gather_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """A gather of ``n_bytes`` per rank to ``root``."""
+    data = _Blocks(comm, n_bytes)
+    return _Call(
+        "gather",
+        n_bytes,
+        root,
+        lambda comm: comm.Gather(data.mine, data.all, root),
+        lambda comm: comm.Igather(data.mine, data.all, root),
+        data.fill_mine,
+        lambda repeat: data.rank != root or data.right(repeat),
+    ).trials(comm, algorithms)
+
+
+def scatter_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """A scatter of ``n_bytes`` per rank from ``root``."""
+    data = _Blocks(comm, n_bytes)
+    return _Call(
+        "scatter",
+        n_bytes,
+        root,
+        lambda comm: comm.Scatter(data.all, data.mine, root),
+        lambda comm: comm.Iscatter(data.all, data.mine, root),
+        data.fill_all,
+        data.own_right,
+    ).trials(comm, algorithms)
+
+
+def allgather_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """An allgather of ``n_bytes`` per rank; ``root`` plays no part."""
+    data = _Blocks(comm, n_bytes)
+    return _Call(
+        "allgather",
+        n_bytes,
+        0,
+        lambda comm: comm.Allgather(data.mine, data.all),
+        lambda comm: comm.Iallgather(data.mine, data.all),
+        data.fill_mine,
+        data.right,
+    ).trials(comm, algorithms)
+
+
+def reduce_scatter_trials(
+    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """Sums of ``n_bytes`` for each rank; ``root`` plays no part."""
+    rank, n_ranks = comm.Get_rank(), comm.Get_size()
+    n = max(n_bytes // 8, 1)
+    data = _Sum(comm, 8 * n * n_ranks)
+    ours = np.zeros(n)
+
+    def verify(repeat: int) -> bool:
+        data.result[rank * n : (rank + 1) * n] = ours
+        return data.verify(repeat, slice(rank * n, (rank + 1) * n))
+
+    return _Call(
+        "reduce_scatter",
+        ours.nbytes,
+        0,
+        lambda comm: comm.Reduce_scatter_block(data.mine, ours),
+        lambda comm: comm.Ireduce_scatter_block(data.mine, ours),
+        data.reset,
+        verify,
+    ).trials(comm, algorithms)
+
+
 def barrier_trials(
     comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
@@ -194,5 +293,9 @@ TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = 
     "alltoall": alltoall_trials,
     "allreduce": allreduce_trials,
     "reduce": reduce_trials,
+    "gather": gather_trials,
+    "scatter": scatter_trials,
+    "allgather": allgather_trials,
+    "reduce_scatter": reduce_scatter_trials,
     "barrier": barrier_trials,
 }
