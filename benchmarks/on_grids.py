@@ -17,10 +17,13 @@ Row = dict[str, Any]
 
 
 def bench_on(grid: str, mpi: str, collective: str, rows: Path, *options: str) -> None:
-    """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``."""
+    """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
+
+    ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``.
+    """
     rows.parent.mkdir(exist_ok=True)
     gridcoll = str(Path(sys.executable).parent / "gridcoll")
-    declared = str(ROOT / "hostfiles" / f"{grid}.toml")
+    declared = grid if grid.endswith(".toml") else str(ROOT / "hostfiles" / f"{grid}.toml")
     command = [gridcoll, "testbed", "run", declared, "--mpi", mpi, "--"]
     command += ["gridcoll", "bench", collective, "--grid", declared, "--json", str(rows), *options]
     subprocess.run(command, cwd=ROOT, check=True)
