@@ -52,7 +52,7 @@ def mpi_name() -> str:
     if text.startswith("Open MPI"):
         return "openmpi " + text.split("v", 1)[1].split(",")[0]
     if "Intel" in text:
-        return "impi " + text.split("Version", 1)[1].split()[0]
+        return "impi " + next(word for word in text.split() if word[0].isdigit())
     words = text.split()
     return f"mpich {words[words.index('Version:') + 1]}" if "Version:" in words else words[0]
 

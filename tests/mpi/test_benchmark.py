@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import GridComm
-from gridcoll.comm.benchmark import Row, run_benchmark
+from gridcoll.comm.benchmark import Row, mpi_name, run_benchmark
 from gridcoll.comm.trials import TRIALS
 from gridcoll.errors import UsageError
 from gridcoll.model import declared_model
@@ -49,6 +49,20 @@ def test_rows_of_every_collective_are_json(comm, collective) -> None:
         assert row["q1_s"] <= row["median_s"] <= row["q3_s"]
         assert type(row["limit_s"]) is float
         assert row["collective"] == collective
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Intel(R) MPI Library 2021.18.1 for Linux* OS\n", "impi 2021.18.1"),
+        ("Intel(R) MPI Library Version 2019 Update 9 for Linux* OS", "impi 2019"),
+        ("Open MPI v5.0.8, package: Open MPI x@y Distribution, ident: 5.0.8", "openmpi 5.0.8"),
+        ("MPICH Version:      4.3.1\nMPICH Release date: …", "mpich 4.3.1"),
+    ],
+)
+def test_rows_name_the_mpi(monkeypatch: pytest.MonkeyPatch, text: str, name: str) -> None:
+    monkeypatch.setattr(MPI, "Get_library_version", lambda: text)
+    assert mpi_name() == name
 
 
 def test_every_plan_tried_is_timed_once(comm) -> None:
