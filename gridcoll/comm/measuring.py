@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.comm.contention import measure_contention
+from gridcoll.comm.corrections import try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import STEPS, time_native
 from gridcoll.engine.memory import ByteMemory
@@ -68,8 +69,9 @@ def discover(
     )
     model = replace(model, start_s=measure_start(comm, model))
     model = replace(model, contention=measure_contention(comm, model))
+    clock = estimate_offset(comm)
+    model = try_plans(comm, model, clock, progress)
     if native:
-        clock = estimate_offset(comm)
         model = replace(
             model,
             native={

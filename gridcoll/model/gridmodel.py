@@ -10,6 +10,7 @@ from typing import Literal, overload
 import numpy as np
 
 from gridcoll.errors import UsageError
+from gridcoll.model.correction import Correction
 from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
@@ -78,6 +79,9 @@ class GridModel:
         γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
         0 where overheads alone limit, 1 where every message keeps its interface for a gap; above
         that where flows hinder one another. Empty where nobody measured: 1.
+    corrections : mapping of str to mapping of str to Correction
+        By collective and family of algorithms: how much longer plans took than the model said when
+        they were tried at discovery.
     """
 
     grid: Grid
@@ -89,6 +93,7 @@ class GridModel:
     together_bytes_per_s: tuple[tuple[float, ...], ...] = ()
     start_s: float = 0.0
     contention: tuple[float, ...] = ()
+    corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -200,6 +205,7 @@ class GridModel:
             together_bytes_per_s=together,
             start_s=self.start_s,
             contention=tuple(self.contention[c] for c in origin) if self.contention else (),
+            corrections=self.corrections,
         )
 
 

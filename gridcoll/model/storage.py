@@ -10,6 +10,7 @@ import msgspec
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
+from gridcoll.model.correction import Correction
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
@@ -46,6 +47,11 @@ class _Times(msgspec.Struct, forbid_unknown_fields=True):
     seconds: list[Seconds]
 
 
+class _Correction(msgspec.Struct, forbid_unknown_fields=True):
+    sizes_bytes: list[int]
+    factors: list[float]
+
+
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
@@ -59,6 +65,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     together_bytes_per_s: list[list[float]]
     start_s: Seconds
     contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
+    corrections: dict[str, dict[str, _Correction]] = {}
 
 
 def format_model(model: GridModel) -> bytes:
@@ -93,6 +100,13 @@ def format_model(model: GridModel) -> bytes:
         together_bytes_per_s=[list(row) for row in model.together_bytes_per_s],
         start_s=model.start_s,
         contention=list(model.contention),
+        corrections={
+            collective: {
+                family: _Correction(list(found.sizes_bytes), list(found.factors))
+                for family, found in sorted(families.items())
+            }
+            for collective, families in sorted(model.corrections.items())
+        },
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -151,6 +165,13 @@ def _build(document: _Document) -> GridModel:
         tuple(tuple(row) for row in document.together_bytes_per_s),
         document.start_s,
         tuple(document.contention),
+        {
+            collective: {
+                family: Correction(tuple(found.sizes_bytes), tuple(found.factors))
+                for family, found in families.items()
+            }
+            for collective, families in document.corrections.items()
+        },
     )
 
 

@@ -63,7 +63,8 @@ class Algorithm:
     """An entry of a collective's registry: writes candidates for one call.
 
     ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several. With
-    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for.
+    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for. What
+    is learned by running one algorithm holds for its ``family``: itself, unless it says otherwise.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Algorithm:
     source: str
     candidates: Callable[[GridModel, int, int], list[Candidate]]
     most_clusters: int = 1 << 30
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def choose(
         NATIVE, "the MPI library's own", measured.predict(n_bytes) if measured else None
     )
     found = [
-        candidate
+        _corrected(candidate, model, collective, n_bytes)
         for algorithm in REGISTRIES[collective].values()
         if algorithm.name == forced
         or ((not forced or fixed) and model.n_clusters <= algorithm.most_clusters)
@@ -182,11 +184,6 @@ def choose(
     if fixed:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
-    if model.start_s:
-        found = [
-            replace(candidate, predicted_s=_predicted(candidate) + model.start_s)
-            for candidate in found
-        ]
     fastest_first = tuple(sorted([*found, native], key=_predicted))
     left_out = "as asked" if grid_only else ""
     if fixed:
@@ -195,6 +192,27 @@ def choose(
         left_out = "because ranks may get different bits from it"
     winner, reason = _pick(model, fastest_first, native, forced, left_out)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)
+
+
+def family_of(collective: str, algorithm: str) -> str:
+    """The family that corrections of ``algorithm`` go by."""
+    return REGISTRIES[collective][algorithm].family or algorithm
+
+
+def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes: int) -> Candidate:
+    """``candidate`` with what was learned of its family when plans were tried.
+
+    Of a family that nobody tried, the model is believed no more than of the best that was.
+    """
+    tried = model.corrections.get(collective, {})
+    family = family_of(collective, candidate.name)
+    factor = 1.0
+    if family in tried:
+        factor = tried[family].at(n_bytes)
+    elif tried:
+        factor = max(1.0, min(correction.at(n_bytes) for correction in tried.values()))
+    predicted_s = (_predicted(candidate) + model.start_s) * factor
+    return replace(candidate, predicted_s=predicted_s)
 
 
 def _predicted(candidate: Candidate) -> float:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import FileError
 from gridcoll.model import (
+    Correction,
     GridModel,
     PLogP,
     TimesBySize,
@@ -26,6 +27,7 @@ from gridcoll.topology import Cluster, Grid, Process
 
 seconds = st.floats(0, 1e3)
 names = st.text(max_size=8)
+corrections = st.builds(lambda by: Correction((8, 64), (by, 1.0)), st.floats(0.01, 100))
 
 
 @st.composite
@@ -70,6 +72,7 @@ def models(draw: st.DrawFn) -> GridModel:
         native,
         draw(st.sampled_from([None, TimesBySize((0, 5), (1e-6, 2e-6))])),
         draw(st.sampled_from([(), ((draw(st.floats(1e-9, 1e12)),) * n,) * n])),
+        corrections=draw(st.dictionaries(names, st.dictionaries(names, corrections, max_size=2))),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan.collectives.bcast_pricing import (
+    ALL_BUT_AS_GOOD,
     SMALLEST_SEGMENT,
     best_segment,
     segment_sizes,
@@ -116,3 +117,20 @@ def test_sizes_of_the_first_pass_are_the_papers() -> None:
     """m / 2^i, rounded up, to a kibibyte."""
     assert segment_sizes(5000).tolist() == [5000, 2500, 1250]
     assert segment_sizes(100).tolist() == [100]
+
+
+def test_of_nearly_equal_sizes_the_largest_is_taken() -> None:
+    """Every segment costs a rank work that no gap shows."""
+    model = GridModel(
+        Grid.from_labels([0] * 4, ["a", "b", "c", "d"]), ((linear_plogp(1e-5, 12.5e6, 1e-6),),)
+    )
+
+    def price(costs: SegmentCosts) -> TreePrice:
+        return price_tree(costs, 0, (), ("chain",), (0,))
+
+    best, best_s = best_segment(model, 1 << 22, price)
+    size, total_s = best_segment(model, 1 << 22, price, ALL_BUT_AS_GOOD)
+    assert size > best
+    assert best_s < total_s <= ALL_BUT_AS_GOOD * best_s
+    twice = price(SegmentCosts(model, 1 << 22, np.array([2 * size]))).total_s[0]
+    assert twice > ALL_BUT_AS_GOOD * best_s

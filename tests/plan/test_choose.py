@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.model import GridModel, TimesBySize, declared_model
+from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, predict_several
 from gridcoll.plan.choose import MARGIN, NATIVE, Algorithm, check_forced, register
@@ -238,3 +238,17 @@ def test_choosing_prices_little_whatever_the_size(
     assert len(choice.candidates) >= 5
     assert n_transfers <= 3000
     assert n_walks <= n_prices + len(INSIDE_SHAPES)
+
+
+def test_what_trying_plans_showed_corrects_predictions(offers: dict[str, list[float]]) -> None:
+    """By family and size; of what nobody tried, the model is believed no more than of the best."""
+    offers.update(first=[1.0], second=[1.5], none=[1.8])
+    tried = {"first": Correction((8,), (3.0,)), "second": Correction((8,), (2.0,))}
+    corrected = replace(model(None), corrections={NOTHING: tried})
+    choice = choose(NOTHING, corrected, 8, 0)
+    times = {c.name: c.predicted_s for c in choice.candidates if c.build}
+    assert times == {"first": 3.0, "second": 3.0, "none": 3.6}
+    optimistic = replace(corrected, corrections={NOTHING: {"first": Correction((8,), (0.5,))}})
+    assert choose(NOTHING, optimistic, 8, 0).winner.predicted_s == 0.5
+    times = {c.name: c.predicted_s for c in choose(NOTHING, optimistic, 8, 0).candidates if c.build}
+    assert times["second"] == 1.5

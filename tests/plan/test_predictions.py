@@ -26,4 +26,4 @@ def test_every_broadcast_takes_what_was_predicted(grid: str, n_bytes: int) -> No
         f"{c.name}: {c.label}": price_plan(plan, model).makespan_s / (c.predicted_s or 1.0) - 1
         for c, plan in plans
     }
-    assert {name: by for name, by in off.items() if abs(by) > 0.05} == {}
+    assert {name: by for name, by in off.items() if abs(by) > 0.07} == {}

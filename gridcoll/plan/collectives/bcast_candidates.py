@@ -107,6 +107,7 @@ def _register_heuristic(heuristic: Heuristic) -> None:
             heuristic.source,
             lambda model, n_bytes, root: _scheduled(heuristic, model, n_bytes, root),
             0 if heuristic.name in ASKED_FOR_ONLY else most,
+            family="schedule",
         ),
     )
 

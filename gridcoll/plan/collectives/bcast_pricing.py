@@ -23,6 +23,9 @@ SMALLEST_SEGMENT = 1024
 MANY_CLUSTERS = 24
 """With more clusters than this, choosing itself must be kept cheap."""
 
+ALL_BUT_AS_GOOD = 1.03
+"""Fewer segments are less work for every rank, which no gap shows."""
+
 INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
 
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
@@ -82,13 +85,19 @@ def _tree_label(tree: GridTree, model: GridModel) -> str:
 
 
 def best_segment(
-    model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice]
+    model: GridModel,
+    n_bytes: int,
+    price: Callable[[SegmentCosts], TreePrice],
+    as_good: float = 1.0,
 ) -> tuple[int, float]:
-    """Segment size and predicted time: the halving pass, then hill climbing around its best."""
+    """Segment size and predicted time: the halving pass, then hill climbing around its best.
+
+    Of the first pass's sizes that take at most ``as_good`` times the best, the largest.
+    """
     costs = _first_pass(model, n_bytes)
-    totals = price(costs).total_s
-    best = int(np.argmin(totals))
-    size, total = int(costs.segment_bytes[best]), float(totals[best])
+    halved = price(costs).total_s
+    best = int(np.argmin(halved))
+    size, total = int(costs.segment_bytes[best]), float(halved[best])
     most = 1 if model.n_clusters > MANY_CLUSTERS else 20
     for _ in range(most if len(costs.segment_bytes) > 1 else 0):
         around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, n_bytes)
@@ -98,6 +107,9 @@ def best_segment(
         if totals[best] >= total * (1 - 1e-6):
             break
         size, total = int(around[best]), float(totals[best])
+    for larger, larger_s in zip(costs.segment_bytes, halved, strict=True):
+        if larger > size and larger_s <= as_good * total:
+            return int(larger), float(larger_s)
     return size, total
 
 
@@ -121,7 +133,7 @@ def tree_candidate(
         def price(costs: SegmentCosts) -> TreePrice:
             return price_several(costs, root_cluster, trees, load)
 
-    segment, total = best_segment(model, n_bytes, price)
+    segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
     several = f"{len(trees)} trees as " if len(trees) > 1 else ""
     label = f"{several}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
 

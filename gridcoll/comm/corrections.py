@@ -1,0 +1,134 @@
+"""Trying plans at discovery: how much longer they take than the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.engine.elements import ElementMemory
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.model import Correction, GridModel
+from gridcoll.plan import Choice, Dataflow, Plan, choose, dataflow
+from gridcoll.plan.choose import REGISTRIES, Candidate, family_of
+
+MOST_TRIALS = 4
+"""Families tried at one size."""
+
+_REPEATS = 3
+_FACTORS = (0.25, 16.0)  # whatever is beyond was an accident of this moment
+
+Step = Callable[[], None]
+
+
+def _bcast_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    flow = _flow(comm, build(n_bytes))
+    memory = ByteMemory(memoryview(bytearray(n_bytes)))
+    return lambda: run_program(flow, MPITransport(comm), memory)
+
+
+def _allreduce_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    flow = _flow(comm, build(n_bytes // 8))
+    mine, result = memoryview(bytes(n_bytes)), memoryview(bytearray(n_bytes))
+    memory = ElementMemory(result, mine, flow, MPI.DOUBLE, MPI.SUM)
+    return lambda: run_program(flow, MPITransport(comm), memory)
+
+
+def _alltoall_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    flow, size = _flow(comm, build(n_bytes)), n_bytes * comm.Get_size()
+    memory = ByteMemory(
+        memoryview(bytearray(size)),
+        memoryview(bytes(size)),
+        memoryview(bytearray(flow.scratch_units)),
+    )
+    return lambda: run_program(flow, MPITransport(comm), memory)
+
+
+def _flow(comm: MPI.Intracomm, plan: Plan) -> Dataflow:
+    return dataflow(plan.programs[comm.Get_rank()])
+
+
+RUNS = {"bcast": _bcast_run, "allreduce": _allreduce_run, "alltoall": _alltoall_run}
+"""Collectives whose plans are tried: the run of a plan, by its size."""
+
+TRIAL_SIZES = {
+    "bcast": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
+    "allreduce": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
+    "alltoall": (8, 1 << 10, 1 << 13, 1 << 16),
+}
+
+
+def measure_corrections(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    clock: ClockOffset,
+    collective: str,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Correction]:
+    """How far predictions are off, by family of algorithms. Collective; equal on all ranks.
+
+    At each size runs what is predicted fastest, corrects the prediction, and goes on until
+    something that ran already stays in front. Of families that did not run at a size, the model is
+    believed no more than of the best that did.
+    """
+    sizes = TRIAL_SIZES[collective]
+    found: dict[int, dict[str, float]] = {}
+    for done, n_bytes in enumerate(sizes):
+        progress(f"plans for {collective}", done, len(sizes))
+        found[n_bytes] = _try_size(comm, model, clock, collective, n_bytes)
+    progress(f"plans for {collective}", len(sizes), len(sizes))
+    families = dict.fromkeys(family for tried in found.values() for family in tried)
+    return {
+        family: Correction(sizes, tuple(_factor(found[n_bytes], family) for n_bytes in sizes))
+        for family in families
+    }
+
+
+def _factor(tried: dict[str, float], family: str) -> float:
+    return tried.get(family, max(1.0, min(tried.values(), default=1.0)))
+
+
+def _try_size(
+    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, collective: str, n_bytes: int
+) -> dict[str, float]:
+    """Measured over predicted of each family that ran, in the order of trials."""
+    tried: dict[str, float] = {}
+    plain = choose(collective, model, n_bytes, 0, grid_only=True)
+    families = {family_of(collective, name) for name in REGISTRIES[collective]}
+    for _ in range(MOST_TRIALS):
+        learned = {name: Correction((n_bytes,), (tried.get(name, 1.0),)) for name in families}
+        corrected = replace(model, corrections={collective: learned})
+        winner = choose(collective, corrected, n_bytes, 0, grid_only=True).winner
+        if winner.build is None or (family := family_of(collective, winner.name)) in tried:
+            break
+        step = RUNS[collective](comm, winner.build, n_bytes)
+        took_s = [run_together(comm, clock, step) for _ in range(_REPEATS + 1)]
+        factor = float(np.median(took_s[1:])) / _predicted_s(plain, winner)
+        tried[family] = float(np.clip(factor, *_FACTORS))
+    return tried
+
+
+def _predicted_s(choice: Choice, wanted: Candidate) -> float:
+    """What ``choice``, made by a model without corrections, says of the same candidate."""
+    same = (c for c in choice.candidates if (c.name, c.label) == (wanted.name, wanted.label))
+    return max(next(same).predicted_s or 0.0, 1e-9)
+
+
+def try_plans(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    clock: ClockOffset,
+    progress: Callable[[str, int, int], None],
+    collectives: Sequence[str] = tuple(RUNS),
+) -> GridModel:
+    """``model`` with what trying plans of every collective shows. Collective."""
+    return replace(
+        model,
+        corrections={
+            name: measure_corrections(comm, model, clock, name, progress) for name in collectives
+        },
+    )

@@ -1,0 +1,39 @@
+"""What a model misses of a way to do a collective, as a factor by size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Measured time over predicted time at some sizes: interpolated between, constant beyond.
+
+    Attributes
+    ----------
+    sizes_bytes : tuple of int
+        Ascending, positive.
+    factors : tuple of float
+        Positive; 1 where the model was right.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        sizes = list(self.sizes_bytes)
+        if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
+            raise UsageError(f"correction: sizes must ascend from 1 byte on, got {sizes}")
+        if len(self.factors) != len(sizes) or not min(self.factors) > 0:
+            raise UsageError(
+                f"correction: need a positive factor for each of {len(sizes)} sizes, "
+                f"got {self.factors}"
+            )
+
+    def at(self, n_bytes: int) -> float:
+        """The factor for ``n_bytes``, linear in the logarithm of size."""
+        return float(np.interp(np.log2(max(n_bytes, 1)), np.log2(self.sizes_bytes), self.factors))
