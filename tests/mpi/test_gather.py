@@ -79,7 +79,7 @@ def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> 
     random = np.random.default_rng(5)  # the same on all ranks
     with grid_comm(world) as comm:
         views = [comm.forced("gather", name) for name in NAMES]
-        for _ in range(60):
+        for _ in range(30):
             view = views[int(random.integers(len(views)))]
             root = int(random.integers(comm.Get_size()))
             check_gather(view, int(random.choice([0, 1, 3, 64, 1009])), root)
@@ -164,7 +164,7 @@ def test_objects(world: MPI.Intracomm, algorithm: str) -> None:
     rank, size = world.Get_rank(), world.Get_size()
     with grid_comm(world) as comm:
         ours = comm.forced("gather", algorithm)
-        for root in range(size):
+        for root in sorted({0, size // 2, size - 1}):
             for much in (0, 90, 50_000):
                 got = ours.gather(thing(rank, much), root)
                 wanted = [thing(other, much) for other in range(size)]
@@ -179,7 +179,7 @@ def test_objects(world: MPI.Intracomm, algorithm: str) -> None:
 def test_every_pickle_length_about_the_header(world: MPI.Intracomm) -> None:
     rank, size = world.Get_rank(), world.Get_size()
     with grid_comm(world) as comm:
-        for n in range(190, 262, 3):
+        for n in range(225, 250, 3):
             got = comm.gather(b"x" * (n + rank))
             assert got == ([b"x" * (n + r) for r in range(size)] if rank == 0 else None)
 
