@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
+from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, grid_model, layouts
 
 NAMES = ("native", *REGISTRIES["alltoall"])
@@ -73,12 +76,26 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
         with grid_comm(world, labels) as comm:
             for name in NAMES:
                 ran.add(comm.forced("alltoall", name).explain("alltoall", 4000).winner.name)
-    assert ran == set(NAMES)
+    assert ran | {"nodes"} == set(NAMES)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_two_ranks_per_host(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    """The first with the last, so that a host's ranks are no neighbours."""
+    size = world.Get_size()
+    hosts = [f"host{min(rank, size - 1 - rank)}" for rank in range(size)]
+    model = grid_model([0] * size)
+    model = replace(model, grid=Grid.from_labels([0] * size, hosts))
+    comm = GridComm(world, model=model)
+    nodes = comm.forced("alltoall", "nodes")
+    assert nodes.explain("alltoall", 28).winner.name == "nodes"
+    for n in (0, 1, 7, 1009):
+        check_alltoall(nodes, n)
+    assert n_planned[0] == 12
+    comm.Free()
 
 
 def test_native_where_it_is_predicted_to_win(world: MPI.Intracomm, n_planned: list[int]) -> None:
-    from dataclasses import replace
-
     size = world.Get_size()
     model = grid_model(layouts(size).get("two", [0]), native_s=1e-6)
     model = replace(model, native={"alltoall": model.native["bcast"]})
@@ -318,3 +335,23 @@ def test_settings_checked_across_ranks(
             with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
                 comm.Alltoall(np.zeros(size, "i4"), wrong)
         check_alltoall(comm, 5)
+
+
+@pytest.mark.parametrize("algorithm", ["lg", "bruck", "pairwise"])
+def test_scratch_is_freed_between_calls(world: MPI.Intracomm, algorithm: str) -> None:
+    """No more at any time than twice the send buffer, and nothing of it afterwards."""
+    size = world.Get_size()
+    n_bytes = 50_000
+    sent, got = np.zeros(size * n_bytes, "u1"), np.zeros(size * n_bytes, "u1")
+    with grid_comm(world) as comm:
+        forced = comm.forced("alltoall", algorithm)
+        forced.Alltoall(sent, got)  # its plan is kept
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                forced.Alltoall(sent, got)
+            left, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 2 * sent.nbytes + 50_000
+        assert left < 50_000

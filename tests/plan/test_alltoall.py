@@ -16,6 +16,7 @@ from gridcoll.plan.collectives.alltoall import N_PAIRWISE_SLOTS, plan_direct, pl
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_lg import Exchange, exchanges, plan_lg
 from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 from tests.plan.grids import grids, model_of
@@ -46,6 +47,52 @@ def test_every_candidate_on_any_grid_is_right(
                     len(labels),
                 )
                 check_plan(plan)
+
+
+def sharing(labels: list[int], n_shared: int) -> GridModel:
+    """A model in which so many ranks of a cluster share a host."""
+    hosts = [f"{c}-{labels[:r].count(c) // n_shared}" for r, c in enumerate(labels)]
+    return replace(model_of(labels), grid=Grid.from_labels(labels, hosts))
+
+
+@settings(max_examples=30, deadline=None)
+@given(GRIDS, st.integers(2, 4))
+def test_every_candidate_is_right_where_ranks_share_hosts(labels: list[int], n_shared: int) -> None:
+    model = sharing(labels, n_shared)
+    found = [c for c in choose("alltoall", model, 9, 0).candidates if c.build is not None]
+    n_hosts = len(set(model.grid.hosts))
+    assert ("nodes" in {c.name for c in found}) == (1 < n_hosts < len(labels))
+    for candidate in found:
+        assert candidate.build is not None
+        check_plan(candidate.build(9))
+
+
+def test_hosts_exchange_one_message_per_pair() -> None:
+    model = sharing([0] * 8 + [1] * 8, 4)
+    (candidate,) = REGISTRIES["alltoall"]["nodes"].candidates(model, 10, 0)
+    assert candidate.build is not None
+    traffic = count_traffic(candidate.build(10), Grid.from_labels(model.grid.hosts))
+    assert traffic.n_inter_messages == 4 * 3
+    assert set(traffic.units.values()) - {10 * 16} == {traffic.units[0, 0]}
+
+
+def test_ranks_of_one_host_share_its_interface() -> None:
+    """Sixteen ranks on two hosts: what crosses, 64 blocks of 8 ms, crosses one after another."""
+    labels = [0] * 16
+    shared = replace(model_of(labels), grid=Grid.from_labels(labels, ["a"] * 8 + ["b"] * 8))
+    times = [
+        {c.name: c.predicted_s for c in choose("alltoall", model, 100_000, 0).candidates}
+        for model in (model_of(labels), shared)
+    ]
+    assert times[0]["direct"] == pytest.approx(15 * 8e-3, rel=0.01)
+    assert times[1]["direct"] == pytest.approx(64 * 8e-3, rel=0.01)
+
+
+def test_nodes_win_where_many_ranks_send_tiny_blocks() -> None:
+    labels = [rank // 32 for rank in range(64)]
+    model = replace(sharing(labels, 16), together_bytes_per_s=((1e9,) * 2,) * 2)
+    times = {c.name: c.predicted_s or 0.0 for c in choose("alltoall", model, 8, 0).candidates}
+    assert times["nodes"] < 1.1 * min(times[name] for name in ("direct", "far-first", "lg"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -223,7 +270,9 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
     assert algorithm.name == name
     assert algorithm.good_for
     assert algorithm.source
-    (candidate,) = algorithm.candidates(model_of([0, 0, 0, 1, 1, 2]), 100, 0)
+    labels, hosts = [0, 0, 0, 1, 1, 2], ["a", "a", "b", "c", "c", "d"]
+    model = replace(model_of(labels), grid=Grid.from_labels(labels, hosts))
+    (candidate,) = algorithm.candidates(model, 100, 0)
     assert candidate.name == name
     assert candidate.predicted_s
     assert candidate.build is not None

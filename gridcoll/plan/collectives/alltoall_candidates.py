@@ -49,6 +49,7 @@ _PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
     "pairwise": lambda model, n, label: plan_pairwise(model.grid.n_ranks, n, label),
     "bruck": lambda model, n, label: plan_bruck(model.grid.n_ranks, n, label),
     "coordinator": lambda model, n, label: plan_coordinator(model.grid, n, label),
+    "nodes": lambda model, n, label: plan_coordinator(by_host(model.grid), n, label),
     "lg": lambda model, n, label: plan_lg(model.grid, n, label),
 }
 
@@ -127,6 +128,24 @@ def _coordinator_candidates(model: GridModel, n_bytes: int, root: int) -> list[C
     ]
 
 
+def by_host(grid: Grid) -> Grid:
+    """The grid whose clusters are the hosts of ``grid``."""
+    return Grid.from_labels(grid.hosts, grid.hosts)
+
+
+def _node_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    hosts = by_host(model.grid)
+    if not _has_both(hosts) or coordinator_blocks(hosts) * n_bytes > MOST_COORDINATOR_BYTES:
+        return []
+    n_messages = len(hosts.clusters) * (len(hosts.clusters) - 1)
+    label = f"{n_messages} messages between hosts, through a rank of each"
+
+    def messages_of(some: GridModel) -> Messages:
+        return coordinator_messages(by_host(some.grid))
+
+    return [_candidate("nodes", label, model, messages_of, n_bytes)]
+
+
 def _lg_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not _has_both(grid):
@@ -180,6 +199,15 @@ register(
         "tiny blocks where messages between clusters cost most",
         "PACX and MagPIe, as 001 section 4.1 tells of them",
         _coordinator_candidates,
+    ),
+)
+register(
+    "alltoall",
+    Algorithm(
+        "nodes",
+        "tiny blocks where several ranks share a host",
+        "gridcoll; the coordinators of 001 section 4.1, a host each",
+        _node_candidates,
     ),
 )
 register(

@@ -42,7 +42,8 @@ class _Costs:
         i, j = cluster[messages.source], cluster[messages.target]
         port_s = interface_s(model, in_bytes, gap_s) * weight
         # A slower link leaves interfaces free, but what any message costs there is paid at them.
-        least_s = np.where(i == j, 0.0, empty_s[i, j, 0]) * weight
+        self.empty_s = empty_s[i, j, 0] * weight
+        least_s = np.where(i == j, 0.0, self.empty_s)
         self.out_s = np.maximum(port_s[i, which], least_s)
         self.in_s = np.maximum(port_s[j, which], least_s)
         self.alone_s = alone_s[i, j, which]
@@ -53,6 +54,20 @@ class _Costs:
             self.shared_s = np.where(
                 i == j, 0.0, messages.n_blocks * weight**2 * float(n_bytes) / rate
             )
+        self._share_hosts(model, messages)
+
+    def _share_hosts(self, model: GridModel, messages: Messages) -> None:
+        """Ranks of one host share its interface, and do without it among themselves."""
+        number = {host: k for k, host in enumerate(dict.fromkeys(model.grid.hosts))}
+        self.shares = len(number) < model.grid.n_ranks
+        if not self.shares:
+            return
+        hosts = np.array([number[host] for host in model.grid.hosts])
+        self.host = hosts[messages.source]
+        at_home = self.host == hosts[messages.target]
+        self.wire_s = np.where(at_home, 0.0, np.maximum(self.out_s - self.empty_s, 0.0))
+        for each in (self.out_s, self.in_s, self.alone_s):
+            each[at_home] = self.empty_s[at_home]
 
 
 def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
@@ -86,6 +101,8 @@ def price_messages_s(model: GridModel, messages: Messages, n_bytes: int, weight:
             np.maximum.at(ready, later, ended[earlier])
         now = np.flatnonzero(messages.stage <= stage)
         start = _in_turn(messages.source[now], ready[now], costs.out_s[now])
+        if costs.shares:
+            start = _in_turn(costs.host[now], start, costs.wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
         in_s = costs.in_s[now]
         reaches = enters + costs.alone_s[now]
