@@ -14,6 +14,10 @@ from tests.mpi.support import grid_comm, grid_model, layouts
 
 _ALIVE: list[Any] = []
 
+_STARTS_IN_ORDER = "Intel" in MPI.Get_library_version()
+"""Whether the library's own persistent collectives hang (2021.18 does) where ranks start several in
+different orders, which MPI-4.1 allows: what matches is the order of the calls that made them."""
+
 
 @pytest.fixture
 def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -76,7 +80,8 @@ def test_started_again_and_again(
         return
     with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
         calls = Calls(comm, n)
-        random = np.random.default_rng(comm.Get_rank())
+        planned = len(comm.grid.clusters) > 1
+        random = np.random.default_rng(comm.Get_rank() if planned or not _STARTS_IN_ORDER else 0)
         for turn in range(8):
             calls.fill(turn)
             order = [calls.requests[k] for k in random.permutation(len(calls.requests))]
@@ -94,8 +99,7 @@ def test_started_again_and_again(
             calls.check(turn)
         calls.free()
         assert all(request == MPI.REQUEST_NULL for request in calls.requests)
-        if len(comm.grid.clusters) > 1:
-            assert n_prepared[0] == len(calls.requests)
+        assert n_prepared[0] == (len(calls.requests) if planned else 0)
 
 
 @pytest.mark.mpi(min_size=2)
