@@ -207,6 +207,30 @@ def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> 
         check_block(comm, 7)
 
 
+@pytest.mark.parametrize("layout", ["two", "interleaved"])
+def test_reproducible_sums(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """The same bits whatever plan is asked for: those of the allreduce."""
+    rank, size = world.Get_rank(), world.Get_size()
+    if layout not in layouts(size):
+        return
+    monkeypatch.setenv("GRIDCOLL_REPRODUCIBLE", "1")
+    mine = np.random.default_rng(rank).normal(size=50 * size) * 10.0 ** (rank % 7)
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        whole = np.zeros_like(mine)
+        comm.Allreduce(mine, whole)
+        wanted = whole[50 * rank : 50 * (rank + 1)].tobytes()
+        for name in ("lanes", "ring"):
+            ours = comm.forced("reduce_scatter", name)
+            got = np.zeros(50)
+            ours.Reduce_scatter_block(mine, got)
+            assert got.tobytes() == wanted
+            both = mine.copy()
+            ours.Reduce_scatter(MPI.IN_PLACE, both, [50] * size)
+            assert both[:50].tobytes() == wanted
+
+
 @pytest.mark.mpi(min_size=2)
 def test_settings_checked_across_ranks(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
+from gridcoll.engine.elements import aligned_bytes
 from gridcoll.plan import Dataflow
 
 
@@ -30,6 +31,7 @@ class _Scattering:
     """``counts[rank]`` of the elements of ``reduction`` go to that rank, combined."""
 
     reduction: Reduction
+    output: memoryview
     counts: tuple[int, ...]
 
     def program(self, context: Context) -> Dataflow | None:
@@ -49,8 +51,26 @@ class _Scattering:
         choice = context.choice("reduce_scatter", mean_of(counts) * unit_bytes, 0)
         return uneven_flow(choice.winner.build_blocks, counts, context.rank)
 
-    def run(self, context: Context, flow: Dataflow) -> None:
-        context.run(flow, self.reduction.memory(flow))
+    def run(self, context: Context) -> bool:
+        """Do it, unless it is left to MPI, on all ranks alike; returns whether it was done."""
+        if context.settings.reproducible and not self.reduction.exact:
+            return self._run_whole(context)
+        flow = self.program(context)
+        if flow is not None:
+            context.run(flow, self.reduction.memory(flow))
+        return flow is not None
+
+    def _run_whole(self, context: Context) -> bool:
+        """As a part of the allreduce, whose order of combination is fixed."""
+        whole = aligned_bytes(len(self.reduction.input))
+        reduction = replace(self.reduction, output=whole, aliased=False)
+        flow = reduction.program(context, "allreduce", 0)
+        if flow is None:
+            return False
+        context.run(flow, reduction.memory(flow))
+        start = sum(self.counts[: context.rank]) * self.reduction.elements.datatype.Get_size()
+        self.output[:] = whole[start : start + len(self.output)]
+        return True
 
 
 class ReduceScatteringMethods(GridMethods):
@@ -63,10 +83,9 @@ class ReduceScatteringMethods(GridMethods):
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf, op))
         _agree(context, "Reduce_scatter_block", call)
-        flow = call.program(context) if call else None
-        if call is None or flow is None:
-            return super().Reduce_scatter_block(sendbuf, recvbuf, op)
-        return call.run(context, flow)
+        if call is None or not call.run(context):
+            super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        return None
 
     def Reduce_scatter(
         self,
@@ -86,10 +105,9 @@ class ReduceScatteringMethods(GridMethods):
             recvcounts = self.allgather(into.n_units)
         call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf, recvcounts, op))
         _agree(context, "Reduce_scatter", call)
-        flow = call.program(context) if call else None
-        if call is None or flow is None:
-            return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
-        return call.run(context, flow)
+        if call is None or not call.run(context):
+            super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
+        return None
 
 
 def _agree(context: Context, method: str, call: _Scattering | None) -> None:
@@ -148,4 +166,4 @@ def _into(
         raise ValueError("types differ")
     output = into.view[: counts[rank] * into.datatype.Get_size()]
     aliased = staying or overlap(given.input, output)
-    return _Scattering(replace(given, output=output, aliased=aliased), counts)
+    return _Scattering(replace(given, output=output, aliased=aliased), output, counts)
