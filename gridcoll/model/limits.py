@@ -135,10 +135,11 @@ def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
 
     Every host's interface passes ``P - 1`` blocks for each of its ranks, either way; a block that
     it passes then is still its latency away. Even with the farthest first, the ``k``-th comes after
-    ``k`` blocks and the ``k``-th largest latency. What crosses a cut takes the cut's links.
+    ``k`` blocks and the ``k``-th largest latency. What crosses a cut takes the cut's links. And
+    while blocks are on their way, interfaces wait for them.
     """
     grid, distance = wires.grid, shortest_latency_s(wires)
-    latest = 0.0
+    latest = _in_flight_s(wires, distance, n_bytes)
     for c, cluster in enumerate(grid.clusters):
         for n_here in sorted({len(node) for node in cluster.nodes}):
             for away_s in (distance[c], distance[:, c]):
@@ -151,6 +152,28 @@ def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
         )
         latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
     return latest
+
+
+def _in_flight_s(wires: Wires, distance: FloatArray, n_bytes: int) -> float:
+    """When the last block is there, by when bytes are sent and arrive on average.
+
+    An interface that passes ``B`` bytes at ``r`` until ``T`` has sent them no sooner on average
+    than ``B / 2r`` and received them no later than ``T - B / 2r``. Between the two is the average
+    latency, so ``T`` is at least that and ``B / r``.
+    """
+    n_ranks = wires.grid.n_ranks
+    away_s = np.array(distance)
+    np.fill_diagonal(away_s, wires.latency_s.diagonal())
+    sizes = [len(cluster) for cluster in wires.grid.clusters]
+    passed = busy = under_way = 0.0
+    for c, cluster in enumerate(wires.grid.clusters):
+        for n_here in map(len, cluster.nodes):
+            out_bytes = n_here * (n_ranks - n_here) * n_bytes
+            passed += out_bytes
+            busy += max(out_bytes - wires.burst_bytes, 0) ** 2 / wires.nic_bytes_per_s[c]
+            to_all_s = float(np.dot(sizes, away_s[c])) - n_here * away_s[c, c]
+            under_way += n_here * to_all_s * n_bytes
+    return float((busy + under_way) / passed) if passed else 0.0
 
 
 def _host_s(wires: Wires, cluster: int, n_here: int, away_s: FloatArray, n_bytes: int) -> float:

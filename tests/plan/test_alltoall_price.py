@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, PLogP, linear_plogp
+from gridcoll.model.limits import alltoall_limit_s, wires_from_spec
 from gridcoll.plan import REGISTRIES, check_plan, choose
 from gridcoll.plan.collectives.alltoall import plan_direct, plan_pairwise
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
@@ -35,6 +36,7 @@ from gridcoll.plan.collectives.alltoall_price import (
 )
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import read_gridfile
 from tests.plan.grids import model_of
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
@@ -92,6 +94,17 @@ def test_every_candidate_takes_what_was_predicted(grid: str, n_bytes: int) -> No
     # Bruck's steps wait for room besides data; it is never near the fastest where that counts.
     assert {n: by for n, by in off.items() if abs(by) > (0.18 if n == "bruck" else 0.15)} == {}
     assert {n: by for n, by in off.items() if n in ("direct", "pairwise") and abs(by) > 0.03} == {}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("n_bytes", [1, 8192, 65536, 1 << 20])
+def test_no_plan_is_faster_than_the_limit(grid: str, n_bytes: int) -> None:
+    spec = read_gridfile(HOSTFILES / f"{grid}.toml")
+    model = load_model(str(HOSTFILES / f"{grid}.toml"))
+    limit_s = alltoall_limit_s(wires_from_spec(spec, model.grid.hosts), n_bytes)
+    for candidate in choose("alltoall", model, n_bytes, 0, grid_only=True).candidates:
+        if candidate.build:
+            assert price_plan(candidate.build(n_bytes), model).makespan_s >= limit_s
 
 
 def test_of_many_ranks_some_stand_for_several() -> None:
