@@ -76,7 +76,7 @@ def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], obj
     """
     # Rank 0 names a time late enough for everybody to have heard of it.
     wait_for_all(comm)
-    slack = 4 * clock.latency_s + 2e-3 + 0.2e-3 * comm.Get_size()
+    slack = 3 * clock.latency_s + 2e-3 + 0.2e-3 * comm.Get_size()
     start = comm.bcast(clock.now() + slack if comm.Get_rank() == 0 else None, 0)
     # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core from
     # starting on time.

@@ -106,8 +106,8 @@ def _try_size(
         if winner.build is None or (family := family_of(collective, winner.name)) in tried:
             break
         step = RUNS[collective](comm, winner.build, n_bytes)
-        took_s = [run_together(comm, clock, step) for _ in range(_REPEATS + 1)]
-        factor = float(np.median(took_s[1:])) / _predicted_s(plain, winner)
+        took_s = [run_together(comm, clock, step) for _ in range(_REPEATS)]
+        factor = float(np.median(took_s)) / _predicted_s(plain, winner)
         tried[family] = float(np.clip(factor, *_FACTORS))
     return tried
 

@@ -23,7 +23,7 @@ FIRST_SIZES = (0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 INTERPOLATION_TOLERANCE = 0.15
 """A size between two others is measured for good when interpolation errs by more than this."""
 
-MOST_ADDED_SIZES = 6
+MOST_ADDED_SIZES = 4
 MOST_MESSAGES = 1000
 
 _TAG = 1
@@ -144,7 +144,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
 
 
 def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
-    repeats = 3 if n_bytes < 1 << 18 else 2  # long messages repeat themselves well
+    repeats = 3 if n_bytes < 1 << 12 else 2  # long messages repeat themselves well
     alone_s = [channel.round_trip_s(n_bytes) for _ in range(repeats)]
     n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
     trains = [took_s, *(channel.train_s(n_bytes, n_messages) for _ in range(repeats - 1))]
@@ -163,7 +163,7 @@ def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[
     How long a lone message takes does not tell: with less than a TCP window under way, a link looks
     faster than it is.
     """
-    wanted_s = max(1.5 * empty_s, 10e-3)
+    wanted_s = max(empty_s, 10e-3)
     n_messages = 2
     while True:
         took_s = channel.train_s(n_bytes, n_messages)

@@ -38,7 +38,7 @@ def test_what_would_run_at_every_size_was_tried(
 def test_a_plan_that_is_slower_than_predicted_gives_way(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n_bytes, runs_s = 1 << 16, iter([30.0] * 4 + [1e-9] * 4)
+    n_bytes, runs_s = 1 << 16, iter([30.0] * 3 + [1e-9] * 3)
 
     def run_together(_comm: MPI.Intracomm, _clock: ClockOffset, step: corrections.Step) -> float:
         step()
