@@ -67,6 +67,14 @@ def test_every_candidate_is_right_where_ranks_share_hosts(labels: list[int], n_s
         check_plan(candidate.build(9))
 
 
+@settings(max_examples=4, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=40, max_size=64), st.integers(1, 3))
+def test_every_candidate_is_right_for_many_ranks(labels: list[int], n_shared: int) -> None:
+    for candidate in choose("alltoall", sharing(labels, n_shared), 1, 0).candidates:
+        if candidate.build is not None:
+            check_plan(candidate.build(2))
+
+
 def test_hosts_exchange_one_message_per_pair() -> None:
     model = sharing([0] * 8 + [1] * 8, 4)
     (candidate,) = REGISTRIES["alltoall"]["nodes"].candidates(model, 10, 0)
