@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
+from gridcoll.plan.collectives.allgather import plan_allgather, plan_coordinators
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.plan.collectives.bcast_collection import plan_scatter_collection
 from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
 from gridcoll.plan.collectives.bcast_strategies import rank_order_tree
+from gridcoll.plan.collectives.gather import plan_gather
+from gridcoll.plan.collectives.reduce_scatter import plan_reduce_scatter
+from gridcoll.plan.collectives.scatter import plan_scatter
+from gridcoll.plan.collectives.ways import LaneWays
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.text import format_plan, parse_plan
 from gridcoll.topology import Grid
@@ -54,6 +59,20 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
         rank_order_tree("binomial", 4, 0), 10, "binomial, asking first"
     ),
     "bcast-scatter-collection-4-root-2": lambda: plan_scatter_collection((2, 3, 0, 1), 8, "shares"),
+    "scatter-binomial-4-root-2": lambda: plan_scatter(
+        rank_order_tree("binomial", 4, 2), 5, label="binomial"
+    ),
+    "scatter-chain-4-pipelined": lambda: plan_scatter(
+        rank_order_tree("chain", 4, 0), 5, pipelined=True, label="block after block"
+    ),
+    "gather-binomial-4-root-2": lambda: plan_gather(
+        plan_scatter(rank_order_tree("binomial", 4, 2), 5), "binomial, backwards"
+    ),
+    "allgather-lanes-uneven": lambda: plan_allgather(
+        LaneWays(THREE), [4, 0, 2, 2, 3, 1], 2, "lanes"
+    ),
+    "allgather-coordinators": lambda: plan_coordinators(SCRAMBLED, [2] * 6, "flat", "scrambled"),
+    "reduce-scatter-lanes": lambda: plan_reduce_scatter(LaneWays(THREE), [2] * 6, 2, "lanes"),
 }  # fmt: skip
 
 

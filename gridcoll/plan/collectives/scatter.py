@@ -13,7 +13,7 @@ from functools import cached_property
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.blocks import Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
-from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.statements import Statement, moved, state
 
 state(
@@ -87,9 +87,9 @@ def plan_scatter(tree: RankTree, n_units: int, *, pipelined: bool = False, label
     def program_of(rank: int) -> Program:
         return tuple(write(subtrees, rank, n_units)) if n_units else ()
 
-    size = subtrees.size
-    scratch = tuple(n_units * size[rank] * bool(tree.children[rank]) for rank in range(n_ranks))
-    return Plan("scatter", label, n_units, tree.root, Programs(n_ranks, program_of), scratch)
+    programs = Programs(n_ranks, program_of)
+    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    return Plan("scatter", label, n_units, tree.root, programs, scratch)
 
 
 def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
