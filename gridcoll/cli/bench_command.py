@@ -118,7 +118,9 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
         return
     plan = build(n_bytes)
     private = comm.Dup()
-    traced = trace_plan(private, plan, ByteMemory(memoryview(bytearray(n_bytes))))
+    scratch = memoryview(bytearray(plan.scratch_of(comm.Get_rank())))
+    memory = ByteMemory(memoryview(bytearray(n_bytes)), scratch=scratch)
+    traced = trace_plan(private, plan, memory)
     private.Free()
     if comm.Get_rank() != 0:
         return

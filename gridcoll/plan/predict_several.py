@@ -38,8 +38,13 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
     sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
     pairs: Counter[tuple[int, int]] = Counter()
     for tree in trees:
+        served = Counter(sender for sender, _ in tree.transfers)
         for cluster, of_members in enumerate(sends):
-            of_members += share * _sends(tree, grid, cluster)
+            n_fixed = int(cluster == grid.cluster_of[tree.root])  # the root leads all lines
+            own = share * degrees(tree.shapes[cluster], len(of_members))
+            own[tree.relays[cluster]] += share * served[cluster]
+            of_members[:n_fixed] += own[:n_fixed]
+            _add_turned(of_members[n_fixed:], own[n_fixed:], tree.lane)
         for sender, receiver in tree.transfers:
             ends = tree.rank_at(grid, sender, tree.relays[sender]), tree.rank_at(grid, receiver, 0)
             pairs[ends] += 1
@@ -53,15 +58,11 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
     return Load(interfaces, flows, links)
 
 
-def _sends(tree: GridTree, grid: Grid, cluster: int) -> FloatArray:
-    """How often each member of ``cluster`` sends a segment, in ring order from a fixed one."""
-    size = len(grid.clusters[cluster])
-    sends = degrees(tree.shapes[cluster], size).copy()
-    sends[tree.relays[cluster]] += len(tree.outgoing[cluster])
-    if cluster == grid.cluster_of[tree.root]:
-        sends[1:] = np.roll(sends[1:], tree.lane)
-        return sends
-    return np.roll(sends, tree.lane)
+def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
+    """Add ``line`` to ``total``, turned by ``places``; `numpy.roll` would take most of choosing."""
+    at = places % max(len(line), 1)
+    total[at:] += line[: len(line) - at]
+    total[:at] += line[len(line) - at :]
 
 
 def price_several(

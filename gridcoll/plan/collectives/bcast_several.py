@@ -16,6 +16,9 @@ N_LEAST_SEGMENTS = 8
 
 MOST_LANES = 16
 MOST_STARS = 24
+MOST_SPLIT = 16
+"""With more clusters, a tree per cluster takes long to price."""
+
 GAIN_WORTH_LANES = 1.15
 """Several flows must carry this much more than one for lanes to be tried."""
 
@@ -122,6 +125,6 @@ register(
         "long messages where links between clusters are thinner than interfaces",
         "gridcoll; scatter and allgather between clusters, as Steffenel & Mounié 2007 inside one",
         _split,
-        MANY_CLUSTERS,
+        MOST_SPLIT,
     ),
 )
