@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,6 +128,13 @@ class _Ranks:
         out.flush()
         self._comm.Abort(1)
         os._exit(1)
+
+    def pytest_terminal_summary(self) -> None:
+        """Add how many passed to the file that `make test-mpi` sums up."""
+        tally = os.environ.get("GRIDCOLL_TEST_TALLY")
+        if tally and self.rank == 0:
+            with Path(tally).open("a", encoding="ascii") as file:
+                file.write(f"{len(self._reporter.stats.get('passed', ()))}\n")
 
     def pytest_unconfigure(self) -> None:
         self._comm.Free()
