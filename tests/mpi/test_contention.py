@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.contention import MOST_CONTENTION, measure_contention
+from gridcoll.comm.contention import (
+    BLOCK_BYTES,
+    MOST_CONTENTION,
+    fit_contention,
+    measure_contention,
+)
+from gridcoll.model import GridModel, PLogP, linear_plogp
+from gridcoll.plan.collectives.alltoall_messages import direct_messages
+from gridcoll.plan.collectives.alltoall_price import price_messages_s
+from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, layouts
 
 
@@ -17,3 +28,19 @@ def test_the_same_on_all_ranks(world: MPI.Intracomm, layout: str) -> None:
     assert len(contention) == model.n_clusters
     assert all(0 <= each <= MOST_CONTENTION for each in contention)
     assert world.allgather(contention) == [contention] * world.Get_size()
+
+
+def test_the_contention_that_explains_a_time() -> None:
+    """Measured times made from γ give γ again, within its bounds."""
+    lan = PLogP(1e-4, (0, BLOCK_BYTES), (2e-4, 2e-3), (3e-5, 1e-4), (5e-5, 1e-4))
+    model = GridModel(Grid.from_labels([0] * 6), ((lan,),))
+    messages = direct_messages(model.grid)
+    for gamma in (0.0, 0.3, 2 / 3, 1.0):
+        took_s = price_messages_s(replace(model, contention=(gamma,)), messages, BLOCK_BYTES)
+        assert fit_contention(model, took_s) == pytest.approx(gamma)
+    assert fit_contention(model, 1.0) == MOST_CONTENTION
+    assert fit_contention(model, 0.0) == 0.0
+    declared = GridModel(model.grid, ((linear_plogp(1e-4, 12.5e6),),))
+    assert fit_contention(declared, 1.0) == 1.0
+    alone = GridModel(Grid.from_labels([0]), ((None,),))
+    assert fit_contention(alone, 1.0) == 1.0
