@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -36,6 +36,12 @@ SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
 SMALLEST_PIECE = 256
 """Bytes; pieces shorter than this cost more in messages than they save."""
 
+NEAR = 0.25
+"""Clusters no farther from each other than this, of the longest latency, are neighbours."""
+
+MOST_PARTS = 20_000
+"""Pieces times ranks; to price more would take longer than many a call."""
+
 Pieces = Callable[[int], list[Piece]]
 """Cuts a message of so many units."""
 
@@ -51,10 +57,16 @@ def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
 
 
 def _candidate(
-    name: str, how: str, costs: Costs, totals: FloatArray, pieces: Pieces, shape: str
+    name: str,
+    how: str,
+    costs: Costs,
+    grid: Grid,
+    totals: FloatArray,
+    pieces: Pieces,
+    shape: str,
 ) -> Candidate:
     """``pieces`` at the segment size with the least of ``totals``."""
-    grid, n_bytes = costs.model.grid, costs.n_bytes
+    n_bytes = costs.n_bytes
     best = int(np.argmin(totals))
     segment = int(costs.segment_bytes[best])
     label = f"{how}; {format_size(segment)} segments"
@@ -89,57 +101,101 @@ def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
             how = f"{shape} inside" + (f", coordinators {place}" if n > 1 else "")
             totals = price_coordinators(costs, shape, home)
-            found.append(_candidate("coordinators", how, costs, totals, pieces, shape))
+            found.append(_candidate("coordinators", how, costs, model.grid, totals, pieces, shape))
     return found
 
 
-def cut_columns(grid: Grid, n_units: int, homes: bool) -> list[Piece]:
+def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[Piece]:
     """Pieces such that every member of every cluster owns an equal part of the message.
 
     With ``homes``, each is cut once more, a part for each cluster to combine; else all are
-    combined everywhere.
+    combined everywhere. With several ``turns`` each is cut into so many, which other members own in
+    other clusters: so many flows to each.
     """
     sizes = [len(cluster) for cluster in grid.clusters]
     cuts = sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
     pieces = []
     for low, high in pairwise(cuts):
-        owners = tuple(int(low * size) for size in sizes)
         parts = len(sizes) if homes else 1
-        for part in range(parts):
-            ends = [low + (high - low) * k / parts for k in (part, part + 1)]
+        for turn, part in product(range(turns), range(parts)):
+            owners = tuple((int(low * size) + turn * c) % size for c, size in enumerate(sizes))
+            ends = [
+                low + (high - low) * (turn * parts + k) / parts / turns for k in (part, part + 1)
+            ]
             start, stop = (int(end * n_units) for end in ends)
             pieces.append(Piece(start, stop, owners, part if homes else EVERYWHERE))
     return pieces
 
 
-def _columns(name: str, model: GridModel, n_bytes: int, homes: bool) -> list[Candidate]:
-    """A piece per member of the largest cluster, or more where sizes do not divide each other."""
-    n_parts = model.n_clusters if homes else 1
-    n_pieces = n_parts * max(len(cluster) for cluster in model.grid.clusters)
-    if model.grid.n_ranks == 1 or n_bytes < SMALLEST_PIECE * n_pieces:
+def _columns(
+    name: str, model: GridModel, groups: Grid, n_bytes: int, homes: bool
+) -> list[Candidate]:
+    """A piece per member of the largest group, or more where sizes do not divide each other."""
+    n_groups, largest = len(groups.clusters), max(len(group) for group in groups.clusters)
+    n_pieces = (n_groups if homes else 1) * largest
+    if groups.n_ranks == 1 or n_bytes < SMALLEST_PIECE * n_pieces:
         return []
-    costs = costs_of(model, n_bytes, n_bytes // n_pieces)
-    cut = cut_columns(model.grid, n_bytes, homes)
+    if n_pieces * groups.n_ranks > MOST_PARTS:
+        return []
+    ways = [(shape, 1) for shape in SHAPES_OF_PIECES]
+    more = n_pieces * largest
+    fits = n_bytes >= SMALLEST_SEGMENT * more and more * groups.n_ranks <= MOST_PARTS
+    if fits and _flows_are_thin(model):
+        ways.append(("flat", largest))
     found = []
-    for shape in SHAPES_OF_PIECES:
+    for shape, turns in ways:
+        cut = cut_columns(groups, n_bytes, homes, turns)
+        costs = costs_of(model, n_bytes, n_bytes // n_pieces // turns)
         how = f"{len(cut)} pieces, {shape} inside"
-        totals = price_pieces(costs, cut, [1] * model.n_clusters, shape)
+        totals = price_pieces(costs, groups, cut, [1] * n_groups, shape)
 
-        def pieces(n_units: int) -> list[Piece]:
-            return cut_columns(model.grid, n_units, homes)
+        def pieces(n_units: int, turns: int = turns) -> list[Piece]:
+            return cut_columns(groups, n_units, homes, turns)
 
-        found.append(_candidate(name, how, costs, totals, pieces, shape))
+        found.append(_candidate(name, how, costs, groups, totals, pieces, shape))
     return found
+
+
+def _flows_are_thin(model: GridModel) -> bool:
+    """Whether several flows between clusters carry more than one does, as with short windows."""
+    large = float(1 << 20)
+    one = large / np.maximum(model.gap_s(large), 1e-12)
+    return bool((model.link_bytes_per_s > 1.5 * one)[~np.eye(model.n_clusters, dtype=bool)].any())
 
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Every member collects its part; owners exchange partial results."""
-    return _columns("lanes", model, n_bytes, homes=False)
+    return _columns("lanes", model, model.grid, n_bytes, homes=False)
 
 
 def _shares(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Every member collects its part; of each part every cluster combines a share."""
-    return _columns("shares", model, n_bytes, homes=True) if model.n_clusters > 2 else []
+    return _columns("shares", model, model.grid, n_bytes, True) if model.n_clusters > 2 else []
+
+
+def find_neighbours(model: GridModel) -> Grid:
+    """The grid with clusters that are near each other as one.
+
+    Near is a quarter of the longest latency, by steps of no more than that.
+    """
+    near = model.latency_s <= NEAR * model.latency_s.max()
+    group = list(range(model.n_clusters))
+    for i, j in combinations(range(model.n_clusters), 2):
+        if near[i, j] and near[j, i]:
+            group = [group[i] if g == group[j] else g for g in group]
+    return Grid.from_labels([group[cluster] for cluster in model.grid.cluster_of])
+
+
+def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Lanes and shares as if clusters near each other were one."""
+    groups = find_neighbours(model)
+    if not 1 < len(groups.clusters) < model.n_clusters:
+        return []
+    return [
+        candidate
+        for homes in (False, True)[: 2 if len(groups.clusters) > 2 else 1]
+        for candidate in _columns("neighbours", model, groups, n_bytes, homes)
+    ]
 
 
 def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -179,6 +235,12 @@ for _name, _good_for, _source, _function in (
         "long messages over three clusters or more: least bytes on every link",
         "gridcoll",
         _shares,
+    ),
+    (
+        "neighbours",
+        "middle sizes, and clusters of which some are far nearer to each other than to the rest",
+        "gridcoll; lanes or shares over sites instead of clusters",
+        _neighbours,
     ),
     ("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
 ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -57,11 +58,18 @@ class PieceLoad:
         if grid.cluster_of[sender] != grid.cluster_of[receiver]:
             self.flows[phase][sender, receiver] += n_units
 
-    def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
+    def inside(
+        self, grid: Grid, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool
+    ) -> None:
         """Between all of ``ranks`` and the owner at ``place``, in ``shape``."""
         owner, last = ranks[place], ranks[place - 1]
         if owner == last:
             return
+        for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+            other = owner if shape == "flat" else after
+            if grid.cluster_of[rank] != grid.cluster_of[other]:
+                ends = (rank, other) if up else (other, rank)
+                self.flows[COLLECT if up else HAND_OUT][ends] += n_units
         away, at_owner = self.out[COLLECT], self.into[COLLECT]
         if not up:
             away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
@@ -73,25 +81,32 @@ class PieceLoad:
             at_owner[ranks] += n_units
             at_owner[last] -= n_units
         if up:
-            self.at_once[ranks if shape == "flat" else [last]] += n_units
+            senders = [rank for rank in ranks if rank != owner] if shape == "flat" else [last]
+            self.at_once[senders] += n_units
 
 
 def load_of_pieces(
-    grid: Grid, pieces: Sequence[Piece], parts: Sequence[int], shape: str, root: int = -1
+    grid: Grid,
+    groups: Grid,
+    pieces: Sequence[Piece],
+    parts: Sequence[int],
+    shape: str,
+    root: int = -1,
 ) -> PieceLoad:
     """What passes when members send to owners, owners combine and, without a ``root``, hand out.
 
-    ``parts[cluster]``: how many partial results each of its owners passes on.
+    A piece has an owner in each cluster of ``groups``, which are those of ``grid`` or several of
+    them together. ``parts[group]``: how many partial results each of its owners passes on.
     """
     load = PieceLoad(grid.n_ranks)
-    members = [list(cluster.ranks) for cluster in grid.clusters]
+    members = [list(cluster.ranks) for cluster in groups.clusters]
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
         for ranks, place in zip(members, piece.owners, strict=True):
-            load.inside(ranks, place, n_units, shape, up=True)
+            load.inside(grid, ranks, place, n_units, shape, up=True)
             if root < 0:
-                load.inside(ranks, place, n_units, shape, up=False)
+                load.inside(grid, ranks, place, n_units, shape, up=False)
         for home in range(len(owners)) if piece.home == EVERYWHERE else [piece.home]:
             for c, owner in enumerate(owners):
                 if c != home:
@@ -104,14 +119,20 @@ def load_of_pieces(
 
 
 def price_pieces(
-    costs: Costs, pieces: Sequence[Piece], parts: Sequence[int], shape: str, root: int = -1
+    costs: Costs,
+    groups: Grid,
+    pieces: Sequence[Piece],
+    parts: Sequence[int],
+    shape: str,
+    root: int = -1,
 ) -> FloatArray:
     """What ``pieces`` of a message of ``costs.n_bytes`` units take at every segment size.
 
-    What a rank may send at once it sends first: until then, nothing of it crosses between clusters.
+    For ``groups`` and ``parts`` see `load_of_pieces`. What a rank may send at once it sends first:
+    until then, nothing of it crosses between clusters.
     """
     grid = costs.model.grid
-    load = load_of_pieces(grid, pieces, parts, shape, root)
+    load = load_of_pieces(grid, groups, pieces, parts, shape, root)
     per_unit = costs.port_s[np.array(grid.cluster_of)] / costs.segment_bytes
     by_phase = np.maximum(load.out, load.into)[:, :, None] * per_unit
     apart = np.array([_between(costs, flows) for flows in load.flows])
@@ -126,26 +147,36 @@ def price_pieces(
     n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
     busy = together + np.maximum(one_by_one - together, 0) / n_segments
     homes = sorted({piece.home for piece in pieces})
-    way = np.max([_way(costs, n_segments, shape, home, root) for home in homes], axis=0)
-    if homes == [EVERYWHERE] or costs.model.n_clusters == 1:
-        return np.asarray(busy + way)
+    way = np.max([_way(costs, groups, n_segments, shape, home, root) for home in homes], axis=0)
+    in_turn = busy + way
+    if len(homes) == 1:
+        return np.asarray(in_turn)
     # Of two ways across, half of what passes has the first, and the rest the second.
-    return np.asarray(np.maximum(busy / 2 + way, busy + way / 2))
+    at_once = np.maximum(busy / 2 + way, busy + way / 2)
+    return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
 
 
-def _way(costs: Costs, n_segments: FloatArray, shape: str, home: int, root: int) -> FloatArray:
+def _way(
+    costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
+) -> FloatArray:
     """A lone segment's way, (S,), without the gaps of it that count as busy."""
-    hop = costs.alone_s - costs.gap_s / n_segments
-    n = costs.model.n_clusters
-    hops = [int(profile(shape, int(size)).latencies.max()) for size in costs.sizes]
-    inside = np.array([hops[c] * hop[c, c] for c in range(n)])
-    to_self = hop * (1 - np.eye(n))[:, :, None]
+    hop = costs.alone_s - (costs.gap_s / n_segments if shape == "flat" else 0)
+    n = len(groups.clusters)
+    group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
+    farthest = np.zeros((n, n, len(n_segments)))
+    for i, j in product(range(len(group_of)), repeat=2):
+        if i != j or costs.sizes[i] > 1:
+            ends = group_of[i], group_of[j]
+            farthest[ends] = np.maximum(farthest[ends], hop[i, j])
+    hops = [int(profile(shape, len(group)).latencies.max()) for group in groups.clusters]
+    inside = np.array([hops[c] * farthest[c, c] for c in range(n)])
+    across = farthest * (1 - np.eye(n))[:, :, None]
     if home == EVERYWHERE:
-        return np.asarray((inside[:, None] + to_self + inside[None]).max(axis=(0, 1)))
-    to_home = (inside + to_self[:, home]).max(axis=0)
+        return np.asarray((inside[:, None] + across + inside[None]).max(axis=(0, 1)))
+    to_home = (inside + across[:, home]).max(axis=0)
     if root >= 0:
-        return np.asarray(to_home + hop[home, costs.model.grid.cluster_of[root]])
-    return np.asarray(to_home + (to_self[home] + inside).max(axis=0))
+        return np.asarray(to_home + farthest[home, groups.cluster_of[root]])
+    return np.asarray(to_home + (across[home] + inside).max(axis=0))
 
 
 def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
@@ -157,6 +188,7 @@ def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
         link = cluster_of[sender], cluster_of[receiver]
         links[link] += n_units
         busiest = np.maximum(busiest, n_units * costs.gap_s[link] / costs.segment_bytes)
-    for link, n_units in links.items():
+    # Where nobody knows what flows carry together, each is taken to have its own way.
+    for link, n_units in links.items() if costs.model.together_bytes_per_s else ():
         busiest = np.maximum(busiest, n_units / costs.model.link_bytes_per_s[link])
     return busiest

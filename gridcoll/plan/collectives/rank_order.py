@@ -98,6 +98,9 @@ class _Writer:
         """The ops of ``rank``; for each segment, first what goes up, then what comes down."""
         ops: list[Op] = []
         cluster = self._grid.cluster_of[rank]
+        ranks = self._grid.clusters[cluster].ranks
+        at = ranks.index(rank)
+        members = ranks[at + 1 :] + ranks[:at]  # not everybody the same one first
         first = 0
         for segment, (piece, start, stop) in own_first(self._grid, rank, self._segments):
             given, result = Chunk("input", start, stop), Chunk("output", start, stop)
@@ -110,22 +113,16 @@ class _Writer:
                 own = slots()
                 places = {Block(rank, rank + 1): own}
                 ops.append(Copy(given, own))
-                for member in self._grid.clusters[cluster].ranks:
-                    if member != rank:
-                        self._receive(
-                            ops, member, segment, Block(member, member + 1), places, slots
-                        )
+                for member in members:
+                    block = Block(member, member + 1)
+                    self._receive(ops, member, segment, block, places, slots)
                 self._own(ops, rank, segment, places, slots)
                 first = slots.next
                 source = rank if piece.home == EVERYWHERE else self._owner(piece, piece.home)
             if source != rank and self._root in (-1, rank):
                 ops.append(Recv(source, result, self._down(segment), DOWN))
             if rank == owner and self._root < 0:
-                ops += [
-                    Send(member, result, self._down(segment))
-                    for member in self._grid.clusters[cluster].ranks
-                    if member != rank
-                ]
+                ops += [Send(member, result, self._down(segment)) for member in members]
         return tuple(ops)
 
     def _receive(

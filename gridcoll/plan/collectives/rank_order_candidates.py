@@ -12,6 +12,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.allreduce import EVERYWHERE, Piece
 from gridcoll.plan.collectives.allreduce_candidates import (
+    MOST_PARTS,
     SMALLEST_PIECE,
     costs_of,
     cut_columns,
@@ -37,7 +38,7 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
     for how, cut in cuts.items():
         pieces = [piece for piece in cut(max(n_bytes, 1)) if piece.stop > piece.start]
         costs = costs_of(model, n_bytes, max(piece.stop - piece.start for piece in pieces))
-        totals = price_pieces(costs, pieces, parts, "flat", root)
+        totals = price_pieces(costs, grid, pieces, parts, "flat", root)
         best = int(np.argmin(totals))
         segment = int(costs.segment_bytes[best])
         label = f"{how}; {format_size(segment)} segments"
@@ -56,6 +57,11 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
     return found
 
 
+def _in_parts(model: GridModel, n_bytes: int) -> bool:
+    n_ranks = model.grid.n_ranks
+    return n_bytes >= SMALLEST_PIECE * n_ranks and n_ranks**2 <= MOST_PARTS
+
+
 def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Coordinators exchange what they have or meet at one; or every member has its part."""
     grid, n = model.grid, model.n_clusters
@@ -68,7 +74,7 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
             Piece(0, n_units, (0,) * n, hub)
         ],
     }
-    if n_bytes >= SMALLEST_PIECE * grid.n_ranks:
+    if _in_parts(model, n_bytes):
         cuts["a part per member"] = lambda n_units: cut_columns(grid, n_units, False)
         cuts["a part per member and cluster"] = lambda n_units: cut_columns(grid, n_units, True)
     return _candidates(model, n_bytes, cuts, -1)
@@ -84,7 +90,7 @@ def _reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         cluster.ranks.index(root) if c == home else 0 for c, cluster in enumerate(grid.clusters)
     )
     cuts: dict[str, Cut] = {"at the root": lambda n_units: [Piece(0, n_units, owners, home)]}
-    if n_bytes >= SMALLEST_PIECE * grid.n_ranks:
+    if _in_parts(model, n_bytes):
         cuts["a part per member of the root's cluster"] = lambda n_units: [
             replace(piece, home=home) for piece in cut_columns(grid, n_units, False)
         ]
