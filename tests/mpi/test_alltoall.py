@@ -171,7 +171,8 @@ def struct() -> MPI.Datatype:
 
 
 def columns() -> MPI.Datatype:
-    return MPI.INT.Create_vector(3, 1, 8).Create_resized(0, 4)
+    """Of a matrix with room for sixteen ranks."""
+    return MPI.INT.Create_vector(3, 1, 16).Create_resized(0, 4)
 
 
 @pytest.mark.parametrize("make", [vector, struct, columns])
