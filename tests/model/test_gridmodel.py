@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import FileError, UsageError
-from gridcoll.model import GridModel, TimesBySize, declared_model
+from gridcoll.model import GridModel, TimesBySize, declared_model, linear_plogp
 from gridcoll.topology import Grid, parse_gridfile, read_gridfile
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
@@ -243,3 +243,14 @@ class TestDeclared:
         assert together[0, 1] == together[1, 0] == pytest.approx(10e6)
         assert together[1, 2] == pytest.approx(5e6)
         assert together[0, 2] == pytest.approx(25e6)
+
+
+def test_contention_goes_with_its_cluster() -> None:
+    link = linear_plogp(1e-4, 1e7)
+    model = GridModel(
+        Grid.from_labels([0, 0, 1, 1]), ((link, link), (link, link)), contention=(0.5, 2.0)
+    )
+    assert model.restrict([2, 3]).contention == (2.0,)
+    assert model.restrict([3, 0, 1]).contention == (2.0, 0.5)
+    with pytest.raises(UsageError, match="contention: must be 2 numbers from 0 on"):
+        replace(model, contention=(1.0,))
