@@ -308,8 +308,8 @@ def copies_of(comm: MPI.Intracomm, names: Sequence[str] = tuple(MAKERS)) -> dict
     for name in names:
         copied.clear()
         child = MAKERS[name][0](comm)
-        works(child)
         seen[name] = (len(copied), child.Get_attr(key))
+        works(child)
         child.Free()
     comm.Delete_attr(key)
     MPI.Comm.Free_keyval(key)
