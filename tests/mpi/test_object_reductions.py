@@ -78,6 +78,8 @@ def test_nobodys_argument_is_changed(world: MPI.Intracomm, root: int) -> None:
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_what_cannot_be_pickled_hangs_nobody(world: MPI.Intracomm, layout: str, where: str) -> None:
     size, rank = world.Get_size(), world.Get_rank()
+    if layout not in layouts(size):
+        return
     culprit = 0 if where == "first" else size - 1
     mine = (lambda: None) if rank == culprit else rank
     with pytest.raises(Exception) as plain:
