@@ -149,10 +149,9 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
     n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
     trains = [took_s, *(channel.train_s(n_bytes, n_messages) for _ in range(repeats - 1))]
     longer = [channel.train_s(n_bytes, 2 * n_messages) for _ in range(repeats)]
-    # Short messages are slowed by whoever else wants the core; the quickest train is the link's.
-    typical = min if n_bytes < 1 << 12 else statistics.median
-    # What a train costs once, as the first handshake across a WAN, is in both and no gap.
-    gap_s = max((typical(longer) - typical(trains)) / n_messages, 1e-9)
+    # Whoever else wants the core or the wire makes trains longer: the quickest is the link's. What
+    # a train costs once, as the first handshake across a WAN, is in both and no gap.
+    gap_s = max((min(longer) - min(trains)) / n_messages, 1e-9)
     send_s, recv_s = _overheads(channel, n_bytes)
     return _Sample(gap_s, statistics.median(alone_s) - empty_s / 2, send_s, recv_s)
 
