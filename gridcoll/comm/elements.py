@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +79,26 @@ def _type_code(buffer: Any) -> str:
         code = memoryview(buffer).format
     except TypeError:
         interface = getattr(buffer, "__cuda_array_interface__", None)
-        dtype = np.dtype(interface["typestr"]) if interface else np.from_dlpack(buffer).dtype
-        return dtype.char
+        return np.dtype(interface["typestr"]).char if interface else _dlpack_code(buffer)
     return code[1:] if len(code) > 1 and code[0] in _NATIVE_ORDER else code
+
+
+_DLPACK_KINDS = {(0, 1): "i", (1, 1): "u", (2, 1): "f", (2, 2): "c", (5, 1): "c", (6, 1): "b"}
+"""By code and number of lanes."""
+
+_DLPACK_DTYPE_AT = 20  # in struct DLTensor: behind a pointer, the device's two ints, and ndim
+
+
+def _dlpack_code(buffer: Any) -> str:
+    """The type that ``buffer`` says by DLPack; `numpy.from_dlpack` would not take long double."""
+    capsule = buffer.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    address = pointer(capsule, b"dltensor") + _DLPACK_DTYPE_AT
+    code, bits = (ctypes.c_uint8 * 2).from_address(address)
+    lanes = ctypes.c_uint16.from_address(address + 2).value
+    kind = _DLPACK_KINDS.get((code, lanes))
+    return np.dtype(f"{kind}{bits * lanes // 8}").char if kind else "B"
 
 
 def is_whole(datatype: MPI.Datatype) -> bool:
