@@ -52,10 +52,11 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 
 ##@ Tests
 .PHONY: test test-all test-unit test-mpi test-mpi-all test-mpi4py test-testbed check
-test: test-unit ## Unit tests, MPI tests (MPICH, Open MPI, Intel MPI) and testbed tests
+test: test-unit ## Unit tests, MPI tests (three MPIs), mpi4py's own, and testbed tests
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_mpich)'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
 	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'
+	$(MAKE) test-mpi4py MPI=mpich
 	$(MAKE) test-testbed MPI=mpich
 
 test-all: test-unit test-mpi-all ## The same with all three MPIs at every rank count

@@ -12,7 +12,7 @@ from typing import NamedTuple, SupportsIndex
 
 from mpi4py import MPI
 
-from gridcoll.comm.lanes import Lanes
+from gridcoll.comm.bands import Bands
 from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings
 from gridcoll.engine.counting import CountingTransport
@@ -118,9 +118,9 @@ class Context:
         return self._private.transport
 
     @property
-    def lanes(self) -> Lanes:
+    def bands(self) -> Bands:
         """Where non-blocking calls run, if `beside`."""
-        return self._private.lanes
+        return self._private.bands
 
     @property
     def beside(self) -> bool:
@@ -208,7 +208,7 @@ class Context:
         """What all ranks sent in plans so far. Collective."""
         sent = self._transport.sent.rows(self.rank)
         if self._threads:
-            sent += self.lanes.rows(self.rank)
+            sent += self.bands.rows(self.rank)
         rows = self.private.allgather(sent)
         return traffic_of(self.model.grid, (row for mine in rows for row in mine))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal, together
+from gridcoll.comm.bands import can_run_beside
 from gridcoll.comm.buffers import open_self_comm
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.discovery import find_model
 from gridcoll.comm.handles import set_handle
-from gridcoll.comm.lanes import can_run_beside
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods

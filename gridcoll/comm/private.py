@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mpi4py import MPI
 
-from gridcoll.comm.lanes import Lanes
+from gridcoll.comm.bands import Bands
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.runner import MPITransport
 from gridcoll.engine.waiting import wait_politely
@@ -67,9 +67,9 @@ class PrivateComm:
         return CountingTransport(MPITransport(self.comm))
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def bands(self) -> Bands:
         """Where non-blocking calls run."""
-        return Lanes(self.comm)
+        return Bands(self.comm)
 
     def _close(self) -> None:
         self._request = None
@@ -87,9 +87,9 @@ class PrivateComm:
         What is under way ends first. Persistent requests that are left keep it, as they would the
         user's communicator.
         """
-        if "lanes" in self.__dict__:
-            self.lanes.drain()
-            if self.lanes.in_use:
+        if "bands" in self.__dict__:
+            self.bands.drain()
+            if self.bands.in_use:
                 return
         self.comm.Free()
 

@@ -15,7 +15,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.lanes import N_AT_ONCE, Lanes
+from gridcoll.comm.bands import N_AT_ONCE, Bands
 from gridcoll.engine.progress import progress
 from tests.mpi.support import grid_comm, layouts, pattern
 
@@ -24,13 +24,13 @@ from tests.mpi.support import grid_comm, layouts, pattern
 def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many plans this rank started to run beside the application."""
     count = [0]
-    start = Lanes.start
+    start = Bands.start
 
-    def counting(self: Lanes, *args: Any) -> MPI.Request:
+    def counting(self: Bands, *args: Any) -> MPI.Request:
         count[0] += 1
         return start(self, *args)
 
-    monkeypatch.setattr(Lanes, "start", counting)
+    monkeypatch.setattr(Bands, "start", counting)
     return count
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gridcoll.comm.lanes import Lanes
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.lanes import Lanes
 from tests.mpi.support import grid_comm, grid_model, layouts
 
 _ALIVE: list[Any] = []

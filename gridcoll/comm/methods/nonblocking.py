@@ -15,9 +15,9 @@ from typing import Any, SupportsIndex
 
 from mpi4py import MPI
 
+from gridcoll.comm.bands import Begin
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
-from gridcoll.comm.lanes import Begin
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.reductions import (
@@ -161,7 +161,7 @@ def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> 
     if flow is None:
         call.free()
         return None
-    return context.lanes.start(_begin(call, flow, call.free))
+    return context.bands.start(_begin(call, flow, call.free))
 
 
 def _prepare(
@@ -171,12 +171,12 @@ def _prepare(
     if context is None or not context.beside:
         return None
     call = read(context)
-    lane = context.lanes.claim(call.text if call else "left to MPI")
-    flow = None if call is None or lane is None else call.program(context)
-    if call is not None and lane is not None and flow is not None:
-        return context.lanes.prepare(lane, _begin(call, flow, _nothing), call.free)
-    if lane is not None:
-        context.lanes.release(lane)
+    band = context.bands.claim(call.text if call else "left to MPI")
+    flow = None if call is None or band is None else call.program(context)
+    if call is not None and band is not None and flow is not None:
+        return context.bands.prepare(band, _begin(call, flow, _nothing), call.free)
+    if band is not None:
+        context.bands.release(band)
     if call is not None:
         call.free()
     return None

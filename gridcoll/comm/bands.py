@@ -33,18 +33,20 @@ def can_run_beside(comm: MPI.Intracomm) -> bool:
     return bool(comm.allreduce(able, MPI.LAND))
 
 
-class Lanes:
+class Bands:
     """Bands of a private communicator's tags, each for one call at a time.
 
     Non-blocking calls take the first `N_AT_ONCE` in turn: they are started in the same order on all
-    ranks. Persistent ones are not, so that each has a lane of its own as long as it lives.
+    ranks. Persistent ones are not, so that each has a band of its own as long as it lives.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._sent = Sent()
-        bands = [MPITransport(comm, band) for band in range(1, N_BANDS)]
-        transports = [CountingTransport(band, self._sent) for band in bands]
+        transports = [
+            CountingTransport(MPITransport(comm, number), self._sent)
+            for number in range(1, N_BANDS)
+        ]
         self._at_once = transports[:N_AT_ONCE]
         self._turn = itertools.cycle(self._at_once)
         self._own = transports[N_AT_ONCE:]
@@ -52,7 +54,7 @@ class Lanes:
 
     @property
     def in_use(self) -> bool:
-        """Whether persistent requests hold lanes, so that the communicator must stay."""
+        """Whether persistent requests hold bands, so that the communicator must stay."""
         return self._free != (1 << len(self._own)) - 1
 
     def start(self, begin: Begin) -> MPI.Request:
@@ -61,28 +63,28 @@ class Lanes:
         return progress().start(Job(transport, lambda: begin(transport)))
 
     def claim(self, call: str) -> int | None:
-        """A lane for a persistent call. Collective.
+        """A band for a persistent call. Collective.
 
-        None where ranks differ in the text ``call``, or no lane is free on all of them.
+        None where ranks differ in the text ``call``, or no band is free on all of them.
         """
         rows: list[tuple[str, int]] = self._comm.allgather((call, self._free))
-        free = reduce(and_, (lanes for _, lanes in rows))
+        free = reduce(and_, (bands for _, bands in rows))
         if not free or any(text != call for text, _ in rows):
             return None
         lowest = free & -free
         self._free &= ~lowest
         return lowest.bit_length() - 1
 
-    def release(self, lane: int) -> None:
-        """Let another call have ``lane``."""
-        self._free |= 1 << lane
+    def release(self, band: int) -> None:
+        """Let another call have ``band``."""
+        self._free |= 1 << band
 
-    def prepare(self, lane: int, begin: Begin, free: Callable[[], None]) -> MPI.Prequest:
+    def prepare(self, band: int, begin: Begin, free: Callable[[], None]) -> MPI.Prequest:
         """Run what ``begin`` gives at each start; call ``free`` when the request is freed."""
-        transport = self._own[lane]
+        transport = self._own[band]
 
         def release() -> None:
-            self.release(lane)
+            self.release(band)
             free()
 
         return progress().prepare(Job(transport, lambda: begin(transport)), release)
