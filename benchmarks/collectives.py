@@ -1,9 +1,11 @@
-"""Broadcast on every named grid under every MPI: runs the benchmark there, then prints the tables.
+"""Collectives on named grids under every MPI: runs the benchmark there, then prints the tables.
 
-    python benchmarks/broadcast.py run [--grids …] [--mpis …] [--sizes …]
-    python benchmarks/broadcast.py table        # from the rows kept in benchmarks/results
-    python benchmarks/broadcast.py markdown     # the README's table
-    python benchmarks/broadcast.py plot         # one figure per grid, into docs/
+    python benchmarks/collectives.py run [--collectives …] [--grids …] [--mpis …] [--sizes …]
+    python benchmarks/collectives.py table      # from the rows kept in benchmarks/results
+    python benchmarks/collectives.py markdown   # the README's table
+    python benchmarks/collectives.py plot       # a figure per collective and grid, into docs/
+
+A grid is measured once per MPI for all collectives of a run.
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
 """
@@ -12,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 from on_grids import GRIDS, MPIS, RESULTS, ROOT, Row, bench_on, read_rows
@@ -22,16 +26,20 @@ from rich.table import Table
 
 from gridcoll.topology.units import format_size
 
-SIZES = "8,1K,64K,1M,4M"
+SIZES = {"bcast": "8,64K,1M,4M", "allreduce": "8,64K,1M,4M", "alltoall": "8,1K,64K"}
+TITLES = {"bcast": "Broadcast", "allreduce": "Allreduce", "alltoall": "All-to-all, per pair"}
 NATIVES = ("native", "native-nonblocking")
 
 
-def run(grids: Iterable[str], mpis: Iterable[str], sizes: str, repeats: int, extra: str) -> None:
-    for grid in grids:
-        for mpi in mpis:
-            options = ["--sizes", sizes, "--repeats", str(repeats)]
-            options += ["--algorithms", extra] if extra else []
-            bench_on(grid, mpi, "bcast", RESULTS / f"bcast-{grid}-{mpi}.json", *options)
+def run(
+    collectives: Iterable[str], grids: Iterable[str], mpis: Iterable[str], sizes: str, *extra: str
+) -> None:
+    with tempfile.TemporaryDirectory() as models:
+        for grid, mpi, collective in product(grids, mpis, collectives):
+            options = ["--sizes", sizes or SIZES[collective], *extra]
+            options += ["--model-file", str(Path(models, f"{grid}-{mpi}.json"))]
+            rows = RESULTS / f"{collective}-{grid}-{mpi}.json"
+            bench_on(grid, mpi, collective, rows, *options)
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
@@ -45,11 +53,11 @@ def best_native_s(variants: dict[str, Row]) -> float:
     return min(variants[name]["median_s"] for name in NATIVES)
 
 
-def print_tables(rows: list[Row]) -> None:
+def print_tables(collective: str, rows: list[Row]) -> None:
     console = Console(width=max(Console().width, 150))
     cases = by_case(rows)
     for grid in dict.fromkeys(row["grid"] for row in rows):
-        table = Table(title=f"Broadcast on {grid}: median ms")
+        table = Table(title=f"{TITLES[collective]} on {grid}: median ms")
         for column in ("bytes", "MPI", "native", "native non-blocking", "gridcoll", "quartiles"):
             table.add_column(column, justify="right")
         for column in ("limit", "x limit", "best native / gridcoll", "predicted", "chosen"):
@@ -90,8 +98,9 @@ def _print_model_error(console: Console, rows: list[Row]) -> None:
         )
 
 
-def print_markdown(rows: list[Row]) -> None:
+def print_markdown(collective: str, rows: list[Row]) -> None:
     """The README's table: one line per grid, MPI and size."""
+    print(f"\n{TITLES[collective]}:\n")
     print("| grid | MPI | message | best native | gridcoll | faster | limit | of limit |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for (grid, mpi, n_bytes), variants in by_case(rows).items():
@@ -103,7 +112,7 @@ def print_markdown(rows: list[Row]) -> None:
         )
 
 
-def plot(rows: list[Row], folder: Path) -> None:
+def plot(collective: str, rows: list[Row], folder: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -133,11 +142,11 @@ def plot(rows: list[Row], folder: Path) -> None:
             )
         limits = sorted((n, v["gridcoll"]["limit_s"] * 1e3) for (_, _, n), v in cases.items())
         axes.plot(*zip(*limits, strict=True), color="black", lw=1, label="physical limit")
-        axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="broadcast, ms")
-        axes.set_title(f"Broadcast on {grid}")
+        axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="ms")
+        axes.set_title(f"{TITLES[collective]} on {grid}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-        path = folder / f"bcast-{grid}.svg"
+        path = folder / f"{collective}-{grid}.svg"
         figure.savefig(path)
         plt.close(figure)
         print(path)
@@ -146,27 +155,26 @@ def plot(rows: list[Row], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
+    parser.add_argument("--collectives", default=",".join(SIZES))
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--mpis", default=",".join(MPIS))
-    parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--sizes", default="")
+    parser.add_argument("--repeats", default="7")
     parser.add_argument("--algorithms", default="", help="time these as well")
     options = parser.parse_args()
+    collectives = options.collectives.split(",")
     if options.what == "run":
-        run(
-            options.grids.split(","),
-            options.mpis.split(","),
-            options.sizes,
-            options.repeats,
-            options.algorithms,
-        )
-    elif options.what == "plot":
-        plot(read_rows("bcast"), ROOT / "docs")
-        return
-    if options.what == "markdown":
-        print_markdown(read_rows("bcast"))
-    else:
-        print_tables(read_rows("bcast"))
+        extra = ["--algorithms", options.algorithms] if options.algorithms else []
+        grids, mpis = options.grids.split(","), options.mpis.split(",")
+        run(collectives, grids, mpis, options.sizes, "--repeats", options.repeats, *extra)
+    for collective in collectives:
+        rows = read_rows(collective)
+        if options.what == "plot":
+            plot(collective, rows, ROOT / "docs")
+        elif options.what == "markdown":
+            print_markdown(collective, rows)
+        else:
+            print_tables(collective, rows)
 
 
 if __name__ == "__main__":
