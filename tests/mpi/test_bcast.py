@@ -118,7 +118,7 @@ def test_two_communicators_in_turn(world: MPI.Intracomm) -> None:
 
 
 def test_large(world: MPI.Intracomm, n_planned: list[int]) -> None:
-    """Four megabytes: more segments than the window, and more than one tree."""
+    """Four megabytes in many segments, by one tree and by several."""
     n = 1 << 20
     with grid_comm(world) as comm:
         for algorithm in ("chain", "split", "stars", "lanes"):
