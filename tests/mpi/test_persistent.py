@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gridcoll.comm.lanes import Lanes
+from gridcoll.comm.bands import Bands
 from mpi4py import MPI
 
 from gridcoll import GridComm
@@ -23,13 +23,13 @@ different orders, which MPI-4.1 allows: what matches is the order of the calls t
 def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many persistent requests of this rank are ours."""
     count = [0]
-    prepare = Lanes.prepare
+    prepare = Bands.prepare
 
-    def counting(self: Lanes, *args: Any) -> MPI.Prequest:
+    def counting(self: Bands, *args: Any) -> MPI.Prequest:
         count[0] += 1
         return prepare(self, *args)
 
-    monkeypatch.setattr(Lanes, "prepare", counting)
+    monkeypatch.setattr(Bands, "prepare", counting)
     return count
 
 
