@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gridcoll.comm.bands import Bands
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.bands import Bands
 from tests.mpi.support import grid_comm, grid_model, layouts
 
 _ALIVE: list[Any] = []
@@ -123,27 +123,27 @@ def test_one_is_done_before_another_is_started(world: MPI.Intracomm) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_more_than_there_are_lanes(world: MPI.Intracomm, n_prepared: list[int]) -> None:
+def test_more_than_there_are_bands(world: MPI.Intracomm, n_prepared: list[int]) -> None:
     """Those beyond are MPI's own; what was freed is used again, however often."""
     with grid_comm(world) as comm:
-        lanes = comm._need().lanes
-        n_lanes = len(lanes._own)
-        buffers = np.zeros((n_lanes + 3, 10))
+        bands = comm._need().bands
+        n_bands = len(bands._own)
+        buffers = np.zeros((n_bands + 3, 10))
         requests = [comm.Bcast_init(buffer, 0) for buffer in buffers]
-        assert n_prepared[0] == n_lanes
+        assert n_prepared[0] == n_bands
         buffers[:] = 7 if comm.Get_rank() == 0 else 0
         MPI.Prequest.Startall(requests)
         MPI.Request.Waitall(requests)
         assert (buffers == 7).all()
         for request in reversed(requests):
             request.Free()
-        assert not lanes.in_use
-        for _ in range(n_lanes + 3):
+        assert not bands.in_use
+        for _ in range(n_bands + 3):
             request = comm.Bcast_init(buffers[0], 0)
             request.Start()
             request.Wait()
             request.Free()
-        assert n_prepared[0] == 2 * n_lanes + 3
+        assert n_prepared[0] == 2 * n_bands + 3
 
 
 def test_datatypes_freed_after_the_call(world: MPI.Intracomm) -> None:
