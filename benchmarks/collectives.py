@@ -26,8 +26,25 @@ from rich.table import Table
 
 from gridcoll.topology.units import format_size
 
-SIZES = {"bcast": "8,64K,1M,4M", "allreduce": "8,64K,1M,4M", "alltoall": "8,1K,64K"}
-TITLES = {"bcast": "Broadcast", "allreduce": "Allreduce", "alltoall": "All-to-all, per pair"}
+SIZES = {
+    **dict.fromkeys(("bcast", "allreduce", "reduce"), "8,64K,1M,4M"),
+    "alltoall": "8,1K,64K",
+    **dict.fromkeys(("scatter", "gather", "allgather", "reduce_scatter"), "8,1K,64K"),
+    "barrier": "8",
+}
+TITLES = {
+    "bcast": "Broadcast",
+    "allreduce": "Allreduce",
+    "reduce": "Reduce",
+    "alltoall": "All-to-all, per pair",
+    "scatter": "Scatter, per rank",
+    "gather": "Gather, per rank",
+    "allgather": "Allgather, per rank",
+    "reduce_scatter": "Reduce-scatter, per rank",
+    "barrier": "Barrier",
+}
+README = ("bcast", "allreduce", "alltoall")
+"""What the README's tables show, and runs unless told otherwise."""
 NATIVES = ("native", "native-nonblocking")
 
 
@@ -155,7 +172,7 @@ def plot(collective: str, rows: list[Row], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
-    parser.add_argument("--collectives", default=",".join(SIZES))
+    parser.add_argument("--collectives", default=",".join(README), help=", ".join(SIZES))
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default="")

@@ -36,16 +36,49 @@ def _alltoall_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
     return lambda: comm.Alltoall(outgoing, incoming)
 
 
+def _gather_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, everybodys = _blocks(comm, n_bytes)
+    return lambda: comm.Gather(mine, everybodys, 0)
+
+
+def _scatter_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, everybodys = _blocks(comm, n_bytes)
+    return lambda: comm.Scatter(everybodys, mine, 0)
+
+
+def _allgather_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, everybodys = _blocks(comm, n_bytes)
+    return lambda: comm.Allgather(mine, everybodys)
+
+
+def _reduce_scatter_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
+    mine, everybodys = (block.view(np.float64) for block in _blocks(comm, n_bytes))
+    return lambda: comm.Reduce_scatter_block(everybodys, mine)
+
+
+def _blocks(comm: MPI.Intracomm, n_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """A block for this rank and one for each."""
+    return np.zeros(n_bytes, np.uint8), np.zeros((comm.Get_size(), n_bytes), np.uint8)
+
+
 STEPS = {
     "bcast": _bcast_step,
     "allreduce": _allreduce_step,
     "reduce": _reduce_step,
     "alltoall": _alltoall_step,
+    "gather": _gather_step,
+    "scatter": _scatter_step,
+    "allgather": _allgather_step,
+    "reduce_scatter": _reduce_scatter_step,
     "barrier": _barrier_step,
 }
 """Of the library's own collectives, those that are timed: the call, by its size."""
 
-LARGEST_BYTES = {"alltoall": 1 << 16, "reduce": 1 << 19, "barrier": 8}
+LARGEST_BYTES = {
+    **dict.fromkeys(("alltoall", "gather", "scatter", "allgather", "reduce_scatter"), 1 << 16),
+    "reduce": 1 << 19,
+    "barrier": 8,
+}
 """Blocks for every rank add up, and barriers have no size. Beyond, time grows in proportion."""
 
 
