@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gridcoll.plan.collectives.bcast import cut_segments
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.statements import Runs, Statement, moved, state
@@ -71,7 +72,18 @@ def exchange_plan(
     return Plan("alltoall", label, n_units, -1, programs, scratch if any(scratch) else ())
 
 
-def plan_direct(order: Sequence[int], n_units: int, label: str = "direct") -> Plan:
+def pieces_of(buffer: str, rank: int, n_units: int, piece_units: int) -> list[Chunk]:
+    """The block of ``rank``, cut; whole for ``piece_units`` of 0."""
+    first = rank * n_units
+    return [
+        Chunk(buffer, first + start, first + stop)
+        for start, stop in cut_segments(n_units, piece_units or max(n_units, 1))
+    ]
+
+
+def plan_direct(
+    order: Sequence[int], n_units: int, label: str = "direct", piece_units: int = 0
+) -> Plan:
     """Everybody sends every block to its receiver, all at once.
 
     Parameters
@@ -82,6 +94,9 @@ def plan_direct(order: Sequence[int], n_units: int, label: str = "direct") -> Pl
     n_units : int
         Size of a block.
     label : str
+    piece_units : int
+        Blocks are cut into messages of this size: shorter ones need not wait for a rendezvous.
+        0 leaves them whole.
     """
     place = {rank: k for k, rank in enumerate(order)}
     n_ranks = len(order)
@@ -92,8 +107,10 @@ def plan_direct(order: Sequence[int], n_units: int, label: str = "direct") -> Pl
         for step in range(1, n_ranks):
             source = order[(at - step) % n_ranks]
             target = order[(at + step) % n_ranks]
-            ops.append(Recv(source, blocks("output", source, n_units), 0))
-            ops.append(Send(target, blocks("input", target, n_units), 0))
+            come = pieces_of("output", source, n_units, piece_units)
+            leave = pieces_of("input", target, n_units, piece_units)
+            ops += (Recv(source, chunk, tag) for tag, chunk in enumerate(come))
+            ops += (Send(target, chunk, tag) for tag, chunk in enumerate(leave))
         return (*ops, keep_own(rank, n_units))
 
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
@@ -117,6 +134,7 @@ def plan_far_first(
     far_order: Sequence[Sequence[int]],
     n_units: int,
     label: str = "far-first",
+    piece_units: int = 0,
 ) -> Plan:
     """A direct exchange in which blocks with a long way leave first.
 
@@ -130,13 +148,23 @@ def plan_far_first(
     n_units : int
         Size of a block.
     label : str
+    piece_units : int
+        As for `plan_direct`.
     """
     n_ranks = sum(map(len, clusters))
 
     def program_of(rank: int) -> Program:
         others = far_first_peers(clusters, far_order, rank)
-        receives = [Recv(peer, blocks("output", peer, n_units), 0) for peer in others]
-        sends = [Send(peer, blocks("input", peer, n_units), 0) for peer in others]
+        receives = [
+            Recv(peer, chunk, tag)
+            for peer in others
+            for tag, chunk in enumerate(pieces_of("output", peer, n_units, piece_units))
+        ]
+        sends = [
+            Send(peer, chunk, tag)
+            for peer in others
+            for tag, chunk in enumerate(pieces_of("input", peer, n_units, piece_units))
+        ]
         return (*receives, *sends, keep_own(rank, n_units))
 
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 
 from gridcoll.model.gridmodel import GridModel
@@ -28,19 +29,27 @@ from gridcoll.plan.collectives.alltoall_messages import (
 from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s, thinned
 from gridcoll.plan.plan import Plan
 from gridcoll.topology.grid import Grid
+from gridcoll.topology.units import format_size
 
 MOST_COORDINATOR_BYTES = 1 << 20
 """Coordinators keep all that crosses; beyond this much scratch they are not offered."""
 
 
-def _far_first(model: GridModel, n_units: int, label: str) -> Plan:
+PIECES_BYTES = (1 << 14, 1 << 15)
+"""Messages that no MPI known here keeps back until the receiver has answered."""
+
+LEAST_SAVED = 0.05
+"""Pieces are offered where they are predicted to save this part: each costs a call, too."""
+
+
+def _far_first(model: GridModel, n_units: int, label: str, piece_units: int = 0) -> Plan:
     clusters = [cluster.ranks for cluster in model.grid.clusters]
-    return plan_far_first(clusters, far_order(model), n_units, label)
+    return plan_far_first(clusters, far_order(model), n_units, label, piece_units)
 
 
-def _direct(model: GridModel, n_units: int, label: str) -> Plan:
+def _direct(model: GridModel, n_units: int, label: str, piece_units: int = 0) -> Plan:
     order = [rank for cluster in model.grid.clusters for rank in cluster.ranks]
-    return plan_direct(order, n_units, label)
+    return plan_direct(order, n_units, label, piece_units)
 
 
 _PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
@@ -70,11 +79,48 @@ def _candidate(
     return Candidate(name, label, predicted_s, _builder(name, label, model))
 
 
+def _with_pieces(
+    whole: Candidate,
+    plan: Callable[[GridModel, int, str, int], Plan],
+    model: GridModel,
+    messages_of: Callable[[GridModel], Messages],
+    n_bytes: int,
+) -> list[Candidate]:
+    """``whole``, and the same in pieces where a long message waits for its receiver to answer."""
+    some, weight = thinned(model)
+    messages, whole_s = messages_of(some), whole.predicted_s or 0.0
+    found = [whole]
+    for piece in PIECES_BYTES:
+        if piece >= n_bytes:
+            break
+        predicted_s = price_messages_s(some, messages, n_bytes, weight, piece)
+        if predicted_s < (1 - LEAST_SAVED) * whole_s:
+            label = f"{whole.label}, in pieces of {format_size(piece)}"
+            build = partial(_in_pieces, plan, model, f"{whole.name}: {label}", piece)
+            found.append(Candidate(whole.name, label, predicted_s, build, segment_bytes=piece))
+    return found
+
+
+def _in_pieces(
+    plan: Callable[[GridModel, int, str, int], Plan],
+    model: GridModel,
+    label: str,
+    piece: int,
+    n_units: int,
+) -> Plan:
+    return plan(model, n_units, label, piece)
+
+
 def _direct_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1:
         return []
     label = "every block to its receiver, all at once"
-    return [_candidate("direct", label, model, lambda some: direct_messages(some.grid), n_bytes)]
+
+    def messages_of(some: GridModel) -> Messages:
+        return direct_messages(some.grid)
+
+    whole = _candidate("direct", label, model, messages_of, n_bytes)
+    return _with_pieces(whole, _direct, model, messages_of, n_bytes)
 
 
 def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -86,7 +132,8 @@ def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Can
     def messages_of(some: GridModel) -> Messages:
         return far_first_messages(some.grid, far_order(some))
 
-    return [_candidate("far-first", label, model, messages_of, n_bytes)]
+    whole = _candidate("far-first", label, model, messages_of, n_bytes)
+    return _with_pieces(whole, _far_first, model, messages_of, n_bytes)
 
 
 def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

@@ -31,16 +31,23 @@ def thinned(model: GridModel) -> tuple[GridModel, int]:
 
 
 class _Costs:
-    """What each message costs where it passes, (M,) arrays; each stands for ``weight`` per rank."""
+    """What each message costs where it passes, (M,) arrays; each stands for ``weight`` per rank.
 
-    def __init__(self, model: GridModel, messages: Messages, n_bytes: int, weight: int) -> None:
+    With ``piece_bytes``, a message stands for as many as that makes of it, one after another.
+    """
+
+    def __init__(
+        self, model: GridModel, messages: Messages, n_bytes: int, weight: int, piece_bytes: int
+    ) -> None:
         cluster = np.array(model.grid.cluster_of)
         sizes, which = np.unique(messages.n_blocks, return_inverse=True)
         in_bytes = sizes.astype(float) * n_bytes
-        gap_s, alone_s = model.gap_and_alone_s(in_bytes)
+        n_pieces = np.maximum(np.ceil(in_bytes / piece_bytes), 1.0) if piece_bytes else 1.0
+        gap_s, alone_s = model.gap_and_alone_s(in_bytes / n_pieces)
         empty_s, _ = model.gap_and_alone_s(np.zeros(1))
         i, j = cluster[messages.source], cluster[messages.target]
-        port_s = interface_s(model, in_bytes, gap_s) * weight
+        port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces * weight
+        alone_s = (n_pieces - 1.0) * gap_s + alone_s
         # A slower link leaves interfaces free, but what any message costs there is paid at them.
         self.empty_s = empty_s[i, j, 0] * weight
         least_s = np.where(i == j, 0.0, self.empty_s)
@@ -85,14 +92,16 @@ def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> Flo
     return np.asarray(lower + (upper - lower) * contention)
 
 
-def price_messages_s(model: GridModel, messages: Messages, n_bytes: int, weight: int = 1) -> float:
+def price_messages_s(
+    model: GridModel, messages: Messages, n_bytes: int, weight: int = 1, piece_bytes: int = 0
+) -> float:
     """When the last of ``messages`` has arrived, in seconds, for blocks of ``n_bytes``.
 
-    ``weight`` is that of `thinned` models.
+    ``weight`` is that of `thinned` models; messages are cut at ``piece_bytes``, if not 0.
     """
     if not len(messages.source):
         return 0.0
-    costs = _Costs(model, messages, n_bytes, weight)
+    costs = _Costs(model, messages, n_bytes, weight, piece_bytes)
     ready = np.zeros(len(messages.source))
     ended = np.zeros(len(messages.source))
     for stage in range(int(messages.stage.max()) + 1):
