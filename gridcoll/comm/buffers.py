@@ -48,10 +48,12 @@ def _plain_view(spec: Any) -> memoryview | None:
     """The bytes of an array or bytes-like object, or of ``[such, type]``, if that is simple."""
     datatype: Any = None
     if type(spec) in (list, tuple):
-        if len(spec) != 2 or not isinstance(spec[1], MPI.Datatype):
+        if len(spec) != 2:
             return None
         spec, datatype = spec
-        if datatype.handle not in _SIMPLE_HANDLES:
+        if isinstance(datatype, str):
+            datatype = _SIMPLE_CODES.get(datatype)
+        if not isinstance(datatype, MPI.Datatype) or datatype.handle not in _SIMPLE_HANDLES:
             return None
     try:
         view = memoryview(spec)
@@ -109,4 +111,8 @@ _SIMPLE_HANDLES = frozenset(
         MPI.C_DOUBLE_COMPLEX,
     )
 )  # fmt: skip
+_SIMPLE_CODES = {
+    code: MPI.Datatype.fromcode(code)
+    for code in (*"?bBhHiIlLqQfdFD", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+}
 _SIMPLE_FORMATS = frozenset("?bBhHiIlLqQfd") | {"Zf", "Zd"}

@@ -165,3 +165,19 @@ def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Context, "run", counting)
     return count
+
+
+@pytest.fixture
+def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many plans this rank started to run beside the application."""
+    from gridcoll.comm.bands import Bands
+
+    count = [0]
+    start = Bands.start
+
+    def counting(self: Bands, *args: Any) -> MPI.Request:
+        count[0] += 1
+        return start(self, *args)
+
+    monkeypatch.setattr(Bands, "start", counting)
+    return count

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.blocks import (
@@ -17,7 +16,6 @@ from tests.mpi.blocks import (
     LAYOUTS,
     PAIRS,
     block,
-    blocks,
     columns,
     outcome,
     room_for,
@@ -26,23 +24,11 @@ from tests.mpi.blocks import (
     uneven,
     uneven_forms,
 )
-from tests.mpi.support import grid_comm, layouts
+from tests.mpi.bodies import check_allgather
+from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.support import grid_comm
 
 NAMES = ("native", *REGISTRIES["allgather"])
-
-
-def check_allgather(comm: GridComm, n: int) -> None:
-    rank, size = comm.Get_rank(), comm.Get_size()
-    sent, wanted = block(rank, n), blocks([n] * size)
-    got = np.full(size * n, -1, "i4")
-    assert comm.Allgather(sent, got) is None
-    assert (got == wanted).all()
-    assert (sent == block(rank, n)).all()
-    for in_place in (MPI.IN_PLACE, None):
-        got[:] = -1
-        got[rank * n : (rank + 1) * n] = sent
-        comm.Allgather(in_place, got)
-        assert (got == wanted).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -50,27 +36,16 @@ def check_allgather(comm: GridComm, n: int) -> None:
 def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    size = world.Get_size()
-    if layout not in layouts(size):
-        return  # the same clusters as one of the others at this number of ranks
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("allgather", algorithm)
-        for n in (0, 1, 1009, 20011):
-            winner = forced.explain("allgather", n * 4).winner
-            assert winner.name in (algorithm, "native")
-            before = n_planned[0]
-            check_allgather(forced, n)
-            assert n_planned[0] - before == 3 * int(winner.build is not None)
+    cases = [(n, 0) for n in (0, 1, 1009, 20011)]
+    check_algorithm(
+        world, "allgather", algorithm, layout, check_allgather,
+        cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
+    )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in NAMES:
-                ran.add(comm.forced("allgather", name).explain("allgather", 4000).winner.name)
-    assert ran == set(NAMES)
+    assert algorithms_that_run(world, "allgather", NAMES) == set(NAMES)
 
 
 def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:

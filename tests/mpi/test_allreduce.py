@@ -1,9 +1,8 @@
-"""Reductions by every registered algorithm, over every layout of clusters, against plain mpi4py."""
+"""Reductions by every algorithm, and of every type, against plain mpi4py; and what is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
-from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
-from tests.mpi.support import grid_comm, grid_model, layouts
+from tests.mpi.bodies import check_allreduce, check_reduce, values
+from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.support import grid_comm
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
@@ -26,71 +26,35 @@ OPS = ("MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR"
 CODES = "?bBhHiIlLqQfdgFDGe"
 
 
-def require_same_bits(world: MPI.Intracomm, result: np.ndarray) -> None:
-    everybody = world.allgather(result.tobytes())
-    assert all(other == everybody[0] for other in everybody)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["allreduce"]])
 def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    size, rank = world.Get_size(), world.Get_rank()
-    if layout not in layouts(size):
-        return
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("allreduce", algorithm)
-        for n in SIZES:
-            mine = np.arange(n, dtype="i8") * (rank + 1) + rank
-            wanted = np.arange(n) * (size * (size + 1) // 2) + size * (size - 1) // 2
-            winner = forced.explain("allreduce", n * 8).winner
-            assert winner.name in (algorithm, "native")
-            before, kept, result = n_planned[0], mine.copy(), np.full(n, -1, "i8")
-            assert forced.Allreduce(mine, result) is None
-            assert (result == wanted).all()
-            assert (mine == kept).all()
-            forced.Allreduce(MPI.IN_PLACE if rank else None, mine)  # mpi4py takes both
-            assert (mine == wanted).all()
-            assert n_planned[0] - before == 2 * int(winner.build is not None)
+    check_algorithm(
+        world, "allreduce", algorithm, layout, check_allreduce,
+        cases=[(n, 0) for n in SIZES], n_calls=2, unit_bytes=8, n_planned=n_planned,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["one cluster", "three interleaved", "lonely root"])
+@pytest.mark.parametrize("algorithm", REGISTRIES["reduce"])
+def test_every_reduce_on_every_layout(
+    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+) -> None:
+    size = world.Get_size()
+    check_algorithm(
+        world, "reduce", algorithm, layout, check_reduce,
+        cases=[(7, 0), (0, size - 1), (65537, size // 2), (1009, size // 3)],
+        n_calls=2, unit_bytes=8, n_planned=n_planned,
+    )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("collective", ["allreduce", "reduce"])
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm, collective: str) -> None:
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in REGISTRIES[collective]:
-                winner = comm.forced(collective, name).explain(collective, 65537 * 8, 0).winner
-                if winner.build is not None:
-                    ran.add(winner.name)
-    assert ran == set(REGISTRIES[collective])
-
-
-@pytest.mark.parametrize("layout", ["one cluster", "three interleaved", "lonely root"])
-@pytest.mark.parametrize("algorithm", REGISTRIES["reduce"])
-def test_every_reduce_on_every_layout(world: MPI.Intracomm, algorithm: str, layout: str) -> None:
-    size, rank = world.Get_size(), world.Get_rank()
-    if layout not in layouts(size):
-        return
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("reduce", algorithm)
-        for root, n in zip([0, size - 1, size // 2, size // 3], [7, 0, 65537, 1009], strict=True):
-            mine = np.arange(n, dtype="i8") * (rank + 1)
-            wanted = np.arange(n) * (size * (size + 1) // 2)
-            result = np.full(n, -1, "i8") if rank == root else None
-            assert forced.Reduce(mine, result, MPI.SUM, root) is None
-            if result is not None:
-                assert (result == wanted).all()
-            forced.Reduce(MPI.IN_PLACE if rank == root else mine, mine, root=root)
-            if rank == root:
-                assert (mine == wanted).all()
-
-
-def values(code: str, n: int, rank: int) -> np.ndarray:
-    """Small whole numbers: exact in every type, in any order of combination."""
-    return ((np.arange(n) * 7 + rank * 3) % 3).astype(code)
+    names = list(REGISTRIES[collective])
+    assert algorithms_that_run(world, collective, names) == set(names)
 
 
 def outcome(call: Callable[[], Any]) -> tuple[type[BaseException], int] | None:
@@ -143,183 +107,6 @@ def test_values_with_their_places(
             assert (plain == ours).all()
         plans = comm.explain("allreduce", 2400).winner.build is not None
         assert n_planned[0] == 2 * (planned and plans)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", REGISTRIES["allreduce"])
-def test_the_same_bits_on_every_rank(world: MPI.Intracomm, algorithm: str, layout: str) -> None:
-    """Sums that depend on the order, zeros of both signs, infinities, NaNs of many kinds."""
-    if layout not in layouts(world.Get_size()):
-        return
-    random = np.random.default_rng(world.Get_rank())
-    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
-        forced = comm.forced("allreduce", algorithm)
-        for n, skip in ((3, 0), (1009, world.Get_rank() % 3), (20011, 0)):
-            if forced.explain("allreduce", n * 8).winner.build is None:
-                continue  # what the library does: Intel MPI's NaNs differ from rank to rank
-            mine = random.normal(size=n) * 10.0 ** random.integers(-300, 300, n)
-            mine[random.integers(0, n, n // 4)] = random.choice(
-                [0.0, -0.0, np.inf, -np.inf, 5e-324]
-            )
-            payloads = random.integers(1, 1 << 50, n) | 0x7FF8 << 48
-            mine = np.where(random.random(n) < 0.05, payloads.view("f8"), mine)
-            for op in (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD):
-                result = np.empty(n + skip)[skip:]  # results at unequal alignments
-                forced.Allreduce(mine, result, op)
-                require_same_bits(world, result)
-
-
-def test_special_values_survive(world: MPI.Intracomm) -> None:
-    special = np.array([np.nan, np.inf, -np.inf, -0.0, 5e-324, 1.5])
-    mine = special if world.Get_rank() == 0 else np.array([0, 0, 0, -0.0, 0, 0])
-    result = np.empty(6)
-    with grid_comm(world) as comm:
-        comm.Allreduce(mine, result)
-    assert np.isnan(result[0])
-    assert result[1:].tobytes() == special[1:].tobytes()
-
-
-def _append_digits(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    """``b = a`` followed by ``b``, as decimal numbers: associative, not commutative."""
-    left, right = np.frombuffer(a, "i8"), np.frombuffer(b, "i8")
-    power = 10 ** np.char.str_len(right.astype("U")).astype("i8")
-    right[:] = left * power + right
-
-
-def _chain_maps(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    """2 x 2 matrix products, row by row."""
-    left, right = (np.frombuffer(x, "i8").reshape(-1, 2, 2) for x in (a, b))
-    right[:] = left @ right
-
-
-def _add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    assert datatype.Get_size() == 8
-    right = np.frombuffer(b, "i8")
-    right += np.frombuffer(a, "i8")
-
-
-@pytest.fixture
-def user_op(request: pytest.FixtureRequest) -> Any:
-    function, commutes = request.param
-    op = MPI.Op.Create(function, commutes)
-    yield op
-    op.Free()
-
-
-@pytest.mark.parametrize("user_op", [(_append_digits, False)], indirect=True)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", ["", *REGISTRIES["allreduce"]])
-def test_rank_order_is_kept(
-    world: MPI.Intracomm, algorithm: str, layout: str, user_op: MPI.Op
-) -> None:
-    size, rank = world.Get_size(), world.Get_rank()
-    if layout not in layouts(size):
-        return
-    wanted = int("".join(str(r + 1) for r in range(size)))
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("allreduce", algorithm) if algorithm else comm
-        for n in (1, 7, 3001):
-            result = np.zeros(n, "i8")
-            forced.Allreduce(np.full(n, rank + 1), result, user_op)
-            assert (result == wanted).all()
-            result[:] = 0
-            forced.Reduce(np.full(n, rank + 1), result, user_op, root=size - 1)
-            assert (result == (wanted if rank == size - 1 else 0)).all()
-
-
-@pytest.mark.mpi(min_size=4)
-@pytest.mark.parametrize("user_op", [(_append_digits, False)], indirect=True)
-@pytest.mark.parametrize("layout", ["two", "interleaved"])
-def test_rank_order_is_kept_by_plans(
-    world: MPI.Intracomm, layout: str, user_op: MPI.Op, n_planned: list[int]
-) -> None:
-    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
-        for n in (5, 20000):
-            comm.Allreduce(np.ones(n, "i8"), np.zeros(n, "i8"), user_op)
-            comm.Reduce(np.ones(n, "i8"), np.zeros(n, "i8"), user_op, 1)
-    assert n_planned[0] == 4
-
-
-def test_inexact_sums_are_never_left_to_the_library(
-    world: MPI.Intracomm, n_planned: list[int]
-) -> None:
-    """However fast it may be: between clusters, its ranks may get different bits."""
-    fast = TimesBySize((1,), (1e-9,))
-    for layout, labels in layouts(world.Get_size()).items():
-        model = replace(grid_model(labels), native={"allreduce": fast})
-        own = world.Dup()
-        comm = GridComm(own, model=model)
-        for code, op, exact in (
-            ("f8", MPI.SUM, False), ("F", MPI.PROD, False), ("f4", MPI.MAX, False),
-            ("i4", MPI.SUM, True), ("u1", MPI.BOR, True),
-        ):  # fmt: skip
-            before, result = n_planned[0], np.zeros(3, code)
-            comm.Allreduce(values(code, 3, world.Get_rank()), result, op)
-            require_same_bits(world, result)
-            planned = not exact and len(set(labels)) > 1
-            assert n_planned[0] - before == planned, (layout, code)
-        comm.Free()
-        own.Free()
-
-
-ROUNDED = [0.1, 1e16, -1e16, 3.0, 1e-9, -7.7, 1e8, 2.5e-3]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_reproducible_results_are_the_same_by_all_ways(
-    world: MPI.Intracomm, layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By every algorithm, for every root, on every layout, in parts or whole."""
-    monkeypatch.setenv("GRIDCOLL_REPRODUCIBLE", "1")
-    size, rank = world.Get_size(), world.Get_rank()
-    if layout not in layouts(size):
-        return
-    n = 3001
-    mine = np.resize(ROUNDED, n) * (rank * 0.37 + 1) + np.arange(n) / 7
-    terms = list(np.array(world.allgather(mine)))
-    while len(terms) > 1:  # pairs, pairs of pairs, and so on
-        terms = [sum(terms[k + 1 : k + 2], terms[k]) for k in range(0, len(terms), 2)]
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        for algorithm in ("", "native", "ring", "coordinators", "rank-order"):
-            forced = comm.forced("allreduce", algorithm) if algorithm else comm
-            result = np.zeros(n)
-            forced.Allreduce(mine, result)
-            assert result.tobytes() == terms[0].tobytes()
-            forced.Allreduce(mine[:5], result[:5])
-            assert result.tobytes() == terms[0].tobytes()
-        for root in range(size):
-            result[:] = 0
-            comm.Reduce(mine, result, root=root)
-            assert result.tobytes() == (terms[0] if rank == root else np.zeros(n)).tobytes()
-
-
-@pytest.mark.parametrize("user_op", [(_chain_maps, False)], indirect=True)
-def test_matrices_are_never_cut(
-    world: MPI.Intracomm, user_op: MPI.Op, n_planned: list[int]
-) -> None:
-    matrix = MPI.INT64_T.Create_contiguous(4).Commit()
-    step = np.array([[1, world.Get_rank()], [1, 1]])
-    mine = np.tile(step, (333, 1, 1))
-    plain, ours = np.zeros_like(mine), np.zeros_like(mine)
-    world.Allreduce([mine, 333, matrix], [plain, 333, matrix], user_op)
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            before = n_planned[0]
-            comm.Allreduce([mine, 333, matrix], [ours, 333, matrix], user_op)
-            assert (plain == ours).all()
-            assert n_planned[0] - before == (len(set(labels)) > 1)
-    matrix.Free()
-
-
-@pytest.mark.parametrize("user_op", [(_add, True)], indirect=True)
-@pytest.mark.parametrize("algorithm", REGISTRIES["allreduce"])
-def test_users_operations(world: MPI.Intracomm, algorithm: str, user_op: MPI.Op) -> None:
-    mine = np.arange(5003) * (world.Get_rank() + 1)
-    result = np.zeros_like(mine)
-    with grid_comm(world) as comm:
-        comm.forced("allreduce", algorithm).Allreduce(mine, result, user_op)
-    size = world.Get_size()
-    assert (result == np.arange(5003) * (size * (size + 1) // 2)).all()
 
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -419,32 +206,6 @@ def test_checking_finds_ranks_that_disagree(
             with pytest.raises(DisagreementError, match="count=3"):
                 comm.Allreduce(np.ones(2 + (rank == 0)), np.ones(2 + (rank == 0)))
         comm.Barrier()
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_nobody_leaves_a_barrier_early(
-    world: MPI.Intracomm, layout: str, n_planned: list[int]
-) -> None:
-    """A counter that all ranks raise before it is complete after it."""
-    size = world.Get_size()
-    if layout not in layouts(size):
-        return
-    counter = np.zeros(1, "i8")
-    window = MPI.Win.Create(counter, 8, comm=world)
-    seen = np.zeros(1, "i8")
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        for turn in range(1, 6):
-            window.Lock(0)
-            window.Accumulate(np.ones(1, "i8"), 0)
-            window.Unlock(0)
-            comm.Barrier()
-            window.Lock(0)
-            window.Get_accumulate(np.zeros(1, "i8"), seen, 0, op=MPI.NO_OP)
-            window.Unlock(0)
-            assert seen[0] >= turn * size
-        plans = comm.explain("barrier", 1).winner.build is not None
-        assert n_planned[0] == 5 * plans
-    window.Free()
 
 
 def test_many_calls_in_a_row(world: MPI.Intracomm) -> None:

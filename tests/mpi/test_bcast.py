@@ -6,22 +6,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.collectives.bcast_strategies import PREFIX
-from tests.mpi.support import SIZES, grid_comm, layouts, pattern
+from tests.mpi.bodies import check_bcast
+from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.support import SIZES, grid_comm, layouts
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
     *("lonely root", "all alone"),
 )
-
-
-def check_bcast(comm: GridComm, n: int, root: int) -> None:
-    wanted = pattern(n, seed=root)
-    buffer = wanted.copy() if comm.Get_rank() == root else np.full(n, -1, "i4")
-    assert comm.Bcast(buffer, root) is None
-    assert (buffer == wanted).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -30,33 +24,21 @@ def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
     """The bytes arrive, and they came the way that was asked for."""
-    size = world.Get_size()
-    if layout not in layouts(size):
-        return  # the same clusters as one of the others at this number of ranks
     if algorithm.startswith(PREFIX) and layout not in ("one cluster", "three interleaved"):
         return  # it knows nothing of clusters, and does the same over any
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("bcast", algorithm)
-        for place, n in enumerate((0, 1, 7, 1009, 8191, 65537)):
-            root = place % size
-            winner = forced.explain("bcast", n * 4, root).winner
-            assert winner.name in (algorithm, "native")
-            before = n_planned[0]
-            check_bcast(forced, n, root)
-            assert n_planned[0] - before == int(winner.build is not None)
+    size = world.Get_size()
+    cases = [(n, place % size) for place, n in enumerate((0, 1, 7, 1009, 8191, 65537))]
+    check_algorithm(
+        world, "bcast", algorithm, layout, check_bcast,
+        cases=cases, n_calls=1, unit_bytes=4, n_planned=n_planned,
+    )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
     """Falling back to native everywhere would pass the test above."""
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in REGISTRIES["bcast"]:
-                winner = comm.forced("bcast", name).explain("bcast", 65537 * 4, 0).winner
-                if winner.build is not None:
-                    ran.add(winner.name)
-    assert ran == set(REGISTRIES["bcast"])
+    names = list(REGISTRIES["bcast"])
+    assert algorithms_that_run(world, "bcast", names) == set(names)
 
 
 @pytest.mark.parametrize("n", SIZES)

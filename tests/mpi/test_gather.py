@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.blocks import (
@@ -17,7 +16,6 @@ from tests.mpi.blocks import (
     LAYOUTS,
     PAIRS,
     block,
-    blocks,
     columns,
     outcome,
     room_for,
@@ -26,24 +24,11 @@ from tests.mpi.blocks import (
     uneven,
     uneven_forms,
 )
-from tests.mpi.support import grid_comm, layouts
+from tests.mpi.bodies import check_gather
+from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.support import grid_comm
 
 NAMES = ("native", *REGISTRIES["gather"])
-
-
-def check_gather(comm: GridComm, n: int, root: int) -> None:
-    rank, size = comm.Get_rank(), comm.Get_size()
-    wanted = blocks([n] * size)
-    sent = block(rank, n)
-    got = np.full(size * n, -1, "i4") if rank == root else None
-    assert comm.Gather(sent, got, root) is None
-    assert (sent == block(rank, n)).all()
-    if got is not None:
-        assert (got == wanted).all()
-        got[:] = -1
-        got[rank * n : (rank + 1) * n] = sent
-    comm.Gather(sent if rank != root else MPI.IN_PLACE, got, root)
-    assert got is None or (got == wanted).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -51,28 +36,17 @@ def check_gather(comm: GridComm, n: int, root: int) -> None:
 def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    size = world.Get_size()
-    if layout not in layouts(size):
-        return  # the same clusters as one of the others at this number of ranks
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("gather", algorithm)
-        for root in sorted({0, size - 1}):
-            for n in (0, 1, 20011):
-                winner = forced.explain("gather", n * 4, root).winner
-                assert winner.name in (algorithm, "native")
-                before = n_planned[0]
-                check_gather(forced, n, root)
-                assert n_planned[0] - before == 2 * int(winner.build is not None)
+    last = world.Get_size() - 1
+    cases = [(n, root) for root in sorted({0, last}) for n in (0, 1, 20011)]
+    check_algorithm(
+        world, "gather", algorithm, layout, check_gather,
+        cases=cases, n_calls=2, unit_bytes=4, n_planned=n_planned,
+    )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in NAMES:
-                ran.add(comm.forced("gather", name).explain("gather", 4000).winner.name)
-    assert ran == set(NAMES)
+    assert algorithms_that_run(world, "gather", NAMES) == set(NAMES)
 
 
 def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:

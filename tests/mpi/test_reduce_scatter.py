@@ -9,49 +9,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
-from tests.mpi.blocks import LAYOUTS, blocks, outcome, uneven
+from tests.mpi.blocks import LAYOUTS, outcome, uneven
+from tests.mpi.bodies import check_reduce_scatter, check_reduce_scatter_block
+from tests.mpi.harness import algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm, layouts
 
 NAMES = ("native", *REGISTRIES["reduce_scatter"])
-
-
-def share(rank: int, sizes: list[int]) -> np.ndarray:
-    """What ``rank`` brings: another multiple of the same integers."""
-    return (blocks(sizes) * (rank + 1)).astype("i4")
-
-
-def total(sizes: list[int], rank: int) -> np.ndarray:
-    """The sum that ``rank`` is to get."""
-    start, n_ranks = sum(sizes[:rank]), len(sizes)
-    return blocks(sizes)[start : start + sizes[rank]] * (n_ranks * (n_ranks + 1) // 2)
-
-
-def check_block(comm: GridComm, n: int) -> None:
-    rank, sizes = comm.Get_rank(), [n] * comm.Get_size()
-    sent, wanted = share(rank, sizes), total(sizes, rank)
-    got = np.full(n, -1, "i4")
-    assert comm.Reduce_scatter_block(sent, got) is None
-    assert (got == wanted).all()
-    assert (sent == share(rank, sizes)).all()
-    for in_place in (MPI.IN_PLACE, None):
-        both = sent.copy()
-        comm.Reduce_scatter_block(in_place, both)
-        assert (both[:n] == wanted).all()
-
-
-def check_counts(comm: GridComm, sizes: list[int]) -> None:
-    rank = comm.Get_rank()
-    sent, wanted = share(rank, sizes), total(sizes, rank)
-    for counts in (sizes, tuple(sizes), np.array(sizes), None):
-        got = np.full(sizes[rank], -1, "i4")
-        assert comm.Reduce_scatter(sent, got, counts) is None
-        assert (got == wanted).all()
-    both = sent.copy()
-    comm.Reduce_scatter(MPI.IN_PLACE, both, sizes)
-    assert (both[: sizes[rank]] == wanted).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -59,30 +24,28 @@ def check_counts(comm: GridComm, sizes: list[int]) -> None:
 def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
+    cases = [(n, 0) for n in (0, 1, 1009, 20011)]
+    check_algorithm(
+        world, "reduce_scatter", algorithm, layout, check_reduce_scatter_block,
+        cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
+    )  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=3)
+def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+    assert algorithms_that_run(world, "reduce_scatter", NAMES) == set(NAMES)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_all_forms_of_counts(world: MPI.Intracomm, algorithm: str, layout: str) -> None:
     size = world.Get_size()
     if layout not in layouts(size):
         return  # the same clusters as one of the others at this number of ranks
     with grid_comm(world, layouts(size)[layout]) as comm:
         forced = comm.forced("reduce_scatter", algorithm)
-        for n in (0, 1, 1009, 20011):
-            winner = forced.explain("reduce_scatter", n * 4).winner
-            assert winner.name in (algorithm, "native")
-            before = n_planned[0]
-            check_block(forced, n)
-            assert n_planned[0] - before == 3 * int(winner.build is not None)
-        check_counts(forced, uneven(size))
-        check_counts(forced, [7] * size)
-
-
-@pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in NAMES:
-                forced = comm.forced("reduce_scatter", name)
-                ran.add(forced.explain("reduce_scatter", 4000).winner.name)
-    assert ran == set(NAMES)
+        check_reduce_scatter(forced, uneven(size))
+        check_reduce_scatter(forced, [7] * size)
 
 
 def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
@@ -91,7 +54,7 @@ def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
         views = [comm.forced("reduce_scatter", name) for name in NAMES]
         for _ in range(30):
             view = views[int(random.integers(len(views)))]
-            check_block(view, int(random.choice([0, 1, 3, 64, 1009])))
+            check_reduce_scatter_block(view, int(random.choice([0, 1, 3, 64, 1009])))
 
 
 @pytest.mark.parametrize("op", [MPI.MAX, MPI.PROD, MPI.BXOR, MPI.LAND])
@@ -204,7 +167,7 @@ def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> 
         theirs, ours = (outcome(WRONG[what], caller, size) for caller in (world, comm))
         assert theirs[0] != "no error"
         assert ours == theirs
-        check_block(comm, 7)
+        check_reduce_scatter_block(comm, 7)
 
 
 @pytest.mark.parametrize("layout", ["two", "interleaved"])
@@ -238,8 +201,8 @@ def test_settings_checked_across_ranks(
     monkeypatch.setenv("GRIDCOLL_CHECK", "1")
     rank, size = world.Get_rank(), world.Get_size()
     with grid_comm(world) as comm:
-        check_block(comm, 5)
+        check_reduce_scatter_block(comm, 5)
         op = MPI.MAX if rank == size - 1 else MPI.SUM
         with pytest.raises(DisagreementError, match=r"op=SUM.*op=MAX"):
             comm.Reduce_scatter_block(np.zeros(size), np.zeros(1), op)
-        check_block(comm, 5)
+        check_reduce_scatter_block(comm, 5)

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.blocks import (
     FORMS,
     LAYOUTS,
     PAIRS,
-    block,
-    blocks,
     columns,
     outcome,
     room_for,
@@ -26,22 +23,11 @@ from tests.mpi.blocks import (
     uneven,
     uneven_forms,
 )
-from tests.mpi.support import grid_comm, layouts
+from tests.mpi.bodies import check_scatter
+from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.support import grid_comm
 
 NAMES = ("native", *REGISTRIES["scatter"])
-
-
-def check_scatter(comm: GridComm, n: int, root: int) -> None:
-    """With what is not for others left where it is, too."""
-    rank, size = comm.Get_rank(), comm.Get_size()
-    sent = blocks([n] * size) if rank == root else None
-    got = np.full(n, -1, "i4")
-    assert comm.Scatter(sent, got, root) is None
-    assert (got == block(rank, n)).all()
-    got[:] = -1
-    comm.Scatter(sent, got if rank != root else MPI.IN_PLACE, root)
-    assert (got == (block(rank, n) if rank != root else -1)).all()
-    assert sent is None or (sent == blocks([n] * size)).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -49,28 +35,17 @@ def check_scatter(comm: GridComm, n: int, root: int) -> None:
 def test_every_algorithm_on_every_layout(
     world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    size = world.Get_size()
-    if layout not in layouts(size):
-        return  # the same clusters as one of the others at this number of ranks
-    with grid_comm(world, layouts(size)[layout]) as comm:
-        forced = comm.forced("scatter", algorithm)
-        for root in sorted({0, size - 1}):
-            for n in (0, 1, 20011):
-                winner = forced.explain("scatter", n * 4, root).winner
-                assert winner.name in (algorithm, "native")
-                before = n_planned[0]
-                check_scatter(forced, n, root)
-                assert n_planned[0] - before == 2 * int(winner.build is not None)
+    last = world.Get_size() - 1
+    cases = [(n, root) for root in sorted({0, last}) for n in (0, 1, 20011)]
+    check_algorithm(
+        world, "scatter", algorithm, layout, check_scatter,
+        cases=cases, n_calls=2, unit_bytes=4, n_planned=n_planned,
+    )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in NAMES:
-                ran.add(comm.forced("scatter", name).explain("scatter", 4000).winner.name)
-    assert ran == set(NAMES)
+    assert algorithms_that_run(world, "scatter", NAMES) == set(NAMES)
 
 
 def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:

@@ -1,0 +1,97 @@
+"""The same test bodies on every kind of communicator, and by every algorithm on every layout.
+
+Both say which way was taken: falling back to native passes no test of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from tests.mpi.bodies import Body
+from tests.mpi.support import grid_comm, grid_model, layouts
+
+PLAIN = "plain mpi4py"
+CLUSTERS = ("one cluster", "two", "three")
+SUBJECTS = (PLAIN, *CLUSTERS, "a duplicate", "a reordered split")
+"""What test bodies run on: mpi4py's world, and ours over it with so many declared clusters."""
+
+
+@contextmanager
+def subject(name: str) -> Iterator[MPI.Intracomm]:
+    """One of `SUBJECTS`, over all ranks."""
+    world = MPI.COMM_WORLD
+    size = world.Get_size()
+    if name == PLAIN:
+        yield world
+        return
+    labels = layouts(size).get(name if name in CLUSTERS else "interleaved", [0] * size)
+    comm = GridComm(world, model=grid_model(labels))
+    child = comm
+    if name == "a duplicate":
+        child = comm.Dup()
+    elif name == "a reordered split":
+        child = comm.Split(0, -world.Get_rank())
+    try:
+        yield child
+    finally:
+        if child is not comm:
+            child.Free()
+        comm.Free()
+
+
+def check_on(name: str, body: Body, n_planned: list[int]) -> None:
+    """Run ``body`` on a subject: by plans on more than one rank, by none on plain mpi4py.
+
+    ``n_planned`` counts plans. ``GRIDCOLL_FORCE=grid`` must be set: inside one cluster MPI's own
+    are faster.
+    """
+    with subject(name) as comm:
+        size = comm.Get_size()
+        for n, root in ((1, 0), (1009, size - 1)):
+            before = n_planned[0]
+            body(comm, n, root)
+            assert (n_planned[0] > before) == (name != PLAIN and size > 1)
+
+
+def check_algorithm(
+    world: MPI.Intracomm,
+    collective: str,
+    algorithm: str,
+    layout: str,
+    body: Body,
+    *,
+    cases: Sequence[tuple[int, int]],
+    n_calls: int,
+    unit_bytes: int,
+    n_planned: list[int],
+) -> None:
+    """Run ``body``, of ``n_calls`` calls, by ``algorithm`` where that applies, else by MPI.
+
+    ``cases`` are numbers of elements of ``unit_bytes``, and roots. A layout that so many ranks
+    cannot form, or that is one of the others with them, is left out.
+    """
+    labels = layouts(world.Get_size()).get(layout)
+    if labels is None:
+        return
+    with grid_comm(world, labels) as comm:
+        forced = comm.forced(collective, algorithm)
+        for n, root in cases:
+            winner = forced.explain(collective, n * unit_bytes, root).winner
+            assert winner.name in (algorithm, "native")
+            before = n_planned[0]
+            body(forced, n, root)
+            assert n_planned[0] - before == n_calls * int(winner.build is not None)
+
+
+def algorithms_that_run(world: MPI.Intracomm, collective: str, names: Sequence[str]) -> set[str]:
+    """Those of ``names`` that, asked for, are taken on some layout at some 256 KiB."""
+    ran = set()
+    for labels in layouts(world.Get_size()).values():
+        with grid_comm(world, labels) as comm:
+            for name in names:
+                ran.add(comm.forced(collective, name).explain(collective, 1 << 18).winner.name)
+    return ran & set(names)

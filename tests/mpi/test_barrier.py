@@ -1,0 +1,40 @@
+"""Barrier over every layout of clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from tests.mpi.support import grid_comm, layouts
+
+LAYOUTS = (
+    *("one cluster", "two", "three", "interleaved", "three interleaved"),
+    *("lonely root", "all alone"),
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nobody_leaves_a_barrier_early(
+    world: MPI.Intracomm, layout: str, n_planned: list[int]
+) -> None:
+    """A counter that all ranks raise before it is complete after it."""
+    size = world.Get_size()
+    if layout not in layouts(size):
+        return
+    counter = np.zeros(1, "i8")
+    window = MPI.Win.Create(counter, 8, comm=world)
+    seen = np.zeros(1, "i8")
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        for turn in range(1, 6):
+            window.Lock(0)
+            window.Accumulate(np.ones(1, "i8"), 0)
+            window.Unlock(0)
+            comm.Barrier()
+            window.Lock(0)
+            window.Get_accumulate(np.zeros(1, "i8"), seen, 0, op=MPI.NO_OP)
+            window.Unlock(0)
+            assert seen[0] >= turn * size
+        plans = comm.explain("barrier", 1).winner.build is not None
+        assert n_planned[0] == 5 * plans
+    window.Free()
