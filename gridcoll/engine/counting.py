@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gridcoll.engine.executor import Request, Transport
@@ -37,3 +38,6 @@ class CountingTransport:
 
     def irecv(self, view: memoryview, peer: int, tag: int) -> Request:
         return self._transport.irecv(view, peer, tag)
+
+    def test_some(self, requests: list[Request]) -> Sequence[int]:
+        return self._transport.test_some(requests)

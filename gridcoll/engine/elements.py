@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan.dataflow import Dataflow
-from gridcoll.plan.ops import Chunk, reads, writes
+from gridcoll.plan.ops import Chunk
 
 ALIGNMENT_BYTES = 64
 """Scratch starts at a multiple of this on every rank: plans that combine the same elements on
@@ -37,7 +37,7 @@ class ElementMemory:
         op: MPI.Op,
     ) -> None:
         self._unit_bytes = datatype.Get_size()
-        scratch = aligned_bytes(_scratch_units(flow) * self._unit_bytes)
+        scratch = aligned_bytes(flow.scratch_units * self._unit_bytes)
         self._bytes = ByteMemory(output, input, scratch)
         self._datatype = datatype
         self._op = op
@@ -73,16 +73,3 @@ def aligned_bytes(n_bytes: int) -> memoryview:
     block = np.empty(n_bytes + ALIGNMENT_BYTES, np.uint8)
     skip = -block.ctypes.data % ALIGNMENT_BYTES
     return block.data[skip : skip + n_bytes]
-
-
-def _scratch_units(flow: Dataflow) -> int:
-    """As much scratch as the program touches."""
-    return max(
-        (
-            chunk.stop
-            for op in flow.program
-            for chunk in (*reads(op), *writes(op))
-            if chunk.buffer == "scratch"
-        ),
-        default=0,
-    )

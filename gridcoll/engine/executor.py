@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from gridcoll.errors import PlanError
@@ -12,7 +12,7 @@ from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 
 DEFAULT_WINDOW = 64
-"""Receives kept posted per channel: megabytes in flight over a WAN at 16 KiB segments and more."""
+"""Receives kept posted per lane: megabytes in flight over a WAN at 16 KiB segments and more."""
 
 
 class Request(Protocol):
@@ -27,6 +27,9 @@ class Transport(Protocol):
     def isend(self, view: Any, peer: int, tag: int) -> Request: ...
     def irecv(self, view: Any, peer: int, tag: int) -> Request: ...
 
+    def test_some(self, requests: list[Request]) -> Sequence[int]:
+        """The positions of those that ended, in any order; each is reported once."""
+
 
 class Memory(Protocol):
     """The buffers of one call."""
@@ -38,9 +41,6 @@ class Memory(Protocol):
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...
 
 
-Channel = tuple[int, int]
-"""Source and stream."""
-
 Trace = Callable[[int, str], None]
 """Called with an op's index and ``"start"`` or ``"end"``."""
 
@@ -48,10 +48,10 @@ Trace = Callable[[int, str], None]
 class Executor:
     """The run of one program over one set of buffers.
 
-    Ready ops start in program order. Receives are posted ahead, at most ``window`` per channel (a
+    Ready ops start in program order. Receives are posted ahead, at most ``window`` per lane (a
     source and a stream) and always in the order in which their messages are matched; of the
-    transfers of one channel only the oldest is tested, which bounds the cost of a poll by the
-    number of channels.
+    transfers of one lane only the oldest is tested, all lanes in one call, which bounds the cost of
+    a poll by the number of lanes and lets MPI look at its network once.
     """
 
     def __init__(
@@ -64,27 +64,23 @@ class Executor:
     ) -> None:
         self._program = flow.program
         self._releases = flow.releases
+        self._lane_of = flow.lane_of
         self._n_waits = list(flow.n_waits)
         self._transport = transport
         self._memory = memory
         self._window = window
         self._trace = trace
         self._n_left = len(flow.program)
-        self._ready: list[int] = []  # heap of local ops and sends
-        self._to_post: dict[Channel, deque[int]] = {}  # receives in program order
-        self._postable = [False] * len(flow.program)
-        self._receiving: dict[Channel, deque[tuple[int, Request]]] = {}
-        self._sending: dict[int, deque[tuple[int, Request]]] = {}
-        for index, op in enumerate(flow.program):
-            if isinstance(op, Recv):
-                self._to_post.setdefault((op.peer, op.stream), deque()).append(index)
-                self._receiving.setdefault((op.peer, op.stream), deque())
-                self._postable[index] = not self._n_waits[index]
-            elif not self._n_waits[index]:
-                self._ready.append(index)
-        heapify(self._ready)
-        for channel in self._to_post:
-            self._post(channel)
+        self._ready = list(flow.ready)  # heap of local ops and sends; sorted ones are heaps
+        self._to_post = [deque(lane) for lane in flow.receives]
+        self._behind: list[deque[tuple[int, Request]]] = [deque() for _ in flow.receives]
+        self._is_open = [False] * len(flow.receives)
+        # The oldest transfer of each open lane: its request, and its op.
+        self._heads: list[Request] = []
+        self._head_ops: list[int] = []
+        for lane, receives in enumerate(flow.receives):
+            if receives:
+                self._post(lane)
         self._start_ready()
 
     @property
@@ -94,29 +90,48 @@ class Executor:
 
     def advance(self) -> bool:
         """Test what is under way and start what became ready; returns whether anything ended."""
-        progressed = False
-        for channel, requests in self._receiving.items():
-            while requests and requests[0][1].Test():
-                self._complete(requests.popleft()[0])
-                progressed = True
-                self._post(channel)
-        for requests in self._sending.values():
-            while requests and requests[0][1].Test():
-                self._complete(requests.popleft()[0])
-                progressed = True
+        heads = self._heads
+        ended = self._transport.test_some(heads) if heads else ()
+        if not ended:
+            return False
+        # From the last one: what takes a freed place then comes from behind it.
+        for place in sorted(ended, reverse=True):
+            index = self._head_ops[place]
+            lane = self._lane_of[index]
+            if self._behind[lane]:
+                self._head_ops[place], heads[place] = self._behind[lane].popleft()
+            else:
+                self._is_open[lane] = False
+                last_op, last = self._head_ops.pop(), heads.pop()
+                if place < len(heads):
+                    self._head_ops[place], heads[place] = last_op, last
+            self._complete(index)
+            self._post(lane)
         self._start_ready()
-        return progressed
+        return True
 
-    def _post(self, channel: Channel) -> None:
-        """Post receives of ``channel`` as far as the window and their buffers allow."""
-        to_post, receiving = self._to_post[channel], self._receiving[channel]
-        while to_post and len(receiving) < self._window and self._postable[to_post[0]]:
+    def _enter(self, lane: int, index: int, request: Request) -> None:
+        if self._is_open[lane]:
+            self._behind[lane].append((index, request))
+        else:
+            self._is_open[lane] = True
+            self._heads.append(request)
+            self._head_ops.append(index)
+
+    def _post(self, lane: int) -> None:
+        """Post receives of ``lane`` as far as the window and their buffers allow."""
+        to_post, behind = self._to_post[lane], self._behind[lane]
+        while (
+            to_post
+            and not self._n_waits[to_post[0]]
+            and len(behind) + self._is_open[lane] < self._window
+        ):
             index = to_post.popleft()
             op = self._program[index]
             if not isinstance(op, Recv):
                 raise PlanError(f"op {index} ({op}) is queued as a receive")
             request = self._transport.irecv(self._memory.view(op.chunk), op.peer, op.tag)
-            receiving.append((index, request))
+            self._enter(lane, index, request)
             if self._trace:
                 self._trace(index, "start")
 
@@ -125,16 +140,16 @@ class Executor:
             index = heappop(self._ready)
             if self._trace:
                 self._trace(index, "start")
-            match self._program[index]:
-                case Send(peer=peer, chunk=chunk, tag=tag):
-                    request = self._transport.isend(self._memory.view(chunk), peer, tag)
-                    self._sending.setdefault(peer, deque()).append((index, request))
-                case Reduce(source=source, into=into, source_first=source_first):
-                    self._memory.reduce(source, into, source_first)
-                    self._complete(index)
-                case Copy(source=source, into=into):
-                    self._memory.copy(source, into)
-                    self._complete(index)
+            op = self._program[index]
+            if isinstance(op, Send):
+                request = self._transport.isend(self._memory.view(op.chunk), op.peer, op.tag)
+                self._enter(self._lane_of[index], index, request)
+            elif isinstance(op, Reduce):
+                self._memory.reduce(op.source, op.into, op.source_first)
+                self._complete(index)
+            elif isinstance(op, Copy):
+                self._memory.copy(op.source, op.into)
+                self._complete(index)
 
     def _complete(self, index: int) -> None:
         self._n_left -= 1
@@ -143,9 +158,7 @@ class Executor:
         for later in self._releases[index]:
             self._n_waits[later] -= 1
             if not self._n_waits[later]:
-                op = self._program[later]
-                if isinstance(op, Recv):
-                    self._postable[later] = True
-                    self._post((op.peer, op.stream))
+                if isinstance(self._program[later], Recv):
+                    self._post(self._lane_of[later])
                 else:
                     heappush(self._ready, later)

@@ -28,7 +28,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.executor import Executor, Transport
 from gridcoll.engine.runner import n_tags
-from gridcoll.engine.waiting import PoliteWait
+from gridcoll.engine.waiting import PoliteWait, polls_at_once
 
 IDLE_PAUSE_S = 2e-3
 """How often to look for starts of persistent requests that were not made through our methods."""
@@ -236,7 +236,7 @@ class Progress:
 
     def _advance(self, run: _Run) -> bool:
         """Whether anything happened."""
-        progressed = run.advance()
+        progressed = any(run.advance() for _ in range(polls_at_once()))
         if not run.end():
             return progressed
         with self._changed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gridcoll.engine.counting import CountingTransport, Sent
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory
+from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Request
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.plan import Plan
@@ -51,6 +51,9 @@ class _LoopTransport:
 
     def irecv(self, view: memoryview, peer: int, tag: int) -> _Receive:
         return _Receive(self.network, (peer, self.rank, tag), view)
+
+    def test_some(self, requests: list[Request]) -> Sequence[int]:
+        return [place for place, request in enumerate(requests) if request.Test()]
 
 
 def run_reference(

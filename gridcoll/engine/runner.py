@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from mpi4py import MPI
 
 from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace, Transport
-from gridcoll.engine.waiting import POLLS_AT_ONCE, PoliteWait
+from gridcoll.engine.waiting import PoliteWait, polls_at_once
 from gridcoll.plan.dataflow import Dataflow
 
 N_BANDS = 64
@@ -17,7 +20,7 @@ class MPITransport:
 
     def __init__(self, comm: MPI.Intracomm, band: int = 0) -> None:
         self._comm = comm
-        # A channel never has more messages under way than a band has tags.
+        # A lane never has more messages under way than a band has tags.
         self._n_tags = n_tags() // N_BANDS
         self._first = band * self._n_tags
 
@@ -26,6 +29,9 @@ class MPITransport:
 
     def irecv(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
         return self._comm.Irecv((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
+
+    def test_some(self, requests: list[Any]) -> Sequence[int]:
+        return MPI.Request.Testsome(requests) or ()
 
 
 def n_tags() -> int:
@@ -44,10 +50,9 @@ def run_program(
 ) -> None:
     """Run one rank's program to its end, waiting politely."""
     executor = Executor(flow, transport, memory, window, trace)
-    wait = PoliteWait()
+    wait, n_polls = PoliteWait(), polls_at_once()
     while not executor.done:
-        # A poll of sends and receives is two of MPI's or more.
-        if any(executor.advance() for _ in range(POLLS_AT_ONCE)):
+        if any(executor.advance() for _ in range(n_polls)):
             wait.reset()
         else:
             wait()

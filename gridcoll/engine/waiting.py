@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +18,13 @@ FIRST_PAUSE_S = 10e-6  # asked for: a sleep lasts some 60 us longer on a stock L
 LONGEST_PAUSE_S = 1e-3
 _PAUSE_PER_WAIT = 0.01
 
-POLLS_AT_ONCE = 4
-"""Polls between pauses. Open MPI looks at its sockets in every eighth call only."""
+
+@cache
+def polls_at_once() -> int:
+    """Polls between pauses. Open MPI looks at its sockets in every eighth call only."""
+    from mpi4py import MPI
+
+    return 8 if MPI.get_vendor()[0] == "Open MPI" else 1
 
 
 class PoliteWait:
@@ -53,7 +59,7 @@ class PoliteWait:
 def wait_politely(poll: Callable[[], bool], wait: PoliteWait | None = None) -> None:
     """Call ``poll`` until it returns true, pausing politely in between."""
     wait = wait or PoliteWait()
-    while not any(poll() for _ in range(2 * POLLS_AT_ONCE)):
+    while not any(poll() for _ in range(polls_at_once())):
         wait()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gridcoll.plan.intervals import IntervalMap
-from gridcoll.plan.ops import Op, reads, writes
+from gridcoll.plan.ops import Op, Recv, Send, reads, writes
 from gridcoll.plan.plan import Program, scratch_of
 
 
@@ -26,6 +26,43 @@ class Dataflow:
     def scratch_units(self) -> int:
         """As much scratch as the program touches."""
         return scratch_of(self.program)
+
+    @cached_property
+    def lane_of(self) -> tuple[int, ...]:
+        """By op, the lane that a transfer runs in; -1 for what is done locally.
+
+        Receives from one peer in one stream are a lane, and sends to one peer: transfers of a lane
+        end in program order.
+        """
+        lanes: dict[tuple[str, int, int], int] = {}
+        return tuple(
+            -1 if key is None else lanes.setdefault(key, len(lanes))
+            for key in map(_lane_key, self.program)
+        )
+
+    @cached_property
+    def receives(self) -> tuple[tuple[int, ...], ...]:
+        """By lane, its receives in program order; empty for lanes of sends."""
+        lanes: list[list[int]] = [[] for _ in range(max(self.lane_of, default=-1) + 1)]
+        for index, (op, lane) in enumerate(zip(self.program, self.lane_of, strict=True)):
+            if isinstance(op, Recv):
+                lanes[lane].append(index)
+        return tuple(tuple(lane) for lane in lanes)
+
+    @cached_property
+    def ready(self) -> tuple[int, ...]:
+        """The sends and local ops that wait for nothing, in program order."""
+        return tuple(
+            index
+            for index, op in enumerate(self.program)
+            if not self.n_waits[index] and not isinstance(op, Recv)
+        )
+
+
+def _lane_key(op: Op) -> tuple[str, int, int] | None:
+    if isinstance(op, Recv):
+        return "recv", op.peer, op.stream
+    return ("send", op.peer, 0) if isinstance(op, Send) else None
 
 
 @dataclass(frozen=True, slots=True)

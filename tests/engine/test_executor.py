@@ -37,6 +37,9 @@ class FakeTransport:
         self.log.append(f"recv {len(view)} from {peer} tag {tag}")
         return self.posted.setdefault((peer, tag), FakeRequest())
 
+    def test_some(self, requests: list[Any]) -> list[int]:
+        return [place for place, request in enumerate(requests) if request.Test()]
+
 
 def out(start: int, stop: int) -> Chunk:
     return Chunk("output", start, stop)

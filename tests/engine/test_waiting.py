@@ -78,10 +78,14 @@ def test_the_spin_can_be_left_out(clock: Clock) -> None:
     assert clock.slept_s == [FIRST_PAUSE_S] * 5
 
 
-def test_wait_politely_polls_until_true_several_times_between_pauses(clock: Clock) -> None:
+@pytest.mark.parametrize("n_polls", [1, 8])
+def test_wait_politely_polls_until_true_as_often_between_pauses_as_the_mpi_needs(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, n_polls: int
+) -> None:
+    monkeypatch.setattr(waiting, "polls_at_once", lambda: n_polls)
     answers = iter([False] * 17 + [True])
     waiting.wait_politely(lambda: next(answers))
-    assert clock.n_yields == 17 // (2 * waiting.POLLS_AT_ONCE)
+    assert clock.n_yields == 17 // n_polls
     assert next(answers, None) is None
 
 
