@@ -51,7 +51,7 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 	$(PY) benchmarks/demo.py
 
 ##@ Tests
-.PHONY: test test-all test-unit test-mpi test-mpi-all test-mpi4py test-testbed check
+.PHONY: test test-all test-unit test-mpi test-mpi-all test-mpi4py fft test-fft test-testbed check
 test: test-unit ## Unit tests, MPI tests (three MPIs), mpi4py's own, and testbed tests
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_mpich)'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
@@ -78,8 +78,9 @@ test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 		$$GRIDCOLL_TEST_TALLY
 
 test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests of collectives on our communicators
-	@if test -s $<; then timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \
-		$(LAUNCH_$(MPI)) 3 $(PY) tests/mpi4py/suite.py $$(cat $<); fi
+	@if test -s $<; then modules=$$(cd $$(cat $<) && ls test_cco_*.py | sed 's/\.py$$//'); \
+		timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \
+		$(LAUNCH_$(MPI)) 3 $(PY) tests/mpi4py/suite.py $$(cat $<) $$modules; fi
 
 # Their code comes with the source distribution of the mpi4py that is installed, and stays there.
 $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
@@ -92,6 +93,28 @@ $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
 		'*******************************************************************' \
 		'* The sources of mpi4py cannot be had from the package index:     *' \
 		'* its own tests of collectives STAY UNRUN here.                   *' \
+		'*******************************************************************' '' >&2
+
+fft: $(VENVS)/$(MPI)/fft-tests ## mpi4py-fft, for benchmarks/apps/fourier.py (needs libfftw3-dev)
+
+test-fft: $(VENVS)/$(MPI)/fft-tests ## mpi4py-fft's own tests on our communicators
+	@if test -s $<; then timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \
+		$(LAUNCH_$(MPI)) 4 $(PY) tests/mpi4py/suite.py $$(cat $<) \
+		test_pencil test_mpifft test_darray; fi
+
+FFT_VERSION := 2.0.6
+$(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
+	@mkdir -p $(@D)/fft-source && \
+	$(@D)/bin/python -m pip download -q --disable-pip-version-check --no-input --no-deps \
+		--no-binary mpi4py-fft -d $(@D)/fft-source mpi4py-fft==$(FFT_VERSION) 2>/dev/null && \
+	{ $(@D)/bin/python -c 'import mpi4py_fft' 2>/dev/null || $(@D)/bin/python -m pip install -q \
+		--disable-pip-version-check --no-input --no-deps $(@D)/fft-source/*.tar.gz 2>/dev/null; } && \
+	tar -xzf $(@D)/fft-source/*.tar.gz -C $(@D)/fft-source && \
+	echo $(@D)/fft-source/mpi4py_fft-$(FFT_VERSION)/tests >$@ || printf '%s\n' '' \
+		'*******************************************************************' \
+		'* mpi4py-fft cannot be built here: it needs the headers of FFTW   *' \
+		'* (libfftw3-dev), a C compiler and the package index.             *' \
+		'* Its tests STAY UNRUN; the other applications run without it.    *' \
 		'*******************************************************************' '' >&2
 
 test-mpi-all:

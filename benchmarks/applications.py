@@ -24,7 +24,7 @@ from rich.table import Table
 from gridcoll.model.limits import limit_s, wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
 
-APPS = ("adam", "jacobi", "samplesort", "overlap")
+APPS = ("adam", "jacobi", "samplesort", "fourier", "overlap")
 ALSO = {"gradients": ("allreduce", 100_000_000)}
 """Those that take minutes, with the collective that they are made of and its bytes."""
 
@@ -50,11 +50,13 @@ def launcher(options: argparse.Namespace) -> list[str]:
 
 
 def times_s(command: Sequence[str]) -> dict[str, float]:
-    """What an application prints as ``WHAT: TIME s``, by what."""
+    """What an application prints as ``WHAT: TIME s``, by what; if nothing, it is shown instead."""
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if process.returncode:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}\n{process.stdout}")
     found = re.findall(r"^(.+): ([\d.]+) s$", process.stdout, re.MULTILINE)
+    if not found:
+        sys.stdout.write(process.stdout)
     return {what: float(seconds) for what, seconds in found}
 
 
@@ -78,6 +80,8 @@ def main() -> None:
         script = f"benchmarks/apps/{app}.py"
         python = [*settings, "python" if settings else sys.executable]
         native = times_s([*launcher(options), *python, script])
+        if not native:
+            continue
         ours = times_s([*launcher(options), *python, "-m", "gridcoll", "run", script])
         bound_s = None if options.local else least_s(app, options.grid)
         for what, native_s in native.items():

@@ -1,17 +1,21 @@
-"""mpi4py's own tests of collectives on communicators of ours, by `make test-mpi4py` under mpiexec.
+"""Other projects' own tests on communicators of ours, under mpiexec: mpi4py's and mpi4py-fft's.
 
-``suite.py DIRECTORY [plain]``: their modules come from the source distribution of the mpi4py that
-is installed, and are no part of this repository. COMM_WORLD and COMM_SELF are replaced before they
-are imported, COMM_WORLD by two clusters whose plans are forced, unless ``plain`` is said.
+``suite.py DIRECTORY [--plain] MODULE …``, by `make test-mpi4py` and `make test-fft`: the modules
+come from source distributions and are no part of this repository. COMM_WORLD and COMM_SELF are
+replaced before they are imported, COMM_WORLD by two clusters whose plans are forced, unless
+``--plain`` is said.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import io
 import os
 import sys
 import unittest
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 os.environ["GRIDCOLL_FORCE"] = "grid"
@@ -22,7 +26,6 @@ from gridcoll.comm.context import Context
 from gridcoll.comm.world import World
 from tests.mpi.support import grid_model, layouts
 
-MODULES = ("buf", "obj", "vec", "nb_buf", "pr_buf")
 DEVICES = ("cupy", "numba")
 """Arrays on devices that are not here: found installed, they would be tried."""
 
@@ -46,28 +49,49 @@ def swap() -> list[int]:
     return count
 
 
-def main(directory: str, *options: str) -> int:
+def load(name: str) -> unittest.TestSuite:
+    """The tests of a module: its test cases, and functions as pytest would find them."""
+    module = importlib.import_module(name)
+    functions = [
+        unittest.FunctionTestCase(item)
+        for name, item in vars(module).items()
+        if isinstance(item, FunctionType) and name.startswith("test_")
+    ]
+    cases = unittest.defaultTestLoader.loadTestsFromModule(module)
+    return unittest.TestSuite([cases, *functions])
+
+
+def run(directory: Path, modules: list[str], plain: bool) -> int:
     """Rank 0 reports what failed on any rank; the result is how many tests did."""
     everybody = MPI.COMM_WORLD.Dup()
     leads = everybody.Get_rank() == 0
     sys.modules.update(dict.fromkeys(DEVICES))  # type: ignore[arg-type]
     sys.unraisablehook = lambda _: None  # their DLPack capsules mind being looked at twice
-    sys.path.insert(0, str(Path(directory).resolve()))
-    n_planned = [0] if "plain" in options else swap()
-    suite = unittest.TestLoader().loadTestsFromNames([f"test_cco_{name}" for name in MODULES])
+    sys.path.insert(0, str(directory.resolve()))
+    n_planned = [0] if plain else swap()
+    suite = unittest.TestSuite(map(load, modules))
     stream = sys.stderr if leads else io.StringIO()
     result = unittest.TextTestRunner(stream, verbosity=0).run(suite)
     failed = {test.id() for test, _ in (*result.failures, *result.errors)}
     everywhere = sorted(set().union(*everybody.allgather(failed)))
-    n_planned = everybody.allreduce(n_planned[0])
+    n_plans = everybody.allreduce(n_planned[0])
     if leads:
         sys.stdout.write("".join(f"FAILED {name}\n" for name in everywhere))
         sys.stdout.write(
-            f"mpi4py {len(everywhere)} of {result.testsRun} failed, {len(result.skipped)} skipped, "
-            f"{n_planned} plans run on {everybody.Get_size()} ranks\n"
+            f"{modules[0]} …: {len(everywhere)} of {result.testsRun} failed, "
+            f"{len(result.skipped)} skipped, {n_plans} plans run on {everybody.Get_size()} ranks\n"
         )
-    return len(everywhere) or int("plain" not in options and not n_planned)
+    return len(everywhere) or int(not result.testsRun or not (plain or n_plans))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run other projects' tests on our communicators.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("modules", nargs="+", metavar="MODULE")
+    parser.add_argument("--plain", action="store_true", help="on their own communicators")
+    options = parser.parse_args()
+    return run(options.directory, options.modules, options.plain)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) and 1)
+    sys.exit(main() and 1)
