@@ -1,0 +1,78 @@
+"""What is wrong with an all-to-all is said as plain mpi4py says it, and nothing of it remains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from tests.mpi.support import grid_comm
+from tests.mpi.test_alltoall import check_alltoall
+
+WRONG: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "not a buffer": lambda size: (3, np.zeros(size)),
+    "nothing to receive into": lambda size: (np.zeros(size), None),
+    "no even blocks": lambda size: (np.zeros(3 * size + 1), np.zeros(3 * size + 1)),
+    "negative count": lambda size: ([np.zeros(size), -1, MPI.DOUBLE], np.zeros(size)),
+    "no type": lambda size: ([np.zeros(size), 1, "nonsense"], np.zeros(size)),
+    "too many items": lambda size: ([np.zeros(size), 1, 0, MPI.DOUBLE, 5], np.zeros(size)),
+    "read-only": lambda size: (np.zeros(size), bytes(8 * size)),
+    "null type": lambda size: ([np.zeros(size), 1, MPI.DATATYPE_NULL], np.zeros(size)),
+    "strided": lambda size: (np.zeros(4 * size)[::2], np.zeros(2 * size)),
+    "objects": lambda size: (np.array([None] * size), np.zeros(size)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> None:
+    size = world.Get_size()
+    if what == "no even blocks" and size == 1:
+        return  # right, for one rank
+    with grid_comm(world) as comm:
+        errors = []
+        for caller in (world, comm.forced("alltoall", "direct")):
+            with pytest.raises(Exception) as caught:
+                caller.Alltoall(*WRONG[what](size))
+            error = caught.value
+            # An MPI library's text may name the communicator.
+            what_it_says = (
+                error.Get_error_class() if isinstance(error, MPI.Exception) else str(error)
+            )
+            errors.append((caught.type, what_it_says))
+        assert errors[0] == errors[1]
+        check_alltoall(comm, 7)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_blocks_do_not_cut_items(world: MPI.Intracomm) -> None:
+    """One item as large as a block for everybody would make even blocks of bytes."""
+    size = world.Get_size()
+    row = MPI.INT.Create_contiguous(size).Commit()
+    with grid_comm(world) as comm:
+        for caller in (world, comm.forced("alltoall", "direct")):
+            with pytest.raises(ValueError, match="not a multiple of required number of blocks"):
+                caller.Alltoall([np.zeros(size, "i4"), row], [np.zeros(size, "i4"), row])
+        check_alltoall(comm, 7)
+    row.Free()
+
+
+def test_settings_checked_across_ranks(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gridcoll.errors import DisagreementError
+
+    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    rank, size = world.Get_rank(), world.Get_size()
+    with grid_comm(world) as comm:
+        check_alltoall(comm, 5)
+        if size > 1:
+            n = 1 + int(rank == size - 1)
+            with pytest.raises(DisagreementError, match=rf"Alltoall: .*rank {size - 1} has"):
+                comm.Alltoall(np.zeros(n * size, "i4"), np.zeros(n * size, "i4"))
+            wrong = None if rank == size - 1 else np.zeros(size, "i4")
+            with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
+                comm.Alltoall(np.zeros(size, "i4"), wrong)
+        check_alltoall(comm, 5)
