@@ -1,7 +1,7 @@
 """What a `GridComm` costs where it has nothing to gain: one cluster, eight bytes, against native.
 
 ``mpiexec -n N python benchmarks/overhead.py``: rank 0 prints medians per call in microseconds, and
-how long building a `GridComm` from a stored model takes.
+how long building a `GridComm` from a stored model takes, of one cluster and of three.
 """
 
 from __future__ import annotations
@@ -24,11 +24,41 @@ from gridcoll.topology import Grid
 
 N_CALLS = 200
 N_ROUNDS = 41
+N_BUILT = 9
 
 
-def one_cluster(n_ranks: int, hosts: list[str]) -> GridModel:
-    grid = Grid.from_labels([0] * n_ranks, hosts)
-    return GridModel(grid, ((linear_plogp(5e-6, 1e9) if n_ranks > 1 else None,),))
+def model_of(labels: list[int], hosts: list[str]) -> GridModel:
+    """Any model of so many clusters."""
+    grid = Grid.from_labels(labels, hosts)
+    links = tuple(
+        tuple(
+            linear_plogp(5e-3, 1e8)
+            if one is not other
+            else linear_plogp(5e-6, 1e9)
+            if len(one) > 1
+            else None
+            for other in grid.clusters
+        )
+        for one in grid.clusters
+    )
+    return GridModel(grid, links)
+
+
+def stored(world: MPI.Intracomm, labels: list[int]) -> tuple[GridComm, float]:
+    """A `GridComm` from a file, and the median of the seconds that it took."""
+    hosts = world.allgather(MPI.Get_processor_name())
+    path = world.bcast(str(Path(tempfile.gettempdir(), f"overhead-{time.time_ns()}.json")))
+    if world.Get_rank() == 0:
+        write_model(model_of(labels, hosts), path)
+    took: list[float] = []
+    for _ in range(N_BUILT):
+        world.Barrier()
+        since = time.perf_counter()
+        comm = GridComm(world, model=load_model(world, path))
+        took.append(time.perf_counter() - since)
+    if world.Get_rank() == 0:
+        Path(path).unlink()
+    return comm, statistics.median(took)
 
 
 def per_call_s(step: Callable[[], object], comm: MPI.Intracomm) -> float:
@@ -42,19 +72,12 @@ def per_call_s(step: Callable[[], object], comm: MPI.Intracomm) -> float:
 
 def main() -> None:
     world = MPI.COMM_WORLD.Dup()
-    hosts = world.allgather(MPI.Get_processor_name())
-    path = world.bcast(str(Path(tempfile.gettempdir(), f"overhead-{time.time_ns()}.json")))
-    if world.Get_rank() == 0:
-        write_model(one_cluster(world.Get_size(), hosts), path)
-    world.Barrier()
-    took: list[float] = []
-    for _ in range(5):
-        world.Barrier()
-        since = time.perf_counter()
-        comm = GridComm(world, model=load_model(world, path))
-        took.append(time.perf_counter() - since)
+    size = world.Get_size()
+    lines = []
+    for n_clusters in (min(3, size), 1):
+        comm, took_s = stored(world, [rank * n_clusters // size for rank in range(size)])
+        lines.append(f"{size} ranks, clusters {n_clusters}: construction {1e3 * took_s:.1f} ms\n")
     value, total = np.zeros(1), np.zeros(1)
-    lines = [f"{world.Get_size()} ranks; construction {1e3 * statistics.median(took):.1f} ms\n"]
     for name, arguments in (("Bcast", (value,)), ("Allreduce", (value, total)), ("Barrier", ())):
         # In turn, so that what else the machine does hits both.
         methods = [partial(getattr(each, name), *arguments) for each in (world, comm)]
@@ -66,7 +89,6 @@ def main() -> None:
         )
     if world.Get_rank() == 0:
         sys.stdout.writelines(lines)
-        Path(path).unlink()
 
 
 if __name__ == "__main__":
