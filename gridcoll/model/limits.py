@@ -86,7 +86,7 @@ def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     distance = shortest_latency_s(wires)
     latest = 0.0
     for c, cluster in enumerate(grid.clusters):
-        if c == source and len(cluster) == 1:
+        if c == source and len(cluster.nodes) == 1:
             continue
         inside_s = wires.latency_s[c, c] if c == source else 0.0
         slowest_s = max(
@@ -269,29 +269,25 @@ def _backwards(wires: Wires) -> Wires:
 def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     """No allreduce of ``n_bytes`` ends earlier; ``root`` plays no part.
 
-    Every element is combined ``P - 1`` times and handed out as often, so that all interfaces
-    together pass ``2 m (P-1)`` bytes each way, ``2 m (P-1) / P`` each where they are equal. Taken
-    between clusters, the same holds for what leaves them. What is on one side of a cut must cross
-    it, either way.
+    Every rank needs a message's worth of bytes that depend on the rank farthest from it: no shorter
+    than a broadcast between the two. Every element is combined ``P - 1`` times and handed out as
+    often, so that all interfaces together pass ``2 m (P-1)`` bytes each way, ``2 m (P-1) / P`` each
+    where they are equal; until something arrives from other clusters, only what combines a
+    cluster's own elements. Taken between clusters, the same holds for what leaves them.
     """
-    clusters = wires.grid.clusters
-    distance = shortest_latency_s(wires)
-    latency_s = max(
-        float(distance.max()),
-        *(float(wires.latency_s[c, c]) for c, members in enumerate(clusters) if len(members) > 1),
-        0.0,
-    )
+    clusters, rates = wires.grid.clusters, wires.nic_bytes_per_s
+    latest = max(bcast_limit_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
     n_hosts = np.array([len(cluster.nodes) for cluster in clusters])
-    rates = wires.nic_bytes_per_s
+    together = float((n_hosts * rates).sum())
     passed = 2 * n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
-    busy = [0.0, float(passed / (n_hosts * rates).sum())]
-    if n_hosts.sum() > 1:
-        busy.append(_wire_s(n_bytes, float(rates.min()), wires.burst_bytes))
+    latest = max(latest, passed / together)
     if len(clusters) > 1:
+        between_s = shortest_latency_s(wires)[~np.eye(len(clusters), dtype=bool)].min()
+        alone = n_bytes * (n_hosts - 1).sum()
         leaving = sum(_cut(wires, {c}) for c in range(len(clusters)))
-        busy.append(2 * n_bytes * (len(clusters) - 1) / leaving)
-        busy += [n_bytes / _cut(wires, side) for side in _sides(len(clusters))]
-    return latency_s + max(busy)
+        crossing_s = 2 * n_bytes * (len(clusters) - 1) / leaving
+        latest = max(latest, between_s + max((passed - alone) / together, crossing_s))
+    return float(latest)
 
 
 def reduce_limit_s(wires: Wires, n_bytes: int, root: int) -> float:

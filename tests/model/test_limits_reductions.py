@@ -24,15 +24,29 @@ def wires(labels: list[int], rate: float = np.inf, uplink: float = np.inf) -> Wi
     ("grid", "wanted_s"),
     [
         (wires([0]), 0.0),
-        (wires([0, 0, 0, 0]), 1 + 2 * 60 * 3 / 4 / 10),  # 2 m (P-1)/P through each interface
-        (wires([0, 0, 1, 1]), 7 + 2 * 60 * 3 / 4 / 10),
+        (wires([0, 0, 0, 0]), 2 * 60 * 3 / 4 / 10),  # 2 m (P-1)/P through each interface
+        (wires([0, 0]), 1 + 60 / 10),  # m from the other rank, which is 1 s away
+        (wires([0, 0, 1, 1]), 7 + 60 / 10),  # before 7 s, interfaces combine inside clusters
         (wires([0, 0, 1, 1], rate=2.0), 7 + 60 / 2),  # m each way
-        (wires([0, 0, 1, 1, 2, 2], rate=1.0), 7 + 2 * 60 * 2 / 6),  # all six links at once
-        (wires([0, 0, 1, 1, 2, 2], uplink=1.0), 7 + 2 * 60 * 2 / 3),  # 2 m (C-1)/C
+        (wires([0, 0, 1, 1, 2, 2], rate=1.0), 5 + 2 * 60 * 2 / 6),  # all six links at once
+        (wires([0, 0, 1, 1, 2, 2], uplink=1.0), 5 + 2 * 60 * 2 / 3),  # 2 m (C-1)/C
     ],
 )
 def test_allreduce(grid: Wires, wanted_s: float) -> None:
     assert limit_s("allreduce", grid, 60) == pytest.approx(wanted_s)
+
+
+def test_the_latency_may_pass_while_interfaces_work() -> None:
+    """Latency and all that interfaces pass, one after the other, is more than need be."""
+    grid = wires([0, 0, 0, 0, 1, 1, 1, 1])
+    assert limit_s("allreduce", grid, 6000) == pytest.approx(2 * 6000 * 7 / 8 / 10)
+
+
+def test_what_clusters_combine_alone_is_all_that_passes_before_the_first_arrival() -> None:
+    grid = wires([0, 0, 1, 1, 2, 2])
+    grid.latency_s[:2, :2] = 5.0
+    np.fill_diagonal(grid.latency_s, 1.0)
+    assert limit_s("allreduce", grid, 60) == pytest.approx(5 + 60 * (2 * 5 - 3) / 6 / 10)
 
 
 def test_hosts_count_not_ranks() -> None:
@@ -41,7 +55,7 @@ def test_hosts_count_not_ranks() -> None:
     shared = Wires(
         grid, np.ones((1, 1)), np.full(1, 10.0), np.full(1, np.inf), np.full((1, 1), np.inf)
     )
-    assert limit_s("allreduce", shared, 60) == pytest.approx(1 + 2 * 60 / 2 / 10)
+    assert limit_s("allreduce", shared, 60) == pytest.approx(1 + 60 / 10)
 
 
 def test_a_reduction_is_a_broadcast_backwards() -> None:
