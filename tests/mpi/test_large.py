@@ -49,8 +49,9 @@ if os.environ.get("GRIDCOLL_TEST_LARGE") == "1" and MPI.get_vendor()[0] != "Open
 
     @pytest.mark.mpi(min_size=2, max_size=2)
     @pytest.mark.parametrize("name", MOVES)
-    def test_objects_moved(world: MPI.Intracomm, name: str) -> None:
+    def test_objects_moved(world: MPI.Intracomm, name: str, n_planned: list[int]) -> None:
         n_bytes = [N_BYTES, 0][world.Get_rank()]
         with grid_comm(world) as comm:
             answer = MOVES[name](comm, bytes(n_bytes))
             assert len(answer) == N_BYTES - n_bytes
+        assert n_planned[0]
