@@ -12,6 +12,7 @@ from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.corrections import try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import STEPS, time_native
+from gridcoll.comm.together import measure_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
 from gridcoll.engine.runner import MPITransport, run_program
@@ -24,7 +25,6 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
 PACE_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-_TOGETHER_BYTES = 1 << 15
 
 NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
 
@@ -172,40 +172,3 @@ def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> flo
         for _ in range(n_runs)
     ]
     return max(float(np.median(took)) - winner.predicted_s, 0.0)
-
-
-def measure_together(
-    comm: MPI.Intracomm, grid: Grid, progress: Progress = silent
-) -> tuple[tuple[float, ...], ...]:
-    """Bytes per second of several flows at once between every two clusters. Collective.
-
-    As many flows as the smaller cluster has ranks, each between other ranks. Both directions count
-    as alike.
-    """
-    n = len(grid.clusters)
-    rates = np.ones((n, n))
-    rounds = rounds_of_pairs(n)
-    rank = comm.Get_rank()
-    for done, pairs in enumerate(rounds):
-        progress("flows together", done, len(rounds))
-        wait_for_all(comm)
-        mine = np.zeros((n, n))
-        for a, b in pairs:
-            lanes = list(zip(grid.clusters[a].ranks, grid.clusters[b].ranks, strict=False))
-            for sender, receiver in lanes:
-                if rank in (sender, receiver):
-                    active = rank == sender
-                    channel = Channel(comm, receiver if active else sender, active)
-                    channel.train_s(_TOGETHER_BYTES, 4)
-                    took = channel.train_s(_TOGETHER_BYTES, 12) - channel.round_trip_s(0)
-                    if active:
-                        mine[a, b] = took
-        slowest = np.empty_like(mine)
-        wait_for_all(comm)
-        comm.Allreduce(mine, slowest, MPI.MAX)
-        for a, b in pairs:
-            n_lanes = min(len(grid.clusters[a]), len(grid.clusters[b]))
-            moved = 12 * _TOGETHER_BYTES * n_lanes
-            rates[a, b] = rates[b, a] = moved / max(float(slowest[a, b]), 1e-9)
-    progress("flows together", len(rounds), len(rounds))
-    return tuple(tuple(float(x) for x in row) for row in rates)

@@ -1,0 +1,102 @@
+"""What several flows at once carry between clusters: more than one where windows limit it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.grouping import Progress, silent
+from gridcoll.engine.probe import Channel
+from gridcoll.engine.waiting import wait_for_all, wait_politely
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import rounds_of_pairs
+
+MESSAGE_BYTES = 1 << 15
+N_MESSAGES = 12
+"""Per flow, after a third as many that open its window."""
+
+MOST_PER_RANK = 4
+WORTH_MORE = 1.1
+"""Flows of each rank are doubled as long as that carries so much more."""
+
+_TAG = 2
+
+
+def measure_together(
+    comm: MPI.Intracomm, grid: Grid, progress: Progress = silent
+) -> tuple[tuple[float, ...], ...]:
+    """Bytes per second of several flows at once between every two clusters. Collective.
+
+    As many flows as the smaller cluster has ranks, each between other ranks; then two and four of
+    each rank, if those carry more. Both directions count as alike.
+    """
+    n = len(grid.clusters)
+    rates = np.ones((n, n))
+    rounds = rounds_of_pairs(n)
+    for done, pairs in enumerate(rounds):
+        progress("flows together", done, len(rounds))
+        n_flows, grows = 1, True
+        while grows:
+            grows = False
+            found = _measure_round(comm, grid, pairs, n_flows)
+            for a, b in pairs:
+                grows |= found[a, b] > WORTH_MORE * rates[a, b]
+                rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])
+            n_flows *= 2
+            grows &= n_flows <= min(MOST_PER_RANK, *(_n_lanes(grid, a, b) for a, b in pairs))
+    progress("flows together", len(rounds), len(rounds))
+    return tuple(tuple(float(x) for x in row) for row in rates)
+
+
+def _n_lanes(grid: Grid, a: int, b: int) -> int:
+    return min(len(grid.clusters[a]), len(grid.clusters[b]))
+
+
+def _measure_round(
+    comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], n_flows: int
+) -> np.ndarray:
+    """Bytes per second between the clusters of each of ``pairs``, all at the same time."""
+    rank, n = comm.Get_rank(), len(grid.clusters)
+    mine = np.zeros((n, n))
+    wait_for_all(comm)
+    for a, b in pairs:
+        lanes = _n_lanes(grid, a, b)
+        senders, receivers = (grid.clusters[c].ranks[:lanes] for c in (a, b))
+        if rank in senders:
+            at = senders.index(rank)
+            peers = [receivers[(at + k) % lanes] for k in range(n_flows)]
+            trip_s = min(Channel(comm, peers[0], True).round_trip_s(0) for _ in range(2))
+            _stream(comm, peers, True, N_MESSAGES // 3)
+            mine[a, b] = _stream(comm, peers, True, N_MESSAGES) - trip_s
+        elif rank in receivers:
+            at = receivers.index(rank)
+            peers = [senders[(at - k) % lanes] for k in range(n_flows)]
+            for _ in range(2):
+                Channel(comm, peers[0], False).round_trip_s(0)
+            _stream(comm, peers, False, N_MESSAGES // 3)
+            _stream(comm, peers, False, N_MESSAGES)
+    slowest = np.empty_like(mine)
+    wait_for_all(comm)
+    comm.Allreduce(mine, slowest, MPI.MAX)
+    rates = np.ones((n, n))
+    for a, b in pairs:
+        moved = N_MESSAGES * MESSAGE_BYTES * n_flows * _n_lanes(grid, a, b)
+        rates[a, b] = moved / max(float(slowest[a, b]), 1e-9)
+    return rates
+
+
+def _stream(comm: MPI.Intracomm, peers: list[int], active: bool, n_messages: int) -> float:
+    """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
+    start = time.perf_counter()
+    move = comm.Isend if active else comm.Irecv
+    slots = [bytearray(MESSAGE_BYTES) for _ in range(n_messages * len(peers))]
+    moves = [move([slot, MPI.BYTE], peers[k % len(peers)], _TAG) for k, slot in enumerate(slots)]
+    wait_politely(lambda: MPI.Request.Testall(moves))
+    nothing = bytearray(0)
+    answer = comm.Irecv if active else comm.Isend
+    answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer in peers]
+    wait_politely(lambda: MPI.Request.Testall(answers))
+    return time.perf_counter() - start

@@ -1,0 +1,51 @@
+"""How many flows are tried between clusters: `measure_together` around a given network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll.comm import together
+from gridcoll.topology import Grid
+
+
+@pytest.mark.parametrize(
+    ("per_flow", "most", "tried", "carried"),
+    [
+        (10.0, 100.0, [1, 2, 4], 40.0),  # four flows of each rank are the most
+        (10.0, 20.0, [1, 2, 4], 20.0),  # the third step carries no more
+        (10.0, 10.5, [1, 2], 10.5),
+    ],
+)
+def test_flows_are_doubled_as_long_as_they_carry_more(
+    monkeypatch: pytest.MonkeyPatch,
+    per_flow: float,
+    most: float,
+    tried: list[int],
+    carried: float,
+) -> None:
+    seen: list[int] = []
+
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+        seen.append(n_flows)
+        return np.full((2, 2), min(per_flow * n_flows, most))
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    grid = Grid.from_labels([0] * 5 + [1] * 6)
+    assert together.measure_together(MPI.COMM_SELF, grid)[0][1] == carried
+    assert seen == tried
+
+
+def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+        seen.append(n_flows)
+        return np.full((2, 2), 10.0 * n_flows)
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    together.measure_together(MPI.COMM_SELF, Grid.from_labels([0, 0, 1, 1, 1]))
+    assert seen == [1, 2]
