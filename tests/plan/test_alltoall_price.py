@@ -42,7 +42,7 @@ from tests.plan.grids import model_of
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 GRIDS = (
     *("one-cluster", "two-sites", "two-sites-uneven", "three-sites", "grid5000"),
-    *("scrambled", "thin-wan", "long-fat"),
+    *("scrambled", "thin-wan", "long-fat", "two-sites-thin"),
 )
 
 
