@@ -1,0 +1,128 @@
+"""Predicted and measured times over message sizes, as Figures 7 to 9 of paper 003 show them.
+
+    python benchmarks/family.py run [--collectives …] [--grid three-sites] [--mpi mpich]
+    python benchmarks/family.py plot [--collectives …]     # figures into docs/
+    python benchmarks/family.py table [--collectives …]    # how far predictions are off
+
+One curve per way to scatter, gather or allreduce: lines are what the model says, points what was
+measured, medians with quartiles. Needs root (an emulated grid), as `make venv-all` makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from on_grids import MPIS, RESULTS, ROOT, Row, bench_on, read_rows
+from rich.console import Console
+from rich.table import Table
+
+SIZES = {
+    "scatter": "8,1K,4K,16K,64K,256K",
+    "gather": "8,1K,4K,16K,64K,256K",
+    "allreduce": "8,1K,8K,64K,256K,1M",
+}
+ALGORITHMS = {
+    **dict.fromkeys(("scatter", "gather"), "tried"),
+    "allreduce": "coordinators,lanes,shares,ring",
+}
+PREFIX = "gridcoll:"
+
+Series = dict[str, list[Row]]
+"""Rows by way, by ascending size."""
+
+
+def run(collective: str, grid: str, mpi: str) -> None:
+    rows = RESULTS / f"family-{collective}-{grid}-{mpi}.json"
+    options = ["--sizes", SIZES[collective], "--algorithms", ALGORITHMS[collective]]
+    bench_on(grid, mpi, collective, rows, *options, "--repeats", "5")
+
+
+def by_way(rows: Iterable[Row]) -> Series:
+    """Plans by name. Where an algorithm had no plan for a size, native ran: that is left out."""
+    found: Series = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["bytes"]):
+        variant, planned = row["variant"], row["algorithm"] != "the MPI library's own"
+        if variant == "native" or (variant.startswith(PREFIX) and planned):
+            found[variant.removeprefix(PREFIX)].append(row)
+    return found
+
+
+def off(row: Row) -> float:
+    """How far the prediction is from what was measured, in parts of that."""
+    return float((row["predicted_s"] - row["median_s"]) / row["median_s"])
+
+
+def plot(collective: str, grid: str, mpi: str, series: Series, folder: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for number, (way, rows) in enumerate(sorted(series.items())):
+        sizes = [row["bytes"] for row in rows]
+        medians = [row["median_s"] * 1e3 for row in rows]
+        spread = [
+            [(row["median_s"] - row["q1_s"]) * 1e3 for row in rows],
+            [(row["q3_s"] - row["median_s"]) * 1e3 for row in rows],
+        ]
+        colour = "black" if way == "native" else f"C{number}"
+        axes.errorbar(sizes, medians, spread, fmt="o", ms=4, color=colour)
+        if way == "native":  # measured at discovery, not predicted
+            axes.plot(sizes, medians, ":", color=colour, lw=1, label="native, measured")
+        else:
+            said = [row["predicted_s"] * 1e3 for row in rows]
+            axes.plot(sizes, said, "-", color=colour, lw=1, label=way)
+    axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="ms")
+    axes.set_title(f"{collective} on {grid}, {mpi}: lines predicted, points measured")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"model-{collective}-{grid}-{mpi}.svg"
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    print(path)
+
+
+def print_table(collective: str, grid: str, mpi: str, series: Series) -> None:
+    table = Table(title=f"{collective} on {grid}, {mpi}: (predicted - measured) / measured")
+    table.add_column("way")
+    planned = {way: rows for way, rows in series.items() if way != "native"}
+    sizes = sorted({row["bytes"] for rows in planned.values() for row in rows})
+    for size in sizes:
+        table.add_column(str(size), justify="right")
+    for way, rows in planned.items():
+        of_size = {row["bytes"]: f"{off(row):+.0%}" for row in rows}
+        table.add_row(way, *(of_size.get(size, "") for size in sizes))
+    console = Console(width=max(Console().width, 100))
+    console.print(table)
+    errors = [abs(off(row)) for rows in planned.values() for row in rows]
+    console.print(f"median {statistics.median(errors):.1%} over {len(errors)} cases")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("run", "plot", "table"))
+    parser.add_argument("--collectives", default=",".join(SIZES))
+    parser.add_argument("--grid", default="three-sites")
+    parser.add_argument("--mpi", default="mpich", choices=MPIS)
+    options = parser.parse_args()
+    for collective in options.collectives.split(","):
+        if options.what == "run":
+            run(collective, options.grid, options.mpi)
+        groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for row in read_rows(f"family-{collective}"):
+            groups[row["grid"], row["mpi"]].append(row)
+        for (grid, mpi), rows in groups.items():
+            if options.what == "plot":
+                plot(collective, grid, mpi, by_way(rows), ROOT / "docs")
+            else:
+                print_table(collective, grid, mpi, by_way(rows))
+
+
+if __name__ == "__main__":
+    main()
