@@ -94,12 +94,14 @@ def test_allreduce_takes_what_was_predicted(name: str, n_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["three-sites", "thin-wan", "scrambled", "two-sites-uneven"])
-@pytest.mark.parametrize("n_bytes", [8, 65536])
+@pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])
 def test_reduce_takes_what_was_predicted(name: str, n_bytes: int) -> None:
+    """Of several trees, too, where leaves hold back what others wait for."""
     chosen = winner("reduce", name, n_bytes, 1)
     took = simulated_s("reduce", name, n_bytes, chosen, 1)
     candidate = best_of_each("reduce", name, n_bytes, 1)[chosen]
-    assert candidate.predicted_s == pytest.approx(took, rel=0.3), candidate.label
+    rel = 0.3 if n_bytes <= 65536 else 0.17
+    assert candidate.predicted_s == pytest.approx(took, rel=rel), candidate.label
 
 
 @pytest.mark.parametrize("name", ["three-sites", "thin-wan", "scrambled", "grid5000"])
