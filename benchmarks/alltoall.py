@@ -44,10 +44,14 @@ MEASURED = {
     "n2 = 2 n1": [(1, 2), (2, 4), (3, 6), (4, 8)],
 }
 LARGEST = {"n1 = n2": (30, 30), "n2 = 2 n1": (20, 40)}
+SWEPT = {"n1 = n2": (4, 4), "n2 = 2 n1": (3, 6)}
+"""Measured at all sizes, with a model measured before; the others only at two."""
+
 NAMES = ("direct", "lg")
 Pair = tuple[int, int]
-COLOURS = {"direct": "tab:red", "lg": "tab:blue"}
-LABELS = {"direct": "standard (direct)", "lg": "LG"}
+COLOURS = {"native": "tab:green", "direct": "tab:red", "lg": "tab:blue"}
+LABELS = {"native": "standard (the MPI's)", "direct": "standard (ours, direct)", "lg": "LG"}
+VARIANTS = {"native": "native", "direct": "gridcoll:direct", "lg": "gridcoll:lg"}
 
 
 def grid_text(base: str, n1: int, n2: int) -> str:
@@ -97,16 +101,17 @@ def run(base: str, mpis: Iterable[str], repeats: int, sizes: str, pairs: Iterabl
             grid.write_text(grid_text(base, n1, n2))
             for mpi in mpis:
                 name = f"{base}-{n1}x{n2}-{mpi}"
-                how = ["--sizes", sizes if (n1, n2) in ((4, 4), (3, 6)) else "64K,512K"]
-                how += ["--repeats", str(repeats), "--algorithms", "direct,far-first,lg"]
-                how += ["--model-file", str(RESULTS / f"model-alltoall-{name}.json")]
-                bench_on(str(grid), mpi, "alltoall", RESULTS / f"alltoall-{name}.json", *how)
+                swept = (n1, n2) in SWEPT.values()
+                model = RESULTS / f"model-lg-{name}.json" if swept else grid
+                how = ["--sizes", sizes if swept else "64K,512K", "--repeats", str(repeats)]
+                how += ["--algorithms", "direct,far-first,lg", "--model-file", str(model)]
+                bench_on(str(grid), mpi, "alltoall", RESULTS / f"lg-{name}.json", *how)
 
 
 def measured_rows(base: str) -> list[Row]:
     """Rows of ``run`` with the numbers of ranks as ``pair``."""
     rows = []
-    for row in read_rows(f"alltoall-{base}"):
+    for row in read_rows(f"lg-{base}"):
         n1, n2 = map(int, row["grid"].split("x"))
         rows.append({**row, "pair": (n1, n2)})
     return rows
@@ -137,7 +142,7 @@ def _figure_4(plt: Any, base: str, rows: list[Row]) -> Any:
         times = [predicted_s(model, n) for n in SIZES]
         for name in NAMES:
             _line(ax, SIZES, [t[name] for t in times], name, f"{n1} + {n2}, predicted", "-")
-        pair = (4, 4) if n1 == n2 else (3, 6)
+        pair = SWEPT[shape]
         _measured(ax, [r for r in rows if r["pair"] == pair], "bytes", f"{pair[0]} + {pair[1]}")
         _dress(ax, f"{shape}, {base}", "message, bytes")
         ax.set_xscale("log", base=2)
@@ -172,7 +177,7 @@ def _predicted(plt: Any, base: str, rows: list[Row]) -> Any:
     )
     for ax, mpi in zip(axes[0], mpis, strict=True):
         here = [r for r in rows if r["mpi"] == mpi and r["pair"] == (4, 4)]
-        kept = RESULTS / f"model-alltoall-{base}-4x4-{mpi}.json"
+        kept = RESULTS / f"model-lg-{base}-4x4-{mpi}.json"
         if kept.exists():
             model = read_model(kept)
             sizes = sorted({row["bytes"] for row in here})
@@ -198,8 +203,8 @@ def _measured(ax: Any, rows: list[Row], against: str, what: str) -> None:
     """A marker per MPI and algorithm."""
     marks = dict(zip(sorted({row["mpi"] for row in rows}), "os^", strict=False))
     for mpi, mark in marks.items():
-        for name in NAMES:
-            here = [r for r in rows if r["mpi"] == mpi and r["variant"] == f"gridcoll:{name}"]
+        for name, variant in VARIANTS.items():
+            here = [r for r in rows if r["mpi"] == mpi and r["variant"] == variant]
             points = sorted((r[against], r["median_s"] * 1e3) for r in here)
             if points:
                 label = f"{LABELS[name]}, {what}, {mpi}"
@@ -262,8 +267,8 @@ def main() -> None:
     parser.add_argument("--grids", default=",".join(("two-sites", *GRIDS)), help="of wins")
     parser.add_argument("--pairs", default="", help="of run, as 4x4,3x6; default: all that fit")
     parser.add_argument("--mpis", default="mpich,openmpi,impi")
-    parser.add_argument("--sizes", default="1,64,1K,8K,64K,512K,1M")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--sizes", default="1,8,64,512,1K,4K,16K,64K,256K,512K,1M")
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     if options.what == "model":
         print_model(options.base)
