@@ -191,7 +191,17 @@ def choose(
     elif equal and model.n_clusters > 1:
         left_out = "because ranks may get different bits from it"
     winner, reason = _pick(model, fastest_first, native, forced, left_out)
+    if collective == "allreduce" and winner is native and not (forced or equal):
+        reason += _otherwise(model, fastest_first)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)
+
+
+def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
+    """What runs in place of the native collective where all ranks must get the same bits."""
+    plan = next((candidate for candidate in fastest_first if candidate.build is not None), None)
+    if plan is None or model.n_clusters == 1:
+        return ""
+    return f"; where rounding depends on order, as for sums of floats: {plan.name}"
 
 
 def family_of(collective: str, algorithm: str) -> str:

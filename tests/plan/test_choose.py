@@ -130,6 +130,19 @@ def test_a_root_out_of_range(root: int) -> None:
         choose("bcast", model_of([0, 0, 1, 1]), 1, root)
 
 
+def test_an_allreduce_left_to_native_says_what_floats_take() -> None:
+    """Ranks might get different bits from it; where that cannot be, nothing is said."""
+    quick = {"allreduce": TimesBySize((8,), (1e-9,))}
+    apart = replace(model_of([0, 1, 0, 1]), native=quick)
+    choice = choose("allreduce", apart, 8, 0)
+    floats = choose("allreduce", apart, 8, 0, equal=True).winner
+    assert choice.winner.name == NATIVE != floats.name
+    assert f"where rounding depends on order, as for sums of floats: {floats.name}" in str(choice)
+    together = replace(model_of([0, 0, 0, 0]), native=quick)
+    assert "rounding" not in choose("allreduce", together, 8, 0).reason
+    assert "rounding" not in choose("allreduce", apart, 8, 0, forced=NATIVE).reason
+
+
 @settings(max_examples=25)
 @given(grids, st.sampled_from([0, 8, 5000, 300_000]), st.data())
 def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObject) -> None:
