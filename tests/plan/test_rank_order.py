@@ -96,7 +96,7 @@ def test_any_pieces_are_right(labels: list[int], data: st.DataObject) -> None:
 @given(labels_of_some)
 def test_whole_parts_of_the_bracket(labels: list[int]) -> None:
     """They cover all ranks, each is one cluster's, and none could be larger."""
-    blocks = whole_blocks(labels)
+    blocks = whole_blocks(tuple(labels))
     assert [rank for block in blocks for rank in range(*block)] == list(range(len(labels)))
     assert all(len(set(labels[block.start : block.stop])) == 1 for block in blocks)
 

@@ -5,6 +5,7 @@ One-port, full duplex: the busiest interface, flow or link, plus the way of a lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -49,21 +50,37 @@ class Costs:
         """Members by cluster, (C,)."""
         return np.array([len(cluster) for cluster in self.model.grid.clusters])
 
-    def first_inside(self, cluster: int, shape: Profile) -> FloatArray:
-        """A lone segment's way between all members of ``cluster`` and its owner, (S,)."""
-        waits = (shape.gaps - shape.latencies)[:, None] * self.port_s[cluster]
-        return np.asarray(
-            (waits + shape.latencies[:, None] * self.alone_s[cluster, cluster]).max(axis=0)
-        )
+    def first_inside(self, shapes: Sequence[Profile]) -> FloatArray:
+        """A lone segment's way between all members of each cluster and its owner, (C, S)."""
+        every = np.arange(len(shapes))
+        hop_s = self.alone_s[every, every]
+        found = np.empty_like(self.port_s)
+        # Clusters of one size share a profile.
+        for shape in {id(each): each for each in shapes}.values():
+            alike = [c for c, each in enumerate(shapes) if each is shape]
+            waits = (shape.gaps - shape.latencies)[:, None, None] * self.port_s[alike]
+            ways = waits + shape.latencies[:, None, None] * hop_s[alike]
+            found[alike] = ways.max(axis=0)
+        return found
+
+    @cached_property
+    def across_s(self) -> FloatArray:
+        """A lone partial result's way between clusters, those to others before it, (C, C, S)."""
+        n = self.model.n_clusters
+        across = self.alone_s + (n - 2) * self.port_s[:, None]
+        return np.asarray(across * (1 - np.eye(n))[:, :, None])
+
+    @cached_property
+    def gap_between_s(self) -> FloatArray:
+        """`gap_s` with nothing on the diagonal, (C, C, S)."""
+        return np.asarray(self.gap_s * (1 - np.eye(self.model.n_clusters))[:, :, None])
 
     def ways(self, inside: FloatArray, home: int) -> FloatArray:
         """A lone segment from all ranks to all ranks, (S,), given its ways ``inside``, (C, S)."""
         n = len(inside)
         if n == 1:
             return np.asarray(2 * inside[0])
-        # Partial results to or from all others pass one after the other.
-        across = self.alone_s + (n - 2) * self.port_s[:, None]
-        across = across * (1 - np.eye(n))[:, :, None]
+        across = self.across_s
         if home == EVERYWHERE:
             return np.asarray((inside[:, None] + across + inside[None]).max(axis=(0, 1)))
         to_home = (inside + across[:, home]).max(axis=0)
@@ -74,16 +91,15 @@ def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
     """Trees inside clusters, an exchange between coordinators or a meeting at ``home``'s."""
     n = costs.model.n_clusters
     shapes = [profile(shape, int(size)) for size in costs.sizes]
-    inside = np.array([costs.first_inside(c, shapes[c]) for c in range(n)])
+    inside = costs.first_inside(shapes)
     n_out = [n - 1 if home in (EVERYWHERE, c) else 1 for c in range(n)]
     sends = [
         max(p.root_degree + out, p.max_degree + 1) for p, out in zip(shapes, n_out, strict=True)
     ]
     period = (np.array(sends)[:, None] * costs.port_s).max(axis=0)
-    for i in range(n):
-        for j in range(n):
-            if i != j and home in (EVERYWHERE, i, j):
-                period = np.maximum(period, costs.gap_s[i, j])
+    apart = costs.gap_between_s
+    used = (apart,) if home == EVERYWHERE else (apart[home][None], apart[:, home][None])
+    period = np.max([period, *(gaps.max(axis=(0, 1)) for gaps in used)], axis=0)
     rest = np.maximum(np.ceil(costs.n_bytes / costs.segment_bytes) - 1, 0.0)
     return np.asarray(costs.ways(inside, home) + rest * period)
 
@@ -94,8 +110,11 @@ def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     turn = np.zeros(len(costs.segment_bytes))
-    for link in [*hops, *((c, c) for c in inner for _ in range(costs.sizes[c] - 1))]:
-        turn = turn + costs.alone_s[link]
+    for link, n_hops in [
+        *((hop, 1) for hop in hops),
+        *(((c, c), costs.sizes[c] - 1) for c in inner),
+    ]:
+        turn = turn + n_hops * costs.alone_s[link]
     used = [*hops, *((c, c) for c in inner)]
     pace = np.max([costs.gap_s[link] for link in used], axis=0)
     longest = np.max([costs.alone_s[link] for link in used], axis=0)

@@ -7,7 +7,7 @@ that make a whole part of it can combine that part among themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -24,16 +24,22 @@ class Block(NamedTuple):
         return Block(self.start, middle), Block(middle, self.stop)
 
 
-def whole_blocks(cluster_of: Sequence[int]) -> tuple[Block, ...]:
+@lru_cache(maxsize=16)
+def whole_blocks(cluster_of: tuple[int, ...]) -> tuple[Block, ...]:
     """The largest parts of the bracket that lie in one cluster each, in rank order.
 
     ``cluster_of[rank]`` names the rank's cluster.
     """
+    n = len(cluster_of)
+    run_ends = [n] * n  # where the next rank of another cluster is
+    for rank in range(n - 2, -1, -1):
+        alike = cluster_of[rank] == cluster_of[rank + 1]
+        run_ends[rank] = run_ends[rank + 1] if alike else rank + 1
     found: list[Block] = []
-    rest = [Block(0, len(cluster_of))]
+    rest = [Block(0, n)]
     while rest:
         block = rest.pop()
-        if len(set(cluster_of[block.start : block.stop])) == 1:
+        if block.stop <= run_ends[block.start]:
             found.append(block)
         else:
             rest += reversed(block.halves)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
 
 import numpy as np
 
@@ -160,14 +159,13 @@ def _way(
     costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
 ) -> FloatArray:
     """A lone segment's way, (S,), without the gaps of it that count as busy."""
-    hop = costs.alone_s - (costs.gap_s / n_segments if shape == "flat" else 0)
+    hop = costs.alone_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
     n = len(groups.clusters)
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
+    alone = np.flatnonzero(costs.sizes == 1)
+    hop[alone, alone] = 0.0
     farthest = np.zeros((n, n, len(n_segments)))
-    for i, j in product(range(len(group_of)), repeat=2):
-        if i != j or costs.sizes[i] > 1:
-            ends = group_of[i], group_of[j]
-            farthest[ends] = np.maximum(farthest[ends], hop[i, j])
+    np.maximum.at(farthest, tuple(np.ix_(group_of, group_of)), hop)
     hops = [int(profile(shape, len(group)).latencies.max()) for group in groups.clusters]
     inside = np.array([hops[c] * farthest[c, c] for c in range(n)])
     across = farthest * (1 - np.eye(n))[:, :, None]
@@ -180,15 +178,21 @@ def _way(
 
 
 def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
-    """How long the busiest flow or link between clusters is, (S,)."""
-    cluster_of = costs.model.grid.cluster_of
-    busiest = np.zeros(len(costs.segment_bytes))
-    links: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for (sender, receiver), n_units in flows.items():
-        link = cluster_of[sender], cluster_of[receiver]
-        links[link] += n_units
-        busiest = np.maximum(busiest, n_units * costs.gap_s[link] / costs.segment_bytes)
-    # Where nobody knows what flows carry together, each is taken to have its own way.
-    for link, n_units in links.items() if costs.model.together_bytes_per_s else ():
-        busiest = np.maximum(busiest, n_units / costs.model.link_bytes_per_s[link])
-    return busiest
+    """How long the busiest flow or link between clusters is, (S,).
+
+    Where nobody knows what flows carry together, each is taken to have its own way.
+    """
+    if not flows:
+        return np.zeros(len(costs.segment_bytes))
+    n = costs.model.n_clusters
+    of_flow = np.array(list(flows.values()))
+    links = tuple(np.array(costs.model.grid.cluster_of)[np.array(list(flows)).T])
+    longest = np.zeros((n, n))
+    np.maximum.at(longest, links, of_flow)
+    busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes
+    if not costs.model.together_bytes_per_s:
+        return np.asarray(busiest.max(axis=(0, 1)))
+    together = np.zeros((n, n))
+    np.add.at(together, links, of_flow)
+    shared_s = float((together / costs.model.link_bytes_per_s).max())
+    return np.asarray(np.maximum(busiest.max(axis=(0, 1)), shared_s))
