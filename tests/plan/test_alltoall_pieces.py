@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Candidate, Recv, Send, check_plan, choose
 from gridcoll.plan.collectives.alltoall import plan_direct, plan_far_first
-from gridcoll.plan.collectives.alltoall_candidates import PIECES_BYTES
+from gridcoll.plan.collectives.alltoall_candidates import MOST_PIECES, PIECES_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -52,7 +52,7 @@ def test_blocks_in_pieces_arrive(labels: list[int], n_units: int, piece: int) ->
             assert len(moves) == 2 * len(labels) * (len(labels) - 1) * n_each
 
 
-@pytest.mark.parametrize("n_bytes", [40_000, 1 << 16, 1 << 18])
+@pytest.mark.parametrize("n_bytes", [40_000, 1 << 16, 1 << 17])
 def test_pieces_save_the_rendezvous(n_bytes: int) -> None:
     """Nobody waits for an answer; the simulation of the plans says the same."""
     winner = choose("alltoall", with_rendezvous(), n_bytes, 0).winner
@@ -79,5 +79,12 @@ def test_whole_where_pieces_save_nothing(n_bytes: int) -> None:
         assert [c.segment_bytes for c in candidates(plain, name, n_bytes)] == [None]
 
 
-def test_no_pieces_of_blocks_that_are_one() -> None:
-    assert len(candidates(with_rendezvous(), "direct", PIECES_BYTES[0])) == 1
+def test_no_pieces_of_blocks_that_are_one_and_not_many() -> None:
+    few, many = PIECES_BYTES[0], MOST_PIECES * PIECES_BYTES[-1]
+    offered = {
+        n_bytes: {c.segment_bytes for c in candidates(with_rendezvous(), "direct", n_bytes)}
+        for n_bytes in (few, few + 1, many, many + 1)
+    }
+    assert offered[few] == offered[many + 1] == {None}
+    assert few in offered[few + 1]
+    assert few not in offered[many]
