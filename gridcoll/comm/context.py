@@ -10,6 +10,7 @@ from functools import cached_property
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.bands import Bands
@@ -106,6 +107,7 @@ class Context:
         self._threads = threads
         self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
+        self._native_calls: set[tuple[str, int, int]] = set()
         self._cluster_comms: ClusterComms | None = None
 
     @property
@@ -196,9 +198,21 @@ class Context:
         build = self.choice(collective, n_bytes, root, demands=demands).winner.build
         flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
+        if flow is None and demands == ANY and not self.settings.check:
+            if len(self._native_calls) >= N_CACHED_PLANS:
+                self._native_calls.clear()
+            self._native_calls.add((collective, n_bytes, root))
         if len(self._programs) > N_CACHED_PLANS:
             self._programs.popitem(last=False)
         return flow
+
+    def runs_natively(self, collective: str, array: np.ndarray, n_blocks: int, root: int) -> bool:
+        """Whether a call with ``array`` is known to be native, so that nobody need look at it.
+
+        What is wrong with the array, MPI will say. An array is what most calls have, and what a
+        message costs that is short is what its ranks do before they send it.
+        """
+        return (collective, array.nbytes // n_blocks, root) in self._native_calls
 
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
@@ -247,7 +261,7 @@ class Context:
         other.settings = replace(
             self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
         )
-        other._choices, other._programs = {}, OrderedDict()
+        other._choices, other._programs, other._native_calls = {}, OrderedDict(), set()
         other.__dict__.pop("native_only", None)
         return other
 

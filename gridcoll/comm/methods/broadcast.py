@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
@@ -30,6 +31,8 @@ class BroadcastMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
         root = rank
+        if type(buf) is np.ndarray and context.runs_natively("bcast", buf, 1, root):
+            return super().Bcast(buf, root)
         writable = context.rank != root
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
