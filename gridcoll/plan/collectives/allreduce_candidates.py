@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -180,9 +180,10 @@ def find_neighbours(model: GridModel) -> Grid:
     """
     near = model.latency_s <= NEAR * model.latency_s.max()
     group = list(range(model.n_clusters))
-    for i, j in combinations(range(model.n_clusters), 2):
-        if near[i, j] and near[j, i]:
-            group = [group[i] if g == group[j] else g for g in group]
+    for i, j in np.argwhere(np.triu(near & near.T, 1)).tolist():
+        group = [group[i] if g == group[j] else g for g in group]
+    if group == list(range(model.n_clusters)):
+        return model.grid
     return Grid.from_labels([group[cluster] for cluster in model.grid.cluster_of])
 
 

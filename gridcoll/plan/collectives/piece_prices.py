@@ -64,7 +64,8 @@ class PieceLoad:
         owner, last = ranks[place], ranks[place - 1]
         if owner == last:
             return
-        for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True):
+        scattered = len({grid.cluster_of[rank] for rank in ranks}) > 1
+        for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True) if scattered else ():
             other = owner if shape == "flat" else after
             if grid.cluster_of[rank] != grid.cluster_of[other]:
                 ends = (rank, other) if up else (other, rank)
@@ -80,8 +81,19 @@ class PieceLoad:
             at_owner[ranks] += n_units
             at_owner[last] -= n_units
         if up:
-            senders = [rank for rank in ranks if rank != owner] if shape == "flat" else [last]
-            self.at_once[senders] += n_units
+            self.at_once[ranks if shape == "flat" else [last]] += n_units
+            self.at_once[owner] -= n_units * (shape == "flat")
+
+    def exchange(self, grid: Grid, owners: Sequence[int], n_units: Sequence[float]) -> None:
+        """Each of ``owners`` sends its units to all others, where pieces are combined."""
+        units = np.array(n_units, dtype=float)
+        self.out[MEET, owners] += (len(owners) - 1) * units
+        self.into[MEET, owners] += units.sum() - units
+        cluster_of, flows = grid.cluster_of, self.flows[MEET]
+        for owner, of_owner in zip(owners, n_units, strict=True):
+            for other in owners:
+                if cluster_of[owner] != cluster_of[other]:
+                    flows[owner, other] += of_owner
 
 
 def load_of_pieces(
@@ -106,11 +118,12 @@ def load_of_pieces(
             load.inside(grid, ranks, place, n_units, shape, up=True)
             if root < 0:
                 load.inside(grid, ranks, place, n_units, shape, up=False)
-        for home in range(len(owners)) if piece.home == EVERYWHERE else [piece.home]:
+        if piece.home == EVERYWHERE:
+            load.exchange(grid, owners, [n_parts * n_units for n_parts in parts])
+        else:
             for c, owner in enumerate(owners):
-                if c != home:
-                    load.send(MEET, grid, owner, owners[home], parts[c] * n_units)
-        if piece.home != EVERYWHERE:
+                if c != piece.home:
+                    load.send(MEET, grid, owner, owners[piece.home], parts[c] * n_units)
             for receiver in [root] if root >= 0 else owners:
                 if receiver != owners[piece.home]:
                     load.send(PART, grid, owners[piece.home], receiver, n_units)
@@ -132,15 +145,21 @@ def price_pieces(
     """
     grid = costs.model.grid
     load = load_of_pieces(grid, groups, pieces, parts, shape, root)
-    per_unit = costs.port_s[np.array(grid.cluster_of)] / costs.segment_bytes
-    by_phase = np.maximum(load.out, load.into)[:, :, None] * per_unit
+    per_unit = costs.port_s / costs.segment_bytes
+
+    def busiest(by_rank: FloatArray) -> FloatArray:
+        """Of what passes every rank, (…, P), how long the busiest takes, (…, S)."""
+        by_cluster = np.zeros((*by_rank.shape[:-1], len(per_unit)))
+        np.maximum.at(by_cluster, (..., np.array(grid.cluster_of)), by_rank)
+        return np.asarray((by_cluster[..., None] * per_unit).max(axis=-2))
+
+    by_phase = busiest(np.maximum(load.out, load.into))
     apart = np.array([_between(costs, flows) for flows in load.flows])
-    one_by_one = np.maximum(by_phase.max(axis=1), apart).sum(axis=0)
-    interfaces = np.maximum(load.out.sum(axis=0), load.into.sum(axis=0))[:, None] * per_unit
-    together = interfaces.max(axis=0)
+    one_by_one = np.maximum(by_phase, apart).sum(axis=0)
+    together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
     if shape != "flat":  # what comes from one peer waits for what came before it
-        together = together + by_phase[COLLECT].max(axis=0)
-    at_once = (load.at_once[:, None] * per_unit).max(axis=0)
+        together = together + by_phase[COLLECT]
+    at_once = busiest(load.at_once)
     together = np.maximum(together, at_once + apart.sum(axis=0))
     longest = max(piece.stop - piece.start for piece in pieces)
     n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
@@ -164,8 +183,11 @@ def _way(
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
     alone = np.flatnonzero(costs.sizes == 1)
     hop[alone, alone] = 0.0
-    farthest = np.zeros((n, n, len(n_segments)))
-    np.maximum.at(farthest, tuple(np.ix_(group_of, group_of)), hop)
+    if n == len(group_of):
+        farthest = np.maximum(hop, 0.0)
+    else:
+        farthest = np.zeros((n, n, len(n_segments)))
+        np.maximum.at(farthest, tuple(np.ix_(group_of, group_of)), hop)
     hops = [int(profile(shape, len(group)).latencies.max()) for group in groups.clusters]
     inside = np.array([hops[c] * farthest[c, c] for c in range(n)])
     across = farthest * (1 - np.eye(n))[:, :, None]
