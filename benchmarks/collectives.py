@@ -2,7 +2,7 @@
 
     python benchmarks/collectives.py run [--collectives …] [--grids …] [--mpis …] [--sizes …]
     python benchmarks/collectives.py table      # from the rows kept in benchmarks/results
-    python benchmarks/collectives.py markdown   # the README's table
+    python benchmarks/collectives.py markdown   # the same as READMEs have it; also --grids, --mpis
     python benchmarks/collectives.py plot       # a figure per collective and grid, into docs/
 
 A grid is measured once per MPI for all collectives of a run.
@@ -116,7 +116,7 @@ def _print_model_error(console: Console, rows: list[Row]) -> None:
 
 
 def print_markdown(collective: str, rows: list[Row]) -> None:
-    """The README's table: one line per grid, MPI and size."""
+    """A table as READMEs have them: one line per grid, MPI and size."""
     print(f"\n{TITLES[collective]}:\n")
     print("| grid | MPI | message | best native | gridcoll | faster | limit | of limit |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
@@ -180,12 +180,12 @@ def main() -> None:
     parser.add_argument("--algorithms", default="", help="time these as well")
     options = parser.parse_args()
     collectives = options.collectives.split(",")
+    grids, mpis = options.grids.split(","), options.mpis.split(",")
     if options.what == "run":
         extra = ["--algorithms", options.algorithms] if options.algorithms else []
-        grids, mpis = options.grids.split(","), options.mpis.split(",")
         run(collectives, grids, mpis, options.sizes, "--repeats", options.repeats, *extra)
     for collective in collectives:
-        rows = read_rows(collective)
+        rows = [row for row in read_rows(collective) if row["grid"] in grids and row["mpi"] in mpis]
         if options.what == "plot":
             plot(collective, rows, ROOT / "docs")
         elif options.what == "markdown":

@@ -10,7 +10,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-GRIDS = ("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat")
+GRIDS = (
+    *("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat"),
+    "one-cluster",
+)
 MPIS = ("mpich", "openmpi", "impi")
 
 Row = dict[str, Any]
