@@ -28,7 +28,18 @@ class Transport(Protocol):
     def irecv(self, view: Any, peer: int, tag: int) -> Request: ...
 
     def test_some(self, requests: list[Request]) -> Sequence[int]:
-        """The positions of those that ended, in any order; each is reported once."""
+        """The positions of those that ended, in any order; each is reported once.
+
+        Raises `TransferError` with these positions when some of them failed.
+        """
+
+
+class TransferError(Exception):
+    """Transfers ended, and some of them failed: the positions of all, and what to raise."""
+
+    def __init__(self, ended: Sequence[int], cause: Exception) -> None:
+        super().__init__(ended, cause)
+        self.ended, self.cause = ended, cause
 
 
 class Memory(Protocol):
@@ -52,6 +63,9 @@ class Executor:
     source and a stream) and always in the order in which their messages are matched; of the
     transfers of one lane only the oldest is tested, all lanes in one call, which bounds the cost of
     a poll by the number of lanes and lets MPI look at its network once.
+
+    A transfer that fails (a message longer than what it is received into) stops nothing: what was
+    left under way would reach into buffers that are no more, and into later calls.
     """
 
     def __init__(
@@ -71,6 +85,7 @@ class Executor:
         self._window = window
         self._trace = trace
         self._n_left = len(flow.program)
+        self._failure: Exception | None = None
         self._ready = list(flow.ready)  # heap of local ops and sends; sorted ones are heaps
         self._to_post = [deque(lane) for lane in flow.receives]
         self._behind: list[deque[tuple[int, Request]]] = [deque() for _ in flow.receives]
@@ -88,10 +103,18 @@ class Executor:
         """Whether every op is complete."""
         return not self._n_left
 
+    def check(self) -> None:
+        """Raise what the first transfer failed of, if one did. To be called when `done`."""
+        if self._failure is not None:
+            raise self._failure
+
     def advance(self) -> bool:
         """Test what is under way and start what became ready; returns whether anything ended."""
         heads = self._heads
-        ended = self._transport.test_some(heads) if heads else ()
+        try:
+            ended = self._transport.test_some(heads) if heads else ()
+        except TransferError as error:
+            ended, self._failure = error.ended, self._failure or error.cause
         if not ended:
             return False
         # From the last one: what takes a freed place then comes from behind it.

@@ -74,6 +74,7 @@ class _Run:
         """Do what is to be done at the end, if that is reached."""
         if self.begun is None or not self.begun[0].done:
             return False
+        self.begun[0].check()
         self.begun[1]()
         return True
 

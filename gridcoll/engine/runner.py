@@ -7,7 +7,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Trace, Transport
+from gridcoll.engine.executor import (
+    DEFAULT_WINDOW,
+    Executor,
+    Memory,
+    Trace,
+    TransferError,
+    Transport,
+)
 from gridcoll.engine.waiting import PoliteWait, polls_at_once
 from gridcoll.plan.dataflow import Dataflow
 
@@ -31,7 +38,16 @@ class MPITransport:
         return self._comm.Irecv((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
 
     def test_some(self, requests: list[Any]) -> Sequence[int]:
-        return MPI.Request.Testsome(requests) or ()
+        try:
+            return MPI.Request.Testsome(requests) or ()
+        except MPI.Exception as error:
+            ended = [k for k, request in enumerate(requests) if request == MPI.REQUEST_NULL]
+            if not ended:
+                raise
+            # Which error it was only statuses say, and our arguments leave one that it can be.
+            in_status = error.Get_error_class() == MPI.ERR_IN_STATUS
+            cause = MPI.Exception(MPI.ERR_TRUNCATE) if in_status else error
+            raise TransferError(ended, cause) from error
 
 
 def n_tags() -> int:
@@ -48,7 +64,10 @@ def run_program(
     window: int = DEFAULT_WINDOW,
     trace: Trace | None = None,
 ) -> None:
-    """Run one rank's program to its end, waiting politely."""
+    """Run one rank's program to its end, waiting politely.
+
+    Raises what a transfer failed of when nothing is under way any more.
+    """
     executor = Executor(flow, transport, memory, window, trace)
     wait, n_polls = PoliteWait(), polls_at_once()
     while not executor.done:
@@ -56,3 +75,4 @@ def run_program(
             wait.reset()
         else:
             wait()
+    executor.check()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor
+from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, TransferError
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.errors import PlanError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
@@ -184,3 +184,30 @@ def test_streams_of_one_source_do_not_wait_for_each_other() -> None:
     transport.posted[0, 1].done = True  # stream 1 goes on while stream 0 has nothing
     assert engine.advance()
     assert [tag for _, tag in transport.posted] == [0, 2, 1, 3, 5]
+
+
+def test_a_transfer_that_fails_stops_nothing() -> None:
+    """The rest goes on; the first failure is raised at the end, when nothing is under way."""
+
+    class Failing(FakeTransport):
+        def test_some(self, requests: list[Any]) -> list[int]:
+            ended = super().test_some(requests)
+            if self.posted[0, 0] in requests and self.posted[0, 0].done:
+                raise TransferError(ended, ValueError("too long"))
+            return ended
+
+    transport = Failing()
+    program = (*forward(2), Recv(1, out(5, 6), 0))
+    memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
+    engine = Executor(dataflow(program), transport, memory)
+    transport.posted[0, 0].done = True
+    assert engine.advance()
+    assert set(transport.sent) == {(2, 0)}
+    for request in (*transport.posted.values(), *transport.sent.values()):
+        request.done = True
+    while not engine.done:
+        assert engine.advance()
+        for request in transport.sent.values():
+            request.done = True
+    with pytest.raises(ValueError, match="too long"):
+        engine.check()

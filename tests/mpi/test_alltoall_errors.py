@@ -76,3 +76,26 @@ def test_settings_checked_across_ranks(
             with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
                 comm.Alltoall(np.zeros(size, "i4"), wrong)
         check_alltoall(comm, 5)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [1, 100, 50_000])
+def test_a_block_too_long_is_told_where_it_comes(world: MPI.Intracomm, n: int) -> None:
+    """The receiver is told, as MPI has it; all else arrives, and so does all of later calls."""
+    rank, size = world.Get_rank(), world.Get_size()
+    sent, got = np.full(2 * n, rank, "i4"), np.full(size * n, -1, "i4")
+    counts = [2 * n if rank == 0 and other == 1 else n for other in range(size)]
+    source = [sent, counts, [0] * size, MPI.INT]
+    into = [got, [n] * size, [n * other for other in range(size)], MPI.INT]
+    with grid_comm(world) as comm:
+        ours = comm.forced("alltoall", "direct")
+        if rank == 1:
+            with pytest.raises(MPI.Exception) as caught:
+                ours.Alltoallv(source, into)
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+            got = got[n:]
+        else:
+            ours.Alltoallv(source, into)
+        assert (got == np.repeat(np.arange(size), n)[-len(got) :]).all()
+        for later in (1, 20_000):
+            check_alltoall(ours, later)
