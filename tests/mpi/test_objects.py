@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,8 +13,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from gridcoll import GridComm
 from gridcoll.comm.methods.broadcast import HEADER_BYTES
-from tests.mpi.support import grid_comm
+from gridcoll.comm.pickles import HEADER_BYTES as HEADS_BYTES
+from gridcoll.model import TimesBySize
+from gridcoll.plan import choose
+from tests.mpi.support import grid_comm, grid_model, layouts
 
 OBJECTS: dict[str, Any] = {
     "None": None,
@@ -165,3 +170,27 @@ def test_many_in_a_row(world: MPI.Intracomm) -> None:
             wanted = list(range(k * 37))
             root = k % comm.Get_size()
             assert comm.bcast(wanted if comm.Get_rank() == root else k, root) == wanted
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("collective", ["gather", "scatter", "allgather"])
+@pytest.mark.parametrize(("times", "by_plan"), [(0.6, True), (0.4, False)])
+def test_native_takes_two_calls_for_objects(
+    world: MPI.Intracomm, collective: str, times: float, by_plan: bool
+) -> None:
+    """Lengths first: for them it must be twice as fast as the fastest plan, not just faster."""
+    model = grid_model(layouts(world.Get_size())["two"])
+    plan = choose(collective, model, HEADS_BYTES, 0, grid_only=True).winner
+    assert plan.predicted_s
+    native = TimesBySize((HEADS_BYTES,), (times * plan.predicted_s,))
+    own = world.Dup()
+    comm = GridComm(own, model=replace(model, native={collective: native}))
+    everybodys = [{"rank": rank} for rank in range(comm.Get_size())]
+    given = everybodys if collective == "scatter" else everybodys[comm.Get_rank()]
+    assert comm.explain(collective, HEADS_BYTES).winner.name == "native"
+    got = getattr(comm, collective)(given)
+    assert got in (everybodys, everybodys[comm.Get_rank()], None)
+    assert (got is None) == (collective == "gather" and comm.Get_rank() > 0)
+    assert (comm.traffic().n_inter_messages > 0) == by_plan
+    comm.Free()
+    own.Free()

@@ -15,13 +15,14 @@ from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
     even_of,
+    heads_flow,
     in_place,
     mean_of,
     move,
     read_or_leave,
     uneven_flow,
 )
-from gridcoll.comm.pickles import HEADER_BYTES, Heads, head_of, rest_of
+from gridcoll.comm.pickles import Heads, head_of, rest_of
 from gridcoll.comm.vectors import Vectors, read_vectors
 from gridcoll.plan import Dataflow
 
@@ -79,7 +80,7 @@ class AllgatheringMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().allgather(sendobj)
-        flow = context.program("allgather", HEADER_BYTES, 0)
+        flow = heads_flow(context, "allgather", 0)
         if flow is None:
             return super().allgather(sendobj)
         pickled = MPI.pickle.dumps(sendobj)

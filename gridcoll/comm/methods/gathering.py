@@ -17,11 +17,12 @@ from gridcoll.comm.methods.moving import (
     collect_flow,
     copy_as_mpi_does,
     give_flow,
+    heads_flow,
     in_place,
     move,
     read_or_leave,
 )
-from gridcoll.comm.pickles import HEADER_BYTES, Heads, head_of, rest_of
+from gridcoll.comm.pickles import Heads, head_of, rest_of
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -100,7 +101,7 @@ class GatheringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().gather(sendobj, root)
         root = rank
-        flow = context.program("gather", HEADER_BYTES, root)
+        flow = heads_flow(context, "gather", root)
         if flow is None:
             return super().gather(sendobj, root)
         pickled = MPI.pickle.dumps(sendobj)

@@ -11,8 +11,10 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import Context
+from gridcoll.comm.pickles import HEADER_BYTES
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
+from gridcoll.plan.choose import NATIVE
 from gridcoll.plan.collectives.gather import backwards
 from gridcoll.plan.collectives.scatter import serve_blocks, take_block
 from gridcoll.plan.collectives.scatter_candidates import serving_ranks
@@ -77,6 +79,26 @@ def uneven_flow(
 ) -> Dataflow | None:
     """A rank's share of what ``build`` makes for ``blocks`` that all ranks know; None for none."""
     return dataflow(build(blocks).programs[rank]) if build else None
+
+
+def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
+    """A rank's share of moving what objects begin with; None for the native collective.
+
+    Of objects the native one takes two calls, lengths first: it must be twice as fast as a plan.
+    """
+    choice = context.choice(collective, HEADER_BYTES, root)
+    native_s, settings = choice.winner.predicted_s, context.settings
+    asked = NATIVE in (settings.force, settings.algorithms.get(collective))
+    if choice.winner.build is None and native_s is not None and not asked:
+        plan = next((candidate for candidate in choice.candidates if candidate.build), None)
+        if plan is not None and (plan.predicted_s or 0.0) < 2 * native_s:
+            return _even_flow(plan.build, HEADER_BYTES, context.rank)
+    return context.program(collective, HEADER_BYTES, root)
+
+
+@lru_cache(maxsize=64)
+def _even_flow(build: Callable[[int], Plan] | None, n_bytes: int, rank: int) -> Dataflow | None:
+    return dataflow(build(n_bytes).programs[rank]) if build else None
 
 
 @lru_cache(maxsize=256)

@@ -13,13 +13,14 @@ from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
     copy_as_mpi_does,
+    heads_flow,
     in_place,
     move,
     read_or_leave,
     serve_flow,
     take_flow,
 )
-from gridcoll.comm.pickles import HEADER_BYTES, Heads, dump_each, rest_of
+from gridcoll.comm.pickles import Heads, dump_each, rest_of
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -102,7 +103,7 @@ class ScatteringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().scatter(sendobj, root)
         root = rank
-        flow = context.program("scatter", HEADER_BYTES, root)
+        flow = heads_flow(context, "scatter", root)
         if flow is None:
             return super().scatter(sendobj, root)
         heads = Heads(1)
