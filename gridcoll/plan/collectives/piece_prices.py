@@ -149,9 +149,9 @@ def price_pieces(
 
     def busiest(by_rank: FloatArray) -> FloatArray:
         """Of what passes every rank, (…, P), how long the busiest takes, (…, S)."""
-        by_cluster = np.zeros((*by_rank.shape[:-1], len(per_unit)))
-        np.maximum.at(by_cluster, (..., np.array(grid.cluster_of)), by_rank)
-        return np.asarray((by_cluster[..., None] * per_unit).max(axis=-2))
+        by_cluster = np.zeros((len(per_unit), *by_rank.shape[:-1]))
+        np.maximum.at(by_cluster, np.array(grid.cluster_of), by_rank.T)
+        return np.asarray((by_cluster.T[..., None] * per_unit).max(axis=-2))
 
     by_phase = busiest(np.maximum(load.out, load.into))
     apart = np.array([_between(costs, flows) for flows in load.flows])
