@@ -158,3 +158,22 @@ def test_codes_mean_what_they_mean_to_mpi4py(world: MPI.Intracomm, code: str) ->
     with grid_comm(world) as grid:
         wanted = outcome(world)
         assert outcome(grid) == wanted
+
+
+def test_what_is_left_to_mpi_is_not_read(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks with gaps would be packed for nothing."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("gridcoll.comm.methods.alltoallv._read_both", refuse)
+    size = world.Get_size()
+    types = [MPI.INT] * size
+    with grid_comm(world) as grid:
+        sent, got = np.full(size, grid.Get_rank(), "i4"), np.full(size, -1, "i4")
+        places = ([1] * size, [4 * rank for rank in range(size)])
+        native = grid.forced("alltoall", "native")
+        native.Alltoallw([sent, places, types], [got, places, types])
+        assert (got == np.arange(size)).all()
