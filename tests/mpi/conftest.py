@@ -10,7 +10,8 @@ import io
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ import pytest
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from gridcoll import GridComm
 
 PATIENCE_S = float(os.environ.get("GRIDCOLL_TEST_PATIENCE_S", "20"))
 """How long a rank whose test failed waits for the others to come to the test's end."""
@@ -181,3 +184,25 @@ def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Bands, "start", counting)
     return count
+
+
+@pytest.fixture(scope="module")
+def grids() -> Generator[Callable[[str], GridComm | None], None, None]:
+    """Ours over all ranks, by name of layout, made at the first test of a module that asks.
+
+    None for layouts that so many ranks cannot form, or that are one of the others with them.
+    """
+    from mpi4py import MPI
+
+    from tests.mpi.support import grid_comm, layouts
+
+    labels = layouts(MPI.COMM_WORLD.Get_size())
+    made: dict[str, GridComm] = {}
+    with ExitStack() as stack:
+
+        def find(layout: str) -> GridComm | None:
+            if layout in labels and layout not in made:
+                made[layout] = stack.enter_context(grid_comm(MPI.COMM_WORLD, labels[layout]))
+            return made.get(layout)
+
+        yield find

@@ -5,14 +5,17 @@ Both say which way was taken: falling back to native passes no test of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mpi4py import MPI
 
 from gridcoll import GridComm
 from tests.mpi.bodies import Body
-from tests.mpi.support import grid_comm, grid_model, layouts
+from tests.mpi.support import grid_model, layouts
+
+Grids = Callable[[str], GridComm | None]
+"""By layout; see the fixture `grids`."""
 
 PLAIN = "plain mpi4py"
 CLUSTERS = ("one cluster", "two", "three")
@@ -58,10 +61,9 @@ def check_on(name: str, comm: MPI.Intracomm, body: Body, n_planned: list[int]) -
 
 
 def check_algorithm(
-    world: MPI.Intracomm,
+    comm: GridComm | None,
     collective: str,
     algorithm: str,
-    layout: str,
     body: Body,
     *,
     cases: Sequence[tuple[int, int]],
@@ -71,27 +73,26 @@ def check_algorithm(
 ) -> None:
     """Run ``body``, of ``n_calls`` calls, by ``algorithm`` where that applies, else by MPI.
 
-    ``cases`` are numbers of elements of ``unit_bytes``, and roots. A layout that so many ranks
-    cannot form, or that is one of the others with them, is left out.
+    ``cases`` are numbers of elements of ``unit_bytes``, and roots. For a layout that there is not,
+    ``comm`` is None.
     """
-    labels = layouts(world.Get_size()).get(layout)
-    if labels is None:
+    if comm is None:
         return
-    with grid_comm(world, labels) as comm:
-        forced = comm.forced(collective, algorithm)
-        for n, root in cases:
-            winner = forced.explain(collective, n * unit_bytes, root).winner
-            assert winner.name in (algorithm, "native")
-            before = n_planned[0]
-            body(forced, n, root)
-            assert n_planned[0] - before == n_calls * int(winner.build is not None)
+    forced = comm.forced(collective, algorithm)
+    for n, root in cases:
+        winner = forced.explain(collective, n * unit_bytes, root).winner
+        assert winner.name in (algorithm, "native")
+        before = n_planned[0]
+        body(forced, n, root)
+        assert n_planned[0] - before == n_calls * int(winner.build is not None)
 
 
-def algorithms_that_run(world: MPI.Intracomm, collective: str, names: Sequence[str]) -> set[str]:
-    """Those of ``names`` that, asked for, are taken on some layout at some 256 KiB."""
+def algorithms_that_run(grids: Grids, collective: str, names: Sequence[str]) -> set[str]:
+    """Those of ``names`` that, asked for, are taken on some layout at 256 KiB."""
     ran = set()
-    for labels in layouts(world.Get_size()).values():
-        with grid_comm(world, labels) as comm:
-            for name in names:
-                ran.add(comm.forced(collective, name).explain(collective, 1 << 18).winner.name)
+    for layout in layouts(MPI.COMM_WORLD.Get_size()):
+        comm = grids(layout)
+        if comm is not None:
+            views = (comm.forced(collective, name) for name in names)
+            ran |= {view.explain(collective, 1 << 18).winner.name for view in views}
     return ran & set(names)

@@ -25,7 +25,7 @@ from tests.mpi.blocks import (
     uneven_forms,
 )
 from tests.mpi.bodies import check_allgather
-from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
 NAMES = ("native", *REGISTRIES["allgather"])
@@ -34,18 +34,18 @@ NAMES = ("native", *REGISTRIES["allgather"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_every_algorithm_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
     cases = [(n, 0) for n in (0, 1, 1009, 20011)]
     check_algorithm(
-        world, "allgather", algorithm, layout, check_allgather,
+        grids(layout), "allgather", algorithm, check_allgather,
         cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
     )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    assert algorithms_that_run(world, "allgather", NAMES) == set(NAMES)
+def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
+    assert algorithms_that_run(grids, "allgather", NAMES) == set(NAMES)
 
 
 def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:

@@ -13,7 +13,7 @@ from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.bodies import check_allreduce, check_reduce, values
-from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
 LAYOUTS = (
@@ -29,10 +29,10 @@ CODES = "?bBhHiIlLqQfdgFDGe"
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["allreduce"]])
 def test_every_algorithm_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
     check_algorithm(
-        world, "allreduce", algorithm, layout, check_allreduce,
+        grids(layout), "allreduce", algorithm, check_allreduce,
         cases=[(n, 0) for n in SIZES], n_calls=2, unit_bytes=8, n_planned=n_planned,
     )  # fmt: skip
 
@@ -40,11 +40,11 @@ def test_every_algorithm_on_every_layout(
 @pytest.mark.parametrize("layout", ["one cluster", "three interleaved", "lonely root"])
 @pytest.mark.parametrize("algorithm", REGISTRIES["reduce"])
 def test_every_reduce_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    size = world.Get_size()
+    size = MPI.COMM_WORLD.Get_size()
     check_algorithm(
-        world, "reduce", algorithm, layout, check_reduce,
+        grids(layout), "reduce", algorithm, check_reduce,
         cases=[(7, 0), (0, size - 1), (65537, size // 2), (1009, size // 3)],
         n_calls=2, unit_bytes=8, n_planned=n_planned,
     )  # fmt: skip
@@ -52,9 +52,9 @@ def test_every_reduce_on_every_layout(
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("collective", ["allreduce", "reduce"])
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm, collective: str) -> None:
+def test_every_algorithm_runs_somewhere(grids: Grids, collective: str) -> None:
     names = list(REGISTRIES[collective])
-    assert algorithms_that_run(world, collective, names) == set(names)
+    assert algorithms_that_run(grids, collective, names) == set(names)
 
 
 def outcome(call: Callable[[], Any]) -> tuple[type[BaseException], int] | None:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.collectives.bcast_strategies import PREFIX
 from tests.mpi.bodies import check_bcast
-from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import SIZES, grid_comm, layouts
 
 LAYOUTS = (
@@ -21,24 +21,24 @@ LAYOUTS = (
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["bcast"]])
 def test_every_algorithm_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
     """The bytes arrive, and they came the way that was asked for."""
     if algorithm.startswith(PREFIX) and layout not in ("one cluster", "three interleaved"):
         return  # it knows nothing of clusters, and does the same over any
-    size = world.Get_size()
+    size = MPI.COMM_WORLD.Get_size()
     cases = [(n, place % size) for place, n in enumerate((0, 1, 7, 1009, 8191, 65537))]
     check_algorithm(
-        world, "bcast", algorithm, layout, check_bcast,
+        grids(layout), "bcast", algorithm, check_bcast,
         cases=cases, n_calls=1, unit_bytes=4, n_planned=n_planned,
     )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
+def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
     """Falling back to native everywhere would pass the test above."""
     names = list(REGISTRIES["bcast"])
-    assert algorithms_that_run(world, "bcast", names) == set(names)
+    assert algorithms_that_run(grids, "bcast", names) == set(names)
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -25,7 +25,7 @@ from tests.mpi.blocks import (
     uneven_forms,
 )
 from tests.mpi.bodies import check_gather
-from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
 NAMES = ("native", *REGISTRIES["gather"])
@@ -34,19 +34,19 @@ NAMES = ("native", *REGISTRIES["gather"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_every_algorithm_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
-    last = world.Get_size() - 1
+    last = MPI.COMM_WORLD.Get_size() - 1
     cases = [(n, root) for root in sorted({0, last}) for n in (0, 1, 20011)]
     check_algorithm(
-        world, "gather", algorithm, layout, check_gather,
+        grids(layout), "gather", algorithm, check_gather,
         cases=cases, n_calls=2, unit_bytes=4, n_planned=n_planned,
     )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    assert algorithms_that_run(world, "gather", NAMES) == set(NAMES)
+def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
+    assert algorithms_that_run(grids, "gather", NAMES) == set(NAMES)
 
 
 def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:

@@ -13,7 +13,7 @@ from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from tests.mpi.blocks import LAYOUTS, outcome, uneven
 from tests.mpi.bodies import check_reduce_scatter, check_reduce_scatter_block
-from tests.mpi.harness import algorithms_that_run, check_algorithm
+from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm, layouts
 
 NAMES = ("native", *REGISTRIES["reduce_scatter"])
@@ -22,18 +22,18 @@ NAMES = ("native", *REGISTRIES["reduce_scatter"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_every_algorithm_on_every_layout(
-    world: MPI.Intracomm, algorithm: str, layout: str, n_planned: list[int]
+    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:
     cases = [(n, 0) for n in (0, 1, 1009, 20011)]
     check_algorithm(
-        world, "reduce_scatter", algorithm, layout, check_reduce_scatter_block,
+        grids(layout), "reduce_scatter", algorithm, check_reduce_scatter_block,
         cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
     )  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
-    assert algorithms_that_run(world, "reduce_scatter", NAMES) == set(NAMES)
+def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
+    assert algorithms_that_run(grids, "reduce_scatter", NAMES) == set(NAMES)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
