@@ -41,13 +41,23 @@ class MPITransport:
         try:
             return MPI.Request.Testsome(requests) or ()
         except MPI.Exception as error:
-            ended = [k for k, request in enumerate(requests) if request == MPI.REQUEST_NULL]
-            if not ended:
-                raise
-            # Which error it was only statuses say, and our arguments leave one that it can be.
-            in_status = error.Get_error_class() == MPI.ERR_IN_STATUS
-            cause = MPI.Exception(MPI.ERR_TRUNCATE) if in_status else error
-            raise TransferError(ended, cause) from error
+            raise _one_by_one(requests, error) from error
+
+
+def _one_by_one(requests: list[Any], error: MPI.Exception) -> TransferError:
+    """Which of ``requests`` ended when testing them together raised ``error``, and what failed."""
+    # MPICH has freed those that failed, and only statuses would say of what: our arguments leave
+    # one thing that it can be. Open MPI keeps them, and says so again.
+    in_status = error.Get_error_class() == MPI.ERR_IN_STATUS
+    ended, cause = [], MPI.Exception(MPI.ERR_TRUNCATE) if in_status else error
+    for place, request in enumerate(requests):
+        try:
+            over = request == MPI.REQUEST_NULL or request.Test()
+        except MPI.Exception as its_own:
+            over, cause = True, its_own
+        if over:
+            ended.append(place)
+    return TransferError(ended, cause)
 
 
 def n_tags() -> int:
