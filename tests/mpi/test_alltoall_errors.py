@@ -78,8 +78,8 @@ def test_settings_checked_across_ranks(
         check_alltoall(comm, 5)
 
 
-# Open MPI 5.0.11 crashes in a Testsome that has such a message of a kilobyte, and says nothing of one
-# of sixteen bytes.
+# Open MPI 5.0.11 crashes in a Testsome that has such a message of a kilobyte, and says nothing of
+# one of sixteen bytes.
 TESTSOME_CRASHES = MPI.Get_library_version().startswith("Open MPI")
 
 
