@@ -22,8 +22,10 @@ RANKS_mpich ?= 1 3 4 5 8
 RANKS_openmpi ?= 4 5
 RANKS_impi ?= 4
 RANKS ?= $(RANKS_$(MPI))
-ALL_RANKS := 1 3 4 5 8
+ALL_RANKS := 1 3 4 5 8 12
 LAUNCH_TIMEOUT_S ?= 900
+# Twelve ranks on a few cores take their time.
+ALL_TIMEOUT_S ?= 2700
 
 # Numerical libraries must not start threads of their own beside so many ranks.
 export OPENBLAS_NUM_THREADS := 1
@@ -119,7 +121,8 @@ $(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
 
 test-mpi-all:
 	@set -e; for mpi in $(MPIS); do \
-		$(MAKE) --no-print-directory test-mpi MPI=$$mpi RANKS='$(ALL_RANKS)'; done
+		$(MAKE) --no-print-directory test-mpi MPI=$$mpi RANKS='$(ALL_RANKS)' \
+		LAUNCH_TIMEOUT_S=$(ALL_TIMEOUT_S); done
 
 test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulated grids (root and network namespaces)
 	@$(PY) -c 'from gridcoll.testbed.linux import check_privileges; check_privileges()' \
