@@ -87,12 +87,14 @@ def check_algorithm(
         assert n_planned[0] - before == n_calls * int(winner.build is not None)
 
 
-def algorithms_that_run(grids: Grids, collective: str, names: Sequence[str]) -> set[str]:
-    """Those of ``names`` that, asked for, are taken on some layout at 256 KiB."""
+def algorithms_that_run(
+    grids: Grids, collective: str, names: Sequence[str], n_bytes: int = 1 << 18
+) -> set[str]:
+    """Those of ``names`` that, asked for, are taken on some layout at ``n_bytes``."""
     ran = set()
     for layout in layouts(MPI.COMM_WORLD.Get_size()):
         comm = grids(layout)
         if comm is not None:
             views = (comm.forced(collective, name) for name in names)
-            ran |= {view.explain(collective, 1 << 18).winner.name for view in views}
+            ran |= {view.explain(collective, n_bytes).winner.name for view in views}
     return ran & set(names)
