@@ -46,7 +46,7 @@ def measure_together(
                 grows |= found[a, b] > WORTH_MORE * rates[a, b]
                 rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])
             n_flows *= 2
-            grows &= n_flows <= min(MOST_PER_RANK, *(_n_lanes(grid, a, b) for a, b in pairs))
+            grows &= n_flows <= min(MOST_PER_RANK, max(_n_lanes(grid, a, b) for a, b in pairs))
     progress("flows together", len(rounds), len(rounds))
     return tuple(tuple(float(x) for x in row) for row in rates)
 
@@ -58,7 +58,10 @@ def _n_lanes(grid: Grid, a: int, b: int) -> int:
 def _measure_round(
     comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], n_flows: int
 ) -> np.ndarray:
-    """Bytes per second between the clusters of each of ``pairs``, all at the same time."""
+    """Bytes per second between the clusters of each of ``pairs``, all at the same time.
+
+    ``n_flows`` of every rank, or as many as it has partners.
+    """
     rank, n = comm.Get_rank(), len(grid.clusters)
     mine = np.zeros((n, n))
     wait_for_all(comm)
@@ -67,13 +70,13 @@ def _measure_round(
         senders, receivers = (grid.clusters[c].ranks[:lanes] for c in (a, b))
         if rank in senders:
             at = senders.index(rank)
-            peers = [receivers[(at + k) % lanes] for k in range(n_flows)]
+            peers = [receivers[(at + k) % lanes] for k in range(min(n_flows, lanes))]
             trip_s = min(Channel(comm, peers[0], True).round_trip_s(0) for _ in range(2))
             _stream(comm, peers, True, N_MESSAGES // 3)
             mine[a, b] = _stream(comm, peers, True, N_MESSAGES) - trip_s
         elif rank in receivers:
             at = receivers.index(rank)
-            peers = [senders[(at - k) % lanes] for k in range(n_flows)]
+            peers = [senders[(at - k) % lanes] for k in range(min(n_flows, lanes))]
             for _ in range(2):
                 Channel(comm, peers[0], False).round_trip_s(0)
             _stream(comm, peers, False, N_MESSAGES // 3)
@@ -83,7 +86,8 @@ def _measure_round(
     comm.Allreduce(mine, slowest, MPI.MAX)
     rates = np.ones((n, n))
     for a, b in pairs:
-        moved = N_MESSAGES * MESSAGE_BYTES * n_flows * _n_lanes(grid, a, b)
+        lanes = _n_lanes(grid, a, b)
+        moved = N_MESSAGES * MESSAGE_BYTES * min(n_flows, lanes) * lanes
         rates[a, b] = moved / max(float(slowest[a, b]), 1e-9)
     return rates
 

@@ -49,3 +49,17 @@ def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.Monkey
     monkeypatch.setattr(together, "_measure_round", measure)
     together.measure_together(MPI.COMM_SELF, Grid.from_labels([0, 0, 1, 1, 1]))
     assert seen == [1, 2]
+
+
+def test_a_lonely_rank_holds_nobody_else_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters of one are measured in the same round as those that several flows can serve."""
+    seen: list[int] = []
+
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+        seen.append(n_flows)
+        return np.full((4, 4), 10.0 * n_flows)
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    monkeypatch.setattr(together, "rounds_of_pairs", lambda _n: [[(0, 1), (2, 3)]])
+    together.measure_together(MPI.COMM_SELF, Grid.from_labels([0] * 4 + [1] * 4 + [2, 3]))
+    assert seen == [1, 2, 4]
