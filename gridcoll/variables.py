@@ -44,6 +44,9 @@ _ENTRIES = (
         "floating-point reductions with the same bits from every plan, root and grid",
     ),
     Variable(
+        "GRIDCOLL_ENGINE", "python|compiled", "which engine runs plans; compiled where it was built"
+    ),
+    Variable(
         "GRIDCOLL_VENVS", "DIRECTORY", "testbed: virtual environments by MPI name", option=False
     ),
     Variable(

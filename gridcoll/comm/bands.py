@@ -10,9 +10,9 @@ from operator import and_
 from mpi4py import MPI
 
 from gridcoll.engine.counting import CountingTransport, Sent
-from gridcoll.engine.executor import Executor, Transport
+from gridcoll.engine.executor import Run, Transport
 from gridcoll.engine.progress import Job, progress
-from gridcoll.engine.runner import N_BANDS, MPITransport, n_tags
+from gridcoll.engine.transport import N_BANDS, MPITransport, n_tags
 
 N_AT_ONCE = 15
 """Non-blocking calls under way at the same time; what is started beyond that waits for its turn."""
@@ -20,7 +20,7 @@ N_AT_ONCE = 15
 FEWEST_TAGS = 4096
 """A band of fewer tags is too narrow for long messages in short segments."""
 
-Begin = Callable[[Transport], tuple[Executor, Callable[[], None]]]
+Begin = Callable[[Transport], tuple[Run, Callable[[], None]]]
 """Gives what to advance and what to call at its end."""
 
 

@@ -9,7 +9,8 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
 from gridcoll.model import GridModel
 from gridcoll.plan import dataflow
 from gridcoll.plan.collectives.alltoall import plan_direct

@@ -12,7 +12,8 @@ from gridcoll.comm.clock import ClockOffset, run_together
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
 from gridcoll.engine.elements import ElementMemory
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import Choice, Dataflow, Plan, choose, dataflow
 from gridcoll.plan.choose import REGISTRIES, Candidate, family_of

@@ -15,7 +15,8 @@ from gridcoll.comm.natives import STEPS, time_native
 from gridcoll.comm.together import measure_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
-from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.plan import choose, dataflow

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.bands import Bands
 from gridcoll.engine.counting import CountingTransport
-from gridcoll.engine.runner import MPITransport
+from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_politely
 
 EXIT_PATIENCE_S = 1.0

@@ -6,7 +6,8 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.engine.executor import Memory
-from gridcoll.engine.runner import MPITransport, run_program
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
 from gridcoll.plan import Plan, dataflow
 from gridcoll.plan.timeline import Timeline
 

@@ -16,6 +16,11 @@ class Sent:
     messages: Counter[int] = field(default_factory=Counter)
     n_bytes: Counter[int] = field(default_factory=Counter)
 
+    def add(self, peer: int, n_messages: int, n_bytes: int) -> None:
+        """Count messages to ``peer``."""
+        self.messages[peer] += n_messages
+        self.n_bytes[peer] += n_bytes
+
     def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
         """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent."""
         return [(rank, peer, n, self.n_bytes[peer]) for peer, n in sorted(self.messages.items())]
@@ -28,16 +33,15 @@ class CountingTransport:
     """
 
     def __init__(self, transport: Transport, sent: Sent | None = None) -> None:
-        self._transport = transport
+        self.carrier = transport
         self.sent = Sent() if sent is None else sent
 
     def isend(self, view: memoryview, peer: int, tag: int) -> Request:
-        self.sent.messages[peer] += 1
-        self.sent.n_bytes[peer] += view.nbytes
-        return self._transport.isend(view, peer, tag)
+        self.sent.add(peer, 1, view.nbytes)
+        return self.carrier.isend(view, peer, tag)
 
     def irecv(self, view: memoryview, peer: int, tag: int) -> Request:
-        return self._transport.irecv(view, peer, tag)
+        return self.carrier.irecv(view, peer, tag)
 
     def test_some(self, requests: list[Request]) -> Sequence[int]:
-        return self._transport.test_some(requests)
+        return self.carrier.test_some(requests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.memory import ByteMemory, Placement, address_of
 from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk
 
@@ -47,6 +47,12 @@ class ElementMemory:
         unit = self._unit_bytes
         return self._bytes.view(Chunk(chunk.buffer, chunk.start * unit, chunk.stop * unit))
 
+    def place(self, flow: Dataflow) -> Placement:
+        """As `ByteMemory.place`."""
+        return self._bytes.place(flow, self._unit_bytes)._replace(
+            datatype=MPI._handleof(self._datatype), operation=MPI._handleof(self._op)
+        )
+
     def copy(self, source: Chunk, into: Chunk) -> None:
         self.view(into)[:] = self.view(source)
 
@@ -71,5 +77,5 @@ class ElementMemory:
 def aligned_bytes(n_bytes: int) -> memoryview:
     """Uninitialised memory at a multiple of `ALIGNMENT_BYTES`."""
     block = np.empty(n_bytes + ALIGNMENT_BYTES, np.uint8)
-    skip = -block.ctypes.data % ALIGNMENT_BYTES
+    skip = -address_of(block.data) % ALIGNMENT_BYTES
     return block.data[skip : skip + n_bytes]

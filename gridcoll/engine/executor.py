@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from gridcoll.engine.memory import Placement
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
@@ -34,6 +35,15 @@ class Transport(Protocol):
         """
 
 
+class Run(Protocol):
+    """One rank's share of a call, under way."""
+
+    @property
+    def done(self) -> bool: ...
+    def check(self) -> None: ...
+    def advance(self) -> bool: ...
+
+
 class TransferError(Exception):
     """Transfers ended, and some of them failed: the positions of all, and what to raise."""
 
@@ -47,6 +57,9 @@ class Memory(Protocol):
 
     def view(self, chunk: Chunk) -> Any:
         """``chunk`` as something the transport takes."""
+
+    def place(self, flow: Dataflow) -> Placement:
+        """Where in the process's memory all that ``flow`` reaches into is."""
 
     def copy(self, source: Chunk, into: Chunk) -> None: ...
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...

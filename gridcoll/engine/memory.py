@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from gridcoll.errors import PlanError
-from gridcoll.plan.ops import Chunk
+from gridcoll.plan.dataflow import Dataflow
+from gridcoll.plan.ops import BUFFERS, Chunk
+
+
+class Placement(NamedTuple):
+    """Where the buffers of one run are, as addresses; whoever asks keeps the buffers alive.
+
+    ``buffers`` are in the order of `BUFFERS`; ``by_op``, where they lie in parts, has two addresses
+    for each op: of its chunk, and of where it goes. ``datatype`` and ``operation`` are handles, 0
+    where there is nothing to combine.
+    """
+
+    buffers: tuple[int, ...]
+    unit_bytes: int = 1
+    datatype: int = 0
+    operation: int = 0
+    by_op: np.ndarray | None = None
+
+
+def address_of(view: memoryview) -> int:
+    """Where the bytes of ``view`` begin; 0 where it has none."""
+    if not view.nbytes:
+        return 0
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 class ByteMemory:
@@ -30,6 +58,14 @@ class ByteMemory:
             size = "none" if view is None else f"{len(view)} bytes"
             raise PlanError(f"{chunk}: the call's {chunk.buffer} buffer is {size}")
         return view[chunk.start : chunk.stop]
+
+    def place(self, flow: Dataflow, unit_bytes: int = 1) -> Placement:
+        """The buffers that ``flow`` reaches into. Raises `PlanError` where they are too short."""
+        reached = (Chunk(name, 0, flow.extent[name] * unit_bytes) for name in BUFFERS)
+        return Placement(
+            tuple(address_of(self.view(chunk)) if chunk.size else 0 for chunk in reached),
+            unit_bytes,
+        )
 
     def copy(self, source: Chunk, into: Chunk) -> None:
         self.view(into)[:] = self.view(source)

@@ -6,8 +6,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
+from gridcoll.engine.memory import Placement, address_of
 from gridcoll.errors import PlanError
-from gridcoll.plan.ops import Chunk
+from gridcoll.plan.dataflow import Dataflow
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 
 
 class PartedMemory:
@@ -41,8 +45,23 @@ class PartedMemory:
             raise PlanError(f"{chunk}: is not within one part of the call's {chunk.buffer} buffer")
         return parts[part][chunk.start - starts[part] : chunk.stop - starts[part]]
 
+    def place(self, flow: Dataflow) -> Placement:
+        """The chunks that ``flow`` reaches into, one by one."""
+        chunks = (chunk for op in flow.program for chunk in _chunks(op))
+        by_op = np.fromiter((address_of(self.view(chunk)) for chunk in chunks), np.int64)
+        return Placement((0, 0, 0), by_op=by_op)
+
     def copy(self, source: Chunk, into: Chunk) -> None:
         self.view(into)[:] = self.view(source)
 
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None:
         raise PlanError(f"reduce {source} into {into}: bytes have no operation")
+
+
+def _chunks(op: Op) -> tuple[Chunk, Chunk]:
+    """What ``op`` works on, and where that goes."""
+    match op:
+        case Send(chunk=chunk) | Recv(chunk=chunk):
+            return chunk, chunk
+        case Copy(source=source, into=into) | Reduce(source=source, into=into):
+            return source, into

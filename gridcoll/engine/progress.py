@@ -26,8 +26,8 @@ from typing import Literal
 
 from mpi4py import MPI
 
-from gridcoll.engine.executor import Executor, Transport
-from gridcoll.engine.runner import n_tags
+from gridcoll.engine.executor import Run, Transport
+from gridcoll.engine.transport import n_tags
 from gridcoll.engine.waiting import PoliteWait, polls_at_once
 
 IDLE_PAUSE_S = 2e-3
@@ -54,14 +54,14 @@ class Job:
     """
 
     transport: Transport
-    begin: Callable[[], tuple[Executor, Callable[[], None]]]
+    begin: Callable[[], tuple[Run, Callable[[], None]]]
 
 
 @dataclass(eq=False)
 class _Run:
     job: Job
     complete: Callable[[], None]
-    begun: tuple[Executor, Callable[[], None]] | None = None
+    begun: tuple[Run, Callable[[], None]] | None = None
 
     def advance(self) -> bool:
         """Whether anything happened."""

@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from mpi4py import MPI
-
-from gridcoll.engine.executor import (
-    DEFAULT_WINDOW,
-    Executor,
-    Memory,
-    Trace,
-    TransferError,
-    Transport,
-)
+from gridcoll.engine.compiled import begin_compiled
+from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Run, Trace, Transport
 from gridcoll.engine.waiting import PoliteWait, polls_at_once
 from gridcoll.plan.dataflow import Dataflow
 
-N_BANDS = 64
-"""Programs in so many bands of tags may run at the same time on one communicator."""
 
-
-class MPITransport:
-    """Messages on a private communicator, in one of `N_BANDS` bands of its tags."""
-
-    def __init__(self, comm: MPI.Intracomm, band: int = 0) -> None:
-        self._comm = comm
-        # A lane never has more messages under way than a band has tags.
-        self._n_tags = n_tags() // N_BANDS
-        self._first = band * self._n_tags
-
-    def isend(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Isend((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
-
-    def irecv(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Irecv((view, MPI.BYTE), peer, self._first + tag % self._n_tags)
-
-    def test_some(self, requests: list[Any]) -> Sequence[int]:
-        try:
-            return MPI.Request.Testsome(requests) or ()
-        except MPI.Exception as error:
-            raise _one_by_one(requests, error) from error
-
-
-def _one_by_one(requests: list[Any], error: MPI.Exception) -> TransferError:
-    """Which of ``requests`` ended when testing them together raised ``error``, and what failed."""
-    # MPICH has freed those that failed, and only statuses would say of what: our arguments leave
-    # one thing that it can be. Open MPI keeps them, and says so again.
-    in_status = error.Get_error_class() == MPI.ERR_IN_STATUS
-    ended, cause = [], MPI.Exception(MPI.ERR_TRUNCATE) if in_status else error
-    for place, request in enumerate(requests):
-        try:
-            over = request == MPI.REQUEST_NULL or request.Test()
-        except MPI.Exception as its_own:
-            over, cause = True, its_own
-        if over:
-            ended.append(place)
-    return TransferError(ended, cause)
-
-
-def n_tags() -> int:
-    """How many tags messages may have."""
-    # Of the world: Open MPI 5 does not know it of communicators made by Create.
-    largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
-    return largest + 1
+def begin_program(flow: Dataflow, transport: Transport, memory: Memory) -> Run:
+    """Start one rank's program by the fastest engine there is."""
+    return begin_compiled(flow, transport, memory) or Executor(flow, transport, memory)
 
 
 def run_program(
@@ -78,6 +24,10 @@ def run_program(
 
     Raises what a transfer failed of when nothing is under way any more.
     """
+    if trace is None and (compiled := begin_compiled(flow, transport, memory, window)):
+        compiled.run()
+        compiled.check()
+        return
     executor = Executor(flow, transport, memory, window, trace)
     wait, n_polls = PoliteWait(), polls_at_once()
     while not executor.done:

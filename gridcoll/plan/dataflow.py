@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from gridcoll.plan.flat import flat_program
 from gridcoll.plan.intervals import IntervalMap
-from gridcoll.plan.ops import Op, Recv, Send, reads, writes
+from gridcoll.plan.ops import BUFFERS, Op, Recv, Reduce, Send, reads, writes
 from gridcoll.plan.plan import Program, scratch_of
 
 
@@ -57,6 +60,40 @@ class Dataflow:
             for index, op in enumerate(self.program)
             if not self.n_waits[index] and not isinstance(op, Recv)
         )
+
+    @cached_property
+    def extent(self) -> dict[str, int]:
+        """How many units of each buffer the program reaches into."""
+        reach = dict.fromkeys(BUFFERS, 0)
+        for op in self.program:
+            for chunk in (*reads(op), *writes(op)):
+                reach[chunk.buffer] = max(reach[chunk.buffer], chunk.stop)
+        return reach
+
+    @cached_property
+    def longest(self) -> int:
+        """Units of the longest chunk."""
+        chunks = (chunk for op in self.program for chunk in (*reads(op), *writes(op)))
+        return max((chunk.size for chunk in chunks), default=0)
+
+    @cached_property
+    def reduces(self) -> bool:
+        """Whether anything is combined."""
+        return any(isinstance(op, Reduce) for op in self.program)
+
+    @cached_property
+    def peer_of_lane(self) -> tuple[int, ...]:
+        """By lane, the peer it sends to; -1 for lanes of receives."""
+        peers = [-1] * len(self.receives)
+        for op, lane in zip(self.program, self.lane_of, strict=True):
+            if isinstance(op, Send):
+                peers[lane] = op.peer
+        return tuple(peers)
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        """All of it as int64; see `flat_program`."""
+        return flat_program(self)
 
 
 def _lane_key(op: Op) -> tuple[str, int, int] | None:

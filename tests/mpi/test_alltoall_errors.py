@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.mpi.support import grid_comm
+from tests.mpi.support import TESTSOME_CRASHES, grid_comm
 from tests.mpi.test_alltoall import check_alltoall
 
 WRONG: dict[str, Callable[[int], tuple[Any, Any]]] = {
@@ -76,11 +76,6 @@ def test_settings_checked_across_ranks(
             with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
                 comm.Alltoall(np.zeros(size, "i4"), wrong)
         check_alltoall(comm, 5)
-
-
-# Open MPI 5.0.11 crashes in a Testsome that has such a message of a kilobyte, and says nothing of
-# one of sixteen bytes.
-TESTSOME_CRASHES = MPI.Get_library_version().startswith("Open MPI")
 
 
 @pytest.mark.mpi(min_size=2)

@@ -26,8 +26,9 @@ from gridcoll.comm.methods.reductions import (
     read_input,
     read_reduction,
 )
-from gridcoll.engine.executor import Executor, Memory, Transport
+from gridcoll.engine.executor import Memory, Run, Transport
 from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import begin_program
 from gridcoll.plan import Dataflow
 
 
@@ -183,14 +184,14 @@ def _prepare(
 
 
 def _begin(call: _Call, flow: Dataflow, free: Callable[[], None]) -> Begin:
-    def begin(transport: Transport) -> tuple[Executor, Callable[[], None]]:
+    def begin(transport: Transport) -> tuple[Run, Callable[[], None]]:
         memory, store = call.load(flow)
 
         def end() -> None:
             store()
             free()
 
-        return Executor(flow, transport, memory), end
+        return begin_program(flow, transport, memory), end
 
     return begin
 

@@ -1,0 +1,493 @@
+/* Runs one rank's program, as executor.py does and in the same order: starts what is ready, notices
+ * what is done, never blocks inside MPI. What it saves is the interpreter: some 80 us per segment
+ * and hop where ranks share cores.
+ *
+ * It knows no MPI library: functions come as pointers and handles as numbers (int in MPICH's family,
+ * pointers in Open MPI's), so that one object file serves them all. compiled.py has the other half
+ * of every declaration in this file.
+ */
+
+#define _GNU_SOURCE
+#include <poll.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum kind { SEND, RECV, REDUCE_BEFORE, REDUCE_AFTER, COPY };
+
+/* A program as plan/flat.py writes it: a header, then these sections. */
+typedef struct {
+    int64_t kind, peer, tag, lane;
+    int64_t buffer, start, size; /* sent, received, or the source of what is done locally */
+    int64_t into_buffer, into_start;
+    int64_t n_waits;
+    int64_t first_release; /* up to the next op's */
+} op_t;
+
+typedef struct {
+    int64_t n_ops, n_lanes, n_releases, n_receives, n_ready;
+    const op_t *ops;               /* one more than n_ops: its first_release ends the last list */
+    const int64_t *releases;
+    const int64_t *first_receive;  /* by lane, one more */
+    const int64_t *receives;
+    const int64_t *ready;
+} program_t;
+
+typedef struct {
+    void *isend, *irecv, *testsome, *test, *reduce_local;
+    int64_t byte_type, null_request;
+    int64_t handle_bytes, status_bytes;
+    int64_t undefined;
+} mpi_t;
+
+typedef struct {
+    int64_t comm, first_tag, n_tags, window;
+    char *buffers[3];     /* as in plan/ops.py's BUFFERS */
+    char *const *address; /* by op, its chunk and where it goes, if buffers lie in parts; or null */
+    int64_t unit_bytes, datatype, operation;
+} call_t;
+
+typedef struct {
+    int64_t spin_ns, first_pause_ns, longest_pause_ns, waits_per_pause;
+    int64_t n_polls;
+    int64_t watch; /* a descriptor that is readable when a message may have come, or -1 */
+    int64_t trust; /* how often in turn it was what ended a pause; longer ones need it */
+    int64_t n_missed; /* pauses after which there was a message that it did not tell of */
+} wait_t;
+
+enum {
+    INTERFACE = 1, /* counted up with every change of what compiled.py must know */
+    NO_MEMORY = -1,
+    MOST_TRUST = 6,
+};
+
+typedef struct run {
+    const mpi_t *mpi;
+    call_t call;
+    program_t program;
+    int64_t n_left;
+    int64_t error; /* of the first transfer that failed */
+    int64_t *n_waits;
+    int64_t *next;           /* by op, what entered its lane after it */
+    char *requests;          /* by op */
+    int64_t *posted;         /* by lane, how many of its receives */
+    int64_t *behind, *last;  /* by lane, ops waiting to be its head, as a queue over next */
+    int64_t *n_open;         /* by lane, transfers under way */
+    char *heads;             /* requests, without gaps */
+    int64_t *head_ops;
+    int64_t n_heads;
+    int64_t *ready;          /* a heap */
+    int64_t n_ready;
+    int *places;             /* where ended heads are told */
+    char *statuses;
+    int64_t *n_sent, *bytes_sent; /* by lane */
+} run_t;
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- MPI calls ---------------------------------------------------------------------------- */
+
+typedef int (*isend_int)(const void *, int, int, int, int, int, void *);
+typedef int (*isend_ptr)(const void *, int, void *, int, int, void *, void *);
+typedef int (*irecv_int)(void *, int, int, int, int, int, void *);
+typedef int (*irecv_ptr)(void *, int, void *, int, int, void *, void *);
+typedef int (*testsome_f)(int, void *, int *, int *, void *);
+typedef int (*test_f)(void *, int *, void *);
+typedef int (*reduce_int)(const void *, void *, int, int, int);
+typedef int (*reduce_ptr)(const void *, void *, int, void *, void *);
+
+static int is_int(const mpi_t *mpi) { return mpi->handle_bytes == (int64_t)sizeof(int); }
+
+static int start_send(run_t *run, const char *data, int64_t n_bytes, const op_t *op, char *request)
+{
+    const mpi_t *mpi = run->mpi;
+    int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags), n = (int)n_bytes;
+    int peer = (int)op->peer;
+    if (is_int(mpi))
+        return ((isend_int)mpi->isend)(data, n, (int)mpi->byte_type, peer, tag,
+                                       (int)run->call.comm, request);
+    return ((isend_ptr)mpi->isend)(data, n, (void *)mpi->byte_type, peer, tag,
+                                   (void *)run->call.comm, request);
+}
+
+static int start_receive(run_t *run, char *data, int64_t n_bytes, const op_t *op, char *request)
+{
+    const mpi_t *mpi = run->mpi;
+    int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags), n = (int)n_bytes;
+    int peer = (int)op->peer;
+    if (is_int(mpi))
+        return ((irecv_int)mpi->irecv)(data, n, (int)mpi->byte_type, peer, tag,
+                                       (int)run->call.comm, request);
+    return ((irecv_ptr)mpi->irecv)(data, n, (void *)mpi->byte_type, peer, tag,
+                                   (void *)run->call.comm, request);
+}
+
+static int reduce_local(const run_t *run, const char *left, char *right, int64_t n_units)
+{
+    const mpi_t *mpi = run->mpi;
+    int n = (int)n_units;
+    if (is_int(mpi))
+        return ((reduce_int)mpi->reduce_local)(left, right, n, (int)run->call.datatype,
+                                               (int)run->call.operation);
+    return ((reduce_ptr)mpi->reduce_local)(left, right, n, (void *)run->call.datatype,
+                                           (void *)run->call.operation);
+}
+
+static int is_null(const mpi_t *mpi, const char *request)
+{
+    int64_t handle = 0;
+    if (is_int(mpi)) {
+        int value;
+        memcpy(&value, request, sizeof value);
+        return value == (int)mpi->null_request;
+    }
+    memcpy(&handle, request, sizeof handle);
+    return handle == mpi->null_request;
+}
+
+/* ---- the program -------------------------------------------------------------------------- */
+
+static char *chunk(const run_t *run, int64_t index)
+{
+    const op_t *op = &run->program.ops[index];
+    if (run->call.address)
+        return run->call.address[2 * index];
+    return run->call.buffers[op->buffer] + op->start * run->call.unit_bytes;
+}
+
+static char *target(const run_t *run, int64_t index)
+{
+    const op_t *op = &run->program.ops[index];
+    if (run->call.address)
+        return run->call.address[2 * index + 1];
+    return run->call.buffers[op->into_buffer] + op->into_start * run->call.unit_bytes;
+}
+
+static void push_ready(run_t *run, int64_t index)
+{
+    int64_t *heap = run->ready, at = run->n_ready++;
+    while (at && heap[(at - 1) / 2] > index) {
+        heap[at] = heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap[at] = index;
+}
+
+static int64_t pop_ready(run_t *run)
+{
+    int64_t *heap = run->ready, first = heap[0], moved = heap[--run->n_ready];
+    int64_t n = run->n_ready, at = 0;
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && heap[child + 1] < heap[child])
+            child++;
+        if (heap[child] >= moved)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = moved;
+    return first;
+}
+
+static void fail(run_t *run, int error)
+{
+    if (!run->error)
+        run->error = error;
+}
+
+static void complete(run_t *run, int64_t index);
+
+/* A transfer that was started takes its place in its lane. */
+static void enter(run_t *run, int64_t index)
+{
+    int64_t lane = run->program.ops[index].lane, size = run->mpi->handle_bytes;
+    run->next[index] = -1;
+    if (run->n_open[lane]++) {
+        if (run->behind[lane] < 0)
+            run->behind[lane] = index;
+        else
+            run->next[run->last[lane]] = index;
+        run->last[lane] = index;
+        return;
+    }
+    memcpy(run->heads + run->n_heads * size, run->requests + index * size, size);
+    run->head_ops[run->n_heads++] = index;
+}
+
+/* Receives of a lane, as far as the window and their buffers allow. */
+static void post(run_t *run, int64_t lane)
+{
+    const program_t *program = &run->program;
+    int64_t end = program->first_receive[lane + 1];
+    while (program->first_receive[lane] + run->posted[lane] < end) {
+        int64_t index = program->receives[program->first_receive[lane] + run->posted[lane]];
+        const op_t *op = &program->ops[index];
+        if (run->n_waits[index] || run->n_open[lane] >= run->call.window)
+            return;
+        run->posted[lane]++;
+        int error = start_receive(run, chunk(run, index), op->size * run->call.unit_bytes, op,
+                                  run->requests + index * run->mpi->handle_bytes);
+        if (error) {
+            fail(run, error);
+            complete(run, index);
+        } else
+            enter(run, index);
+    }
+}
+
+static void combine(run_t *run, const op_t *op, char *source, char *into)
+{
+    int64_t n_bytes = op->size * run->call.unit_bytes;
+    int error = 0;
+    if (!op->size)
+        return;
+    if (op->kind == REDUCE_BEFORE)
+        error = reduce_local(run, source, into, op->size);
+    else {
+        /* As aligned as scratch is: vectorised operations treat all ranks' elements alike. */
+        char *result = aligned_alloc(64, (size_t)(n_bytes + 63) / 64 * 64);
+        if (result) {
+            memcpy(result, source, (size_t)n_bytes);
+            error = reduce_local(run, into, result, op->size);
+            memcpy(into, result, (size_t)n_bytes);
+        } else
+            error = NO_MEMORY;
+        free(result);
+    }
+    if (error)
+        fail(run, error);
+}
+
+static void start_ready(run_t *run)
+{
+    int64_t unit = run->call.unit_bytes;
+    while (run->n_ready) {
+        int64_t index = pop_ready(run);
+        const op_t *op = &run->program.ops[index];
+        char *data = chunk(run, index);
+        if (op->kind == SEND) {
+            run->n_sent[op->lane]++;
+            run->bytes_sent[op->lane] += op->size * unit;
+            int error = start_send(run, data, op->size * unit, op,
+                                   run->requests + index * run->mpi->handle_bytes);
+            if (!error) {
+                enter(run, index);
+                continue;
+            }
+            fail(run, error);
+        } else if (op->kind == COPY)
+            memcpy(target(run, index), data, (size_t)(op->size * unit));
+        else
+            combine(run, op, data, target(run, index));
+        complete(run, index);
+    }
+}
+
+static void complete(run_t *run, int64_t index)
+{
+    const op_t *op = &run->program.ops[index];
+    run->n_left--;
+    for (int64_t k = op->first_release; k < op[1].first_release; k++) {
+        int64_t later = run->program.releases[k];
+        if (--run->n_waits[later])
+            continue;
+        if (run->program.ops[later].kind == RECV)
+            post(run, run->program.ops[later].lane);
+        else
+            push_ready(run, later);
+    }
+}
+
+/* The places of heads that ended, into run->places; a failed one counts as ended. */
+static int test_some(run_t *run)
+{
+    const mpi_t *mpi = run->mpi;
+    int n_ended = 0;
+    int error = ((testsome_f)mpi->testsome)((int)run->n_heads, run->heads, &n_ended, run->places,
+                                            run->statuses);
+    if (!error)
+        return n_ended == (int)mpi->undefined ? 0 : n_ended;
+    /* MPICH has freed those that failed; Open MPI keeps them, and says so again. */
+    n_ended = 0;
+    for (int64_t place = 0; place < run->n_heads; place++) {
+        char *request = run->heads + place * mpi->handle_bytes;
+        int ended = is_null(mpi, request), its_own = 0;
+        if (!ended)
+            its_own = ((test_f)mpi->test)(request, &ended, run->statuses);
+        if (its_own)
+            error = its_own;
+        if (ended || its_own)
+            run->places[n_ended++] = (int)place;
+    }
+    fail(run, error);
+    return n_ended;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    return *(const int *)b - *(const int *)a;
+}
+
+/* Test what is under way and start what became ready; whether anything ended. */
+int gridcoll_advance(run_t *run)
+{
+    int64_t size = run->mpi->handle_bytes;
+    int n_ended = run->n_heads ? test_some(run) : 0;
+    if (!n_ended)
+        return 0;
+    /* From the last one: what takes a freed place then comes from behind it. */
+    qsort(run->places, (size_t)n_ended, sizeof *run->places, compare_places);
+    for (int k = 0; k < n_ended; k++) {
+        int place = run->places[k];
+        int64_t index = run->head_ops[place], lane = run->program.ops[index].lane;
+        int64_t from = run->behind[lane];
+        run->n_open[lane]--;
+        if (from >= 0) {
+            run->behind[lane] = run->next[from];
+            run->head_ops[place] = from;
+            memcpy(run->heads + place * size, run->requests + from * size, (size_t)size);
+        } else {
+            int64_t last = --run->n_heads;
+            run->head_ops[place] = run->head_ops[last];
+            memmove(run->heads + place * size, run->heads + last * size, (size_t)size);
+        }
+        complete(run, index);
+        post(run, lane);
+    }
+    start_ready(run);
+    return 1;
+}
+
+/* ---- a run -------------------------------------------------------------------------------- */
+
+static void read_program(program_t *program, const int64_t *flat)
+{
+    program->n_ops = flat[0];
+    program->n_lanes = flat[1];
+    program->n_releases = flat[2];
+    program->n_receives = flat[3];
+    program->n_ready = flat[4];
+    program->ops = (const op_t *)(flat + 5);
+    program->releases = (const int64_t *)(program->ops + program->n_ops + 1);
+    program->first_receive = program->releases + program->n_releases;
+    program->receives = program->first_receive + program->n_lanes + 1;
+    program->ready = program->receives + program->n_receives;
+}
+
+void gridcoll_end(run_t *run) { free(run); }
+
+/* A run that has begun, to be ended; null without memory. */
+run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
+{
+    program_t program;
+    read_program(&program, flat);
+    size_t n = (size_t)program.n_ops, lanes = (size_t)program.n_lanes, word = sizeof(int64_t);
+    size_t handle = (size_t)mpi->handle_bytes, status = (size_t)mpi->status_bytes;
+    /* Words first, then what is narrower: everything lies at a multiple of its size. */
+    size_t n_words = 3 * n + 7 * lanes;
+    size_t n_bytes = (n + lanes) * handle + lanes * (status + sizeof(int)) + 64;
+    run_t *run = calloc(1, sizeof *run + n_words * word + n_bytes);
+    if (!run)
+        return NULL;
+    int64_t *words = (int64_t *)(run + 1);
+    run->mpi = mpi;
+    run->call = *call;
+    run->program = program;
+    run->n_left = program.n_ops;
+    run->n_waits = words, words += n;
+    run->next = words, words += n;
+    run->ready = words, words += n;
+    run->posted = words, words += lanes;
+    run->behind = words, words += lanes;
+    run->last = words, words += lanes;
+    run->n_open = words, words += lanes;
+    run->head_ops = words, words += lanes;
+    run->n_sent = words, words += lanes;
+    run->bytes_sent = words, words += lanes;
+    run->requests = (char *)words;
+    run->heads = run->requests + n * handle;
+    /* Statuses of MPI libraries hold a size_t at most. */
+    run->statuses = (char *)(((uintptr_t)(run->heads + lanes * handle) + 15) / 16 * 16);
+    run->places = (int *)(run->statuses + lanes * status);
+    for (size_t k = 0; k < n; k++)
+        run->n_waits[k] = program.ops[k].n_waits;
+    for (size_t k = 0; k < lanes; k++)
+        run->behind[k] = -1;
+    memcpy(run->ready, program.ready, (size_t)program.n_ready * word); /* sorted ones are heaps */
+    run->n_ready = program.n_ready;
+    for (size_t lane = 0; lane < lanes; lane++)
+        post(run, (int64_t)lane);
+    start_ready(run);
+    return run;
+}
+
+int64_t gridcoll_interface(void) { return INTERFACE; }
+int64_t gridcoll_n_left(const run_t *run) { return run->n_left; }
+int64_t gridcoll_error(const run_t *run) { return run->error; }
+int64_t gridcoll_n_sent(const run_t *run, int64_t lane) { return run->n_sent[lane]; }
+int64_t gridcoll_bytes_sent(const run_t *run, int64_t lane) { return run->bytes_sent[lane]; }
+
+/* ---- waiting: see waiting.py -------------------------------------------------------------- */
+
+/* Whether it ended because of the watch. */
+static int pause_ns(const wait_t *wait, int64_t ns)
+{
+    struct timespec time = {ns / 1000000000, ns % 1000000000};
+    if (wait->watch < 0) {
+        nanosleep(&time, NULL);
+        return 0;
+    }
+    struct pollfd descriptor = {(int)wait->watch, POLLIN, 0};
+    return ppoll(&descriptor, 1, &time, NULL) > 0;
+}
+
+/* Run until everything is done (1), or for patience_ns without an end (0). */
+int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
+{
+    int64_t began_ns = 0, since_ns = 0;
+    int paused = 0, woken = 0;
+    while (run->n_left) {
+        int progress = 0;
+        for (int64_t k = 0; k < wait->n_polls && !progress; k++)
+            progress = gridcoll_advance(run);
+        if (progress) {
+            if (paused && woken)
+                wait->trust += wait->trust < MOST_TRUST;
+            else if (paused) {
+                wait->trust = 0;
+                wait->n_missed++;
+            }
+            paused = 0;
+            since_ns = 0;
+            continue;
+        }
+        int64_t now = now_ns();
+        if (!began_ns)
+            began_ns = now;
+        if (!since_ns)
+            since_ns = now;
+        if (now - began_ns > patience_ns)
+            return 0;
+        int64_t waited = now - since_ns, ns = waited / wait->waits_per_pause;
+        if (waited < wait->spin_ns && !wait->trust) {
+            sched_yield();
+            continue;
+        }
+        int64_t shortest = wait->first_pause_ns << wait->trust;
+        ns = ns < shortest ? shortest : ns;
+        ns = ns > wait->longest_pause_ns ? wait->longest_pause_ns : ns;
+        woken = pause_ns(wait, ns);
+        paused = 1;
+    }
+    return 1;
+}

@@ -1,0 +1,199 @@
+"""The engine in C: the other half of every declaration in compiled.c.
+
+It is built when gridcoll is installed where a C compiler is at hand; without it, or with
+``GRIDCOLL_ENGINE=python``, `Executor` does the same. Ranks of one job may differ in that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.counting import CountingTransport
+from gridcoll.engine.executor import DEFAULT_WINDOW, Memory, Transport
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import FIRST_PAUSE_S, SPIN_S, polls_at_once
+from gridcoll.engine.watch import watch
+from gridcoll.errors import UsageError
+from gridcoll.plan.dataflow import Dataflow
+
+LIBRARY = Path(__file__).with_name("_compiled.so")
+
+_INTERFACE = 1
+_NO_MEMORY = -1
+
+PATIENCE_S = 10e-3
+"""After so long without an end, Python has a look at its signals."""
+
+_LONGEST_MESSAGE_BYTES = (1 << 31) - 1  # counts are ints
+
+_INT = ctypes.c_int64
+
+
+class _MPI(ctypes.Structure):
+    _functions = ("isend", "irecv", "testsome", "test", "reduce_local")
+    _numbers = ("byte_type", "null_request", "handle_bytes", "status_bytes", "undefined")
+    _fields_ = [(name, ctypes.c_void_p) for name in _functions] + [(n, _INT) for n in _numbers]
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT) for name in ("comm", "first_tag", "n_tags", "window")),
+        ("buffers", ctypes.c_void_p * 3),
+        ("address", ctypes.c_void_p),
+        *((name, _INT) for name in ("unit_bytes", "datatype", "operation")),
+    ]
+
+
+class _Wait(ctypes.Structure):
+    _names = (
+        *("spin_ns", "first_pause_ns", "longest_pause_ns", "waits_per_pause"),
+        *("n_polls", "watch", "trust", "n_missed"),
+    )
+    _fields_ = [(name, _INT) for name in _names]
+
+
+class _Library:
+    """The functions of compiled.c, and what they need to know of MPI."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        if library.gridcoll_interface() != _INTERFACE:
+            raise UsageError(f"{path}: was built from another version; install gridcoll again")
+        pointer = ctypes.c_void_p
+        self.begin = library.gridcoll_begin
+        self.begin.argtypes, self.begin.restype = [pointer] * 3, pointer
+        self.run = library.gridcoll_run
+        self.run.argtypes, self.run.restype = [pointer, pointer, _INT], ctypes.c_int
+        self.advance = library.gridcoll_advance
+        self.advance.argtypes, self.advance.restype = [pointer], ctypes.c_int
+        self.end = library.gridcoll_end
+        self.end.argtypes, self.end.restype = [pointer], None
+        self.n_left, self.error = library.gridcoll_n_left, library.gridcoll_error
+        for getter in (self.n_left, self.error):
+            getter.argtypes, getter.restype = [pointer], _INT
+        self.n_sent, self.bytes_sent = library.gridcoll_n_sent, library.gridcoll_bytes_sent
+        for getter in (self.n_sent, self.bytes_sent):
+            getter.argtypes, getter.restype = [pointer, _INT], _INT
+        self.mpi = _MPI(
+            *(ctypes.cast(each, pointer) for each in _mpi_functions()),
+            *(MPI._handleof(MPI.BYTE), MPI._handleof(MPI.REQUEST_NULL)),
+            *(MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), MPI.UNDEFINED),
+        )
+        self.wait = _Wait(
+            *(int(seconds * 1e9) for seconds in (SPIN_S, FIRST_PAUSE_S, 1e-3)),
+            *(100, polls_at_once(), watch().descriptor, 0, 0),
+        )
+
+
+def _mpi_functions() -> list[ctypes._FuncPointer]:
+    """Of the MPI library that mpi4py runs on: its module has them among its dependencies.
+
+    Those that the process has for everybody come first, as a profiler's that was loaded before.
+    """
+    names = [f"MPI_{name.capitalize()}" for name in _MPI._functions]
+    everybodys = ctypes.CDLL(None)
+    library = everybodys if hasattr(everybodys, names[0]) else ctypes.CDLL(MPI.__file__)
+    return [getattr(library, name) for name in names]
+
+
+@cache
+def _library() -> _Library | None:
+    """None where it is not wanted, or was not built."""
+    wanted = os.environ.get("GRIDCOLL_ENGINE", "")
+    if wanted not in ("", "python", "compiled"):
+        raise UsageError(f"GRIDCOLL_ENGINE: must be python or compiled, got {wanted!r}")
+    if wanted == "python" or (not LIBRARY.exists() and not wanted):
+        return None
+    if not LIBRARY.exists():
+        raise UsageError("GRIDCOLL_ENGINE=compiled: gridcoll was installed without a C compiler")
+    return _Library(LIBRARY)
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class CompiledRun:
+    """As `Executor`, in C. Made by `begin_compiled`."""
+
+    def __init__(
+        self, library: _Library, flow: Dataflow, transport: Transport, call: _Call, *kept: object
+    ) -> None:
+        self._library = library
+        self._flow, self._transport = flow, transport
+        self._kept = (call, *kept)  # buffers must outlive the run
+        self._run = library.begin(
+            _address(flow.flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
+        )
+        if not self._run:
+            raise MemoryError(f"a run of {len(flow.program)} ops")
+
+    @property
+    def done(self) -> bool:
+        return not self._library.n_left(self._run)
+
+    def advance(self) -> bool:
+        return bool(self._library.advance(self._run))
+
+    def run(self) -> None:
+        """To its end, waiting politely."""
+        wait, patience_ns = ctypes.addressof(self._library.wait), int(PATIENCE_S * 1e9)
+        while not self._library.run(self._run, wait, patience_ns):
+            pass
+        if self._library.wait.n_missed:
+            self._library.wait.n_missed = 0
+            watch().look()
+
+    def check(self) -> None:
+        if isinstance(self._transport, CountingTransport):
+            for lane, peer in enumerate(self._flow.peer_of_lane):
+                if peer >= 0:
+                    n, n_bytes = self._library.n_sent, self._library.bytes_sent
+                    self._transport.sent.add(peer, n(self._run, lane), n_bytes(self._run, lane))
+        error = self._library.error(self._run)
+        self._free()
+        if error == _NO_MEMORY:
+            raise MemoryError("a reduction's intermediate result")
+        if error:
+            failure = MPI.Exception(error)
+            # Only statuses would say of what: our arguments leave one thing that it can be.
+            in_status = failure.Get_error_class() == MPI.ERR_IN_STATUS
+            raise MPI.Exception(MPI.ERR_TRUNCATE) if in_status else failure
+
+    def _free(self) -> None:
+        run, self._run = self._run, None
+        if run:
+            self._library.end(run)
+
+    def __del__(self) -> None:
+        self._free()
+
+
+def begin_compiled(
+    flow: Dataflow, transport: Transport, memory: Memory, window: int = DEFAULT_WINDOW
+) -> CompiledRun | None:
+    """Start a program; None where that is left to `Executor`."""
+    library = _library()
+    wire = transport.carrier if isinstance(transport, CountingTransport) else transport
+    if library is None or not isinstance(wire, MPITransport):
+        return None
+    placement = memory.place(flow)
+    if flow.longest * placement.unit_bytes > _LONGEST_MESSAGE_BYTES:
+        return None
+    if flow.reduces and not placement.operation:
+        return None
+    by_op: np.ndarray | None = placement.by_op
+    call = _Call(
+        *(wire.handle, wire.first_tag, wire.n_tags, window),
+        placement.buffers,
+        None if by_op is None else _address(by_op),
+        *(placement.unit_bytes, placement.datatype, placement.operation),
+    )
+    return CompiledRun(library, flow, transport, call, memory, by_op, wire)

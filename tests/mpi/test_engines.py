@@ -1,0 +1,271 @@
+"""Both engines do the same: the one in C, which all other tests run on, and the one in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll.engine import compiled, runner
+from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
+from gridcoll.engine.counting import CountingTransport
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.errors import PlanError, UsageError
+from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
+from tests.mpi.support import TESTSOME_CRASHES, grid_comm, layouts, pattern
+
+ENGINES = ("compiled", "python")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs what follows on one of the engines."""
+    if request.param == "python":
+        monkeypatch.setattr(runner, "begin_compiled", lambda *args: None)
+    return str(request.param)
+
+
+def test_the_compiled_engine_is_what_runs() -> None:
+    """Everywhere but where there was no compiler; the tests' environments have one."""
+    assert LIBRARY.exists() == any(map(shutil.which, ("cc", "gcc", "clang")))
+    flow = dataflow((Copy(Chunk("output", 0, 1), Chunk("output", 1, 2)),))
+    memory = ByteMemory(memoryview(bytearray(b"ab")))
+    run = begin_compiled(flow, MPITransport(MPI.COMM_SELF), memory)
+    assert isinstance(run, CompiledRun) == LIBRARY.exists()
+    if run:
+        run.check()
+        assert bytes(memory.view(Chunk("output", 0, 2))) == b"aa"
+
+
+# ---- real messages ------------------------------------------------------------------------------
+
+
+def matrix_product(left: MPI.buffer, right: MPI.buffer, datatype: MPI.Datatype) -> None:
+    """Products of 2 x 2 matrices: order matters, and Python is called back."""
+    a, b = (np.frombuffer(each, np.int64).reshape(-1, 2, 2) for each in (left, right))
+    b[:] = a @ b
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("layout", ["two", "three interleaved", "all alone"])
+def test_results_and_traffic_are_the_same(world: MPI.Intracomm, engine: str, layout: str) -> None:
+    n_ranks, rank = world.Get_size(), world.Get_rank()
+    op, matrix = MPI.Op.Create(matrix_product, commute=False), MPI.INT64_T.Create_contiguous(4)
+    matrix.Commit()
+    with grid_comm(world, layouts(n_ranks)[layout]) as comm:
+        message = pattern(50_000) if rank == n_ranks - 1 else np.zeros(50_000, "i4")
+        comm.Bcast(message, n_ranks - 1)
+        assert (message == pattern(50_000)).all()
+        mine = np.random.default_rng(rank).integers(0, 3, (500, 2, 2))
+        ours, theirs = np.zeros_like(mine), np.zeros_like(mine)
+        comm.Allreduce([mine, 500, matrix], [ours, 500, matrix], op)
+        world.Allreduce([mine, 500, matrix], [theirs, 500, matrix], op)
+        assert (ours == theirs).all()
+        lengths = [3 * other + rank + 1 for other in range(n_ranks)]
+        coming = [3 * rank + other + 1 for other in range(n_ranks)]
+        out, into = pattern(sum(lengths), seed=rank), np.zeros(sum(coming), "i4")
+        wanted = np.zeros_like(into)
+        comm.Alltoallv([out, lengths], [into, coming])
+        world.Alltoallv([out, lengths], [wanted, coming])
+        assert (into == wanted).all()
+        traffic = comm.traffic()
+        sent = (dict(traffic.messages), dict(traffic.units))
+    assert world.allgather(sent) == [sent] * n_ranks
+    counts = _TRAFFIC.setdefault(layout, sent)
+    assert counts == sent, f"{engine} counts otherwise than {ENGINES[0]}"
+    matrix.Free()
+    op.Free()
+
+
+_TRAFFIC: dict[str, object] = {}
+"""What the first engine sent, by layout."""
+
+
+@pytest.mark.skipif(TESTSOME_CRASHES, reason="Open MPI's Testsome crashes: see tests/README.md")
+@pytest.mark.mpi(min_size=2)
+def test_a_message_too_long_is_raised_when_nothing_is_under_way(
+    world: MPI.Intracomm, engine: str
+) -> None:
+    """The receive that fails stops nothing: what came after it arrives."""
+    comm = MPI.Intracomm(world.Dup())
+    data = bytearray(b"abcdefgh" if world.Get_rank() == 0 else 8)
+    programs: dict[int, tuple[Op, ...]] = {
+        0: (Send(1, Chunk("output", 0, 4), 0), Send(1, Chunk("output", 4, 8), 1)),
+        1: (Recv(0, Chunk("output", 0, 2), 0), Recv(0, Chunk("output", 4, 8), 1)),
+    }
+    flow = dataflow(programs.get(world.Get_rank(), ()))
+    memory = ByteMemory(memoryview(data))
+    if world.Get_rank() == 1:
+        with pytest.raises(MPI.Exception) as caught:
+            run_program(flow, MPITransport(comm), memory)
+        assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        assert data[4:] == b"efgh"
+    else:
+        run_program(flow, MPITransport(comm), memory)
+    comm.Free()
+
+
+def test_what_reaches_beyond_a_buffer_is_told_before_anything_starts(engine: str) -> None:
+    flow = dataflow((Copy(Chunk("output", 0, 1), Chunk("scratch", 7, 8)),))
+    memory = ByteMemory(memoryview(bytearray(4)), scratch=memoryview(bytearray(4)))
+    with pytest.raises(PlanError, match="scratch buffer is 4 bytes"):
+        run_program(flow, MPITransport(MPI.COMM_SELF), memory)
+
+
+def test_bytes_have_no_operation(engine: str) -> None:
+    flow = dataflow((Reduce(Chunk("output", 0, 1), Chunk("output", 1, 2)),))
+    with pytest.raises(PlanError, match="bytes have no operation"):
+        run_program(flow, MPITransport(MPI.COMM_SELF), ByteMemory(memoryview(bytearray(4))))
+
+
+def test_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compiled._library.__wrapped__
+    monkeypatch.setenv("GRIDCOLL_ENGINE", "python")
+    assert found() is None
+    monkeypatch.setenv("GRIDCOLL_ENGINE", "fast")
+    with pytest.raises(UsageError, match="GRIDCOLL_ENGINE: must be python or compiled, got 'fast'"):
+        found()
+    monkeypatch.setattr(compiled, "LIBRARY", LIBRARY.with_name("none.so"))
+    monkeypatch.setenv("GRIDCOLL_ENGINE", "compiled")
+    with pytest.raises(UsageError, match="without a C compiler"):
+        found()
+    monkeypatch.delenv("GRIDCOLL_ENGINE")
+    assert found() is None
+
+
+# ---- messages that end when the test says so ----------------------------------------------------
+
+_INT, _POINTER = ctypes.c_int, ctypes.c_void_p
+_TRANSFER = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER)
+_INTS = ctypes.POINTER(_INT)
+_TEST_SOME = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INTS, _INTS, _POINTER)
+
+
+@dataclass
+class FakeMPI:
+    """An MPI whose handles are ints: notes what is started."""
+
+    log: list[str] = field(default_factory=list)
+    tested: list[list[str]] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+
+    def functions(self) -> Iterator[Callable[..., int]]:
+        def start(kind: str) -> Callable[..., int]:
+            def transfer(data: int, n: int, _: int, peer: int, tag: int, comm: int, at: int) -> int:
+                what = ctypes.string_at(data, n).decode() if kind == "send" else n
+                self.log.append(f"{kind} {what} peer {peer} tag {tag}")
+                ctypes.cast(at, _INTS)[0] = len(self.log) - 1
+                return 0
+
+            return _TRANSFER(transfer)
+
+        def test_some(n: int, requests, n_ended, places, statuses) -> int:  # type: ignore[no-untyped-def]
+            mine = [self.log[requests[k]] for k in range(n)]
+            self.tested.append(mine)
+            over = [k for k, each in enumerate(mine) if each in self.ended]
+            n_ended[0] = len(over)
+            for k, place in enumerate(reversed(over)):
+                places[k] = place
+            return 0
+
+        yield start("send")
+        yield start("recv")
+        yield _TEST_SOME(test_some)
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op) -> tuple[CompiledRun, FakeMPI]:
+    """A run over a fake MPI, on a buffer that holds the alphabet."""
+    fake, library = FakeMPI(), compiled._Library(LIBRARY)
+    kept = list(fake.functions())
+    pointers = [ctypes.cast(each, _POINTER) for each in kept]
+    library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766)
+    monkeypatch.setattr(compiled, "_library", lambda: library)
+    memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
+    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF), memory, window)
+    assert run is not None
+    run._kept = (*run._kept, *kept)
+    return run, fake
+
+
+def out(start: int, stop: int) -> Chunk:
+    return Chunk("output", start, stop)
+
+
+def forward(n: int) -> tuple[Op, ...]:
+    """``n`` segments of one byte from rank 0 on to rank 2."""
+    return tuple(
+        op for k in range(n) for op in (Recv(0, out(k, k + 1), k), Send(2, out(k, k + 1), k))
+    )
+
+
+@pytest.mark.parametrize("window", [1, 3, 64])
+def test_receives_are_posted_ahead_but_never_more_than_the_window(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    run, fake = begin(monkeypatch, window, *forward(10))
+    for n_received in range(10):
+        posted = [line for line in fake.log if line.startswith("recv")]
+        assert len(posted) == min(n_received + window, 10)
+        fake.ended.add(f"recv 1 peer 0 tag {n_received}")
+        assert run.advance()
+        assert fake.log.count(f"send {chr(97 + n_received)} peer 2 tag {n_received}") == 1
+        assert not run.done
+    fake.ended.update(fake.log)
+    while run.advance():
+        pass
+    assert run.done
+    run.check()
+
+
+def test_of_a_lane_only_the_oldest_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Send(peer, out(k, k + 1), k) for peer in (1, 2) for k in range(3)]
+    run, fake = begin(monkeypatch, 64, *ops)
+    assert [line.split()[1] for line in fake.log] == list("abcabc")
+    assert not run.advance()
+    assert fake.tested == [["send a peer 1 tag 0", "send a peer 2 tag 0"]]
+    fake.ended.update(fake.log)
+    assert run.advance()
+    run.advance()
+    assert fake.tested[-1] == ["send b peer 1 tag 1", "send b peer 2 tag 1"]
+
+
+def test_streams_of_one_source_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Recv(0, out(k, k + 1), k, stream=k % 2) for k in range(6)]
+    run, fake = begin(monkeypatch, 2, *ops)
+    assert [line[-1] for line in fake.log] == ["0", "2", "1", "3"]
+    fake.ended.add("recv 1 peer 0 tag 1")
+    assert run.advance()
+    assert fake.log[-1] == "recv 1 peer 0 tag 5"
+
+
+def test_a_receive_waits_until_its_buffer_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, fake = begin(monkeypatch, 64, Send(1, out(0, 4), 0), Recv(2, out(2, 6), 0))
+    assert fake.log == ["send abcd peer 1 tag 0"]
+    fake.ended.add(fake.log[0])
+    run.advance()
+    assert fake.log[1:] == ["recv 4 peer 2 tag 0"]
+
+
+def test_local_ops_run_between_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = (Copy(out(0, 4), out(8, 12)), Copy(out(8, 12), out(4, 8)), Send(1, out(4, 8), 0))
+    _, fake = begin(monkeypatch, 64, *ops)
+    assert fake.log == ["send abcd peer 1 tag 0"]
+
+
+def test_what_is_sent_is_counted_at_the_end(world: MPI.Intracomm, engine: str) -> None:
+    comm = MPI.Intracomm(world.Dup())
+    transport = CountingTransport(MPITransport(comm))
+    n_ranks, rank = world.Get_size(), world.Get_rank()
+    right, left = (rank + 1) % n_ranks, (rank - 1) % n_ranks
+    ops = (Send(right, out(0, 5), 0), Send(right, out(0, 2), 1))
+    into = (Recv(left, out(8, 13), 0), Recv(left, out(13, 15), 1))
+    run_program(dataflow((*ops, *into)), transport, ByteMemory(memoryview(bytearray(16))))
+    assert transport.sent.rows(rank) == [(rank, right, 2, 7)]
+    comm.Free()
