@@ -36,7 +36,9 @@ _ENTRIES = (
     Variable("GRIDCOLL_FORCE", "grid|native", "never the MPI library's own collectives, or always"),
     Variable("GRIDCOLL_TOLERANCE", "ρ", "how unlike latencies in one cluster may be; 0.3 if unset"),
     Variable(
-        "GRIDCOLL_<COLLECTIVE>", "NAME", "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t"
+        "GRIDCOLL_<COLLECTIVE>",
+        "NAME",
+        "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t or GRIDCOLL_ALLTOALL=native-v",
     ),
     Variable(
         "GRIDCOLL_REPRODUCIBLE",

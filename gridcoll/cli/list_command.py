@@ -33,16 +33,9 @@ def catalogue() -> dict[str, list[Entry]]:
     from gridcoll.variables import VARIABLES
 
     sections = {
-        f"{collective} algorithms": _entries(registry)
+        f"{collective} algorithms": _entries(registry) + _natives(collective)
         for collective, registry in REGISTRIES.items()
     }
-    native = {
-        "name": "native",
-        "good_for": "where no plan is faster by prediction; times measured by gridcoll discover",
-        "source": "the MPI library",
-    }
-    for entries in sections.values():
-        entries.append(native)
     sections["passed through"] = [dict(entry) for entry in PASSED_THROUGH]
     sections["heuristics"] = _entries(HEURISTICS)
     sections["tree shapes"] = _entries(SHAPES)
@@ -53,6 +46,13 @@ def catalogue() -> dict[str, list[Entry]]:
         {"name": v.name, "values": v.values, "good_for": v.good_for} for v in VARIABLES.values()
     ]
     return sections
+
+
+def _natives(collective: str) -> list[Entry]:
+    from gridcoll.plan.natives import NATIVES, natives_of
+
+    found = (NATIVES[name] for name in natives_of(collective))
+    return [{"name": n.name, "good_for": n.good_for, "source": n.source} for n in found]
 
 
 def _entries(registry: Mapping[str, Any]) -> list[Entry]:

@@ -82,6 +82,9 @@ class GridModel:
     corrections : mapping of str to mapping of str to Correction
         By collective and family of algorithms: how much longer plans took than the model said when
         they were tried at discovery.
+    native_variants : mapping of str to mapping of str to TimesBySize
+        By collective and name: other calls of the library that do the same, up to the size at
+        which timing one was given up because it could not win.
     """
 
     grid: Grid
@@ -94,6 +97,7 @@ class GridModel:
     start_s: float = 0.0
     contention: tuple[float, ...] = ()
     corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
+    native_variants: Mapping[str, Mapping[str, TimesBySize]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)

@@ -16,9 +16,9 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""What 1 does not have is as if nobody had measured it."""
+FORMAT_VERSION = 3
+READABLE_VERSIONS = range(1, FORMAT_VERSION + 1)
+"""What an older one does not have is as if nobody had measured it."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -66,6 +66,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     start_s: Seconds
     contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
     corrections: dict[str, dict[str, _Correction]] = {}
+    native_variants: dict[str, dict[str, _Times]] = {}
 
 
 def format_model(model: GridModel) -> bytes:
@@ -107,6 +108,10 @@ def format_model(model: GridModel) -> bytes:
             }
             for collective, families in sorted(model.corrections.items())
         },
+        native_variants={
+            collective: {name: _write_times(times) for name, times in sorted(variants.items())}
+            for collective, variants in sorted(model.native_variants.items())
+        },
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -122,7 +127,7 @@ def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
     if document.version not in READABLE_VERSIONS:
         raise FileError(
             f"model file {place}: version {document.version}: this gridcoll reads "
-            f"{' and '.join(map(str, READABLE_VERSIONS))}"
+            f"{READABLE_VERSIONS[0]} to {READABLE_VERSIONS[-1]}"
         )
     try:
         return _build(document)
@@ -171,6 +176,10 @@ def _build(document: _Document) -> GridModel:
                 for family, found in families.items()
             }
             for collective, families in document.corrections.items()
+        },
+        {
+            collective: {name: _read_times(times) for name, times in variants.items()}
+            for collective, variants in document.native_variants.items()
         },
     )
 

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gridcoll.errors import UsageError
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, TimesBySize
+from gridcoll.plan.natives import NATIVE as NATIVE
+from gridcoll.plan.natives import NATIVES, VECTOR, natives_of, variants_of
 from gridcoll.plan.plan import Plan
 
-NATIVE = "native"
-
 MARGIN = 0.05
-"""A plan replaces the native collective only if it is predicted to be this much faster."""
+"""A plan replaces the native collective only if it is predicted to be this much faster.
+
+So does a variant of it, by what was measured.
+"""
+
+MOST_VECTOR_BYTES = (1 << 31) - 1
+"""Of all blocks together: not every MPI has places beyond."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +33,9 @@ class Candidate:
     label : str
         How it works, with the parameters chosen for this size.
     predicted_s : float or None
-        None for the native collective where nobody measured it.
+        None for a native where nobody measured it.
     build : callable or None
-        Writes the plan for a message of about this size, given the exact one; None for the native
-        collective.
+        Writes the plan for a message of about this size, given the exact one; None for a native.
     stored_s : float or None
         What the papers' store-and-forward accounting says of the same schedule.
     segment_bytes : int or None
@@ -116,13 +121,11 @@ def check_collective(name: str) -> None:
 
 
 def check_forced(collective: str, name: str) -> None:
-    """Raise `UsageError` unless ``name`` is ``native`` or an algorithm of ``collective``."""
+    """Raise `UsageError` unless ``name`` is a native or an algorithm of ``collective``."""
     check_collective(collective)
-    known = REGISTRIES[collective]
-    if name != NATIVE and name not in known:
-        raise UsageError(
-            f"{collective} algorithm {name!r}: known are {', '.join([NATIVE, *known])}"
-        )
+    known = (*natives_of(collective), *REGISTRIES[collective])
+    if name not in known:
+        raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
 
 
 def choose(
@@ -136,6 +139,7 @@ def choose(
     ordered: bool = False,
     fixed: bool = False,
     equal: bool = False,
+    plain: bool = False,
 ) -> Choice:
     """The fastest candidate by prediction; ties go to the one registered first.
 
@@ -147,17 +151,21 @@ def choose(
     model : GridModel
     n_bytes, root : int
     forced : str
-        Take this algorithm whatever it costs; ``"native"`` for the MPI library's own.
+        Take this algorithm whatever it costs; ``"native"`` for the MPI library's own. A variant of
+        that which the call does not have is the native one.
     grid_only : bool
         Leave the native collective out.
     ordered : bool
-        Only reductions that keep rank order; the native collective does.
+        Only reductions that keep rank order; the native collective does. Of its variants nothing
+        is known there: they were timed with an operation that commutes.
     fixed : bool
         Only reductions whose result is the same by all of them, bit for bit: ``forced`` counts
         only among these, and the native collective is none.
     equal : bool
         All ranks must get the same bits. Inside one cluster the native collective is trusted in
         that; between clusters, some MPIs combine in different orders on different ranks.
+    plain : bool
+        The call has no variant of the native collective, as those of objects.
 
     Raises
     ------
@@ -169,9 +177,8 @@ def choose(
         raise UsageError(f"root: must be in 0..{model.grid.n_ranks - 1}, got {root}")
     if forced:
         check_forced(collective, forced)
-    measured = model.native.get(collective)
-    native = Candidate(
-        NATIVE, "the MPI library's own", measured.predict(n_bytes) if measured else None
+    natives = _natives(
+        collective, model, n_bytes, forced, only_plain=plain or (ordered and not forced)
     )
     found = [
         _corrected(candidate, model, collective, n_bytes)
@@ -184,16 +191,47 @@ def choose(
     if fixed:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
-    fastest_first = tuple(sorted([*found, native], key=_predicted))
+    fastest_first = tuple(sorted([*found, *natives], key=_predicted))
     left_out = "as asked" if grid_only else ""
     if fixed:
         left_out = "because its result may be another one"
     elif equal and model.n_clusters > 1:
         left_out = "because ranks may get different bits from it"
-    winner, reason = _pick(model, fastest_first, native, forced, left_out)
-    if collective == "allreduce" and winner is native and not (forced or equal):
+    winner, reason = _pick(model, fastest_first, natives, forced, left_out)
+    if collective == "allreduce" and winner.build is None and not (forced or equal):
         reason += _otherwise(model, fastest_first)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)
+
+
+def _natives(
+    collective: str, model: GridModel, n_bytes: int, forced: str, *, only_plain: bool
+) -> list[Candidate]:
+    """The native collective, then its variants: those timed at this size, and the one asked for."""
+    measured = model.native.get(collective)
+    native = Candidate(
+        NATIVE, NATIVES[NATIVE].label, measured.predict(n_bytes) if measured else None
+    )
+    timed = model.native_variants.get(collective, {})
+    found = [native]
+    for name in () if only_plain else variants_of(collective):
+        if name == VECTOR and n_bytes * model.grid.n_ranks > MOST_VECTOR_BYTES:
+            continue
+        measured_s = _variant_s(timed.get(name), measured, n_bytes)
+        if measured_s is not None or name == forced:
+            found.append(Candidate(name, NATIVES[name].label, measured_s))
+    return found
+
+
+def _variant_s(
+    variant: TimesBySize | None, native: TimesBySize | None, n_bytes: int
+) -> float | None:
+    """Seconds; None beyond the size at which timing the variant was given up."""
+    if variant is None or native is None:
+        return None
+    given_up = variant.sizes_bytes[-1] < native.sizes_bytes[-1]
+    if given_up and n_bytes > variant.sizes_bytes[-1]:
+        return None
+    return variant.predict(n_bytes)
 
 
 def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
@@ -232,15 +270,17 @@ def _predicted(candidate: Candidate) -> float:
 def _pick(
     model: GridModel,
     ordered: tuple[Candidate, ...],
-    native: Candidate,
+    natives: list[Candidate],
     forced: str,
     left_out: str,
 ) -> tuple[Candidate, str]:
-    if forced == NATIVE:
-        return native, "asked for"
+    if forced in NATIVES:
+        asked_for = (candidate for candidate in natives if candidate.name == forced)
+        return next(asked_for, natives[0]), "asked for"
+    native, measured = _best_native(natives)
     plans = [candidate for candidate in ordered if candidate.build is not None]
     if not plans:
-        return native, "no plan fits this call"
+        return native, f"{measured}no plan fits this call"
     if forced:
         return plans[0], "asked for"
     if left_out:
@@ -251,4 +291,12 @@ def _pick(
         return plans[0], "the fastest plan; native was not measured"
     if _predicted(plans[0]) < native.predicted_s * (1 - MARGIN):
         return plans[0], "predicted fastest"
-    return native, f"no plan is predicted more than {MARGIN:.0%} faster"
+    return native, f"{measured}no plan is predicted more than {MARGIN:.0%} faster"
+
+
+def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:
+    """The plain one, unless a variant is ahead of it by the margin; and what to say of that."""
+    plain, best = natives[0], min(natives, key=_predicted)
+    if best is plain or _predicted(best) >= _predicted(plain) * (1 - MARGIN):
+        return plain, ""
+    return best, f"measured more than {MARGIN:.0%} faster than {NATIVE}; "

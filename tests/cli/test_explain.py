@@ -70,6 +70,23 @@ def test_native_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
     assert said["candidates"][0]["predicted_s"] == pytest.approx(1e-6)
 
 
+def test_a_variant_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
+    model = replace(
+        load_model(grid),
+        native={"bcast": TimesBySize((8,), (1e-6,))},
+        native_variants={"bcast": {"native-nonblocking": TimesBySize((8,), (5e-7,))}},
+    )
+    write_model(model, tmp_path / "m.json")
+    ask = ("explain", "bcast", "--grid", str(tmp_path / "m.json"), "--bytes", "8")
+    said = json.loads(gridcoll(*ask, "--json").out)
+    assert said["winner"] == "native-nonblocking"
+    assert [c["name"] for c in said["candidates"][:2]] == ["native-nonblocking", "native"]
+    assert "measured more than 5% faster than native" in said["reason"]
+    assert "non-blocking" in gridcoll(*ask).out
+    said = json.loads(gridcoll(*ask, "--json", "--algorithm", "native").out)
+    assert said["winner"] == "native"
+
+
 def test_several_sizes_are_a_table(grid, gridcoll):
     arguments = ("explain", "bcast", "--grid", grid, "--bytes", "8,1M")
     said = json.loads(gridcoll(*arguments, "--json").out)

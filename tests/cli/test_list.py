@@ -8,6 +8,7 @@ import sys
 from gridcoll.model.costs import CLOSED_FORMS
 from gridcoll.placement import SEARCHES
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from gridcoll.schedule import HEURISTICS
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.study import STUDIES
@@ -18,7 +19,7 @@ def test_everything_with_a_name_is_listed(gridcoll):
     said = json.loads(gridcoll("list", "--json").out)
     names = {section: [entry["name"] for entry in entries] for section, entries in said.items()}
     for collective, registry in REGISTRIES.items():
-        assert names[f"{collective} algorithms"] == [*registry, "native"]
+        assert names[f"{collective} algorithms"] == [*registry, *natives_of(collective)]
     assert names["heuristics"] == list(HEURISTICS)
     assert names["tree shapes"] == list(SHAPES)
     assert names["closed forms"] == list(CLOSED_FORMS)

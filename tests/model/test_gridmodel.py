@@ -128,8 +128,10 @@ class TestRestrict:
         assert part.links[2][2] is model.links[2][2]
 
     def test_native_times_are_those_of_other_ranks(self, model: GridModel) -> None:
-        part = model.restrict([0, 1])
+        variants = {"bcast": {"native-nonblocking": model.native["bcast"]}}
+        part = replace(model, native_variants=variants).restrict([0, 1])
         assert part.native == {}
+        assert part.native_variants == {}
         assert (part.origin, part.tolerance, part.pace) == ("measured", 0.25, model.pace)
 
     def test_flows_together_follow_their_clusters(self, model: GridModel) -> None:

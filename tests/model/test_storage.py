@@ -27,6 +27,7 @@ from gridcoll.topology import Cluster, Grid, Process
 
 seconds = st.floats(0, 1e3)
 names = st.text(max_size=8)
+times = st.builds(lambda long_s: TimesBySize((8, 64), (1e-3, long_s)), seconds)
 corrections = st.builds(lambda by: Correction((8, 64), (by, 1.0)), st.floats(0.01, 100))
 
 
@@ -73,6 +74,7 @@ def models(draw: st.DrawFn) -> GridModel:
         draw(st.sampled_from([None, TimesBySize((0, 5), (1e-6, 2e-6))])),
         draw(st.sampled_from([(), ((draw(st.floats(1e-9, 1e12)),) * n,) * n])),
         corrections=draw(st.dictionaries(names, st.dictionaries(names, corrections, max_size=2))),
+        native_variants=draw(st.dictionaries(names, st.dictionaries(names, times, max_size=2))),
     )
 
 
@@ -100,13 +102,21 @@ def test_a_directory_that_is_not_there(model: GridModel, tmp_path: Path) -> None
         write_model(model, tmp_path / "none" / "model.json")
 
 
-def test_files_of_version_1_have_no_contention() -> None:
-    model = GridModel(Grid.from_labels([0, 0]), ((linear_plogp(1e-4, 1e7),),), contention=(0.5,))
+@pytest.mark.parametrize(("version", "field"), [(1, "contention"), (2, "native_variants")])
+def test_older_files_lack_what_came_later(version: int, field: str) -> None:
+    model = GridModel(
+        Grid.from_labels([0, 0]),
+        ((linear_plogp(1e-4, 1e7),),),
+        contention=(0.5,),
+        native_variants={"bcast": {"native-nonblocking": TimesBySize((8,), (1e-3,))}},
+    )
     assert parse_model(format_model(model)) == model
     older = document(model)
-    older["version"] = 1
-    del older["contention"]
-    assert parse_model(json.dumps(older).encode()) == replace(model, contention=())
+    assert older["version"] > version
+    older["version"] = version
+    del older[field]
+    read = parse_model(json.dumps(older).encode())
+    assert read == replace(model, **{field: type(getattr(model, field))()})
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -122,7 +132,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(format="other"),
         "format: expected 'gridcoll-model', got 'other'",
     ),
-    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 and 2"),
+    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 3"),
     "a missing field": (lambda d: d.pop("links"), "missing required field `links`"),
     "an unknown field": (lambda d: d.update(extra=1), "unknown field `extra`"),
     "an unknown origin": (lambda d: d.update(origin="guessed"), r"'guessed'.*\$.origin"),
@@ -158,6 +168,10 @@ WRONG: dict[str, tuple[Change, str]] = {
     ),
     "native sizes without times": (
         lambda d: d["native"]["bcast"]["seconds"].pop(),
+        "need as many times as ascending sizes",
+    ),
+    "variant sizes without times": (
+        lambda d: d.update(native_variants={"bcast": {"x": {"sizes_bytes": [8], "seconds": []}}}),
         "need as many times as ascending sizes",
     ),
     "a pace in disorder": (
@@ -232,6 +246,9 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "native time": replace(model, native={"bcast": TimesBySize((8, 1000), (1e-3, 6e-3))}),
         "native name": replace(model, native={"alltoall": model.native["bcast"]}),
         "no native": replace(model, native={}),
+        "a variant": replace(model, native_variants={"bcast": {"x": TimesBySize((8,), (1e-3,))}}),
+        "its name": replace(model, native_variants={"bcast": {"y": TimesBySize((8,), (1e-3,))}}),
+        "its time": replace(model, native_variants={"bcast": {"x": TimesBySize((8,), (2e-3,))}}),
         "pace": replace(model, pace=TimesBySize((64, 4096), (2e-6, 4e-6))),
         "no pace": replace(model, pace=None),
         "start": replace(model, start_s=1e-3),

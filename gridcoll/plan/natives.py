@@ -1,0 +1,65 @@
+"""The MPI library's own collectives: the call of that name, and other calls that do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NATIVE = "native"
+NONBLOCKING = "native-nonblocking"
+VECTOR = "native-v"
+
+
+@dataclass(frozen=True)
+class Native:
+    """An entry of the registry.
+
+    ``collectives`` are those for which it is a variant; the plain one, which all have, is none.
+    """
+
+    name: str
+    label: str
+    good_for: str
+    collectives: tuple[str, ...] = ()
+    source: str = "the MPI library"
+
+
+TIMED = (
+    *("bcast", "allreduce", "reduce", "alltoall", "gather", "scatter", "allgather"),
+    *("reduce_scatter", "barrier"),
+)
+"""Collectives whose native times `gridcoll discover` measures."""
+
+NATIVES: Mapping[str, Native] = {
+    entry.name: entry
+    for entry in (
+        Native(
+            NATIVE,
+            "the MPI library's own",
+            "where no plan is faster by prediction; times measured by gridcoll discover",
+        ),
+        Native(
+            NONBLOCKING,
+            "the MPI library's non-blocking one, waited for politely",
+            "where other algorithms are behind it, or ranks that wait keep others from working",
+            TIMED,
+        ),
+        Native(
+            VECTOR,
+            "the MPI library's Alltoallv, with equal counts",
+            "short blocks where the library's Alltoall relays them and its Alltoallv does not",
+            ("alltoall",),
+        ),
+    )
+}
+"""By name, the plain one first."""
+
+
+def variants_of(collective: str) -> tuple[str, ...]:
+    """The natives of ``collective`` besides the plain one."""
+    return tuple(entry.name for entry in NATIVES.values() if collective in entry.collectives)
+
+
+def natives_of(collective: str) -> tuple[str, ...]:
+    """All of them, the plain one first."""
+    return (NATIVE, *variants_of(collective))
