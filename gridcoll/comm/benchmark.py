@@ -14,9 +14,9 @@ from gridcoll.comm.trials import TRIALS, Trial
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.model.limits import Wires, limit_s
 from gridcoll.plan.choice_text import rows_of
-from gridcoll.plan.choose import NATIVE
+from gridcoll.plan.natives import NATIVE, NONBLOCKING
 
-NATIVES = ("native", "native-nonblocking")
+NATIVES = (NATIVE, NONBLOCKING)
 
 TRIED = "tried"
 
@@ -60,7 +60,7 @@ def mpi_name() -> str:
 def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
     """One algorithm for each different plan that the choice for this call was among."""
     rows = rows_of(comm.explain(collective, n_bytes, root))
-    return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] != NATIVE))
+    return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] not in NATIVES))
 
 
 def run_benchmark(

@@ -21,23 +21,26 @@ from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import run_program
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
+from gridcoll.plan.natives import NATIVE, NATIVES
 from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_CACHED_PLANS = 256
 
 
 class Demands(NamedTuple):
-    """What the operation of a reduction asks of the plan; see `choose`."""
+    """What a call asks of how it is done; see `choose`."""
 
     ordered: bool = False
     fixed: bool = False
     equal: bool = False
+    plain: bool = False
 
 
 ANY = Demands()
+PLAIN = Demands(plain=True)
 
 _Call = tuple[str, int, int, int, "Demands"]
-"""Collective, bytes, root, bytes per unit, and what its operation demands."""
+"""Collective, bytes, root, bytes per unit, and what it demands."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Context:
         self._threads = threads
         self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
-        self._native_calls: set[tuple[str, int, int]] = set()
+        self._native_calls: dict[tuple[str, int, int], str] = {}
         self._cluster_comms: ClusterComms | None = None
 
     @property
@@ -162,7 +165,7 @@ class Context:
         if key not in self._choices:
             forced = self.settings.algorithms.get(collective, "")
             if self.settings.force == "native":
-                forced = "native"
+                forced = NATIVE
             self._choices[key] = choose(
                 collective,
                 self.model,
@@ -184,35 +187,55 @@ class Context:
         ordered: bool = False,
         fixed: bool = False,
         equal: bool = False,
+        plain: bool = False,
     ) -> Dataflow | None:
-        """This rank's ops for a call of exactly this size; None for the native collective.
+        """This rank's ops for a call of exactly this size; None for a native collective.
 
-        The plan counts in units of ``unit_bytes``; reductions may not cut an element. For
-        ``ordered``, ``fixed`` and ``equal`` see `choose`.
+        Which one, `native` says. The plan counts in units of ``unit_bytes``; reductions may not cut
+        an element. For ``ordered``, ``fixed``, ``equal`` and ``plain`` see `choose`.
         """
-        demands = Demands(ordered, fixed, equal)
+        demands = Demands(ordered, fixed, equal, plain)
         key = (collective, n_bytes, root, unit_bytes, demands)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        build = self.choice(collective, n_bytes, root, demands=demands).winner.build
+        winner = self.choice(collective, n_bytes, root, demands=demands).winner
+        build = winner.build
         flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
         if flow is None and demands == ANY and not self.settings.check:
             if len(self._native_calls) >= N_CACHED_PLANS:
                 self._native_calls.clear()
-            self._native_calls.add((collective, n_bytes, root))
+            self._native_calls[collective, n_bytes, root] = winner.name
         if len(self._programs) > N_CACHED_PLANS:
             self._programs.popitem(last=False)
         return flow
 
-    def runs_natively(self, collective: str, array: np.ndarray, n_blocks: int, root: int) -> bool:
-        """Whether a call with ``array`` is known to be native, so that nobody need look at it.
+    def native(
+        self, collective: str, n_bytes: int | None, root: int, demands: Demands = ANY
+    ) -> str:
+        """Which native collective does a call for which there is no program; see `run_native`.
 
-        What is wrong with the array, MPI will say. An array is what most calls have, and what a
-        message costs that is short is what its ranks do before they send it.
+        The plain one for a call that could not be read: its ``n_bytes`` are None.
         """
-        return (collective, array.nbytes // n_blocks, root) in self._native_calls
+        if n_bytes is None:
+            return NATIVE
+        winner = self.choice(collective, n_bytes, root, demands=demands).winner
+        return NATIVE if winner.build else winner.name
+
+    def known_native(self, collective: str, array: np.ndarray, n_blocks: int, root: int) -> str:
+        """Which native collective a call with ``array`` is known to take, so that nobody need look.
+
+        Empty where that is not known. What is wrong with the array, MPI will say. An array is what
+        most calls have, and what a message costs that is short is what its ranks do before they
+        send it.
+        """
+        return self._native_calls.get((collective, array.nbytes // n_blocks, root), "")
+
+    def asks_for_native(self, collective: str) -> bool:
+        """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
+        settings = self.settings
+        return settings.force == NATIVE or settings.algorithms.get(collective, "") in NATIVES
 
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
@@ -261,7 +284,7 @@ class Context:
         other.settings = replace(
             self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
         )
-        other._choices, other._programs, other._native_calls = {}, OrderedDict(), set()
+        other._choices, other._programs, other._native_calls = {}, OrderedDict(), {}
         other.__dict__.pop("native_only", None)
         return other
 

@@ -11,7 +11,7 @@ from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.corrections import try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
-from gridcoll.comm.natives import STEPS, time_native
+from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.together import measure_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
@@ -73,12 +73,13 @@ def discover(
     clock = estimate_offset(comm)
     model = try_plans(comm, model, clock, progress)
     if native:
+        times = {
+            name: time_native(comm, model, clock, name, NATIVE_SIZES, progress) for name in CALLS
+        }
         model = replace(
             model,
-            native={
-                name: time_native(comm, model, clock, name, NATIVE_SIZES, progress)
-                for name in STEPS
-            },
+            native={name: found.plain for name, found in times.items()},
+            native_variants={name: found.variants for name, found in times.items()},
         )
     return model
 

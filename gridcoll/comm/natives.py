@@ -2,77 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.comm.variants import run_native
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
+from gridcoll.plan.natives import NATIVE, natives_of
+
+Call = tuple[str, tuple[Any, ...]]
+"""Plain mpi4py's method, and its arguments."""
 
 
-def _bcast_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    buffer = np.zeros(n_bytes, np.uint8)
-    return lambda: comm.Bcast(buffer, 0)
+def _bcast_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Bcast", (np.zeros(n_bytes, np.uint8), 0)
 
 
-def _allreduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
-    return lambda: comm.Allreduce(mine, result)
+def _allreduce_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Allreduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
 
 
-def _reduce_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, result = (np.zeros(n_bytes // 8) for _ in range(2))
-    return lambda: comm.Reduce(mine, result)
+def _reduce_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Reduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
 
 
-def _barrier_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    return comm.Barrier
+def _barrier_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Barrier", ()
 
 
-def _alltoall_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    outgoing, incoming = (np.zeros((comm.Get_size(), n_bytes), np.uint8) for _ in range(2))
-    return lambda: comm.Alltoall(outgoing, incoming)
+def _alltoall_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Alltoall", (_blocks(n_ranks, n_bytes), _blocks(n_ranks, n_bytes))
 
 
-def _gather_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, everybodys = _blocks(comm, n_bytes)
-    return lambda: comm.Gather(mine, everybodys, 0)
+def _gather_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Gather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes), 0)
 
 
-def _scatter_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, everybodys = _blocks(comm, n_bytes)
-    return lambda: comm.Scatter(everybodys, mine, 0)
+def _scatter_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Scatter", (_blocks(n_ranks, n_bytes), _blocks(1, n_bytes), 0)
 
 
-def _allgather_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, everybodys = _blocks(comm, n_bytes)
-    return lambda: comm.Allgather(mine, everybodys)
+def _allgather_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Allgather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes))
 
 
-def _reduce_scatter_step(comm: MPI.Intracomm, n_bytes: int) -> Callable[[], None]:
-    mine, everybodys = (block.view(np.float64) for block in _blocks(comm, n_bytes))
-    return lambda: comm.Reduce_scatter_block(everybodys, mine)
+def _reduce_scatter_call(n_ranks: int, n_bytes: int) -> Call:
+    everybodys, mine = (_blocks(n, n_bytes).view(np.float64) for n in (n_ranks, 1))
+    return "Reduce_scatter_block", (everybodys, mine)
 
 
-def _blocks(comm: MPI.Intracomm, n_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """A block for this rank and one for each."""
-    return np.zeros(n_bytes, np.uint8), np.zeros((comm.Get_size(), n_bytes), np.uint8)
+def _blocks(n_blocks: int, n_bytes: int) -> np.ndarray:
+    return np.zeros((n_blocks, n_bytes), np.uint8)
 
 
-STEPS = {
-    "bcast": _bcast_step,
-    "allreduce": _allreduce_step,
-    "reduce": _reduce_step,
-    "alltoall": _alltoall_step,
-    "gather": _gather_step,
-    "scatter": _scatter_step,
-    "allgather": _allgather_step,
-    "reduce_scatter": _reduce_scatter_step,
-    "barrier": _barrier_step,
+CALLS = {
+    "bcast": _bcast_call,
+    "allreduce": _allreduce_call,
+    "reduce": _reduce_call,
+    "alltoall": _alltoall_call,
+    "gather": _gather_call,
+    "scatter": _scatter_call,
+    "allgather": _allgather_call,
+    "reduce_scatter": _reduce_scatter_call,
+    "barrier": _barrier_call,
 }
-"""Of the library's own collectives, those that are timed: the call, by its size."""
+"""Of the library's own collectives, those that are timed: the call, by ranks and size."""
 
 LARGEST_BYTES = {
     **dict.fromkeys(("gather", "scatter", "allgather", "reduce_scatter"), 1 << 16),
@@ -81,8 +80,31 @@ LARGEST_BYTES = {
 }
 """Blocks for every rank add up, and barriers have no size. Beyond, time grows in proportion."""
 
+MOST_RUNS = 3
 LONG_S = 1.0
 """What took this long in all is not run again: noise is no longer what matters."""
+
+ALIKE = 1.1
+"""Two runs that differ by no more need no third."""
+
+COSTLY_S = 0.1
+"""Below, timing what will not be chosen costs little."""
+
+SLOWER = 1.25
+"""A variant that takes so much longer than the plain one at first is not run again."""
+
+MOST_GAIN = 2.0
+"""No variant of long messages was ever so much faster than the plain one."""
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class NativeTimes:
+    """Of one collective: the plain native's times, and those of its variants by name."""
+
+    plain: TimesBySize
+    variants: Mapping[str, TimesBySize]
 
 
 def time_native(
@@ -92,26 +114,65 @@ def time_native(
     name: str,
     sizes_bytes: Sequence[int],
     progress: Callable[[str, int, int], None],
-) -> TimesBySize:
+) -> NativeTimes:
     """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
 
     A library that takes several times what a plan is predicted to take, and long at that, will
-    not be chosen for larger messages; beyond the last size its time grows in proportion.
+    not be chosen for larger messages; beyond the last size its time grows in proportion. A variant
+    is given up for larger messages where it takes long and either it or the plain one is far from
+    winning.
     """
     what = f"native {name}"
     sizes_bytes = [n for n in sizes_bytes if n <= LARGEST_BYTES.get(name, n)]
-    sizes: list[int] = []
-    seconds: list[float] = []
+    found: dict[str, dict[int, float]] = {native: {} for native in natives_of(name)}
+    left = list(found)
     for k, n_bytes in enumerate(sizes_bytes):
         progress(what, k, len(sizes_bytes))
-        step = STEPS[name](comm, n_bytes)
-        took = [run_together(comm, clock, step)]
-        while len(took) < 3 and sum(took) < LONG_S:
-            took.append(run_together(comm, clock, step))
-        sizes.append(n_bytes)
-        seconds.append(float(np.median(took)))
-        plan = choose(name, model, n_bytes, 0, grid_only=True).winner
-        if plan.predicted_s and seconds[-1] > max(3 * plan.predicted_s, 0.1):
+        plan_s = choose(name, model, n_bytes, 0, grid_only=True).winner.predicted_s
+        method, args = CALLS[name](comm.Get_size(), n_bytes)
+        steps = {native: _step(comm, native, method, args) for native in left}
+        medians = _time_steps(comm, clock, steps, plan_s)
+        for native, seconds in medians.items():
+            found[native][n_bytes] = seconds
+        if _is_hopeless(medians[NATIVE], plan_s, 3):
             break
+        left = [n for n, took in medians.items() if not _is_hopeless(took, medians[NATIVE], 2)]
     progress(what, len(sizes_bytes), len(sizes_bytes))
-    return TimesBySize(tuple(sizes), tuple(seconds))
+    times = {
+        native: TimesBySize(tuple(by), tuple(by.values())) for native, by in found.items() if by
+    }
+    return NativeTimes(times.pop(NATIVE), times)
+
+
+def _step(comm: MPI.Intracomm, native: str, method: str, args: tuple[Any, ...]) -> Step:
+    return lambda: run_native(comm, native, method, *args)
+
+
+def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:
+    """Whether it takes ``factor`` times as long as what it is up against, and long at that."""
+    return bool(against_s) and took_s > max(factor * (against_s or 0.0), COSTLY_S)
+
+
+def _time_steps(
+    comm: MPI.Intracomm, clock: ClockOffset, steps: Mapping[str, Step], plan_s: float | None
+) -> dict[str, float]:
+    """Median seconds of each of ``steps``, the plain native first. Collective.
+
+    They take turns to and fro, so that each comes after others in turn. Where a plan is predicted
+    to be ahead of whatever a variant may come to, and the plain one takes long, only that is timed.
+    """
+    took: dict[str, list[float]] = {native: [] for native in steps}
+    left = list(steps)
+    for turn in range(MOST_RUNS):
+        for native in list(reversed(left) if turn % 2 else left):
+            took[native].append(run_together(comm, clock, steps[native]))
+            if not turn and native == NATIVE and _is_hopeless(took[NATIVE][0], plan_s, MOST_GAIN):
+                left = [NATIVE]
+                break
+        left = [native for native in left if took[native][0] <= SLOWER * took[NATIVE][0]]
+        runs = [took[native] for native in left]
+        if sum(map(sum, took.values())) >= LONG_S:
+            break
+        if turn and all(max(each) <= ALIKE * min(each) for each in runs):
+            break
+    return {native: float(np.median(times)) for native, times in took.items() if times}

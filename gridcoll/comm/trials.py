@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.gridcomm import GridComm
 from gridcoll.engine.waiting import wait_politely
-from gridcoll.plan.choose import NATIVE
+from gridcoll.plan.natives import NATIVE, NONBLOCKING
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class _Call:
             wait_politely(self.start(plain).Test)
 
         choice = comm.explain(self.collective, self.n_bytes, self.root)
-        native_s = next(c.predicted_s for c in choice.candidates if c.name == NATIVE)
+        measured_s = {c.name: c.predicted_s for c in choice.candidates if c.build is None}
         return [
-            Trial("native", self.reset, lambda: self.run(plain), self.verify, native_s),
-            Trial("native-nonblocking", self.reset, nonblocking, self.verify),
+            Trial(NATIVE, self.reset, lambda: self.run(plain), self.verify, measured_s[NATIVE]),
+            Trial(NONBLOCKING, self.reset, nonblocking, self.verify, measured_s.get(NONBLOCKING)),
             self._planned("gridcoll", comm),
             *(
                 self._planned(f"gridcoll:{name}", comm.forced(self.collective, name))

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_allreduce, check_reduce, values
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
@@ -27,7 +28,7 @@ CODES = "?bBhHiIlLqQfdgFDGe"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["allreduce"]])
+@pytest.mark.parametrize("algorithm", [*natives_of("allreduce"), *REGISTRIES["allreduce"]])
 def test_every_algorithm_on_every_layout(
     grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:

@@ -14,10 +14,11 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, grid_model, layouts
 
-NAMES = ("native", *REGISTRIES["alltoall"])
+NAMES = (*natives_of("alltoall"), *REGISTRIES["alltoall"])
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
     *("lonely root", "all alone"),

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.collectives.bcast_strategies import PREFIX
+from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_bcast
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import SIZES, grid_comm, layouts
@@ -19,7 +20,7 @@ LAYOUTS = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", ["native", *REGISTRIES["bcast"]])
+@pytest.mark.parametrize("algorithm", [*natives_of("bcast"), *REGISTRIES["bcast"]])
 def test_every_algorithm_on_every_layout(
     grids: Grids, algorithm: str, layout: str, n_planned: list[int]
 ) -> None:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from tests.mpi.support import grid_comm, layouts
 
 N_CALLS = int(os.environ.get("GRIDCOLL_FUZZ_CALLS", "300"))
@@ -279,7 +280,7 @@ def pairs(world: MPI.Intracomm) -> Iterator[list[Pair]]:
 def view(comm: MPI.Intracomm, call: Call, random: np.random.Generator) -> MPI.Intracomm:
     """``comm``, sometimes told which algorithm to take."""
     collective = call.kind.lower().removeprefix("i")
-    names = ["native", *REGISTRIES.get(collective, ())]
+    names = [*natives_of(collective), *REGISTRIES.get(collective, ())]
     name = names[int(random.integers(len(names)))]
     forced = random.random() < 0.5 and collective in REGISTRIES
     return comm.forced(collective, name) if forced and isinstance(comm, GridComm) else comm

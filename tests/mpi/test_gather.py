@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import (
     FORMS,
     LAYOUTS,
@@ -28,7 +29,7 @@ from tests.mpi.bodies import check_gather
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
-NAMES = ("native", *REGISTRIES["gather"])
+NAMES = (*natives_of("gather"), *REGISTRIES["gather"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

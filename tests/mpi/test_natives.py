@@ -2,23 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.clock import estimate_offset
-from gridcoll.comm.natives import LARGEST_BYTES, STEPS, time_native
+from gridcoll.comm import natives
+from gridcoll.comm.clock import ClockOffset, estimate_offset
+from gridcoll.comm.natives import CALLS, LARGEST_BYTES, time_native
+from gridcoll.plan import choose
+from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi.support import grid_model, layouts
+
+CLOCK = ClockOffset(0.0, 0.0)
+
+
+def test_all_that_have_variants_are_timed() -> None:
+    assert set(CALLS) == set(TIMED)
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", CALLS)
 def test_every_native_is_timed_up_to_its_largest_size(world: MPI.Intracomm, name: str) -> None:
     """The same on all ranks; of blocks for every rank only sizes that add up to little."""
     model = grid_model(layouts(world.Get_size())["two"])
     sizes = (8, 1 << 10, (1 << 16) + 8)
     found = time_native(world, model, estimate_offset(world), name, sizes, lambda *_: None)
     wanted = tuple(n for n in sizes if n <= LARGEST_BYTES.get(name, n))
-    assert found.sizes_bytes == wanted[: len(found.sizes_bytes)]
-    assert found.sizes_bytes[0] == 8
-    assert all(seconds > 0 for seconds in found.seconds)
+    for times in (found.plain, *found.variants.values()):
+        assert times.sizes_bytes == wanted[: len(times.sizes_bytes)]
+        assert times.sizes_bytes[0] == 8
+        assert all(seconds > 0 for seconds in times.seconds)
+    assert tuple(found.variants) == variants_of(name)
     assert world.allgather(found) == [found] * world.Get_size()
+
+
+Times = dict[str, Callable[[int], float]]
+"""Seconds by native, of the so-manieth run of it."""
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> tuple[Times, list[str]]:
+    """Runs take what the test says; which there were, in order."""
+    takes: Times = {}
+    order: list[str] = []
+
+    def run_together(
+        _comm: MPI.Intracomm, _clock: ClockOffset, step: Callable[[], object]
+    ) -> float:
+        step()
+        return takes[order[-1]](order.count(order[-1]) - 1)
+
+    def run_native(_comm: MPI.Intracomm, native: str, *_: object) -> None:
+        order.append(native)
+
+    monkeypatch.setattr(natives, "run_together", run_together)
+    monkeypatch.setattr(natives, "run_native", run_native)
+    return takes, order
+
+
+def time_one(world: MPI.Intracomm, name: str, *sizes: int) -> natives.NativeTimes:
+    model = grid_model([k % 2 for k in range(world.Get_size())])
+    return time_native(world, model, CLOCK, name, sizes, lambda *_: None)
+
+
+def plan_s(world: MPI.Intracomm, name: str, n_bytes: int) -> float:
+    model = grid_model([k % 2 for k in range(world.Get_size())])
+    return choose(name, model, n_bytes, 0, grid_only=True).winner.predicted_s or 0.0
+
+
+Runs = tuple[Times, list[str]]
+
+
+@pytest.mark.mpi(min_size=2)
+class TestTurns:
+    def test_to_and_fro_twice_where_runs_are_alike(self, world: MPI.Intracomm, runs: Runs) -> None:
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 1e-3, NONBLOCKING: lambda k: 9e-4, VECTOR: lambda k: 8e-4})
+        found = time_one(world, "alltoall", 8)
+        assert order == [NATIVE, NONBLOCKING, VECTOR, VECTOR, NONBLOCKING, NATIVE]
+        assert found.plain.seconds == (1e-3,)
+        assert {name: times.seconds for name, times in found.variants.items()} == {
+            NONBLOCKING: (9e-4,), VECTOR: (8e-4,)
+        }  # fmt: skip
+
+    def test_once_more_where_they_are_not(self, world: MPI.Intracomm, runs: Runs) -> None:
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 1e-3, NONBLOCKING: lambda k: (9e-4, 7e-4, 5e-4)[k]})
+        found = time_one(world, "bcast", 8)
+        assert order == [NATIVE, NONBLOCKING, NONBLOCKING, NATIVE, NATIVE, NONBLOCKING]
+        assert found.variants[NONBLOCKING].seconds == (7e-4,)
+
+    def test_what_is_slower_at_first_is_not_run_again(
+        self, world: MPI.Intracomm, runs: Runs
+    ) -> None:
+        """At that size: libraries that relay short blocks may not do so with longer ones."""
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 1e-3, NONBLOCKING: lambda k: 1.3e-3})
+        found = time_one(world, "bcast", 8, 16)
+        assert order == [NATIVE, NONBLOCKING, NATIVE] * 2
+        assert found.variants[NONBLOCKING].seconds == (1.3e-3, 1.3e-3)
+
+    def test_once_where_it_takes_long(self, world: MPI.Intracomm, runs: Runs) -> None:
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 0.6, NONBLOCKING: lambda k: 0.5})
+        n_bytes = 1 << 22  # for which the model predicts a plan to take as long
+        assert plan_s(world, "bcast", n_bytes) > 0.3
+        time_one(world, "bcast", n_bytes)
+        assert order == [NATIVE, NONBLOCKING]
+
+    def test_a_plan_far_ahead_of_a_long_native_ends_variants(
+        self, world: MPI.Intracomm, runs: Runs
+    ) -> None:
+        """For good, so that there are no gaps between sizes; short ones cost too little."""
+        takes, order = runs
+        plan = plan_s(world, "bcast", 1 << 19)
+        assert plan > natives.COSTLY_S / 2
+        by_size = iter([1e-3] * 2 + [2.5 * plan] * 2 + [plan] * 2)
+        takes.update({NATIVE: lambda k: next(by_size), NONBLOCKING: lambda k: 1e-3})
+        found = time_one(world, "bcast", 8, 1 << 19, (1 << 19) + 8)
+        assert order == [NATIVE, NONBLOCKING, NONBLOCKING] + [NATIVE] * 5
+        assert found.variants[NONBLOCKING].sizes_bytes == (8,)
+        assert found.plain.sizes_bytes == (8, 1 << 19, (1 << 19) + 8)
+
+    def test_a_long_variant_far_behind_is_given_up(self, world: MPI.Intracomm, runs: Runs) -> None:
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 0.06, NONBLOCKING: lambda k: 0.13})
+        found = time_one(world, "bcast", 1 << 18, 1 << 19)
+        assert order == [NATIVE, NONBLOCKING, NATIVE, NATIVE, NATIVE]
+        assert found.variants[NONBLOCKING].sizes_bytes == (1 << 18,)
+
+    def test_a_native_far_behind_a_plan_ends_all(self, world: MPI.Intracomm, runs: Runs) -> None:
+        takes, order = runs
+        takes.update({NATIVE: lambda k: 9.0, NONBLOCKING: lambda k: 1.0})
+        found = time_one(world, "bcast", 8, 16)
+        assert order == [NATIVE]
+        assert found.plain.sizes_bytes == (8,)
+        assert found.variants == {}

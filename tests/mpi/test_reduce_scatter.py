@@ -11,12 +11,13 @@ from mpi4py import MPI
 
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import LAYOUTS, outcome, uneven
 from tests.mpi.bodies import check_reduce_scatter, check_reduce_scatter_block
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm, layouts
 
-NAMES = ("native", *REGISTRIES["reduce_scatter"])
+NAMES = (*natives_of("reduce_scatter"), *REGISTRIES["reduce_scatter"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import (
     FORMS,
     LAYOUTS,
@@ -27,7 +28,7 @@ from tests.mpi.bodies import check_scatter
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
-NAMES = ("native", *REGISTRIES["scatter"])
+NAMES = (*natives_of("scatter"), *REGISTRIES["scatter"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

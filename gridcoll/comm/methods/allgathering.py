@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import read_message
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
@@ -23,6 +23,7 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.pickles import Heads, head_of, rest_of
+from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 from gridcoll.plan import Dataflow
 
@@ -60,7 +61,8 @@ class AllgatheringMethods(GridMethods):
         agree(context, "Allgather", None, n_bytes)
         flow = None if n_bytes is None else context.program("allgather", n_bytes, 0)
         if call is None or flow is None:
-            return super().Allgather(sendbuf, recvbuf)
+            native = context.native("allgather", n_bytes, 0)
+            return run_native(self, native, "Allgather", sendbuf, recvbuf)
         return call.run(context, flow)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -106,8 +108,8 @@ class AllgatheringMethods(GridMethods):
 def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
     """This rank's share for blocks of ``sizes`` bytes; None for the native collective."""
     if even_of(sizes):
-        return context.program("allgather", sizes[0], 0)
-    build = context.choice("allgather", mean_of(sizes), 0).winner.build_blocks
+        return context.program("allgather", sizes[0], 0, plain=True)
+    build = context.choice("allgather", mean_of(sizes), 0, demands=PLAIN).winner.build_blocks
     return uneven_flow(build, sizes, context.rank)
 
 

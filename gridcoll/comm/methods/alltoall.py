@@ -14,9 +14,11 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.variants import are_plain_blocks, run_native
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.natives import NATIVE, VECTOR
 
 LENGTH_BYTES = 8
 """Objects tell each other their pickles' lengths first."""
@@ -31,8 +33,12 @@ class AlltoallMethods(GridMethods):
         if context is None or context.native_only:
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
-        if type(recvbuf) is np.ndarray and context.runs_natively("alltoall", recvbuf, n_ranks, 0):
-            return super().Alltoall(sendbuf, recvbuf)
+        if type(recvbuf) is np.ndarray:
+            native = context.known_native("alltoall", recvbuf, n_ranks, 0)
+            if native == NATIVE:
+                return super().Alltoall(sendbuf, recvbuf)
+            if native and are_plain_blocks(sendbuf, recvbuf, n_ranks):
+                return run_native(self, native, "Alltoall", sendbuf, recvbuf)
         read = read_exchange(sendbuf, recvbuf, n_ranks)
         if context.settings.check:
             size = f"bytes={read[1].block_bytes}" if read else "with arguments that MPI refuses"
@@ -41,9 +47,12 @@ class AlltoallMethods(GridMethods):
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
         flow = context.program("alltoall", into.block_bytes, 0)
-        if flow is None:
-            return super().Alltoall(sendbuf, recvbuf)
-        _run(context, flow, source, into.message.view)
+        if flow is not None:
+            _run(context, flow, source, into.message.view)
+        elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
+            run_native(self, native, "Alltoall", source, into.message.view)
+        else:
+            return run_native(self, native, "Alltoall", sendbuf, recvbuf)
         if into.message.store:
             into.message.store()
         return None
@@ -53,7 +62,7 @@ class AlltoallMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().alltoall(sendobj)
-        flow = context.program("alltoall", LENGTH_BYTES, 0)
+        flow = context.program("alltoall", LENGTH_BYTES, 0, plain=True)
         if flow is None:
             return super().alltoall(sendobj)
         pickles = _dump_each(sendobj, context.model.grid.n_ranks)

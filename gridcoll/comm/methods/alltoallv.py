@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import Message
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.typed_vectors import read_typed_vector
 from gridcoll.comm.vectors import read_vectors
@@ -47,7 +47,7 @@ class AlltoallvMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return False
-        native = context.choice("alltoall", CHOICE_BYTES, 0).winner.build is None
+        native = context.choice("alltoall", CHOICE_BYTES, 0, demands=PLAIN).winner.build is None
         if native and not context.settings.check:
             return False  # before anything is packed
         blocks = _read_both(sendbuf, recvbuf, read, context.model.grid.n_ranks)

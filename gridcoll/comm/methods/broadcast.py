@@ -12,8 +12,10 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.variants import run_native
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow
+from gridcoll.plan.natives import NATIVE
 
 HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
@@ -31,8 +33,10 @@ class BroadcastMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
         root = rank
-        if type(buf) is np.ndarray and context.runs_natively("bcast", buf, 1, root):
-            return super().Bcast(buf, root)
+        if type(buf) is np.ndarray and (native := context.known_native("bcast", buf, 1, root)):
+            if native == NATIVE:
+                return super().Bcast(buf, root)
+            return run_native(self, native, "Bcast", buf, root)
         writable = context.rank != root
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
@@ -40,7 +44,7 @@ class BroadcastMethods(GridMethods):
             require_equal(context.private, "Bcast", f"Bcast root={root} bytes={n_bytes}")
         flow = context.program("bcast", n_bytes, root)
         if flow is None:
-            return super().Bcast(buf, root)
+            return run_native(self, context.native("bcast", n_bytes, root), "Bcast", buf, root)
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
@@ -78,7 +82,8 @@ def broadcast_bytes(context: Context, data: bytes, root: int) -> bytearray:
 def _broadcast(context: Context, view: memoryview, root: int) -> None:
     flow = context.program("bcast", len(view), root)
     if flow is None:
-        MPI.Intracomm.Bcast(context.private, [view, MPI.BYTE], root)
+        native = context.native("bcast", len(view), root)
+        run_native(context.private, native, "Bcast", [view, MPI.BYTE], root)
     else:
         context.run(flow, _memory(flow, view))
 

@@ -23,6 +23,7 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
 )
 from gridcoll.comm.pickles import Heads, head_of, rest_of
+from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -63,13 +64,16 @@ class GatheringMethods(GridMethods):
             agree(context, "Gather", root, n_bytes)
             flow = None if n_bytes is None else context.program("gather", n_bytes, root)
             if message is None or flow is None:
-                return super().Gather(sendbuf, recvbuf, root)
+                native = context.native("gather", n_bytes, root)
+                return run_native(self, native, "Gather", sendbuf, recvbuf, root)
             return move(context, flow, message.view, _NOTHING)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
-        agree(context, "Gather", root, call.into.sizes[root] if call else None)
-        flow = context.program("gather", call.into.sizes[root], root) if call else None
+        n_bytes = call.into.sizes[root] if call else None
+        agree(context, "Gather", root, n_bytes)
+        flow = None if n_bytes is None else context.program("gather", n_bytes, root)
         if call is None or flow is None:
-            return super().Gather(sendbuf, recvbuf, root)
+            native = context.native("gather", n_bytes, root)
+            return run_native(self, native, "Gather", sendbuf, recvbuf, root)
         move(context, flow, call.own(root), call.into.message.view)
         return call.store()
 

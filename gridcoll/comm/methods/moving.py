@@ -10,11 +10,10 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.pickles import HEADER_BYTES
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
-from gridcoll.plan.choose import NATIVE
 from gridcoll.plan.collectives.gather import backwards
 from gridcoll.plan.collectives.scatter import serve_blocks, take_block
 from gridcoll.plan.collectives.scatter_candidates import serving_ranks
@@ -86,14 +85,13 @@ def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
 
     Of objects the native one takes two calls, lengths first: it must be twice as fast as a plan.
     """
-    choice = context.choice(collective, HEADER_BYTES, root)
-    native_s, settings = choice.winner.predicted_s, context.settings
-    asked = NATIVE in (settings.force, settings.algorithms.get(collective))
+    choice = context.choice(collective, HEADER_BYTES, root, demands=PLAIN)
+    native_s, asked = choice.winner.predicted_s, context.asks_for_native(collective)
     if choice.winner.build is None and native_s is not None and not asked:
         plan = next((candidate for candidate in choice.candidates if candidate.build), None)
         if plan is not None and (plan.predicted_s or 0.0) < 2 * native_s:
             return _even_flow(plan.build, HEADER_BYTES, context.rank)
-    return context.program(collective, HEADER_BYTES, root)
+    return context.program(collective, HEADER_BYTES, root, plain=True)
 
 
 @lru_cache(maxsize=64)

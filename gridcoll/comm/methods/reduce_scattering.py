@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import all_blocks
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import Context, Demands
 from gridcoll.comm.elements import Elements, overlap, read_elements
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
@@ -22,8 +22,10 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
+from gridcoll.comm.variants import run_native
 from gridcoll.engine.elements import aligned_bytes
 from gridcoll.plan import Dataflow
+from gridcoll.plan.natives import NATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +35,47 @@ class _Scattering:
     reduction: Reduction
     output: memoryview
     counts: tuple[int, ...]
+    block: bool
+
+    @property
+    def _demands(self) -> Demands:
+        """Only `Reduce_scatter_block` has variants: it is what was timed."""
+        return Demands(ordered=self.reduction.ordered, plain=not self.block)
 
     def program(self, context: Context) -> Dataflow | None:
         """This rank's share; None for the native collective.
 
         That takes uneven blocks of operations that are not commutative, too.
         """
-        reduction, counts = self.reduction, self.counts
+        reduction, counts, demands = self.reduction, self.counts, self._demands
         unit_bytes = reduction.elements.datatype.Get_size()
         if even_of(counts):
             n_bytes = counts[0] * unit_bytes
             return context.program(
-                "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, ordered=reduction.ordered
+                "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, **demands._asdict()
             )
         if reduction.ordered:
             return None
-        choice = context.choice("reduce_scatter", mean_of(counts) * unit_bytes, 0)
+        choice = context.choice("reduce_scatter", mean_of(counts) * unit_bytes, 0, demands=demands)
         return uneven_flow(choice.winner.build_blocks, counts, context.rank)
+
+    def native(self, context: Context) -> str:
+        """Which native collective does it where `run` does not."""
+        if self._whole(context):
+            return NATIVE
+        return context.native("reduce_scatter", len(self.output), 0, self._demands)
 
     def run(self, context: Context) -> bool:
         """Do it, unless it is left to MPI, on all ranks alike; returns whether it was done."""
-        if context.settings.reproducible and not self.reduction.exact:
+        if self._whole(context):
             return self._run_whole(context)
         flow = self.program(context)
         if flow is not None:
             context.run(flow, self.reduction.memory(flow))
         return flow is not None
+
+    def _whole(self, context: Context) -> bool:
+        return context.settings.reproducible and not self.reduction.exact
 
     def _run_whole(self, context: Context) -> bool:
         """As a part of the allreduce, whose order of combination is fixed."""
@@ -83,8 +100,11 @@ class ReduceScatteringMethods(GridMethods):
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf, op))
         _agree(context, "Reduce_scatter_block", call)
-        if call is None or not call.run(context):
+        if call is None:
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
+        elif not call.run(context):
+            native = call.native(context)
+            run_native(self, native, "Reduce_scatter_block", sendbuf, recvbuf, op)
         return None
 
     def Reduce_scatter(
@@ -124,7 +144,7 @@ def _read_even(context: Context, sendbuf: Any, recvbuf: Any, op: Any) -> _Scatte
     into = _elements(all_blocks(recvbuf, n_ranks) if staying else recvbuf)
     if rest or (not staying and into.n_units != count):
         raise ValueError("no block for each rank")
-    return _into(given, into, (count,) * n_ranks, context.rank, staying)
+    return _into(given, into, (count,) * n_ranks, context.rank, staying, block=True)
 
 
 def _read_uneven(
@@ -159,11 +179,17 @@ def _elements(spec: Any) -> Elements:
 
 
 def _into(
-    given: Reduction, into: Elements, counts: tuple[int, ...], rank: int, staying: bool
+    given: Reduction,
+    into: Elements,
+    counts: tuple[int, ...],
+    rank: int,
+    staying: bool,
+    *,
+    block: bool = False,
 ) -> _Scattering:
     """Of one memory for both, the result is at its beginning."""
     if given.elements.datatype != into.datatype:
         raise ValueError("types differ")
     output = into.view[: counts[rank] * into.datatype.Get_size()]
     aliased = staying or overlap(given.input, output)
-    return _Scattering(replace(given, output=output, aliased=aliased), output, counts)
+    return _Scattering(replace(given, output=output, aliased=aliased), output, counts, block)

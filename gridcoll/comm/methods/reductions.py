@@ -8,9 +8,10 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import Context, Demands
 from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
+from gridcoll.comm.variants import run_native
 from gridcoll.engine.elements import ElementMemory, aligned_bytes
 from gridcoll.plan import Dataflow
 
@@ -61,16 +62,27 @@ class Reduction:
         """Whether the result is the same, bit for bit, in whatever order it is combined."""
         return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
 
+    def demands(self, context: Context, collective: str) -> Demands:
+        """What the operation asks of the plan."""
+        return Demands(
+            ordered=self.ordered,
+            fixed=context.settings.reproducible and not self.exact,
+            equal=collective == "allreduce" and not self.exact,
+        )
+
     def program(self, context: Context, collective: str, root: int) -> Dataflow | None:
         return context.program(
             collective,
             len(self.input),
             root,
             unit_bytes=self.elements.datatype.Get_size(),
-            ordered=self.ordered,
-            fixed=context.settings.reproducible and not self.exact,
-            equal=collective == "allreduce" and not self.exact,
+            **self.demands(context, collective)._asdict(),
         )
+
+    def native(self, context: Context, collective: str, root: int) -> str:
+        """Which native collective does it where there is no program."""
+        demands = self.demands(context, collective)
+        return context.native(collective, len(self.input), root, demands)
 
     def memory(self, flow: Dataflow) -> ElementMemory:
         """The buffers of a run that begins now."""
@@ -94,8 +106,11 @@ class ReductionMethods(ObjectReductionMethods):
         if context.settings.check:
             require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
         flow = call.program(context, "allreduce", 0) if call else None
-        if call is None or flow is None:
+        if call is None:
             return super().Allreduce(sendbuf, recvbuf, op)
+        if flow is None:
+            native = call.native(context, "allreduce", 0)
+            return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
         return context.run(flow, call.memory(flow))
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
@@ -112,8 +127,11 @@ class ReductionMethods(ObjectReductionMethods):
         if context.settings.check:
             require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
         flow = call.program(context, "reduce", root) if call else None
-        if call is None or flow is None:
+        if call is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
+        if flow is None:
+            native = call.native(context, "reduce", root)
+            return run_native(self, native, "Reduce", sendbuf, recvbuf, op, root)
         return context.run(flow, call.memory(flow))
 
     def Barrier(self) -> None:
@@ -125,7 +143,7 @@ class ReductionMethods(ObjectReductionMethods):
             require_equal(context.private, "Barrier", "Barrier")
         flow = context.program("barrier", 1, 0)
         if flow is None:
-            return super().Barrier()
+            return run_native(self, context.native("barrier", 1, 0), "Barrier")
         return context.run(flow, barrier_memory(flow))
 
 

@@ -21,6 +21,7 @@ from gridcoll.comm.methods.moving import (
     take_flow,
 )
 from gridcoll.comm.pickles import Heads, dump_each, rest_of
+from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -64,13 +65,16 @@ class ScatteringMethods(GridMethods):
             agree(context, "Scatter", root, n_bytes)
             flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
             if message is None or flow is None:
-                return super().Scatter(sendbuf, recvbuf, root)
+                native = context.native("scatter", n_bytes, root)
+                return run_native(self, native, "Scatter", sendbuf, recvbuf, root)
             return _take(context, flow, message)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
-        agree(context, "Scatter", root, call.source.sizes[root] if call else None)
-        flow = context.program("scatter", call.source.sizes[root], root) if call else None
+        n_bytes = call.source.sizes[root] if call else None
+        agree(context, "Scatter", root, n_bytes)
+        flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
         if call is None or flow is None:
-            return super().Scatter(sendbuf, recvbuf, root)
+            native = context.native("scatter", n_bytes, root)
+            return run_native(self, native, "Scatter", sendbuf, recvbuf, root)
         own = call.own(root)
         move(context, flow, call.source.message.view, own)
         return call.store(own)
