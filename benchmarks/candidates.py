@@ -53,7 +53,7 @@ def run(collective: str, options: argparse.Namespace) -> None:
 
 
 def by_call(rows: Iterable[Row]) -> list[list[Measured]]:
-    """The candidates of each call, fastest measured first, native among them."""
+    """The candidates of each call, fastest first, natives that were among them too."""
     calls: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for row in rows:
         calls[row["grid"], row["mpi"], row["bytes"]].append(row)
@@ -66,9 +66,9 @@ def _candidates(rows: list[Row]) -> list[Measured]:
     found = []
     for row in rows:
         candidate = row["variant"].removeprefix("gridcoll:")
-        if candidate in ("gridcoll", "native-nonblocking"):
-            continue
         predicted_s, measured_s = row["predicted_s"], row["median_s"]
+        if candidate == "gridcoll" or (candidate == "native-nonblocking" and predicted_s is None):
+            continue
         here = row["algorithm"].removeprefix(f"{candidate}: ")
         found.append(
             Measured(
@@ -82,7 +82,7 @@ def _candidates(rows: list[Row]) -> list[Measured]:
                 row["q1_s"],
                 row["q3_s"],
                 None if predicted_s is None else predicted_s / measured_s - 1,
-                candidate == name if name == "native" else here == label,
+                candidate == name if candidate.startswith("native") else here == label,
             )
         )
     return sorted(found, key=lambda one: one.measured_s)

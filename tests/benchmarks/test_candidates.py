@@ -51,6 +51,15 @@ def test_native_may_be_the_chosen(candidates: ModuleType) -> None:
     assert candidates.behind_best(call) == pytest.approx(1.0)
 
 
+def test_a_variant_of_native_may_be_the_chosen(candidates: ModuleType) -> None:
+    """One that was not measured at discovery was no candidate."""
+    name = "native-nonblocking"
+    rows = [ROWS[0], row(name, "", 1.0, 1.25), *ROWS[2:], row("gridcoll", f"{name}: …", 1.0, 1.25)]
+    (call,) = candidates.by_call(rows)
+    assert [one.candidate for one in call] == [name, "flat", "chain", "native"]
+    assert [one.chosen for one in call] == [True, False, False, False]
+
+
 def test_a_choice_that_was_not_timed_is_said_so(candidates: ModuleType) -> None:
     (call,) = candidates.by_call([*ROWS, row("gridcoll", "lanes: 4 trees", 3.0, 1.0)])
     assert candidates.behind_best(call) is None
