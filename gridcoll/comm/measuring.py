@@ -12,6 +12,7 @@ from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.corrections import try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import CALLS, time_native
+from gridcoll.comm.playoff import play_off
 from gridcoll.comm.together import measure_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
@@ -81,6 +82,7 @@ def discover(
             native={name: found.plain for name, found in times.items()},
             native_variants={name: found.variants for name, found in times.items()},
         )
+        model = play_off(comm, model, clock, progress)
     return model
 
 

@@ -37,3 +37,9 @@ class Correction:
     def at(self, n_bytes: int) -> float:
         """The factor for ``n_bytes``, linear in the logarithm of size."""
         return float(np.interp(np.log2(max(n_bytes, 1)), np.log2(self.sizes_bytes), self.factors))
+
+    def updated(self, n_bytes: int, factor: float) -> Correction:
+        """With ``factor`` at ``n_bytes``, whatever was there."""
+        by_size = {**dict(zip(self.sizes_bytes, self.factors, strict=True)), n_bytes: factor}
+        sizes = sorted(by_size)
+        return Correction(tuple(sizes), tuple(by_size[size] for size in sizes))

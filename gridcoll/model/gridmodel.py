@@ -49,6 +49,12 @@ class TimesBySize:
         result = inside * np.maximum(1.0, np.asarray(n_bytes) / max(self.sizes_bytes[-1], 1))
         return result if isinstance(n_bytes, np.ndarray) else float(result)
 
+    def updated(self, n_bytes: int, seconds: float) -> TimesBySize:
+        """With ``seconds`` at ``n_bytes``, whatever was there."""
+        by_size = {**dict(zip(self.sizes_bytes, self.seconds, strict=True)), n_bytes: seconds}
+        sizes = sorted(by_size)
+        return TimesBySize(tuple(sizes), tuple(by_size[size] for size in sizes))
+
 
 @dataclass(frozen=True)
 class GridModel:

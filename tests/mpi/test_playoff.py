@@ -1,0 +1,102 @@
+"""What is about as fast as the fastest is decided by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from mpi4py import MPI
+
+from gridcoll.comm import playoff
+from gridcoll.comm.clock import ClockOffset, estimate_offset
+from gridcoll.model import GridModel, TimesBySize
+from gridcoll.plan import choose
+from gridcoll.plan.choose import MARGIN, family_of
+from tests.mpi.support import grid_model, layouts
+
+SIZE = 1 << 16
+
+
+def quiet(_what: str, _done: int, _of: int) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playoff, "TRIAL_SIZES", dict.fromkeys(playoff.RUNS, (SIZE,)))
+
+
+def close_model(world: MPI.Intracomm, name: str) -> GridModel:
+    """Natives 5 % slower than the best plan; the non-blocking one is hopeless."""
+    model = grid_model(layouts(world.Get_size())["two"])
+    best_s = choose(name, model, SIZE, 0, grid_only=True).winner.predicted_s
+    assert best_s is not None
+    native, slow = (TimesBySize((SIZE,), (factor * best_s,)) for factor in (1.05, 3.0))
+    variants = {name: {"native-nonblocking": slow}}
+    return replace(model, native={name: native}, native_variants=variants)
+
+
+def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[], object]]:
+    """Contenders take ``seconds``, plans before natives, whatever they really take."""
+    ran: list[Callable[[], object]] = []
+    known: dict[int, float] = {}
+    left: Iterator[float] = iter(seconds[::-1])  # the first turn goes backwards
+
+    def run_together(
+        _comm: MPI.Intracomm, _clock: ClockOffset, step: Callable[[], object]
+    ) -> float:
+        step()
+        ran.append(step)
+        if id(step) not in known:
+            known[id(step)] = next(left)
+        return known[id(step)]
+
+    monkeypatch.setattr(playoff, "run_together", run_together)
+    return ran
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.usefixtures("one_size")
+@pytest.mark.parametrize("name", playoff.RUNS)
+def test_all_ranks_learn_the_same_by_real_runs(world: MPI.Intracomm, name: str) -> None:
+    model = close_model(world, name)
+    learned = playoff.play_off(world, model, estimate_offset(world), quiet, [name])
+    text = repr((learned.corrections, learned.native, learned.native_variants))
+    assert world.allgather(text) == [text] * world.Get_size()
+    assert learned.native[name] != model.native[name]
+    assert learned.native_variants[name] == model.native_variants[name]
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.usefixtures("one_size")
+@pytest.mark.parametrize("native_is", [1 - 2 * MARGIN, 1.0, 1 + 2 * MARGIN])
+def test_the_choice_is_what_the_turns_say(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, native_is: float
+) -> None:
+    model = close_model(world, "bcast")
+    monkeypatch.setattr(playoff, "MOST_PLANS", 2)
+    plans, natives = playoff._contenders(model, "bcast", SIZE)
+    assert natives == ["native"]
+    best_s = plans[0].predicted_s or 0.0
+    seconds = [best_s * factor for factor in (*(1.0, 1.2)[: len(plans)], native_is)]
+    ran = turns(monkeypatch, *seconds)
+    learned = playoff.play_off(world, model, ClockOffset(0.0, 0.0), quiet, ["bcast"])
+    n = len(plans) + 1
+    assert ran[:n] == ran[n : 2 * n][::-1], "to and fro"
+    assert len(ran) >= playoff.FEWEST_ROUNDS * n
+    choice = choose("bcast", learned, SIZE, 0)
+    assert choice.winner.name == (plans[0].name if native_is > 1 + MARGIN else "native")
+    family = family_of("bcast", plans[0].name)
+    mine = [c for c in choice.candidates if c.build and family_of("bcast", c.name) == family]
+    assert mine[0].predicted_s == pytest.approx(best_s)
+    assert learned.native["bcast"].predict(SIZE) == pytest.approx(best_s * native_is)
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.usefixtures("one_size")
+def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playoff, "CLOSE", 0.5)
+    monkeypatch.setattr(playoff, "run_together", None)
+    model = close_model(world, "bcast")
+    assert playoff.play_off(world, model, ClockOffset(0.0, 0.0), quiet, ["bcast"]) == model
