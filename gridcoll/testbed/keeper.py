@@ -63,7 +63,7 @@ def _become_init() -> None:
 
 def _keep(order: Order) -> None:
     from gridcoll.testbed import network
-    from gridcoll.testbed.relay import Wan, run_relay
+    from gridcoll.testbed.relay import Wan, carry_packets
 
     spec = parse_gridfile(order.text, order.place)
     hosts = lay_out(spec)
@@ -82,7 +82,7 @@ def _keep(order: Order) -> None:
         os.dup2(null, sys.stderr.fileno())
         os.close(null)
     _report(Report(pid=pid, namespaces=namespaces))
-    run_relay(tun, Wan(spec), -1 if order.detached else 0)
+    carry_packets(tun, Wan(spec), -1 if order.detached else 0)
 
 
 def main() -> None:

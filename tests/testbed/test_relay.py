@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from gridcoll.testbed import relay
-from gridcoll.testbed.relay import KERNEL_PATH_S, Link, Wan, payload_bytes, run_relay
+from gridcoll.testbed.relay import (
+    COMPILED,
+    KERNEL_PATH_S,
+    CompiledWan,
+    Link,
+    Wan,
+    carry_packets,
+    payload_bytes,
+    run_relay,
+)
 from gridcoll.topology import parse_gridfile
 
 GRID = """
@@ -111,10 +123,31 @@ class TestPayload:
         assert payload_bytes(packet(0, 1, 52)) == pytest.approx(66 * 1448 / 1514)
 
 
+class TestCompiledWan:
+    def test_packets_arrive_when_they_would_in_python(self) -> None:
+        """Drops included: queues fill up on the way."""
+        arrival_s = ctypes.CDLL(str(COMPILED)).gridcoll_arrival_s
+        arrival_s.restype = ctypes.c_double
+        arrival_s.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_double] * 2]
+        random, wan = Random(1), Wan(parse_gridfile(GRID))
+        links = CompiledWan(wan)
+        now_s, n_dropped = 1.0, 0
+        for _ in range(3000):
+            source, target = random.sample(range(3), 2)
+            n_bytes, now_s = random.uniform(50, 64_000), now_s + random.uniform(0, 0.01)
+            wanted_s = wan.arrival_s(source, target, n_bytes, now_s)
+            got_s = arrival_s(ctypes.addressof(links), source, target, n_bytes, now_s)
+            assert got_s == (-1.0 if wanted_s is None else pytest.approx(wanted_s, abs=1e-12))
+            n_dropped += wanted_s is None
+        assert 0 < n_dropped < 3000
+
+
 class TestRelay:
+    @pytest.mark.parametrize("relay_loop", [run_relay, carry_packets])
     def test_carries_packets_in_the_order_they_are_due_until_stopped(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch, relay_loop: Callable[[int, Wan, int], None]
     ) -> None:
+        assert COMPILED.exists(), "there is a C compiler where tests run"
         monkeypatch.setattr(relay, "KERNEL_PATH_S", 0.0)
         ours, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         tun.setblocking(False)
@@ -124,7 +157,7 @@ class TestRelay:
         ours.send(packet(0, 7, 60))  # of no cluster: dropped
         ours.send(soon)
         wan = Wan(parse_gridfile(GRID))
-        thread = threading.Thread(target=run_relay, args=(tun.fileno(), wan, stop))
+        thread = threading.Thread(target=relay_loop, args=(tun.fileno(), wan, stop))
         thread.start()
         ours.settimeout(10)
         assert ours.recv(2000) == soon  # 10 ms against 20 ms

@@ -1,0 +1,191 @@
+/* The loop of relay.py: carries packets between clusters over links that take their time.
+ *
+ * On a machine with a few cores the process that plays the WAN must not be the one that is busiest.
+ * relay.py says what a link is; every declaration here has its other half there.
+ */
+
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    VNET_HEADER_BYTES = 10,
+    MOST_PACKET_BYTES = 65536 + 64,
+    ETHERNET_BYTES = 14,
+    LINKS_PER_PATH = 3,
+    MOST_READ = 64,
+};
+
+#define EARLY_S 20e-6 /* sleeps end that late, and less than a latency can be told apart by */
+
+typedef struct {
+    double s_per_byte, queue_s, free_s;
+    int64_t n_dropped;
+} link_t;
+
+typedef struct {
+    int64_t n_clusters;
+    const double *delay_s; /* from each cluster to each */
+    const int64_t *path;   /* LINKS_PER_PATH of each, -1 for none */
+    link_t *links;
+    double frame_overhead_bytes, wire_per_payload;
+} wan_t;
+
+typedef struct {
+    double at_s;
+    int64_t number;
+    char *data;
+    size_t n_bytes;
+} packet_t;
+
+typedef struct {
+    packet_t *heap;
+    size_t n, room;
+} queue_t;
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static int before(const packet_t *a, const packet_t *b)
+{
+    return a->at_s < b->at_s || (a->at_s == b->at_s && a->number < b->number);
+}
+
+/* Whether there was room. */
+static int push(queue_t *queue, packet_t packet)
+{
+    if (queue->n == queue->room) {
+        size_t room = 2 * queue->room + 64;
+        packet_t *heap = realloc(queue->heap, room * sizeof *heap);
+        if (!heap)
+            return 0;
+        queue->heap = heap;
+        queue->room = room;
+    }
+    size_t at = queue->n++;
+    while (at && before(&packet, &queue->heap[(at - 1) / 2])) {
+        queue->heap[at] = queue->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    queue->heap[at] = packet;
+    return 1;
+}
+
+static packet_t pop(queue_t *queue)
+{
+    packet_t first = queue->heap[0], moved = queue->heap[--queue->n];
+    size_t at = 0;
+    for (;;) {
+        size_t child = 2 * at + 1;
+        if (child >= queue->n)
+            break;
+        if (child + 1 < queue->n && before(&queue->heap[child + 1], &queue->heap[child]))
+            child++;
+        if (!before(&queue->heap[child], &moved))
+            break;
+        queue->heap[at] = queue->heap[child];
+        at = child;
+    }
+    queue->heap[at] = moved;
+    return first;
+}
+
+/* What a packet costs a link, in bytes an application gets: payload_bytes of relay.py. */
+static double payload_bytes(const wan_t *wan, const unsigned char *packet, size_t n_bytes)
+{
+    unsigned gso_type = packet[1], header = packet[2] | packet[3] << 8;
+    unsigned gso = packet[4] | packet[5] << 8;
+    size_t length = n_bytes - VNET_HEADER_BYTES, n_frames = 1;
+    if (gso_type && gso && length > header)
+        n_frames = (length - header + gso - 1) / gso;
+    return ((double)(length + ETHERNET_BYTES) +
+            (double)(n_frames - 1) * wan->frame_overhead_bytes) / wan->wire_per_payload;
+}
+
+/* When a packet that leaves now arrives; negative: a queue is full. Wan.arrival_s of relay.py. */
+double gridcoll_arrival_s(const wan_t *wan, int64_t source, int64_t target, double n_bytes,
+                          double at_s)
+{
+    int64_t pair = source * wan->n_clusters + target;
+    const int64_t *path = wan->path + pair * LINKS_PER_PATH;
+    double gone_s = at_s;
+    for (int k = 0; k < LINKS_PER_PATH && path[k] >= 0; k++) {
+        link_t *link = &wan->links[path[k]];
+        if (link->free_s - at_s > link->queue_s) {
+            link->n_dropped++;
+            return -1.0;
+        }
+    }
+    for (int k = 0; k < LINKS_PER_PATH && path[k] >= 0; k++) {
+        link_t *link = &wan->links[path[k]];
+        link->free_s = (at_s > link->free_s ? at_s : link->free_s) + n_bytes * link->s_per_byte;
+        gone_s = gone_s > link->free_s ? gone_s : link->free_s;
+    }
+    return gone_s + wan->delay_s[pair];
+}
+
+static void take_in(const wan_t *wan, int tun, queue_t *queue, int64_t *n_seen)
+{
+    static unsigned char packet[MOST_PACKET_BYTES];
+    double at_s = now_s();
+    for (int k = 0; k < MOST_READ; k++) {
+        ssize_t n_bytes = read(tun, packet, sizeof packet);
+        if (n_bytes < VNET_HEADER_BYTES + 20)
+            return;
+        /* IPv4 source and destination are at 12 and 16; clusters count from 1 in 10.x.0.0. */
+        const unsigned char *ip = packet + VNET_HEADER_BYTES;
+        int64_t source = ip[13] - 1, target = ip[17] - 1, n = wan->n_clusters;
+        if (ip[0] >> 4 != 4 || source < 0 || target < 0 || source >= n || target >= n)
+            continue;
+        double cost = payload_bytes(wan, packet, (size_t)n_bytes);
+        double arrives_s = gridcoll_arrival_s(wan, source, target, cost, at_s);
+        char *copy = arrives_s < 0 ? NULL : malloc((size_t)n_bytes);
+        if (!copy)
+            continue; /* a network drops what it cannot keep */
+        memcpy(copy, packet, (size_t)n_bytes);
+        if (!push(queue, (packet_t){arrives_s, (*n_seen)++, copy, (size_t)n_bytes}))
+            free(copy);
+    }
+}
+
+/* Until stop (or nothing, if negative) is readable, which its other end's closing makes it. */
+void gridcoll_relay(int tun, int stop, const wan_t *wan)
+{
+    queue_t queue = {NULL, 0, 0};
+    int64_t n_seen = 0;
+    for (;;) {
+        double at_s = now_s();
+        while (queue.n && queue.heap[0].at_s - EARLY_S <= at_s) {
+            packet_t packet = pop(&queue);
+            ssize_t n_written = write(tun, packet.data, packet.n_bytes);
+            (void)n_written; /* nor does it deliver where nobody is */
+            free(packet.data);
+        }
+        struct timespec pause, *limit = NULL;
+        if (queue.n) {
+            double left_s = queue.heap[0].at_s - EARLY_S - now_s();
+            left_s = left_s > 0 ? left_s : 0;
+            pause.tv_sec = (time_t)left_s;
+            pause.tv_nsec = (long)((left_s - (double)pause.tv_sec) * 1e9);
+            limit = &pause;
+        }
+        struct pollfd files[] = {{tun, POLLIN, 0}, {stop, POLLIN, 0}};
+        if (ppoll(files, 2, limit, NULL) < 0)
+            continue;
+        if (files[1].revents)
+            break;
+        if (files[0].revents)
+            take_in(wan, tun, &queue, &n_seen);
+    }
+    while (queue.n)
+        free(pop(&queue).data);
+    free(queue.heap);
+}
