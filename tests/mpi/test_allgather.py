@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import (
     FORMS,
-    LAYOUTS,
     PAIRS,
     block,
     columns,
@@ -26,36 +24,9 @@ from tests.mpi.blocks import (
     uneven_forms,
 )
 from tests.mpi.bodies import check_allgather
-from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
 NAMES = (*natives_of("allgather"), *REGISTRIES["allgather"])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_every_algorithm_on_every_layout(
-    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
-) -> None:
-    cases = [(n, 0) for n in (0, 1, 1009, 20011)]
-    check_algorithm(
-        grids(layout), "allgather", algorithm, check_allgather,
-        cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
-    )  # fmt: skip
-
-
-@pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
-    assert algorithms_that_run(grids, "allgather", NAMES, 1 << 16) == set(NAMES)
-
-
-def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
-    random = np.random.default_rng(5)  # the same on all ranks
-    with grid_comm(world) as comm:
-        views = [comm.forced("allgather", name) for name in NAMES]
-        for _ in range(30):
-            view = views[int(random.integers(len(views)))]
-            check_allgather(view, int(random.choice([0, 1, 3, 64, 1009])))
 
 
 @pytest.mark.parametrize(("send", "receive"), PAIRS)
@@ -191,20 +162,3 @@ def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, what: str) -> 
         assert theirs[0] != "no error"
         assert ours == theirs
         check_allgather(comm, 7)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_settings_checked_across_ranks(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        check_allgather(comm, 5)
-        assert comm.allgather(rank) == list(range(size))
-        n = 1 + int(rank == size - 1)
-        with pytest.raises(DisagreementError, match=rf"Allgather: .*rank {size - 1} has"):
-            comm.Allgather(np.zeros(n, "i4"), np.zeros(n * size, "i4"))
-        with pytest.raises(DisagreementError, match=r"Allgatherv: .*bytes="):
-            comm.Allgatherv(np.zeros(1, "i4"), [np.zeros(n * size, "i4"), [1] * (size - 1) + [n]])
-        check_allgather(comm, 5)

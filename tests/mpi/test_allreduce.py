@@ -10,7 +10,6 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_allreduce, check_reduce, values
@@ -190,23 +189,6 @@ def test_a_wrong_call_is_refused_as_ever(world: MPI.Intracomm, name: str) -> Non
         result = np.zeros(3)
         comm.Allreduce(np.ones(3), result)
         assert (result == world.Get_size()).all()
-
-
-def test_checking_finds_ranks_that_disagree(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        result = np.zeros(2)
-        comm.Allreduce(np.ones(2), result)
-        assert (result == size).all()
-        if size > 1:
-            with pytest.raises(DisagreementError, match="MAX"):
-                comm.Allreduce(np.ones(2), result, MPI.MAX if rank == size - 1 else MPI.SUM)
-            with pytest.raises(DisagreementError, match="count=3"):
-                comm.Allreduce(np.ones(2 + (rank == 0)), np.ones(2 + (rank == 0)))
-        comm.Barrier()
 
 
 def test_many_calls_in_a_row(world: MPI.Intracomm) -> None:

@@ -59,25 +59,6 @@ def test_blocks_do_not_cut_items(world: MPI.Intracomm) -> None:
     row.Free()
 
 
-def test_settings_checked_across_ranks(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gridcoll.errors import DisagreementError
-
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        check_alltoall(comm, 5)
-        if size > 1:
-            n = 1 + int(rank == size - 1)
-            with pytest.raises(DisagreementError, match=rf"Alltoall: .*rank {size - 1} has"):
-                comm.Alltoall(np.zeros(n * size, "i4"), np.zeros(n * size, "i4"))
-            wrong = None if rank == size - 1 else np.zeros(size, "i4")
-            with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
-                comm.Alltoall(np.zeros(size, "i4"), wrong)
-        check_alltoall(comm, 5)
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(TESTSOME_CRASHES, reason="Open MPI crashes in Testsome")
 @pytest.mark.parametrize("n", [1, 100, 50_000])

@@ -253,20 +253,3 @@ def test_native_where_an_exchange_is(world: MPI.Intracomm, n_planned: list[int])
         native.Alltoallv([np.arange(size, dtype="i4"), 1], [got, 1])
         assert (got == comm.Get_rank()).all()
         assert n_planned[0] == 0
-
-
-def test_settings_checked_across_ranks(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gridcoll.errors import DisagreementError
-
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        if size > 1:
-            wrong = None if rank == size - 1 else np.zeros(size)
-            with pytest.raises(DisagreementError, match="arguments that MPI refuses"):
-                comm.Alltoallv(np.zeros(size), wrong)
-        got = np.zeros(size)
-        comm.Alltoallv(np.full(size, float(rank)), got)
-        assert got.tolist() == list(range(size))

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import (
     FORMS,
-    LAYOUTS,
     PAIRS,
     block,
     columns,
@@ -26,38 +24,9 @@ from tests.mpi.blocks import (
     uneven_forms,
 )
 from tests.mpi.bodies import check_gather
-from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm
 
 NAMES = (*natives_of("gather"), *REGISTRIES["gather"])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_every_algorithm_on_every_layout(
-    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
-) -> None:
-    last = MPI.COMM_WORLD.Get_size() - 1
-    cases = [(n, root) for root in sorted({0, last}) for n in (0, 1, 20011)]
-    check_algorithm(
-        grids(layout), "gather", algorithm, check_gather,
-        cases=cases, n_calls=2, unit_bytes=4, n_planned=n_planned,
-    )  # fmt: skip
-
-
-@pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
-    assert algorithms_that_run(grids, "gather", NAMES) == set(NAMES)
-
-
-def test_calls_of_many_sizes_and_roots_without_a_pause(world: MPI.Intracomm) -> None:
-    random = np.random.default_rng(5)  # the same on all ranks
-    with grid_comm(world) as comm:
-        views = [comm.forced("gather", name) for name in NAMES]
-        for _ in range(30):
-            view = views[int(random.integers(len(views)))]
-            root = int(random.integers(comm.Get_size()))
-            check_gather(view, int(random.choice([0, 1, 3, 64, 1009])), root)
 
 
 @pytest.mark.parametrize(("send", "receive"), PAIRS)
@@ -221,19 +190,3 @@ def test_a_root_in_error_raises_before_anything_moves(world: MPI.Intracomm, what
             assert theirs[0] != "no error"
             assert ours == theirs
         check_gather(comm, 7, 0)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_settings_checked_across_ranks(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        check_gather(comm, 5, 0)
-        n = 1 + int(rank == size - 1)
-        with pytest.raises(DisagreementError, match=rf"Gather: .*rank {size - 1} has"):
-            comm.Gather(np.zeros(n, "i4"), np.zeros(size, "i4"))
-        with pytest.raises(DisagreementError, match="gather: rank 0 has 'gather root=0'"):
-            comm.gather(1, int(rank == size - 1))
-        check_gather(comm, 5, 0)

@@ -9,32 +9,13 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.errors import DisagreementError
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import LAYOUTS, outcome, uneven
 from tests.mpi.bodies import check_reduce_scatter, check_reduce_scatter_block
-from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
 from tests.mpi.support import grid_comm, layouts
 
 NAMES = (*natives_of("reduce_scatter"), *REGISTRIES["reduce_scatter"])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_every_algorithm_on_every_layout(
-    grids: Grids, algorithm: str, layout: str, n_planned: list[int]
-) -> None:
-    cases = [(n, 0) for n in (0, 1, 1009, 20011)]
-    check_algorithm(
-        grids(layout), "reduce_scatter", algorithm, check_reduce_scatter_block,
-        cases=cases, n_calls=3, unit_bytes=4, n_planned=n_planned,
-    )  # fmt: skip
-
-
-@pytest.mark.mpi(min_size=3)
-def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
-    assert algorithms_that_run(grids, "reduce_scatter", NAMES) == set(NAMES)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -47,15 +28,6 @@ def test_all_forms_of_counts(world: MPI.Intracomm, algorithm: str, layout: str) 
         forced = comm.forced("reduce_scatter", algorithm)
         check_reduce_scatter(forced, uneven(size))
         check_reduce_scatter(forced, [7] * size)
-
-
-def test_calls_of_many_sizes_without_a_pause(world: MPI.Intracomm) -> None:
-    random = np.random.default_rng(5)  # the same on all ranks
-    with grid_comm(world) as comm:
-        views = [comm.forced("reduce_scatter", name) for name in NAMES]
-        for _ in range(30):
-            view = views[int(random.integers(len(views)))]
-            check_reduce_scatter_block(view, int(random.choice([0, 1, 3, 64, 1009])))
 
 
 @pytest.mark.parametrize("op", [MPI.MAX, MPI.PROD, MPI.BXOR, MPI.LAND])
@@ -193,17 +165,3 @@ def test_reproducible_sums(
             both = mine.copy()
             ours.Reduce_scatter(MPI.IN_PLACE, both, [50] * size)
             assert both[:50].tobytes() == wanted
-
-
-@pytest.mark.mpi(min_size=2)
-def test_settings_checked_across_ranks(
-    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
-    rank, size = world.Get_rank(), world.Get_size()
-    with grid_comm(world) as comm:
-        check_reduce_scatter_block(comm, 5)
-        op = MPI.MAX if rank == size - 1 else MPI.SUM
-        with pytest.raises(DisagreementError, match=r"op=SUM.*op=MAX"):
-            comm.Reduce_scatter_block(np.zeros(size), np.zeros(1), op)
-        check_reduce_scatter_block(comm, 5)
