@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.errors import UsageError
-from gridcoll.plan import REGISTRIES, check_plan, choose
-from gridcoll.plan.collectives.bcast import cut_segments
+from gridcoll.errors import PlanError, UsageError
+from gridcoll.plan import REGISTRIES, Send, check_plan, choose
+from gridcoll.plan.collectives.bcast import RankTree, cut_segments, plan_bcast
 from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
 from gridcoll.schedule.paths import shortest_path
 from tests.plan.grids import grids, model_of
+from tests.plan.handmade import out
 
 
 @settings(max_examples=60)
@@ -92,3 +93,29 @@ def test_a_path_over_many_clusters_is_greedy_and_visits_all() -> None:
     at = np.array([3, 0, 9, 1, 7, 2, 8, 5, 6, 4, 10, 11])  # where each stands on a line
     cost = np.abs(at[:, None] - at[None, :]).astype(float)
     assert [int(at[v]) for v in shortest_path(cost, 1)] == list(range(12))
+
+
+class TestRankTree:
+    def test_reaches_everybody_once(self) -> None:
+        assert RankTree(1, ((), (2, 0), (3,), ())).parent == (1, -1, 1, 2)
+        with pytest.raises(PlanError, match="rank 2 is reached twice"):
+            _ = RankTree(0, ((1, 2), (2,), ())).parent
+        with pytest.raises(PlanError, match="rank 0 is reached twice"):
+            _ = RankTree(0, ((1,), (0,))).parent
+        with pytest.raises(PlanError, match="rank 2 is not reached from root 0"):
+            _ = RankTree(0, ((1,), (), ())).parent
+
+    def test_trees_of_one_plan_share_a_root(self) -> None:
+        trees = [RankTree(0, ((1,), ())), RankTree(1, ((), (0,)))]
+        with pytest.raises(PlanError, match=r"must share one root, got \[0, 1\]"):
+            plan_bcast(trees, 8, 4)
+
+    def test_segments_take_turns(self) -> None:
+        trees = [RankTree(0, ((1,), (2,), ())), RankTree(0, ((2,), (), (1,)))]
+        made = plan_bcast(trees, 10, 4)
+        assert made.programs[0] == (
+            Send(1, out(0, 4), 0),
+            Send(2, out(4, 8), 1),
+            Send(1, out(8, 10), 2),
+        )
+        check_plan(made)
