@@ -1,34 +1,9 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from gridcoll.model.limits import Wires, alltoall_limit_s, limit_s
-from gridcoll.topology import Grid
-
-
-def wires(
-    labels: list[int],
-    rate: float = 1e9,
-    uplink: float = 1e9,
-    hosts: tuple[str, ...] = (),
-    burst_bytes: int = 0,
-) -> Wires:
-    """Interfaces of 10 MB/s; 10 ms between clusters, 12 from the first to the third; 0.1 inside."""
-    grid = Grid.from_labels(labels, hosts)
-    n = len(grid.clusters)
-    latency_s = np.full((n, n), 10e-3)
-    np.fill_diagonal(latency_s, 0.1e-3)
-    if n > 2:
-        latency_s[0, 2] = latency_s[2, 0] = 12e-3
-    return Wires(
-        grid,
-        latency_s,
-        np.full(n, 10e6),
-        np.full(n, uplink),
-        np.full((n, n), rate),
-        burst_bytes,
-    )
+from gridcoll.model.limits import alltoall_limit_s, limit_s
+from tests.model.wires import wires
 
 
 def test_inside_one_cluster_interfaces_limit() -> None:

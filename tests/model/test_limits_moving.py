@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gridcoll.cli.models import load_model
 from gridcoll.model.limits import Wires, limit_s, wires_from_model
 from gridcoll.plan import choose
 from gridcoll.plan.price import price_plan
-from gridcoll.topology import Grid
+from tests.model.wires import wires
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
-
-
-def wires(
-    labels: list[int],
-    rate: float = 1e9,
-    uplink: float = 1e9,
-    hosts: tuple[str, ...] = (),
-    burst_bytes: int = 0,
-) -> Wires:
-    """Interfaces of 10 MB/s; 10 ms between clusters, 12 from the first to the third; 0.1 inside."""
-    grid = Grid.from_labels(labels, hosts)
-    n = len(grid.clusters)
-    latency_s = np.full((n, n), 10e-3)
-    np.fill_diagonal(latency_s, 0.1e-3)
-    if n > 2:
-        latency_s[0, 2] = 12e-3
-    rates = np.full((n, n), 1e9)
-    rates[0, 1:] = rate
-    return Wires(grid, latency_s, np.full(n, 10e6), np.full(n, uplink), rates, burst_bytes)
 
 
 @pytest.mark.parametrize(

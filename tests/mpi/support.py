@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -63,3 +65,26 @@ def pattern(n: int, dtype: str = "i4", seed: int = 0) -> np.ndarray:
     """``n`` elements of which no two stretches are alike."""
     random = np.random.default_rng(n * 7919 + seed)
     return random.integers(0, 127, n).astype(dtype)
+
+
+def works(comm: MPI.Intracomm) -> None:
+    """Whatever was done to others, or went wrong on it before, ``comm`` is of use."""
+    for root in {0, comm.Get_size() - 1}:
+        buffer = np.full(500, root if comm.Get_rank() == root else -1)
+        comm.Bcast(buffer, root)
+        assert (buffer == root).all()
+        assert comm.bcast(comm.Get_rank(), root) == root
+    assert comm.allreduce(1) == comm.Get_size()
+
+
+def bytes_kept(calls: Callable[[int], None], n_calls: int) -> int:
+    """What Python holds more after so many calls than after two; what is made once is made."""
+    gc.collect()
+    tracemalloc.start()
+    calls(2)
+    before, _ = tracemalloc.get_traced_memory()
+    calls(n_calls)
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return after - before

@@ -15,7 +15,7 @@ from gridcoll.errors import DisagreementError, FileError, GridcollError, UsageEr
 from gridcoll.model import GridModel, digest, write_model
 from gridcoll.plan import REGISTRIES
 from gridcoll.topology import Grid
-from tests.mpi.support import grid_comm, grid_model, layouts
+from tests.mpi.support import grid_comm, grid_model, layouts, works
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +90,6 @@ class TestCheck:
             with pytest.raises(DisagreementError):
                 comm.Bcast(np.zeros(5 + (comm.Get_rank() == 1)), 0)
             works(comm)
-
-
-def works(comm: MPI.Intracomm) -> None:
-    for root in range(comm.Get_size()):
-        buffer = np.full(40, float(root) if comm.Get_rank() == root else -1.0)
-        comm.Bcast(buffer, root)
-        assert (buffer == root).all()
-        assert comm.bcast(comm.Get_rank(), root) == root
 
 
 class TestSettings:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.private import WAITS
-from tests.mpi.support import grid_comm, grid_model, layouts
+from tests.mpi.support import grid_comm, grid_model, layouts, works
 
 Make = Callable[[MPI.Intracomm], MPI.Intracomm]
 
@@ -80,15 +80,6 @@ MAKERS: dict[str, tuple[Make, type[MPI.Intracomm]]] = {
 
 AT_ONCE = [name for name in MAKERS if not (WAITS and name.startswith("Idup"))]
 """Where Open MPI is at fault, duplicates under way are native."""
-
-
-def works(comm: MPI.Intracomm) -> None:
-    for root in {0, comm.Get_size() - 1}:
-        buffer = np.full(500, root if comm.Get_rank() == root else -1)
-        comm.Bcast(buffer, root)
-        assert (buffer == root).all()
-        assert comm.bcast(comm.Get_rank(), root) == root
-    assert comm.allreduce(1) == comm.Get_size()
 
 
 def old_ranks(new: MPI.Intracomm, old: MPI.Intracomm) -> list[int]:

@@ -10,15 +10,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.errors import UsageError
-from tests.mpi.support import grid_comm, grid_model, layouts
-
-
-def works(comm: MPI.Intracomm) -> None:
-    for root in {0, comm.Get_size() - 1}:
-        buffer = np.full(500, root if comm.Get_rank() == root else -1)
-        comm.Bcast(buffer, root)
-        assert (buffer == root).all()
-        assert comm.bcast(comm.Get_rank(), root) == root
+from tests.mpi.support import grid_comm, grid_model, layouts, works
 
 
 class TestIdentity:

@@ -42,3 +42,14 @@ def model_of(
 
 grids = st.lists(st.integers(0, 4), min_size=1, max_size=11)
 """Labels by rank: one to eleven ranks in one to five clusters, interleaved."""
+
+
+def draw_transfers(grid: Grid, root: int, data: st.DataObject) -> tuple[tuple[int, int], ...]:
+    """From the root's cluster to all others, each by one that was reached before."""
+    source, n = grid.cluster_of[root], len(grid.clusters)
+    transfers: list[tuple[int, int]] = []
+    reached = [source]
+    for cluster in data.draw(st.permutations([c for c in range(n) if c != source])):
+        transfers.append((data.draw(st.sampled_from(reached)), cluster))
+        reached.append(cluster)
+    return tuple(transfers)

@@ -8,7 +8,7 @@ from gridcoll.errors import PlanError
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology import Grid
-from tests.plan.grids import grids
+from tests.plan.grids import draw_transfers, grids
 
 # Clusters (0, 2, 4), (1, 3, 5, 6), (7,).
 GRID = Grid.from_labels([0, 1, 0, 1, 0, 1, 1, 2])
@@ -55,15 +55,10 @@ def test_lanes_end_the_roots_line_at_different_ranks_and_enter_elsewhere() -> No
 def test_every_tree_spans_every_rank(labels: list[int], data: st.DataObject) -> None:
     grid = Grid.from_labels(labels)
     root = data.draw(st.integers(0, grid.n_ranks - 1))
-    source, n = grid.cluster_of[root], len(grid.clusters)
-    transfers: list[tuple[int, int]] = []
-    reached = [source]
-    for cluster in data.draw(st.permutations([c for c in range(n) if c != source])):
-        transfers.append((data.draw(st.sampled_from(reached)), cluster))
-        reached.append(cluster)
+    n, transfers = len(grid.clusters), draw_transfers(grid, root, data)
     shapes = tuple(data.draw(st.sampled_from(sorted(SHAPES))) for _ in range(n))
     relays = tuple(data.draw(st.integers(0, len(c) - 1)) for c in grid.clusters)
-    tree = GridTree(root, tuple(transfers), shapes, relays, data.draw(st.integers(0, 20)))
+    tree = GridTree(root, transfers, shapes, relays, data.draw(st.integers(0, 20)))
     parent = tree.expand(grid).parent  # raises unless all are reached, once
     crossings = [
         (grid.cluster_of[parent[r]], grid.cluster_of[r])

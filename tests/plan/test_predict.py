@@ -16,7 +16,7 @@ from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.predict import SegmentCosts, price_tree
 from gridcoll.plan.predict_several import load_of, price_several
 from gridcoll.schedule.trees import SHAPES
-from tests.plan.grids import grids, model_of
+from tests.plan.grids import draw_transfers, grids, model_of
 
 
 def walk(model: GridModel, tree: GridTree, n_bytes: int, segment: int) -> float:
@@ -78,18 +78,13 @@ def random_tree(
     grid = model_of(labels).grid
     if root is None:
         root = data.draw(st.integers(0, grid.n_ranks - 1))
-    source, n = grid.cluster_of[root], len(grid.clusters)
-    transfers: list[tuple[int, int]] = []
-    reached = [source]
-    for cluster in data.draw(st.permutations([c for c in range(n) if c != source])):
-        transfers.append((data.draw(st.sampled_from(reached)), cluster))
-        reached.append(cluster)
+    n, transfers = len(grid.clusters), draw_transfers(grid, root, data)
     chosen = tuple(data.draw(st.sampled_from(shapes)) for _ in range(n))
     relays = tuple(
         len(c) - 1 if shape == "chain" and data.draw(st.booleans()) else 0
         for c, shape in zip(grid.clusters, chosen, strict=True)
     )
-    return GridTree(root, tuple(transfers), chosen, relays)
+    return GridTree(root, transfers, chosen, relays)
 
 
 @settings(max_examples=200)
