@@ -1,31 +1,122 @@
-"""Objects whose sizes not everybody knows: a first message of fixed length, then what is left.
+"""Objects as they travel: a head of fixed length, what that has no room for, and large buffers.
 
-The first tells the pickle's length and brings as much of it as fits; the rest follows at once.
+Nobody knows how long another rank's object is. So a first message of fixed length tells, and brings
+as much of the pickle as fits; the rest follows at once. What protocol 5 takes out of the stream (a
+NumPy array's elements, say) follows behind it from where the user has it into memory of its own:
+it is copied into no pickle, and whoever keeps one array of many keeps nothing else alive. What is
+too small for that says ``MPI.pickle.THRESHOLD``, 256 KiB unless set: a copy of less takes some tens
+of microseconds, which is what a message takes, too.
 """
 
 from __future__ import annotations
 
+import gc
+import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from itertools import accumulate
 from typing import Any
 
 from mpi4py import MPI
 
 HEADER_BYTES = 256
+"""First message of what many ranks send at once."""
 
-_LENGTH = struct.Struct("<q")
-_ROOM = HEADER_BYTES - _LENGTH.size
-
-
-def head_of(pickled: bytes) -> bytes:
-    """The first message."""
-    return (_LENGTH.pack(len(pickled)) + pickled[:_ROOM]).ljust(HEADER_BYTES, b"\0")
+_WORD = struct.Struct("<q")
+_KIND_BITS = 2
+_KIND_MASK = (1 << _KIND_BITS) - 1
 
 
-def rest_of(pickled: bytes) -> memoryview:
-    """What the first message has no room for."""
-    return memoryview(pickled)[_ROOM:]
+class Kind(IntEnum):
+    """What the data of an object are."""
+
+    PICKLE = 0
+    INDEX = 1
+    """How many parts there are, the size of each, and the stream, unless that is the first."""
+    ERROR = 2
+    """Text: there is no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """An object about to be sent.
+
+    Attributes
+    ----------
+    data : bytes
+        What the head begins with.
+    kind : Kind
+    parts : tuple of memoryview
+        Large buffers where the user has them, and the stream if it is large, too.
+    """
+
+    data: bytes
+    kind: Kind = Kind.PICKLE
+    parts: tuple[memoryview, ...] = ()
+
+    @property
+    def word(self) -> int:
+        """Bytes of data, and of which kind."""
+        return len(self.data) << _KIND_BITS | self.kind
+
+    def head(self, n_bytes: int = HEADER_BYTES) -> bytes:
+        """The first message."""
+        start = self.data[: n_bytes - _WORD.size]
+        return (_WORD.pack(self.word) + start).ljust(n_bytes, b"\0")
+
+    def rest(self, n_bytes: int = HEADER_BYTES) -> memoryview:
+        """The data that a head of ``n_bytes`` has no room for."""
+        return memoryview(self.data)[n_bytes - _WORD.size :]
+
+
+class Arrived:
+    """An object whose data have come, and memory for its parts.
+
+    Parameters
+    ----------
+    kind : Kind
+    data : bytes-like
+
+    Attributes
+    ----------
+    parts : list of memoryview
+        To be written before `load`.
+    """
+
+    def __init__(self, kind: int, data: bytes | bytearray | memoryview) -> None:
+        self.kind, self.data = kind, data
+        sizes, self._end = _read_index(data) if kind == Kind.INDEX else ((), 0)
+        self._writable = [size >= 0 for size in sizes]
+        self._blocks = [bytearray(size if size >= 0 else ~size) for size in sizes]
+        self.parts = [memoryview(block) for block in self._blocks]
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all parts."""
+        return sum(map(len, self.parts))
+
+    def take(self, parts: Sequence[memoryview]) -> None:
+        """Copy ``parts`` from where they are on this rank."""
+        for mine, part in zip(self.parts, parts, strict=True):
+            mine[:] = part
+
+    def load(self) -> Any:
+        """The object, over the parts. Raises what loading it raises."""
+        if self.kind != Kind.INDEX:
+            return MPI.pickle.loads(self.data)
+        self.parts.clear()  # a bytearray that is looked at cannot grow, and it is the user's now
+        # Classes that look get what a pickle in one would give them: bytes are what is read-only.
+        blocks = [
+            block if writable else bytes(block)
+            for block, writable in zip(self._blocks, self._writable, strict=True)
+        ]
+        stream = memoryview(self.data)[self._end :] or memoryview(blocks.pop(0))
+        if _pickles_itself():
+            return MPI.pickle.loads_oob(stream, blocks)
+        # The sender's pickle knows of buffers, ours does not.
+        return MPI.pickle.loads(pickle.dumps(pickle.loads(stream, buffers=blocks), 5))
 
 
 class Heads:
@@ -35,42 +126,140 @@ class Heads:
         self.view = memoryview(bytearray(n_objects * HEADER_BYTES))
 
     @classmethod
-    def of(cls, pickles: Sequence[bytes]) -> Heads:
+    def of(cls, pickles: Sequence[Pickled]) -> Heads:
         """Those of ``pickles``."""
         heads = cls(len(pickles))
-        heads.view[:] = b"".join(map(head_of, pickles))
+        heads.view[:] = b"".join(pickled.head() for pickled in pickles)
         return heads
 
-    def lengths(self) -> list[int]:
-        """Bytes of each pickle."""
+    def _each(self) -> list[memoryview]:
         every = range(0, len(self.view), HEADER_BYTES)
-        return [_LENGTH.unpack_from(self.view, start)[0] for start in every]
+        return [self.view[start : start + HEADER_BYTES] for start in every]
 
     def rests(self) -> tuple[int, ...]:
         """Bytes of each that are yet to come."""
-        return tuple(max(length - _ROOM, 0) for length in self.lengths())
+        return tuple(map(n_missing, self._each()))
 
     def rest_starts(self) -> tuple[int, ...]:
         """Where each rest begins, one standing after another."""
         return tuple(accumulate(self.rests(), initial=0))[:-1]
 
-    def loads(self, rest: memoryview) -> list[Any]:
-        """The objects, given what came after, one after another; None for an empty pickle."""
+    def parted(self, rests: memoryview) -> dict[int, Arrived]:
+        """By place, the objects with parts yet to come, given what came after the heads."""
+        return {
+            place: put_together(head, rest)
+            for place, (head, rest) in enumerate(self._with_rests(rests))
+            if kind_of(head) == Kind.INDEX
+        }
+
+    def loads(self, rests: memoryview, parted: Mapping[int, Arrived]) -> list[Any]:
+        """The objects, those in parts from ``parted``; None for an empty pickle."""
         objects = []
-        for place, (length, start) in enumerate(
-            zip(self.lengths(), self.rest_starts(), strict=True)
-        ):
-            at = place * HEADER_BYTES + _LENGTH.size
-            head = self.view[at : at + min(length, _ROOM)]
-            left = rest[start : start + length - len(head)]
-            # A writable copy of its own: what arrays are made of must not be shared.
-            objects.append(MPI.pickle.loads(bytearray(b"".join((head, left)))) if length else None)
+        for place, (head, rest) in enumerate(self._with_rests(rests)):
+            arrived = parted.get(place) or put_together(head, rest)
+            objects.append(arrived.load() if len(arrived.data) else None)
         return objects
 
+    def _with_rests(self, rests: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+        for head, start, size in zip(self._each(), self.rest_starts(), self.rests(), strict=True):
+            yield head, rests[start : start + size]
 
-def dump_each(items: Any, n_objects: int) -> list[bytes]:
+
+def length_of(word: int) -> int:
+    """Bytes of data that a `Pickled.word` tells."""
+    return word >> _KIND_BITS
+
+
+def has_parts(word: int) -> bool:
+    """Whether there is more than the data."""
+    return word & _KIND_MASK == Kind.INDEX
+
+
+def n_missing(head: memoryview) -> int:
+    """Bytes of data that come after ``head``."""
+    return max(length_of(_word_of(head)) - (len(head) - _WORD.size), 0)
+
+
+def kind_of(head: memoryview) -> Kind:
+    """Of the data that begin with ``head``."""
+    return Kind(_word_of(head) & _KIND_MASK)
+
+
+def begin(head: memoryview) -> tuple[bytearray, memoryview]:
+    """The data that begin with ``head``, and where in them to put what is missing."""
+    length, n_missed = length_of(_word_of(head)), n_missing(head)
+    n_head = length - n_missed
+    data = bytearray(length)
+    data[:n_head] = head[_WORD.size : _WORD.size + n_head]
+    return data, memoryview(data)[n_head:]
+
+
+def put_together(head: memoryview, rest: memoryview) -> Arrived:
+    """The object that begins with ``head``. Its data are its own: arrays are made of them."""
+    data, missing = begin(head)
+    missing[:] = rest
+    return Arrived(kind_of(head), data)
+
+
+def _word_of(head: memoryview) -> int:
+    return int.from_bytes(head[: _WORD.size], "little")
+
+
+def pickle_of(item: Any) -> Pickled:
+    """``item`` as ``MPI.pickle`` has it. Its large buffers are only looked at, not copied."""
+    if not _takes_buffers():
+        return Pickled(MPI.pickle.dumps(item))
+    pickler: Any = MPI.pickle  # its buffers are none for the type checker
+    stream, buffers = pickler.dumps_oob(item)
+    if not buffers:
+        return Pickled(stream)
+    parts = [memoryview(buffer) for buffer in buffers]
+    sizes = [~len(part) if part.readonly else len(part) for part in parts]
+    if len(stream) >= MPI.pickle.THRESHOLD:
+        parts.insert(0, memoryview(stream))
+        sizes.insert(0, len(stream))
+        stream = b""
+    index = struct.pack(f"<{1 + len(sizes)}q", len(sizes), *sizes)
+    return Pickled(index + stream, Kind.INDEX, tuple(parts))
+
+
+def copy_of(item: Any) -> Any:
+    """What ``item`` would be on another rank."""
+    pickled = pickle_of(item)
+    arrived = Arrived(pickled.kind, pickled.data)
+    arrived.take(pickled.parts)
+    return arrived.load()
+
+
+def pickle_each(items: Any, n_objects: int) -> list[Pickled]:
     """A pickle of each of ``items``, or of None for none at all; the `ValueError` is mpi4py's."""
     found: Sequence[Any] = [None] * n_objects if items is None else list(items)
     if len(found) != n_objects:
         raise ValueError(f"expecting {n_objects} items, got {len(found)}")
-    return [MPI.pickle.dumps(item) for item in found]
+    return list(map(pickle_of, found))
+
+
+def _read_index(data: bytes | bytearray | memoryview) -> tuple[tuple[int, ...], int]:
+    """Sizes of parts, inverted where read-only, and where the index ends."""
+    (n_parts,) = _WORD.unpack_from(data)
+    form = struct.Struct(f"<{n_parts}q")
+    return form.unpack_from(data, _WORD.size), _WORD.size + form.size
+
+
+def _takes_buffers() -> bool:
+    """Whether what ``MPI.pickle`` writes may leave buffers out."""
+    if not _pickles_itself():
+        return False
+    protocol = MPI.pickle.PROTOCOL
+    return protocol is not None and not 0 <= protocol < 5
+
+
+def _pickles_itself() -> bool:
+    """Whether ``MPI.pickle`` has Python's own functions: a user's may know nothing of buffers.
+
+    mpi4py does not show them; the garbage collector does.
+    """
+    if type(MPI.pickle) is not MPI.Pickle:
+        return False
+    held = gc.get_referents(MPI.pickle)
+    return pickle.dumps in held and pickle.loads in held

@@ -185,7 +185,7 @@ def begin_compiled(
     if library is None or not isinstance(wire, MPITransport):
         return None
     placement = memory.place(flow)
-    if flow.longest * placement.unit_bytes > _LONGEST_MESSAGE_BYTES:
+    if placement is None or flow.longest * placement.unit_bytes > _LONGEST_MESSAGE_BYTES:
         return None
     if flow.reduces and not placement.operation:
         return None

@@ -58,8 +58,8 @@ class Memory(Protocol):
     def view(self, chunk: Chunk) -> Any:
         """``chunk`` as something the transport takes."""
 
-    def place(self, flow: Dataflow) -> Placement:
-        """Where in the process's memory all that ``flow`` reaches into is."""
+    def place(self, flow: Dataflow) -> Placement | None:
+        """Where in the process's memory all that ``flow`` reaches into is; None if in pieces."""
 
     def copy(self, source: Chunk, into: Chunk) -> None: ...
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...

@@ -1,9 +1,10 @@
-"""Buffers of one call that lie in parts: a block for every rank, each wherever its user has it."""
+"""Buffers of one call that lie in parts, each wherever its owner has it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -14,45 +15,73 @@ from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What a chunk is that reaches across parts: memory in several places, one message."""
+
+    views: tuple[memoryview, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.views))
+
+
 class PartedMemory:
-    """An input and an output whose parts are numbered as if they stood one after another.
+    """Buffers whose parts are numbered as if they stood one after another.
 
     Parameters
     ----------
-    output, input : sequence of memoryview
-        Contiguous, format ``B``. A chunk never reaches across two parts.
+    output, input, scratch : sequence of memoryview
+        Contiguous, format ``B``. ``input`` is never written.
     """
 
     def __init__(
         self,
         output: Sequence[memoryview],
         input: Sequence[memoryview],  # noqa: A002 - the buffer's name in every plan
+        scratch: Sequence[memoryview] = (),
     ) -> None:
-        self._parts = {"output": output, "input": input}
+        self._parts = {"output": output, "input": input, "scratch": scratch}
         self._starts = {
             name: list(accumulate(map(len, parts), initial=0))
             for name, parts in self._parts.items()
         }
 
-    def view(self, chunk: Chunk) -> memoryview:
+    def view(self, chunk: Chunk) -> memoryview | Pieces:
         """The bytes of ``chunk``, not copied. Raises `PlanError` for what is in no part."""
-        parts, starts = self._parts.get(chunk.buffer, ()), self._starts.get(chunk.buffer, [0])
-        # Of empty parts at one place, the last part that begins there may be the one with bytes.
-        part = bisect_right(starts, chunk.start) - 1
-        if not chunk.size:
-            return memoryview(bytearray())
-        if part >= len(parts) or chunk.stop > starts[part + 1]:
-            raise PlanError(f"{chunk}: is not within one part of the call's {chunk.buffer} buffer")
-        return parts[part][chunk.start - starts[part] : chunk.stop - starts[part]]
+        pieces = tuple(self._pieces(chunk))
+        if len(pieces) == 1:
+            return pieces[0]
+        return Pieces(pieces) if pieces else memoryview(bytearray())
 
-    def place(self, flow: Dataflow) -> Placement:
-        """The chunks that ``flow`` reaches into, one by one."""
-        chunks = (chunk for op in flow.program for chunk in _chunks(op))
-        by_op = np.fromiter((address_of(self.view(chunk)) for chunk in chunks), np.int64)
-        return Placement((0, 0, 0), by_op=by_op)
+    def _pieces(self, chunk: Chunk) -> Iterator[memoryview]:
+        parts, starts = self._parts[chunk.buffer], self._starts[chunk.buffer]
+        if chunk.stop > starts[-1]:
+            raise PlanError(f"{chunk}: the call's {chunk.buffer} buffer is {starts[-1]} bytes")
+        at = chunk.start
+        while at < chunk.stop:
+            # Of empty parts at one place, the last part that begins there is the one with bytes.
+            part = bisect_right(starts, at) - 1
+            stop = min(chunk.stop, starts[part + 1])
+            yield parts[part][at - starts[part] : stop - starts[part]]
+            at = stop
+
+    def place(self, flow: Dataflow) -> Placement | None:
+        """The chunks that ``flow`` reaches into, one by one; None if one reaches across parts."""
+        views = [self.view(chunk) for op in flow.program for chunk in _chunks(op)]
+        addresses = [address_of(view) for view in views if isinstance(view, memoryview)]
+        if len(addresses) < len(views):
+            return None
+        return Placement((0, 0, 0), by_op=np.array(addresses, np.int64))
 
     def copy(self, source: Chunk, into: Chunk) -> None:
-        self.view(into)[:] = self.view(source)
+        at = into.start
+        for piece in self._pieces(source):
+            done = 0
+            for place in self._pieces(Chunk(into.buffer, at, at + len(piece))):
+                place[:] = piece[done : done + len(place)]
+                done += len(place)
+            at += done
 
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None:
         raise PlanError(f"reduce {source} into {into}: bytes have no operation")

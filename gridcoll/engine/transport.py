@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
 
 from gridcoll.engine.executor import TransferError
+from gridcoll.engine.parts import Pieces
 
 N_BANDS = 64
 """Programs in so many bands of tags may run at the same time on one communicator."""
@@ -27,17 +29,36 @@ class MPITransport:
         """The communicator's."""
         return MPI._handleof(self._comm)
 
-    def isend(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Isend((view, MPI.BYTE), peer, self.first_tag + tag % self.n_tags)
+    def isend(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
+        tag = self.first_tag + tag % self.n_tags
+        if isinstance(view, Pieces):
+            with _in_place(view) as memory:
+                return self._comm.Isend(memory, peer, tag)
+        return self._comm.Isend((view, MPI.BYTE), peer, tag)
 
-    def irecv(self, view: memoryview, peer: int, tag: int) -> MPI.Request:
-        return self._comm.Irecv((view, MPI.BYTE), peer, self.first_tag + tag % self.n_tags)
+    def irecv(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
+        tag = self.first_tag + tag % self.n_tags
+        if isinstance(view, Pieces):
+            with _in_place(view) as memory:
+                return self._comm.Irecv(memory, peer, tag)
+        return self._comm.Irecv((view, MPI.BYTE), peer, tag)
 
     def test_some(self, requests: list[Any]) -> Sequence[int]:
         try:
             return MPI.Request.Testsome(requests) or ()
         except MPI.Exception as error:
             raise _one_by_one(requests, error) from error
+
+
+@contextmanager
+def _in_place(pieces: Pieces) -> Iterator[tuple[Any, int, MPI.Datatype]]:
+    """``pieces`` as MPI takes them where they are; it keeps the type while a transfer needs it."""
+    lengths = [len(view) for view in pieces.views]
+    kind = MPI.BYTE.Create_hindexed(lengths, [MPI.Get_address(view) for view in pieces.views])
+    try:
+        yield MPI.BOTTOM, 1, kind.Commit()
+    finally:
+        kind.Free()
 
 
 def _one_by_one(requests: list[Any], error: MPI.Exception) -> TransferError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.blocks import read_blocks
@@ -22,9 +24,10 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
     uneven_flow,
 )
-from gridcoll.comm.pickles import Heads, head_of, rest_of
+from gridcoll.comm.pickles import Arrived, Heads, pickle_of
 from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
+from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow
 
 
@@ -85,24 +88,54 @@ class AllgatheringMethods(GridMethods):
         flow = heads_flow(context, "allgather", 0)
         if flow is None:
             return super().allgather(sendobj)
-        pickled = MPI.pickle.dumps(sendobj)
+        pickled = pickle_of(sendobj)
         agree_on_root(context, "allgather", 0)
         heads = Heads(context.model.grid.n_ranks)
-        move(context, flow, memoryview(head_of(pickled)), heads.view)
+        move(context, flow, memoryview(pickled.head()), heads.view)
         data = memoryview(bytearray(sum(heads.rests())))
         if data:
-            self._allgather_rests(context, rest_of(pickled), data, heads.rests())
-        return heads.loads(data)
+            _allgather_bytes(context, pickled.rest(), data, heads.rests())
+        parted = heads.parted(data)
+        if any(each.n_bytes for each in parted.values()):
+            _allgather_parts(context, pickled.parts, parted)
+        return heads.loads(data, parted)
 
-    def _allgather_rests(
-        self, context: Context, rest: memoryview, data: memoryview, sizes: tuple[int, ...]
-    ) -> None:
-        flow = _flow(context, sizes)
-        if flow is None:
-            into = [data, sizes, None, MPI.BYTE]
-            MPI.Intracomm.Allgatherv(context.private, [rest, MPI.BYTE], into)
-        else:
-            move(context, flow, rest, data)
+
+def _allgather_bytes(
+    context: Context, source: memoryview, into: memoryview, sizes: tuple[int, ...]
+) -> None:
+    flow = _flow(context, sizes)
+    if flow is None:
+        _allgather_natively(context, source, into, sizes)
+    else:
+        move(context, flow, source, into)
+
+
+def _allgather_natively(
+    context: Context, source: memoryview, into: memoryview, sizes: tuple[int, ...]
+) -> None:
+    theirs = [into, sizes, None, MPI.BYTE]
+    MPI.Intracomm.Allgatherv(context.private, [source, MPI.BYTE], theirs)
+
+
+def _allgather_parts(
+    context: Context, source: Sequence[memoryview], parted: Mapping[int, Arrived]
+) -> None:
+    """Fill the parts of ``parted``, by rank, with what the ranks have."""
+    ranks = range(context.model.grid.n_ranks)
+    sizes = tuple(parted[rank].n_bytes if rank in parted else 0 for rank in ranks)
+    into = [part for rank in ranks if rank in parted for part in parted[rank].parts]
+    flow = _flow(context, sizes)
+    if flow is not None:
+        scratch = memoryview(np.empty(flow.scratch_units, np.uint8).data)
+        return context.run(flow, PartedMemory(into, source, [scratch]))
+    # MPI's own wants every rank's block in one piece.
+    whole = memoryview(np.empty(sum(sizes), np.uint8).data)
+    _allgather_natively(context, memoryview(b"".join(source)), whole, sizes)
+    for part in into:
+        part[:] = whole[: len(part)]
+        whole = whole[len(part) :]
+    return None
 
 
 def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:

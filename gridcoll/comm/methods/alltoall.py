@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,6 +14,8 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import move_parts
+from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.comm.variants import are_plain_blocks, run_native
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, dataflow
@@ -58,25 +60,31 @@ class AlltoallMethods(GridMethods):
         return None
 
     def alltoall(self, sendobj: Any) -> list[Any]:
-        """As `mpi4py.MPI.Comm.alltoall`: lengths as an all-to-all, then pickles, all at once."""
+        """As `mpi4py.MPI.Comm.alltoall`: lengths as an all-to-all, pickles, then large buffers."""
         context = self._context
         if context is None or context.native_only:
             return super().alltoall(sendobj)
         flow = context.program("alltoall", LENGTH_BYTES, 0, plain=True)
         if flow is None:
             return super().alltoall(sendobj)
-        pickles = _dump_each(sendobj, context.model.grid.n_ranks)
+        pickles = _pickle_each(sendobj, context.model.grid.n_ranks)
         if context.settings.check:
             require_equal(context.private, "alltoall", "alltoall")
-        lengths = [len(pickled) for pickled in pickles]
-        form = struct.Struct(f"<{len(lengths)}q")
+        form = struct.Struct(f"<{len(pickles)}q")
+        words = form.pack(*(pickled.word for pickled in pickles))
         answer = memoryview(bytearray(form.size))
-        _run(context, flow, memoryview(form.pack(*lengths)), answer)
+        _run(context, flow, memoryview(words), answer)
         coming = form.unpack(answer)
-        data = memoryview(bytearray(sum(coming)))
-        vector = dataflow(vector_program(context.rank, lengths, coming))
-        _run(context, vector, memoryview(b"".join(pickles)), data)
-        return _load_each(data, coming)
+        data = _exchange_data(context, pickles, coming)
+        parted = {
+            rank: Arrived(Kind.INDEX, data[rank])
+            for rank, word in enumerate(coming)
+            if has_parts(word)
+        }
+        _exchange_parts(context, pickles, parted)
+        whole = (Arrived(Kind.PICKLE, each) for each in data)
+        arrived = (parted.get(rank, each) for rank, each in enumerate(whole))
+        return [each.load() if len(each.data) else None for each in arrived]
 
 
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:
@@ -108,19 +116,28 @@ def exchange_memory(flow: Dataflow, source: memoryview, into: memoryview) -> Byt
     return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
-def _dump_each(sendobj: Any, n_ranks: int) -> list[bytes]:
+def _pickle_each(sendobj: Any, n_ranks: int) -> list[Pickled]:
     """A pickle per rank; all empty for None, as mpi4py has it."""
-    if sendobj is None:
-        return [b""] * n_ranks
-    items = list(sendobj)
-    if len(items) != n_ranks:
-        raise ValueError(f"expecting {n_ranks} items, got {len(items)}")
-    return [MPI.pickle.dumps(item) for item in items]
+    return [Pickled(b"")] * n_ranks if sendobj is None else pickle_each(sendobj, n_ranks)
 
 
-def _load_each(data: memoryview, lengths: Sequence[int]) -> list[Any]:
-    ends = list(accumulate(lengths, initial=0))
-    return [
-        MPI.pickle.loads(data[start:stop]) if stop > start else None
-        for start, stop in pairwise(ends)
-    ]
+def _exchange_data(
+    context: Context, pickles: Sequence[Pickled], words: Sequence[int]
+) -> list[memoryview]:
+    """What comes from every rank before any parts, given what they said of it."""
+    lengths, coming = [len(pickled.data) for pickled in pickles], list(map(length_of, words))
+    into = memoryview(bytearray(sum(coming)))
+    flow = dataflow(vector_program(context.rank, lengths, coming))
+    _run(context, flow, memoryview(b"".join(pickled.data for pickled in pickles)), into)
+    return [into[start:stop] for start, stop in pairwise(accumulate(coming, initial=0))]
+
+
+def _exchange_parts(
+    context: Context, pickles: Sequence[Pickled], parted: Mapping[int, Arrived]
+) -> None:
+    rank, n_ranks = context.rank, len(pickles)
+    if rank in parted:
+        parted[rank].take(pickles[rank].parts)
+    peers = [(rank + step) % n_ranks for step in range(1, n_ranks)]
+    source = {peer: pickles[peer].parts for peer in peers}
+    move_parts(context, source, {peer: parted[peer].parts for peer in peers if peer in parted})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,16 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
 from gridcoll.comm.variants import run_native
+from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow
 from gridcoll.plan.natives import NATIVE
 
 HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
-
-_LENGTH = struct.Struct("<q")
-_ROOM = HEADER_BYTES - _LENGTH.size
 
 
 class BroadcastMethods(GridMethods):
@@ -51,44 +51,48 @@ class BroadcastMethods(GridMethods):
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """As `mpi4py.MPI.Comm.bcast`: length and pickle flow down the grid in one stream."""
+        """As `mpi4py.MPI.Comm.bcast`: length, pickle and buffers flow down the grid in a stream."""
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().bcast(obj, root)
         root = rank
         if context.settings.check:
             require_equal(context.private, "bcast", f"bcast root={root}")
-        pickled = MPI.pickle.dumps(obj) if context.rank == root else b""
-        return MPI.pickle.loads(broadcast_bytes(context, pickled, root))
+        pickled = pickle_of(obj) if context.rank == root else None
+        return broadcast_pickle(context, pickled, root).load()
 
 
-def broadcast_bytes(context: Context, data: bytes, root: int) -> bytearray:
-    """The ``data`` of ``root``, whose length only it knows. Collective."""
-    header = bytearray(HEADER_BYTES)
-    if context.rank == root:
-        header[:] = (_LENGTH.pack(len(data)) + data[:_ROOM]).ljust(HEADER_BYTES, b"\0")
-    _broadcast(context, memoryview(header), root)
-    (length,) = _LENGTH.unpack_from(header)
-    result = bytearray(length)
-    n_head = min(length, _ROOM)
-    result[:n_head] = header[_LENGTH.size : _LENGTH.size + n_head]
-    if context.rank == root:
-        result[n_head:] = data[n_head:]
-    if length > n_head:
-        _broadcast(context, memoryview(result)[n_head:], root)
-    return result
+def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Arrived:
+    """What ``root`` has pickled, whose length only it knows; None elsewhere. Collective."""
+    head = memoryview(pickled.head(HEADER_BYTES) if pickled else bytearray(HEADER_BYTES))
+    _broadcast(context, [head], root)
+    data, missing = begin(head)
+    if pickled:
+        missing[:] = pickled.rest(HEADER_BYTES)
+    _broadcast(context, [missing], root)
+    arrived = Arrived(kind_of(head), data)
+    if pickled:
+        arrived.take(pickled.parts)  # the root gets a copy, too: that can be sent as it is
+    _broadcast(context, arrived.parts, root)
+    return arrived
 
 
-def _broadcast(context: Context, view: memoryview, root: int) -> None:
-    flow = context.program("bcast", len(view), root)
-    if flow is None:
-        native = context.native("bcast", len(view), root)
-        run_native(context.private, native, "Bcast", [view, MPI.BYTE], root)
-    else:
-        context.run(flow, _memory(flow, view))
+def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None:
+    """Broadcast ``parts``, whose sizes all ranks know, in one flow."""
+    n_bytes = sum(map(len, parts))
+    flow = context.program("bcast", n_bytes, root) if n_bytes else None
+    if flow is not None:
+        context.run(flow, _memory(flow, *parts))
+    elif n_bytes:
+        native = context.native("bcast", n_bytes, root)
+        for part in parts:
+            run_native(context.private, native, "Bcast", [part, MPI.BYTE], root)
 
 
-def _memory(flow: Dataflow, view: memoryview) -> ByteMemory:
+def _memory(flow: Dataflow, *parts: memoryview) -> Memory:
     """The message, and a few bytes for plans that ask before they send."""
     n_scratch = flow.scratch_units
-    return ByteMemory(view, scratch=memoryview(bytearray(n_scratch)) if n_scratch else None)
+    scratch = memoryview(bytearray(n_scratch)) if n_scratch else None
+    if len(parts) == 1:
+        return ByteMemory(parts[0], scratch=scratch)
+    return PartedMemory(parts, (), (scratch,) if scratch else ())

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mpi4py import MPI
-
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
@@ -19,10 +17,12 @@ from gridcoll.comm.methods.moving import (
     give_flow,
     heads_flow,
     in_place,
+    in_turn,
     move,
+    move_parts,
     read_or_leave,
 )
-from gridcoll.comm.pickles import Heads, head_of, rest_of
+from gridcoll.comm.pickles import Heads, pickle_of
 from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
@@ -100,7 +100,7 @@ class GatheringMethods(GridMethods):
         return call.store()
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, the rest right behind."""
+        """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then what is left."""
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().gather(sendobj, root)
@@ -108,18 +108,24 @@ class GatheringMethods(GridMethods):
         flow = heads_flow(context, "gather", root)
         if flow is None:
             return super().gather(sendobj, root)
-        pickled = MPI.pickle.dumps(sendobj)
+        pickled = pickle_of(sendobj)
         agree_on_root(context, "gather", root)
-        head, rest = memoryview(head_of(pickled)), rest_of(pickled)
+        head, rest = memoryview(pickled.head()), pickled.rest()
         if context.rank != root:
             move(context, flow, head, _NOTHING)
             move(context, give_flow(root, len(rest)), rest, _NOTHING)
+            move_parts(context, {root: pickled.parts}, {})
             return None
         heads = Heads(context.model.grid.n_ranks)
         move(context, flow, head, heads.view)
         data = memoryview(bytearray(sum(heads.rests())))
         move(context, collect_flow(context, heads.rest_starts(), heads.rests()), rest, data)
-        return heads.loads(data)
+        parted = heads.parted(data)
+        if root in parted:
+            parted[root].take(pickled.parts)
+        into = {peer: parted[peer].parts for peer in in_turn(context) if peer in parted}
+        move_parts(context, {}, into)
+        return heads.loads(data, parted)
 
 
 def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Gathering:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -13,7 +13,9 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.pickles import HEADER_BYTES
 from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
+from gridcoll.plan.collectives.blocks import exchange_parts
 from gridcoll.plan.collectives.gather import backwards
 from gridcoll.plan.collectives.scatter import serve_blocks, take_block
 from gridcoll.plan.collectives.scatter_candidates import serving_ranks
@@ -72,6 +74,33 @@ def mean_of(sizes: tuple[int, ...]) -> int:
     return -(-sum(sizes) // len(sizes))
 
 
+def move_parts(
+    context: Context,
+    source: Mapping[int, Sequence[memoryview]],
+    into: Mapping[int, Sequence[memoryview]],
+    first_tag: int = 0,
+) -> None:
+    """Send parts to the ranks of ``source``, receive parts from those of ``into``, all at once.
+
+    Straight from memory to memory; what is this rank's own is left where it is.
+    """
+    sends, receives = (
+        {peer: views for peer, views in each.items() if peer != context.rank}
+        for each in (source, into)
+    )
+    program = exchange_parts(_sizes(sends), _sizes(receives), first_tag)
+    if program:
+        context.run(dataflow(program), PartedMemory(_chained(receives), _chained(sends)))
+
+
+def _sizes(parts: Mapping[int, Sequence[memoryview]]) -> dict[int, list[int]]:
+    return {peer: list(map(len, views)) for peer, views in parts.items()}
+
+
+def _chained(parts: Mapping[int, Sequence[memoryview]]) -> list[memoryview]:
+    return [view for views in parts.values() for view in views]
+
+
 @lru_cache(maxsize=64)
 def uneven_flow(
     build: Callable[[tuple[int, ...]], Plan] | None, blocks: tuple[int, ...], rank: int
@@ -113,15 +142,16 @@ def give_flow(root: int, n_bytes: int) -> Dataflow:
 
 def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
     """The root's share of such a scatter."""
-    return _root_flow(context.rank, _order(context), starts, sizes, False)
+    return _root_flow(context.rank, in_turn(context), starts, sizes, False)
 
 
 def collect_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
     """The root's share of such a gather."""
-    return _root_flow(context.rank, _order(context), starts, sizes, True)
+    return _root_flow(context.rank, in_turn(context), starts, sizes, True)
 
 
-def _order(context: Context) -> tuple[int, ...]:
+def in_turn(context: Context) -> tuple[int, ...]:
+    """The other ranks in the order in which a root serves them."""
     return tuple(serving_ranks(context.model, context.rank, 0, in_turn=True))
 
 

@@ -7,10 +7,8 @@ there, so that every message has a head that says it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import mpi4py
@@ -19,10 +17,19 @@ from mpi4py import MPI
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.broadcast import broadcast_bytes
-from gridcoll.engine.memory import ByteMemory
+from gridcoll.comm.methods.broadcast import broadcast_pickle
+from gridcoll.comm.methods.moving import move_parts
+from gridcoll.comm.pickles import (
+    Arrived,
+    Kind,
+    Pickled,
+    copy_of,
+    kind_of,
+    n_missing,
+    pickle_of,
+    put_together,
+)
 from gridcoll.errors import GridcollError
-from gridcoll.plan import Chunk, Op, Recv, Send, dataflow
 from gridcoll.plan.choose import NATIVE
 from gridcoll.plan.collectives.allreduce_candidates import find_hub
 from gridcoll.plan.collectives.bracket import Block, children_in, parent_in, whole_blocks
@@ -31,11 +38,6 @@ Combine: TypeAlias = Callable[[Any, Any], Any]
 
 HEAD_BYTES = 1024
 """First message: the length of a partial result and as much of it as fits."""
-
-_LENGTH = struct.Struct("<q")
-_ROOM = HEAD_BYTES - _LENGTH.size
-_GOOD, _FAILED = b"\0", b"\1"
-"""First byte of what is sent: a pickle follows, or the text of an error."""
 
 
 class ObjectReductionMethods(GridMethods):
@@ -72,10 +74,10 @@ class ObjectReductionMethods(GridMethods):
         grid = context.model.grid
         hub = grid.clusters[find_hub(context.model)].coordinator
         partial = _reduce(context, sendobj, op, hub)
-        data = b""
+        pickled = None
         if context.rank == hub:
-            data, partial = _pack(partial)
-        everybodys = _unpack(broadcast_bytes(context, data, hub))
+            pickled, partial = _pack(partial)
+        everybodys = _unpack(broadcast_pickle(context, pickled, hub))
         error = partial.error or everybodys.error
         if error is not None:
             raise error
@@ -107,22 +109,22 @@ def _attempt(make: Callable[[], Any]) -> _Partial:
         return _Partial(error=failure)
 
 
-def _pack(partial: _Partial) -> tuple[bytes, _Partial]:
+def _pack(partial: _Partial) -> tuple[Pickled, _Partial]:
     """What is sent, and what it then stands for: not everything can be pickled."""
-    pickled = _attempt(lambda: MPI.pickle.dumps(partial.value))
+    pickled = _attempt(lambda: pickle_of(partial.value))
     error = partial.error or pickled.error
     if error is None:
-        return _GOOD + pickled.value, partial
+        return pickled.value, partial
     text = str(error)
     if not isinstance(error, GridcollError):
         text = f"reduction of objects: another rank's {type(error).__name__}: {error}"
-    return _FAILED + text.encode(), _Partial(error=error)
+    return Pickled(text.encode(), Kind.ERROR), _Partial(error=error)
 
 
-def _unpack(data: bytearray) -> _Partial:
-    if data[:1] == _FAILED:
-        return _Partial(error=GridcollError(data[1:].decode()))
-    return _attempt(lambda: MPI.pickle.loads(data[1:]))
+def _unpack(arrived: Arrived) -> _Partial:
+    if arrived.kind == Kind.ERROR:
+        return _Partial(error=GridcollError(bytes(arrived.data).decode()))
+    return _attempt(arrived.load)
 
 
 def _combine(op: Combine, left: _Partial, right: _Partial) -> _Partial:
@@ -140,7 +142,7 @@ def _reduce(context: Context, sendobj: Any, op: Combine, collector: int) -> _Par
     blocks = whole_blocks(context.model.grid.cluster_of)
     ours = next(block for block in blocks if context.rank < block.stop)
     # Through a pickle, as in mpi4py: an operation may change what it is given.
-    partial = _attempt(lambda: MPI.pickle.loads(MPI.pickle.dumps(sendobj)))
+    partial = _attempt(lambda: copy_of(sendobj))
     for child in _receive(context, children_in(ours, context.rank)):
         partial = _combine(op, partial, child)
     parent = parent_in(ours, context.rank)
@@ -166,36 +168,26 @@ def _bracket(op: Combine, block: Block, parts: Mapping[Block, _Partial]) -> _Par
 
 def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
     """Send ``partial``; returns what it is taken for."""
-    data, partial = _pack(partial)
-    message = (_LENGTH.pack(len(data)) + data).ljust(HEAD_BYTES, b"\0")
-    ops: list[Op] = [Send(peer, Chunk("input", 0, HEAD_BYTES), 0)]
-    if len(message) > HEAD_BYTES:
-        ops.append(Send(peer, Chunk("input", HEAD_BYTES, len(message)), 1))
-    context.run(dataflow(tuple(ops)), ByteMemory(input=memoryview(message)))
+    pickled, partial = _pack(partial)
+    head, rest = memoryview(pickled.head(HEAD_BYTES)), pickled.rest(HEAD_BYTES)
+    move_parts(context, {peer: (head, rest)}, {})
+    move_parts(context, {peer: pickled.parts}, {})
     return partial
 
 
 def _receive(context: Context, peers: Sequence[int]) -> list[_Partial]:
     """What every one of ``peers`` sends."""
-    heads = _receive_bytes(context, peers, [HEAD_BYTES] * len(peers), 0)
-    lengths = [_LENGTH.unpack_from(head)[0] for head in heads]
-    rests = _receive_bytes(context, peers, [max(length - _ROOM, 0) for length in lengths], 1)
+    heads = {peer: memoryview(bytearray(HEAD_BYTES)) for peer in peers}
+    move_parts(context, {}, {peer: (head,) for peer, head in heads.items()})
+    rests = {peer: memoryview(bytearray(n_missing(head))) for peer, head in heads.items()}
+    # They were sent together with the heads, which have the first tag.
+    move_parts(context, {}, {peer: (rest,) for peer, rest in rests.items()}, first_tag=1)
+    parted = {
+        peer: put_together(head, rests[peer])
+        for peer, head in heads.items()
+        if kind_of(head) == Kind.INDEX
+    }
+    move_parts(context, {}, {peer: arrived.parts for peer, arrived in parted.items()})
     return [
-        _unpack(bytearray(b"".join((head[_LENGTH.size :][:length], rest))))
-        for head, length, rest in zip(heads, lengths, rests, strict=True)
+        _unpack(parted.get(peer) or put_together(head, rests[peer])) for peer, head in heads.items()
     ]
-
-
-def _receive_bytes(
-    context: Context, peers: Sequence[int], lengths: Sequence[int], tag: int
-) -> list[memoryview]:
-    """So many bytes from each of ``peers``, all at once; nothing for none."""
-    ends = list(accumulate(lengths, initial=0))
-    data = memoryview(bytearray(ends[-1]))
-    ops = [
-        Recv(peer, Chunk("output", start, stop), tag)
-        for peer, (start, stop) in zip(peers, pairwise(ends), strict=True)
-        if stop > start
-    ]
-    context.run(dataflow(tuple(ops)), ByteMemory(data))
-    return [data[start:stop] for start, stop in pairwise(ends)]

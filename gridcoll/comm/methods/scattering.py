@@ -15,12 +15,14 @@ from gridcoll.comm.methods.moving import (
     copy_as_mpi_does,
     heads_flow,
     in_place,
+    in_turn,
     move,
+    move_parts,
     read_or_leave,
     serve_flow,
     take_flow,
 )
-from gridcoll.comm.pickles import Heads, dump_each, rest_of
+from gridcoll.comm.pickles import Heads, pickle_each
 from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
@@ -102,7 +104,7 @@ class ScatteringMethods(GridMethods):
         return call.store(own)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, the rest right behind."""
+        """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, then what is left."""
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().scatter(sendobj, root)
@@ -116,15 +118,21 @@ class ScatteringMethods(GridMethods):
             move(context, flow, _NOTHING, heads.view)
             data = memoryview(bytearray(sum(heads.rests())))
             move(context, take_flow(root, len(data)), _NOTHING, data)
-            return heads.loads(data)[0]
-        pickles = dump_each(sendobj, context.model.grid.n_ranks)
+            parted = heads.parted(data)
+            move_parts(context, {}, {root: parted[0].parts if parted else ()})
+            return heads.loads(data, parted)[0]
+        pickles = pickle_each(sendobj, context.model.grid.n_ranks)
         agree_on_root(context, "scatter", root)
         every = Heads.of(pickles)
         move(context, flow, every.view, heads.view)
-        rests = memoryview(b"".join(map(rest_of, pickles)))
+        rests = memoryview(b"".join(pickled.rest() for pickled in pickles))
         data = memoryview(bytearray(sum(heads.rests())))
         move(context, serve_flow(context, every.rest_starts(), every.rests()), rests, data)
-        return heads.loads(data)[0]
+        parted = heads.parted(data)
+        if parted:
+            parted[0].take(pickles[root].parts)
+        move_parts(context, {peer: pickles[peer].parts for peer in in_turn(context)}, {})
+        return heads.loads(data, parted)[0]
 
 
 def _take(context: Context, flow: Any, message: Message) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, count
+from typing import TypeAlias
 
 from gridcoll.plan.collectives.bcast import cut_segments
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.plan import Program
 
 LARGEST_MESSAGE = 1 << 30
 """In units; some MPI libraries cannot count beyond twice that."""
@@ -77,15 +79,39 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 class Messages:
     """Writes sends to one peer and receives from it, numbered, in pieces that any MPI can count."""
 
-    def __init__(self, peer: int) -> None:
+    def __init__(self, peer: int, first_tag: int = 0) -> None:
         self._peer = peer
-        self._sent, self._received = count(), count()
+        self._sent, self._received = count(first_tag), count(first_tag)
 
     def send(self, chunk: Chunk) -> list[Op]:
         return [Send(self._peer, piece, next(self._sent)) for piece in cut_chunk(chunk)]
 
     def receive(self, chunk: Chunk) -> list[Op]:
         return [Recv(self._peer, piece, next(self._received)) for piece in cut_chunk(chunk)]
+
+
+Parts: TypeAlias = Mapping[int, Sequence[int]]
+"""By peer, the units of each part of what goes to it or comes from it."""
+
+
+def exchange_parts(sends: Parts, receives: Parts, first_tag: int = 0) -> Program:
+    """What a rank does that exchanges with peers what only it and they know the sizes of.
+
+    Parts stand one after another, in input what is sent and in output what comes, by peer in the
+    order of the mappings. No message reaches across two, so that each may lie where it likes.
+    """
+    ops: list[Op] = []
+    at = 0
+    for peer, sizes in receives.items():
+        messages = Messages(peer, first_tag)
+        for size in sizes:
+            ops += messages.receive(Chunk("output", at, at := at + size))
+    at = 0
+    for peer, sizes in sends.items():
+        messages = Messages(peer, first_tag)
+        for size in sizes:
+            ops += messages.send(Chunk("input", at, at := at + size))
+    return tuple(ops)
 
 
 def cut_chunk(chunk: Chunk) -> list[Chunk]:
