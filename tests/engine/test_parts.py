@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.engine.parts import PartedMemory
+from gridcoll.engine.parts import PartedMemory, Pieces
 from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk
 
@@ -27,11 +27,29 @@ def test_nothing_is_nowhere() -> None:
         assert len(parted.view(Chunk("output", at, at))) == 0
 
 
-@pytest.mark.parametrize(
-    "chunk", [Chunk("output", 1, 3), Chunk("output", 5, 7), Chunk("output", 6, 7)]
-)
-def test_no_chunk_reaches_across_parts(chunk: Chunk) -> None:
-    with pytest.raises(PlanError, match="not within one part"):
+def test_a_chunk_across_parts_is_in_pieces() -> None:
+    parted, parts = memory()
+    view = parted.view(Chunk("output", 1, 5))
+    assert isinstance(view, Pieces)
+    assert [bytes(piece) for piece in view.views] == [b"b", b"cde"]
+    assert view.nbytes == 4
+    view.views[1][0] = ord("X")
+    assert parts[3] == b"Xdef"
+
+
+def test_copies_go_across_parts() -> None:
+    places = [bytearray(2), bytearray(), bytearray(1), bytearray(4)]
+    parted = PartedMemory(
+        [memoryview(place) for place in places],
+        [memoryview(b"abc"), memoryview(b""), memoryview(b"defg")],
+    )
+    parted.copy(Chunk("input", 1, 7), Chunk("output", 1, 7))
+    assert places == [b"\0b", b"", b"c", b"defg"]
+
+
+@pytest.mark.parametrize("chunk", [Chunk("output", 5, 7), Chunk("output", 6, 7)])
+def test_nothing_is_behind_the_last_part(chunk: Chunk) -> None:
+    with pytest.raises(PlanError, match="output buffer is 6 bytes"):
         memory()[0].view(chunk)
 
 

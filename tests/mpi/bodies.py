@@ -211,6 +211,32 @@ def check_object_reductions(comm: MPI.Intracomm, n: int, root: int = 0) -> None:
     assert comm.reduce([(rank, n)], root=root) == (in_order if rank == root else None)
 
 
+def check_objects_with_buffers(comm: MPI.Intracomm, n: int, root: int = 0) -> None:
+    """Large enough, of 1009, to travel beside their pickles; results can be written."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+
+    def holder(by: int) -> dict[str, np.ndarray]:
+        return {"data": block(by, 70 * n).reshape(7, -1, order="F"), "more": block(by, 80 * n)}
+
+    def check(got: dict[str, np.ndarray], by: int) -> None:
+        assert all((got[name] == array).all() for name, array in holder(by).items())
+        for array in got.values():
+            array[:] = -1
+
+    mine, at_root = holder(rank), rank == root
+    check(comm.bcast(mine if at_root else None, root), root)
+    check(comm.scatter(list(map(holder, range(size))) if at_root else None, root), rank)
+    for everything in (comm.gather(mine, root) or [], comm.allgather(mine)):
+        for by, got in enumerate(everything):
+            check(got, by)
+    for by, got in enumerate(comm.alltoall([holder(other + rank) for other in range(size)])):
+        check(got, by + rank)
+    for everything in (comm.reduce([mine], root=root) or [], comm.allreduce([mine])):
+        for by, got in enumerate(everything):
+            check(got, by)
+    check(mine, rank)
+
+
 def check_barrier(comm: MPI.Intracomm, _n: int, _root: int = 0) -> None:
     assert comm.Barrier() is None
     assert comm.barrier() is None
@@ -236,5 +262,6 @@ BODIES: dict[str, Body] = {
     "Barrier": check_barrier,
     "objects": check_objects,
     "reductions of objects": check_object_reductions,
+    "objects with buffers": check_objects_with_buffers,
 }
 """By what they call; every one of them runs plans where there are any."""

@@ -70,7 +70,7 @@ BUFFERED: dict[str, Callable[[int, int], Any]] = {
         "small": elements(rank, 3),
         "deep": {"list": [elements(rank, n + k) for k in range(3)], "none": None},
     },
-    "many": lambda rank, n: [elements(rank, n // 50 + k) for k in range(200)],
+    "many": lambda rank, n: [elements(rank, n // 50 + k) for k in range(140)],
     "one of many is large": lambda rank, n: [elements(rank, 2), elements(rank, n), "x" * rank],
     "shared": _shared,
     "some ranks only": lambda rank, n: elements(rank, n) if rank % 2 else rank,

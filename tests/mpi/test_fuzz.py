@@ -201,7 +201,7 @@ def _seen(value: Any) -> str:
     if isinstance(value, list):
         return repr([_seen(item) for item in value])
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.tobytes()!r}"
+        return f"{value.dtype} {value.flags.writeable} {value.tobytes()!r}"
     return repr(value)
 
 
@@ -296,6 +296,7 @@ def test_no_call_tells_them_apart(
     world: MPI.Intracomm, n_planned: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    monkeypatch.setattr(MPI.pickle, "THRESHOLD", 1000)  # arrays beside their pickles
     random = np.random.default_rng(SEED)
     with pairs(world) as all_pairs:
         for k in range(N_CALLS):

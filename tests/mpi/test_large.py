@@ -33,25 +33,32 @@ if os.environ.get("GRIDCOLL_TEST_LARGE") == "1" and MPI.get_vendor()[0] != "Open
             assert (buffer[places] == places >> 20 & 127).all()
             assert buffer[-1] == 77
 
-    @pytest.mark.mpi(min_size=2, max_size=2)
-    def test_objects(world: MPI.Intracomm) -> None:
-        with grid_comm(world) as comm:
-            thing = bytes(N_BYTES) if world.Get_rank() == 0 else None
-            answer = comm.bcast(thing, 0)
-            assert len(answer) == N_BYTES
+    MAKERS: dict[str, Callable[[int], Any]] = {
+        "in its pickle": bytes,
+        "beside it": lambda n_bytes: np.zeros(n_bytes, np.uint8),
+    }
 
-    MOVES: dict[str, Callable[[GridComm, bytes], Any]] = {
+    def longer(left: Any, right: Any) -> Any:
+        return max(left, right, key=len)
+
+    MOVES: dict[str, Callable[[GridComm, Any], Any]] = {
+        "bcast": lambda comm, big: comm.bcast(big, 0),
         "gather": lambda comm, big: (comm.gather(big, 1) or [b""])[0],
-        "scatter": lambda comm, big: comm.scatter([b"", big] if big else None, 0),
+        "scatter": lambda comm, big: comm.scatter([b"", big] if len(big) else None, 0),
+        "allgather": lambda comm, big: comm.allgather(big)[0],
         "alltoall": lambda comm, big: comm.alltoall([b"", big])[0],
+        "reduce": lambda comm, big: comm.reduce(big, longer, 1),
+        "allreduce": lambda comm, big: comm.allreduce(big, longer),
     }
     """Each brings what rank 0 has to rank 1."""
 
     @pytest.mark.mpi(min_size=2, max_size=2)
+    @pytest.mark.parametrize("where", MAKERS)
     @pytest.mark.parametrize("name", MOVES)
-    def test_objects_moved(world: MPI.Intracomm, name: str, n_planned: list[int]) -> None:
-        n_bytes = [N_BYTES, 0][world.Get_rank()]
+    def test_objects(world: MPI.Intracomm, name: str, where: str, n_planned: list[int]) -> None:
+        big = MAKERS[where](0 if world.Get_rank() else N_BYTES)
         with grid_comm(world) as comm:
-            answer = MOVES[name](comm, bytes(n_bytes))
-            assert len(answer) == N_BYTES - n_bytes
+            answer = MOVES[name](comm, big)
+        if world.Get_rank() == 1:
+            assert len(answer) == N_BYTES
         assert n_planned[0]

@@ -21,7 +21,7 @@ from tests.mpi.buffered import BUFFERED, CALLS, Holder, elements, first, seen, t
 from tests.mpi.harness import Grids
 from tests.mpi.support import grid_comm, grid_model, layouts
 
-LAYOUTS = ("one cluster", "two", "three interleaved", "lonely root", "all alone")
+LAYOUTS = ("one cluster", "two", "three interleaved")
 
 
 def check_alike(world: MPI.Intracomm, comm: MPI.Intracomm, name: str, what: str, n: int) -> None:
