@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from mpi4py import MPI
 from gridcoll.engine import compiled, runner
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
 from gridcoll.engine.counting import CountingTransport
+from gridcoll.engine.elements import ElementMemory
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import MPITransport
@@ -180,7 +182,9 @@ class FakeMPI:
         yield _TEST_SOME(test_some)
 
 
-def begin(monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op) -> tuple[CompiledRun, FakeMPI]:
+def begin(
+    monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op, band: int = 0
+) -> tuple[CompiledRun, FakeMPI]:
     """A run over a fake MPI, on a buffer that holds the alphabet."""
     fake, library = FakeMPI(), compiled._Library(LIBRARY)
     kept = list(fake.functions())
@@ -188,7 +192,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op) -> tuple[Compi
     library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766)
     monkeypatch.setattr(compiled, "_library", lambda: library)
     memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
-    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF), memory, window)
+    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, band), memory, window)
     assert run is not None
     run._kept = (*run._kept, *kept)
     return run, fake
@@ -257,6 +261,60 @@ def test_local_ops_run_between_their_neighbours(monkeypatch: pytest.MonkeyPatch)
     ops = (Copy(out(0, 4), out(8, 12)), Copy(out(8, 12), out(4, 8)), Send(1, out(4, 8), 0))
     _, fake = begin(monkeypatch, 64, *ops)
     assert fake.log == ["send abcd peer 1 tag 0"]
+
+
+def test_what_becomes_ready_at_once_starts_in_program_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receives = [Recv(peer, out(peer, peer + 1), 0) for peer in range(4)]
+    run, fake = begin(monkeypatch, 64, *receives, *(Send(9, out(k, k + 1), k) for k in range(4)))
+    fake.ended.update(fake.log)
+    assert run.advance()
+    assert [line[-1] for line in fake.log[4:]] == ["0", "1", "2", "3"]
+
+
+def test_every_band_has_tags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = MPITransport(MPI.COMM_SELF, 3)
+    _, fake = begin(monkeypatch, 64, Send(1, out(0, 1), transport.n_tags + 5), band=3)
+    assert fake.log == [f"send a peer 1 tag {transport.first_tag + 5}"]
+    assert transport.first_tag == 3 * transport.n_tags
+
+
+def test_signals_are_heard_while_nothing_comes() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    comm = MPI.Intracomm(MPI.COMM_SELF.Dup())
+    transport = MPITransport(comm)
+    program = dataflow((Recv(0, out(0, 1), 0),))
+    run = begin_compiled(program, transport, ByteMemory(memoryview(bytearray(1))))
+    assert run is not None
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    comm.Send(bytearray(1), 0, transport.first_tag)
+    run.run()
+    run.check()
+    comm.Free()
+
+
+@pytest.mark.parametrize("source_first", [True, False])
+def test_operands_keep_their_order(engine: str, source_first: bool) -> None:
+    op, matrix = MPI.Op.Create(matrix_product, commute=False), MPI.INT64_T.Create_contiguous(4)
+    matrix.Commit()
+    a, b = np.random.default_rng(5).integers(0, 9, (2, 3, 2, 2))
+    ours = b.copy()
+    flow = dataflow((Reduce(Chunk("input", 0, 3), Chunk("output", 0, 3), source_first),))
+    memory = ElementMemory(memoryview(ours).cast("B"), memoryview(a).cast("B"), flow, matrix, op)
+    run_program(flow, MPITransport(MPI.COMM_SELF), memory)
+    assert (ours == (a @ b if source_first else b @ a)).all()
+    matrix.Free()
+    op.Free()
 
 
 def test_what_is_sent_is_counted_at_the_end(world: MPI.Intracomm, engine: str) -> None:
