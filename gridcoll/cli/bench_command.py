@@ -11,6 +11,8 @@ import click
 from gridcoll.topology.units import parse_size_bytes
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from gridcoll.comm.benchmark import Row
     from gridcoll.comm.gridcomm import GridComm
 
@@ -57,23 +59,14 @@ def command(
 
     from gridcoll.comm.agreement import together
     from gridcoll.comm.benchmark import run_benchmark
-    from gridcoll.comm.gridcomm import GridComm
     from gridcoll.files import write_atomically
-    from gridcoll.model import write_model
     from gridcoll.model.limits import wires_from_model, wires_from_spec
     from gridcoll.plan import REGISTRIES
     from gridcoll.topology.gridfile import read_gridfile
 
     world = MPI.COMM_WORLD
     n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
-    if model_file and Path(model_file).exists():
-        from gridcoll.comm.discovery import load_model
-
-        comm = GridComm(world, model=load_model(world, model_file))
-    else:
-        comm = GridComm(world)
-        if model_file and world.Get_rank() == 0:
-            write_model(comm.model, model_file)
+    comm = _measured(world, collective, model_file)
     hosts = world.allgather(MPI.Get_processor_name())
     wires = (
         together(world, lambda: wires_from_spec(read_gridfile(grid_file), hosts))
@@ -103,6 +96,31 @@ def command(
 
         encoded = msgspec.json.encode([row.to_dict() for row in rows])
         write_atomically(json_file, msgspec.json.format(encoded, indent=1))
+
+
+def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridComm:
+    """``world`` by the model that settings or ``model_file`` name, or by a new one. Collective."""
+    from gridcoll.cli.progress import Stages
+    from gridcoll.comm.discovery import load_model
+    from gridcoll.comm.gridcomm import GridComm
+    from gridcoll.comm.measuring import discover
+    from gridcoll.comm.settings import read_settings
+    from gridcoll.model import write_model
+
+    settings = read_settings()
+    if model_file and Path(model_file).exists():
+        return GridComm(world, model=load_model(world, model_file))
+    if model_file or settings.grid_file:
+        comm = GridComm(world)
+        if model_file and world.Get_rank() == 0:
+            write_model(comm.model, model_file)
+        return comm
+    # A model that serves nothing else need not know of anything else.
+    own = world.Dup()
+    with Stages(silent=world.Get_rank() != 0) as stages:
+        model = discover(own, settings.tolerance, collectives=(collective,), progress=stages)
+    own.Free()
+    return GridComm(world, model=model)
 
 
 def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:

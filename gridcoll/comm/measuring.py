@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.comm.contention import measure_contention
-from gridcoll.comm.corrections import try_plans
+from gridcoll.comm.corrections import RUNS, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.playoff import play_off
@@ -37,6 +38,7 @@ def discover(
     *,
     both_directions: bool = False,
     native: bool = True,
+    collectives: Collection[str] = tuple(CALLS),
     progress: Progress = silent,
     name: str = "",
 ) -> GridModel:
@@ -55,6 +57,8 @@ def discover(
         Measure links from both ends; otherwise they count as symmetric.
     native : bool
         Time the MPI library's own collectives as well.
+    collectives : collection of str
+        Those whose plans are tried and whose natives are timed.
     progress : callable
     name : str
         Name of the grid in files.
@@ -72,17 +76,20 @@ def discover(
     model = replace(model, start_s=measure_start(comm, model))
     model = replace(model, contention=measure_contention(comm, model))
     clock = estimate_offset(comm)
-    model = try_plans(comm, model, clock, progress)
+    tried = [name for name in RUNS if name in collectives]
+    model = try_plans(comm, model, clock, progress, tried)
     if native:
         times = {
-            name: time_native(comm, model, clock, name, NATIVE_SIZES, progress) for name in CALLS
+            name: time_native(comm, model, clock, name, NATIVE_SIZES, progress)
+            for name in CALLS
+            if name in collectives
         }
         model = replace(
             model,
             native={name: found.plain for name, found in times.items()},
             native_variants={name: found.variants for name, found in times.items()},
         )
-        model = play_off(comm, model, clock, progress)
+        model = play_off(comm, model, clock, progress, tried)
     return model
 
 
