@@ -30,7 +30,6 @@ from gridcoll.comm.pickles import (
     put_together,
 )
 from gridcoll.errors import GridcollError
-from gridcoll.plan.choose import NATIVE
 from gridcoll.plan.collectives.allreduce_candidates import find_hub
 from gridcoll.plan.collectives.bracket import Block, children_in, parent_in, whole_blocks
 
@@ -89,7 +88,7 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
     settings = context.settings
     if context.native_only or not mpi4py.rc.fast_reduce:
         return True
-    if NATIVE in (settings.force, settings.algorithms.get(collective)):
+    if context.asks_for_native(collective):
         return True
     return context.model.n_clusters == 1 and settings.force != "grid"
 
