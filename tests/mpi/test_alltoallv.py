@@ -15,6 +15,9 @@ from tests.mpi.support import grid_comm, layouts
 LAYOUTS = ("one cluster", "two", "three interleaved", "lonely root", "all alone")
 ROOM = 4000
 
+REFUSES_ADDRESSES = MPI.Get_library_version().startswith("Open MPI")
+"""Open MPI 5.0.11 takes no absolute addresses in `Alltoallw`."""
+
 
 def planned(comm: GridComm) -> GridComm:
     return comm.forced("alltoall", "direct")
@@ -159,12 +162,13 @@ def test_derived_types(world: MPI.Intracomm) -> None:
 
             both(world, comm, typed)
 
-            # Not against Open MPI, which refuses absolute addresses here.
             into = np.full(ROOM, -1, "i4")
             at = [MPI.Get_address(into) + 40 * k for k in range(size)]
             send = [source, [1] * size, [8 * k for k in range(size)], [MPI.INT] * size]
-            planned(comm).Alltoallw(send, [MPI.BOTTOM, [1] * size, at, [MPI.INT] * size])
-            assert into[: 10 * size : 10].tolist() == [10_000 * k + 2 * rank for k in range(size)]
+            if size > 1 or not REFUSES_ADDRESSES:  # a rank alone leaves it to MPI
+                planned(comm).Alltoallw(send, [MPI.BOTTOM, [1] * size, at, [MPI.INT] * size])
+                wanted = [10_000 * k + 2 * rank for k in range(size)]
+                assert into[: 10 * size : 10].tolist() == wanted
 
             def short(caller: MPI.Intracomm, into: np.ndarray) -> None:
                 caller.Alltoallw([source, [MPI.INT] * size], [into, [MPI.INT] * size])
