@@ -94,10 +94,8 @@ static int64_t now_ns(void)
 
 /* ---- MPI calls ---------------------------------------------------------------------------- */
 
-typedef int (*isend_int)(const void *, int, int, int, int, int, void *);
-typedef int (*isend_ptr)(const void *, int, void *, int, int, void *, void *);
-typedef int (*irecv_int)(void *, int, int, int, int, int, void *);
-typedef int (*irecv_ptr)(void *, int, void *, int, int, void *, void *);
+typedef int (*transfer_int)(void *, int, int, int, int, int, void *);
+typedef int (*transfer_ptr)(void *, int, void *, int, int, void *, void *);
 typedef int (*testsome_f)(int, void *, int *, int *, void *);
 typedef int (*test_f)(void *, int *, void *);
 typedef int (*reduce_int)(const void *, void *, int, int, int);
@@ -105,28 +103,17 @@ typedef int (*reduce_ptr)(const void *, void *, int, void *, void *);
 
 static int is_int(const mpi_t *mpi) { return mpi->handle_bytes == (int64_t)sizeof(int); }
 
-static int start_send(run_t *run, const char *data, int64_t n_bytes, const op_t *op, char *request)
+/* MPI_Isend or MPI_Irecv: they take the same arguments. */
+static int start_transfer(run_t *run, void *function, char *data, const op_t *op, char *request)
 {
     const mpi_t *mpi = run->mpi;
-    int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags), n = (int)n_bytes;
-    int peer = (int)op->peer;
+    int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags);
+    int peer = (int)op->peer, n_bytes = (int)(op->size * run->call.unit_bytes);
     if (is_int(mpi))
-        return ((isend_int)mpi->isend)(data, n, (int)mpi->byte_type, peer, tag,
-                                       (int)run->call.comm, request);
-    return ((isend_ptr)mpi->isend)(data, n, (void *)mpi->byte_type, peer, tag,
-                                   (void *)run->call.comm, request);
-}
-
-static int start_receive(run_t *run, char *data, int64_t n_bytes, const op_t *op, char *request)
-{
-    const mpi_t *mpi = run->mpi;
-    int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags), n = (int)n_bytes;
-    int peer = (int)op->peer;
-    if (is_int(mpi))
-        return ((irecv_int)mpi->irecv)(data, n, (int)mpi->byte_type, peer, tag,
-                                       (int)run->call.comm, request);
-    return ((irecv_ptr)mpi->irecv)(data, n, (void *)mpi->byte_type, peer, tag,
-                                   (void *)run->call.comm, request);
+        return ((transfer_int)function)(data, n_bytes, (int)mpi->byte_type, peer, tag,
+                                        (int)run->call.comm, request);
+    return ((transfer_ptr)function)(data, n_bytes, (void *)mpi->byte_type, peer, tag,
+                                    (void *)run->call.comm, request);
 }
 
 static int reduce_local(const run_t *run, const char *left, char *right, int64_t n_units)
@@ -235,8 +222,8 @@ static void post(run_t *run, int64_t lane)
         if (run->n_waits[index] || run->n_open[lane] >= run->call.window)
             return;
         run->posted[lane]++;
-        int error = start_receive(run, chunk(run, index), op->size * run->call.unit_bytes, op,
-                                  run->requests + index * run->mpi->handle_bytes);
+        int error = start_transfer(run, run->mpi->irecv, chunk(run, index), op,
+                                   run->requests + index * run->mpi->handle_bytes);
         if (error) {
             fail(run, error);
             complete(run, index);
@@ -278,8 +265,8 @@ static void start_ready(run_t *run)
         if (op->kind == SEND) {
             run->n_sent[op->lane]++;
             run->bytes_sent[op->lane] += op->size * unit;
-            int error = start_send(run, data, op->size * unit, op,
-                                   run->requests + index * run->mpi->handle_bytes);
+            int error = start_transfer(run, run->mpi->isend, data, op,
+                                       run->requests + index * run->mpi->handle_bytes);
             if (!error) {
                 enter(run, index);
                 continue;

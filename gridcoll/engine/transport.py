@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,18 +30,23 @@ class MPITransport:
         return MPI._handleof(self._comm)
 
     def isend(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
-        tag = self.first_tag + tag % self.n_tags
-        if isinstance(view, Pieces):
-            with _in_place(view) as memory:
-                return self._comm.Isend(memory, peer, tag)
-        return self._comm.Isend((view, MPI.BYTE), peer, tag)
+        return self._start(self._comm.Isend, view, peer, tag)
 
     def irecv(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
+        return self._start(self._comm.Irecv, view, peer, tag)
+
+    def _start(
+        self,
+        transfer: Callable[[Any, int, int], MPI.Request],
+        view: memoryview | Pieces,
+        peer: int,
+        tag: int,
+    ) -> MPI.Request:
         tag = self.first_tag + tag % self.n_tags
         if isinstance(view, Pieces):
             with _in_place(view) as memory:
-                return self._comm.Irecv(memory, peer, tag)
-        return self._comm.Irecv((view, MPI.BYTE), peer, tag)
+                return transfer(memory, peer, tag)
+        return transfer((view, MPI.BYTE), peer, tag)
 
     def test_some(self, requests: list[Any]) -> Sequence[int]:
         try:
