@@ -138,3 +138,6 @@ CALLS: dict[str, Callable[[MPI.Intracomm, Callable[[int], Any], int], Any]] = {
     "allreduce": lambda comm, make, root: comm.allreduce([make(comm.Get_rank())]),
 }
 """Every collective of objects, of what a rank makes; alltoall makes of ranks and their peers."""
+
+ROOTED = ("bcast", "gather", "scatter", "reduce")
+"""Those of them that have a root."""
