@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from on_grids import GRIDS, MPIS, RESULTS, Row, bench_on, milliseconds, read_rows
+from on_grids import GRIDS, MPIS, RESULTS, Row, add_models_option, bench_on, milliseconds, read_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +49,8 @@ def run(collective: str, options: argparse.Namespace) -> None:
         for mpi in options.mpis.split(","):
             rows = RESULTS / f"candidates-{collective}-{grid}-{mpi}.json"
             how = ["--sizes", options.sizes, "--repeats", str(options.repeats)]
-            bench_on(grid, mpi, collective, rows, *how, "--algorithms", options.algorithms)
+            how += ["--algorithms", options.algorithms]
+            bench_on(grid, mpi, collective, rows, *how, models=options.models)
 
 
 def by_call(rows: Iterable[Row]) -> list[list[Measured]]:
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument(
         "--algorithms", default="tried", help="'tried', 'all' or names (default tried)"
     )
+    add_models_option(parser)
     options = parser.parse_args()
     if options.what == "run":
         run(options.collective, options)

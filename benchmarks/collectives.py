@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from on_grids import GRIDS, MPIS, RESULTS, ROOT, Row, bench_on, read_rows
+from on_grids import GRIDS, MPIS, RESULTS, ROOT, Row, add_models_option, bench_on, read_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -49,14 +49,18 @@ NATIVES = ("native", "native-nonblocking")
 
 
 def run(
-    collectives: Iterable[str], grids: Iterable[str], mpis: Iterable[str], sizes: str, *extra: str
+    collectives: Iterable[str],
+    grids: Iterable[str],
+    mpis: Iterable[str],
+    sizes: str,
+    *extra: str,
+    models: str = "",
 ) -> None:
-    with tempfile.TemporaryDirectory() as models:
+    with tempfile.TemporaryDirectory() as passing:
         for grid, mpi, collective in product(grids, mpis, collectives):
             options = ["--sizes", sizes or SIZES[collective], *extra]
-            options += ["--model-file", str(Path(models, f"{grid}-{mpi}.json"))]
             rows = RESULTS / f"{collective}-{grid}-{mpi}.json"
-            bench_on(grid, mpi, collective, rows, *options)
+            bench_on(grid, mpi, collective, rows, *options, models=models or passing)
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
@@ -178,12 +182,14 @@ def main() -> None:
     parser.add_argument("--sizes", default="")
     parser.add_argument("--repeats", default="7")
     parser.add_argument("--algorithms", default="", help="time these as well")
+    add_models_option(parser)
     options = parser.parse_args()
     collectives = options.collectives.split(",")
     grids, mpis = options.grids.split(","), options.mpis.split(",")
     if options.what == "run":
         extra = ["--algorithms", options.algorithms] if options.algorithms else []
-        run(collectives, grids, mpis, options.sizes, "--repeats", options.repeats, *extra)
+        extra += ["--repeats", options.repeats]
+        run(collectives, grids, mpis, options.sizes, *extra, models=options.models)
     for collective in collectives:
         rows = [row for row in read_rows(collective) if row["grid"] in grids and row["mpi"] in mpis]
         if options.what == "plot":

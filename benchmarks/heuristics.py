@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from on_grids import MPIS, RESULTS, ROOT, Row, bench_on, milliseconds, read_rows
+from on_grids import MPIS, RESULTS, ROOT, Row, add_models_option, bench_on, milliseconds, read_rows
 from rich.console import Console
 from rich.table import Table
 
@@ -37,12 +37,12 @@ UNAWARE = "plain-binomial"
 Seconds = Callable[[Row], "float | None"]
 
 
-def run(mpis: Iterable[str], sizes: str, repeats: int) -> None:
+def run(mpis: Iterable[str], sizes: str, repeats: int, models: str) -> None:
     names = ",".join([*HEURISTICS, UNAWARE])
     for mpi in mpis:
         rows = RESULTS / f"heuristics-{GRID}-{mpi}.json"
         how = ("--sizes", sizes, "--repeats", str(repeats), "--algorithms", names)
-        bench_on(GRID, mpi, "bcast", rows, *how)
+        bench_on(GRID, mpi, "bcast", rows, *how, models=models)
 
 
 def by_mpi(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
@@ -127,9 +127,10 @@ def main() -> None:
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--repeats", type=int, default=7)
+    add_models_option(parser)
     options = parser.parse_args()
     if options.what == "run":
-        run(options.mpis.split(","), options.sizes, options.repeats)
+        run(options.mpis.split(","), options.sizes, options.repeats, options.models)
     rows = read_rows("heuristics")
     if options.what == "plot":
         plot(rows, ROOT / "docs")

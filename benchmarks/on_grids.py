@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -19,17 +20,30 @@ MPIS = ("mpich", "openmpi", "impi")
 Row = dict[str, Any]
 
 
-def bench_on(grid: str, mpi: str, collective: str, rows: Path, *options: str) -> None:
+def bench_on(
+    grid: str, mpi: str, collective: str, rows: Path, *options: str, models: str = ""
+) -> None:
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
-    ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``.
+    ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured
+    model is kept in the folder ``models`` and reused from there, if one is given.
     """
     rows.parent.mkdir(exist_ok=True)
+    if models:
+        Path(models).mkdir(parents=True, exist_ok=True)
+        kept = Path(models).absolute() / f"{Path(grid).stem}-{mpi}.json"
+        options = (*options, "--model-file", str(kept))
     gridcoll = str(Path(sys.executable).parent / "gridcoll")
     declared = grid if grid.endswith(".toml") else str(ROOT / "hostfiles" / f"{grid}.toml")
     command = [gridcoll, "testbed", "run", declared, "--mpi", mpi, "--"]
     command += ["gridcoll", "bench", collective, "--grid", declared, "--json", str(rows), *options]
     subprocess.run(command, cwd=ROOT, check=True)
+
+
+def add_models_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models", default="", metavar="DIR", help="keep measured models there, and reuse them"
+    )
 
 
 def read_rows(prefix: str) -> list[Row]:

@@ -42,6 +42,13 @@ def read_text(path: str | Path, kind: str) -> str:
         raise FileError(f"{kind} {path}: {error}") from None
 
 
+def check_writable(path: str | Path) -> None:
+    """Raise `FileError` unless a file may be put at ``path``: before an hour's work, not after."""
+    folder = Path(path).parent
+    if not os.access(folder, os.W_OK):
+        raise FileError(f"cannot write {path}: {folder} is no directory we may write to")
+
+
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Replace the file at ``path`` by ``content``; readers see the old one or the new one.
 

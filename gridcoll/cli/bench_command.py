@@ -55,52 +55,71 @@ def command(
 
     Ranks start at an agreed time, results are verified, and every time is that of the last rank.
     """
+    import msgspec
     from mpi4py import MPI
 
+    from gridcoll.cli.voice import one_voice
     from gridcoll.comm.agreement import together
     from gridcoll.comm.benchmark import run_benchmark
-    from gridcoll.files import write_atomically
+    from gridcoll.files import check_writable, write_atomically
     from gridcoll.model.limits import wires_from_model, wires_from_spec
     from gridcoll.plan import REGISTRIES
     from gridcoll.topology.gridfile import read_gridfile
 
     world = MPI.COMM_WORLD
-    n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
-    comm = _measured(world, collective, model_file)
-    hosts = world.allgather(MPI.Get_processor_name())
-    wires = (
-        together(world, lambda: wires_from_spec(read_gridfile(grid_file), hosts))
-        if grid_file
-        else wires_from_model(comm.model)
-    )
-    names = [name for name in algorithms.split(",") if name]
-    if names == ["all"]:
-        names = list(REGISTRIES.get(collective, {}))
     leading = world.Get_rank() == 0
-    if leading:
-        _print_header(collective, comm, grid_file)
-    rows = run_benchmark(
-        comm,
-        collective,
-        n_bytes,
-        wires,
-        root=root,
-        repeats=repeats,
-        algorithms=names,
-        on_rows=_print_rows if leading else (lambda _rows: None),
-    )
-    if trace_prefix:
-        _trace(comm, max(n_bytes), root, trace_prefix)
-    if json_file and leading:
-        import msgspec
 
-        encoded = msgspec.json.encode([row.to_dict() for row in rows])
-        write_atomically(json_file, msgspec.json.format(encoded, indent=1))
+    kept: list[Row] = []
+
+    def check() -> None:
+        for path in filter(None, (json_file, model_file)):
+            check_writable(path)
+
+    def keep() -> None:
+        if json_file and leading:
+            encoded = msgspec.json.encode([row.to_dict() for row in kept])
+            write_atomically(json_file, msgspec.json.format(encoded, indent=1))
+
+    def tell(rows: list[Row]) -> None:
+        """After every size: who interrupts a long run keeps what it has measured."""
+        if leading:
+            _print_rows(rows)
+        kept.extend(rows)
+        together(world, keep)
+
+    with one_voice(world):
+        together(world, lambda: check() if leading else None)
+        n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
+        comm = _measured(world, collective, model_file)
+        hosts = world.allgather(MPI.Get_processor_name())
+        wires = (
+            together(world, lambda: wires_from_spec(read_gridfile(grid_file), hosts))
+            if grid_file
+            else wires_from_model(comm.model)
+        )
+        names = [name for name in algorithms.split(",") if name]
+        if names == ["all"]:
+            names = list(REGISTRIES.get(collective, {}))
+        if leading:
+            _print_header(collective, comm, grid_file)
+        run_benchmark(
+            comm,
+            collective,
+            n_bytes,
+            wires,
+            root=root,
+            repeats=repeats,
+            algorithms=names,
+            on_rows=tell,
+        )
+        if trace_prefix:
+            _trace(comm, max(n_bytes), root, trace_prefix)
 
 
 def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridComm:
     """``world`` by the model that settings or ``model_file`` name, or by a new one. Collective."""
     from gridcoll.cli.progress import Stages
+    from gridcoll.comm.agreement import together
     from gridcoll.comm.discovery import load_model
     from gridcoll.comm.gridcomm import GridComm
     from gridcoll.comm.measuring import discover
@@ -108,16 +127,18 @@ def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridCom
     from gridcoll.model import write_model
 
     settings = read_settings()
-    if model_file and Path(model_file).exists():
+    leading = world.Get_rank() == 0
+    # Rank 0 looks: hosts of a grid seldom share their files.
+    if world.bcast(leading and bool(model_file) and Path(model_file).exists(), 0):
         return GridComm(world, model=load_model(world, model_file))
     if model_file or settings.grid_file:
         comm = GridComm(world)
-        if model_file and world.Get_rank() == 0:
-            write_model(comm.model, model_file)
+        if model_file:
+            together(world, lambda: write_model(comm.model, model_file) if leading else None)
         return comm
     # A model that serves nothing else need not know of anything else.
     own = world.Dup()
-    with Stages(silent=world.Get_rank() != 0) as stages:
+    with Stages(silent=not leading) as stages:
         model = discover(own, settings.tolerance, collectives=(collective,), progress=stages)
     own.Free()
     return GridComm(world, model=model)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gridcoll.errors import FileError, UsageError
+from gridcoll.errors import UsageError
+from gridcoll.files import check_writable
 
 if TYPE_CHECKING:
     from gridcoll.model import GridModel
@@ -84,8 +84,8 @@ def _tolerance(text: str) -> float:
 
 def _check_output(path: str) -> None:
     """Fail before measuring, not after it."""
-    if path and not os.access(Path(path).parent, os.W_OK):
-        raise FileError(f"cannot write {path}: {Path(path).parent} is no directory we may write to")
+    if path:
+        check_writable(path)
     if path and Path(path).suffix == ".toml":
         raise UsageError(f"output {path}: .toml files are declared grids; a model's ends in .json")
 

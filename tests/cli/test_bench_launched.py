@@ -1,0 +1,68 @@
+"""``gridcoll bench`` under mpiexec."""
+
+from __future__ import annotations
+
+import json
+
+from gridcoll.model import read_model
+
+GRID = """
+version = 1
+name = "duo"
+clusters = [{ name = "a", ranks = 2 }, { name = "b", ranks = 1 }]
+links = [{ between = ["a", "b"], latency = "7 ms" }]
+"""
+BENCH = ("-m", "gridcoll", "bench", "barrier", "--repeats", "3")
+
+
+def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, monkeypatch):
+    (tmp_path / "duo.toml").write_text(GRID)
+    monkeypatch.setenv("GRIDCOLL_GRID", str(tmp_path / "duo.toml"))
+    options = ("--sizes", "0", "--json", "rows.json", "--model-file", "m.json")
+    done = launch(3, *BENCH, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("native-nonblocking") == 1  # one rank speaks
+    variants = [row["variant"] for row in json.loads((tmp_path / "rows.json").read_text())]
+    assert variants == ["native", "native-nonblocking", "gridcoll"]
+    assert read_model(tmp_path / "m.json").origin == "declared"
+
+    monkeypatch.delenv("GRIDCOLL_GRID")
+    done = launch(3, *BENCH, *options)
+    assert done.returncode == 0, done.stderr
+    assert "pLogP" not in done.stderr  # nothing was measured
+
+
+def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
+    for options, said in (
+        (("--json", "nowhere/rows.json"), "cannot write nowhere/rows.json"),
+        (("--model-file", "nowhere/m.json"), "cannot write nowhere/m.json"),
+        (("--sizes", "8,many"), "many"),
+    ):
+        done = launch(3, *BENCH, *options)
+        assert done.returncode == 2
+        assert done.stderr.count(said) == 1, done.stderr
+        assert "latency" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_measured_before_a_failure_is_kept(launch, tmp_path):
+    (tmp_path / "duo.toml").write_text(GRID)
+    program = """
+import os, sys
+from gridcoll.cli import main
+from gridcoll.comm import benchmark
+from gridcoll.errors import UsageError
+verify = benchmark._take_turns
+def fail_at_the_second(*arguments, seen=[]):
+    seen.append(1)
+    if len(seen) == 2:
+        raise UsageError("ended here")
+    return verify(*arguments)
+benchmark._take_turns = fail_at_the_second
+os.environ["GRIDCOLL_GRID"] = "duo.toml"
+sys.argv = ["gridcoll", "bench", "bcast", "--repeats", "3", "--sizes", "8,64", "--json", "r.json"]
+main()
+"""
+    done = launch(3, "-c", program)
+    assert (done.returncode, done.stderr.count("ended here")) == (2, 1)
+    assert {row["bytes"] for row in json.loads((tmp_path / "r.json").read_text())} == {8}
