@@ -1,4 +1,4 @@
-"""Paths through all clusters."""
+"""Paths through all clusters, and where they meet."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def shortest_path(cost: np.ndarray, start: int) -> tuple[int, ...]:
                         longer[key] = offer
         best = longer
     return min(best.values())[1]
+
+
+def find_hub(latency_s: np.ndarray) -> int:
+    """The vertex that all others reach soonest, there and back."""
+    return int(np.argmin(latency_s.max(axis=0) + latency_s.max(axis=1)))

@@ -80,6 +80,16 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
     assert ran | {"nodes"} == set(NAMES)
 
 
+@pytest.mark.mpi(min_size=4)
+def test_coordinators_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> None:
+    """Between the first cluster and the third 12 ms pass, over the second 5 and 2."""
+    with grid_comm(world, layouts(world.Get_size())["three interleaved"]) as comm:
+        forced = comm.forced("alltoall", "coordinator")
+        for n, meets in ((1, True), (7, True), (5009, False)):
+            assert ("meet" in forced.explain("alltoall", n * 4).winner.label) == meets
+            check_alltoall(forced, n)
+
+
 @pytest.mark.mpi(min_size=3)
 def test_two_ranks_per_host(world: MPI.Intracomm, n_planned: list[int]) -> None:
     """The first with the last, so that a host's ranks are no neighbours."""

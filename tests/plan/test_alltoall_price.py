@@ -17,6 +17,7 @@ from gridcoll.plan import REGISTRIES, choose
 from gridcoll.plan.collectives.alltoall import plan_direct, plan_pairwise
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import plan_coordinator
+from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
@@ -24,6 +25,7 @@ from gridcoll.plan.collectives.alltoall_messages import (
     coordinator_messages,
     direct_messages,
     far_first_messages,
+    hub_messages,
     lg_messages,
     pairwise_messages,
     tally,
@@ -76,6 +78,10 @@ def test_messages_are_those_of_the_plan(labels: list[int]) -> None:
     assert canonical(lg_messages(grid)) == canonical(tally(plan_lg(grid, 1)))
     if len(grid.clusters) > 1:
         assert canonical(coordinator_messages(grid)) == canonical(tally(plan_coordinator(grid, 1)))
+        for hub in range(len(grid.clusters)):
+            plan = plan_hub(grid, hub, 1)
+            assert canonical(hub_messages(grid, hub)) == canonical(tally(plan))
+            assert hub_blocks(grid, hub) == max(plan.scratch_units)
     assert price_messages_s(model, bruck_messages(n), 1000) == pytest.approx(
         price_messages_s(model, tally(plan_bruck(n, 1)), 1000)
     )

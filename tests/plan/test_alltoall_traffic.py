@@ -11,6 +11,7 @@ from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.reference import run_reference
 from gridcoll.plan import REGISTRIES, Plan
 from gridcoll.plan.collectives.alltoall import plan_direct
+from gridcoll.plan.collectives.alltoall_hub import plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
 from gridcoll.plan.traffic import Traffic, count_traffic, traffic_of
 from gridcoll.topology import Grid
@@ -80,11 +81,24 @@ def test_what_is_planned_is_what_is_sent(labels: list[int]) -> None:
 
 def test_coordinators_exchange_one_message_per_pair() -> None:
     model = model_of([0, 1, 2, 0, 1, 0, 0])
-    (candidate,) = REGISTRIES["alltoall"]["coordinator"].candidates(model, 10, 0)
-    assert candidate.build is not None
-    traffic = run_alltoall(candidate.build(10), model.grid)
+    exchange, hub = REGISTRIES["alltoall"]["coordinator"].candidates(model, 10, 0)
+    assert exchange.build is not None
+    assert hub.build is not None
+    traffic = run_alltoall(exchange.build(10), model.grid)
     assert traffic.n_inter_messages == 6
     assert traffic.n_inter_units == 10 * 2 * (4 * 2 + 4 * 1 + 2 * 1)
+    traffic = run_alltoall(hub.build(10), model.grid)
+    assert traffic.n_inter_messages == 4
+
+
+@pytest.mark.parametrize("hub", [0, 1, 2])
+def test_what_passes_the_hub_crosses_twice(hub: int) -> None:
+    sizes = [4, 2, 1]
+    grid = Grid.from_labels([0, 1, 2, 0, 1, 0, 0])
+    traffic = run_alltoall(plan_hub(grid, hub, 10), grid)
+    assert traffic.n_inter_messages == 4
+    a, b = (size for cluster, size in enumerate(sizes) if cluster != hub)
+    assert traffic.n_inter_units == 10 * 2 * (sizes[hub] * (a + b) + 2 * a * b)
 
 
 def test_what_came_after() -> None:

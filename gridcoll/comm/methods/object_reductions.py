@@ -30,8 +30,8 @@ from gridcoll.comm.pickles import (
     put_together,
 )
 from gridcoll.errors import GridcollError
-from gridcoll.plan.collectives.allreduce_candidates import find_hub
 from gridcoll.plan.collectives.bracket import Block, children_in, parent_in, whole_blocks
+from gridcoll.schedule.paths import find_hub
 
 Combine: TypeAlias = Callable[[Any, Any], Any]
 
@@ -71,7 +71,7 @@ class ObjectReductionMethods(GridMethods):
         if context.settings.check:
             require_equal(context.private, "allreduce", "allreduce")
         grid = context.model.grid
-        hub = grid.clusters[find_hub(context.model)].coordinator
+        hub = grid.clusters[find_hub(context.model.latency_s)].coordinator
         partial = _reduce(context, sendobj, op, hub)
         pickled = None
         if context.rank == hub:

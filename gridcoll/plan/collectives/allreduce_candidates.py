@@ -27,7 +27,7 @@ from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_si
 from gridcoll.plan.collectives.piece_prices import SHAPES as SHAPES_OF_PIECES
 from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.plan import Plan
-from gridcoll.schedule.paths import shortest_path
+from gridcoll.schedule.paths import find_hub, shortest_path
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
@@ -79,17 +79,12 @@ def _candidate(
     return Candidate(name, label, float(totals[best]), build, None, segment, ordered)
 
 
-def find_hub(model: GridModel) -> int:
-    """The cluster that all others reach soonest, there and back."""
-    return int(np.argmin(model.latency_s.max(axis=0) + model.latency_s.max(axis=1)))
-
-
 def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree inside every cluster; coordinators exchange partial results, or meet at one."""
     if model.grid.n_ranks == 1:
         return []
     n = model.n_clusters
-    hub = find_hub(model)
+    hub = find_hub(model.latency_s)
     costs = costs_of(model, n_bytes, n_bytes)
     found = []
     for shape in SHAPES_INSIDE:

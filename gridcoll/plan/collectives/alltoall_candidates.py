@@ -16,6 +16,7 @@ from gridcoll.plan.collectives.alltoall import (
 )
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import coordinator_blocks, plan_coordinator
+from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
@@ -23,17 +24,21 @@ from gridcoll.plan.collectives.alltoall_messages import (
     coordinator_messages,
     direct_messages,
     far_first_messages,
+    hub_messages,
     lg_messages,
     pairwise_messages,
 )
 from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s, thinned
 from gridcoll.plan.plan import Plan
+from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
 MOST_COORDINATOR_BYTES = 1 << 20
 """Coordinators keep all that crosses; beyond this much scratch they are not offered."""
 
+MOST_HUB_BLOCKS = 1 << 15
+"""One rank sorts them one by one: with more, the others wait for it."""
 
 PIECES_BYTES = (1 << 14, 1 << 15)
 """Messages that no MPI known here keeps back until the receiver has answered."""
@@ -172,11 +177,29 @@ def _coordinator_candidates(model: GridModel, n_bytes: int, root: int) -> list[C
         return []
     n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through coordinators"
-    return [
+    found = [
         _candidate(
             "coordinator", label, model, lambda some: coordinator_messages(some.grid), n_bytes
         )
     ]
+    if model.n_clusters > 2:
+        found += _hub_candidates(model, n_bytes)
+    return found
+
+
+def _hub_candidates(model: GridModel, n_bytes: int) -> list[Candidate]:
+    grid, hub = model.grid, find_hub(model.latency_s)
+    if hub_blocks(grid, hub) > min(MOST_HUB_BLOCKS, MOST_COORDINATOR_BYTES // max(n_bytes, 1)):
+        return []
+    label = f"{2 * (model.n_clusters - 1)} messages between clusters, coordinators meet at "
+    label += grid.clusters[hub].name
+    some, weight = thinned(model)
+    predicted_s = price_messages_s(some, hub_messages(some.grid, hub), n_bytes, weight)
+
+    def build(n_units: int) -> Plan:
+        return plan_hub(grid, hub, n_units, f"coordinator: {label}")
+
+    return [Candidate("coordinator", label, predicted_s, build)]
 
 
 def by_host(grid: Grid) -> Grid:

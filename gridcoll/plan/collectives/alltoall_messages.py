@@ -177,3 +177,33 @@ def coordinator_messages(grid: Grid) -> Messages:
     return _messages(
         [np.array(found, int).reshape(-1, 3), *inside], [np.array(needs, int).reshape(-1, 2)]
     )
+
+
+@lru_cache(maxsize=64)
+def hub_messages(grid: Grid, hub: int) -> Messages:
+    """Of `plan_hub`: to coordinators, to the hub, from it, and to members."""
+    clusters = [cluster.ranks for cluster in grid.clusters]
+    spokes = [c for c in range(len(clusters)) if c != hub]
+    crossing = [len(ranks) * (grid.n_ranks - len(ranks)) for ranks in clusters]
+    found: list[tuple[int, int, int]] = []
+    needs: list[tuple[int, int]] = []
+    handed: list[list[int]] = []
+    for ranks in clusters:
+        handed.append(list(range(len(found), len(found) + len(ranks) - 1)))
+        found += [(member, ranks[0], grid.n_ranks) for member in ranks[1:]]
+    to_hub = {}
+    for c in spokes:
+        needs += [(len(found), k) for k in handed[c]]
+        to_hub[c] = len(found)
+        found.append((clusters[c][0], clusters[hub][0], crossing[c]))
+    came = {hub: list(to_hub.values())}
+    for c in spokes:
+        others = [k for d, k in to_hub.items() if d != c] + handed[hub]
+        needs += [(len(found), k) for k in others]
+        came[c] = [len(found)]
+        found.append((clusters[hub][0], clusters[c][0], crossing[c]))
+    for c, ranks in enumerate(clusters):
+        for member in ranks[1:]:
+            needs += [(len(found), k) for k in (*handed[c], *came[c])]
+            found.append((ranks[0], member, grid.n_ranks))
+    return _messages([np.array(found, int).reshape(-1, 3)], [np.array(needs, int).reshape(-1, 2)])

@@ -16,13 +16,13 @@ from gridcoll.plan.collectives.allreduce_candidates import (
     SMALLEST_PIECE,
     costs_of,
     cut_columns,
-    find_hub,
     segment_units,
 )
 from gridcoll.plan.collectives.bracket import whole_blocks
 from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.collectives.rank_order import plan_in_rank_order
 from gridcoll.plan.plan import Plan
+from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.units import format_size
 
 Cut = Callable[[int], list[Piece]]
@@ -67,7 +67,7 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid, n = model.grid, model.n_clusters
     if grid.n_ranks == 1:
         return []
-    hub = find_hub(model)
+    hub = find_hub(model.latency_s)
     cuts: dict[str, Cut] = {
         "coordinators exchange": lambda n_units: [Piece(0, n_units, (0,) * n, EVERYWHERE)],
         "coordinators meet at " + grid.clusters[hub].name: lambda n_units: [
