@@ -18,6 +18,10 @@ _STARTS_IN_ORDER = "Intel" in MPI.Get_library_version()
 """Whether the library's own persistent collectives hang (2021.18 does) where ranks start several in
 different orders, which MPI-4.1 allows: what matches is the order of the calls that made them."""
 
+_LONGEST_BROADCAST = 1000 if "Intel" in MPI.Get_library_version() else 5000
+"""Elements of a persistent broadcast of the library's own: of 5000 doubles to eight ranks, 2021.18
+calls the second start an error on some ranks, whatever the root."""
+
 
 @pytest.fixture
 def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -79,8 +83,8 @@ def test_started_again_and_again(
     if layout not in layouts(world.Get_size()):
         return
     with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
-        calls = Calls(comm, n)
         planned = len(comm.grid.clusters) > 1
+        calls = Calls(comm, n if planned else min(n, _LONGEST_BROADCAST))
         random = np.random.default_rng(comm.Get_rank() if planned or not _STARTS_IN_ORDER else 0)
         for turn in range(8):
             calls.fill(turn)
