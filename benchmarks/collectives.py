@@ -20,7 +20,17 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from on_grids import GRIDS, MPIS, RESULTS, ROOT, Row, add_models_option, bench_on, read_rows
+from on_grids import (
+    GRIDS,
+    MPIS,
+    ONE_MACHINE,
+    RESULTS,
+    ROOT,
+    Row,
+    add_models_option,
+    bench_on,
+    read_rows,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -177,7 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
     parser.add_argument("--collectives", default=",".join(README), help=", ".join(SIZES))
-    parser.add_argument("--grids", default=",".join(GRIDS))
+    parser.add_argument("--grids", default=",".join((*GRIDS, ONE_MACHINE)))
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default="")
     parser.add_argument("--repeats", default="7")
