@@ -108,8 +108,7 @@ def _cells(n_bytes: int, mpi: str, variants: dict[str, Row]) -> list[str]:
         mpi,
         *(f"{variants[name]['median_s'] * 1e3:.1f}" for name in (*NATIVES, "gridcoll")),
         f"{ours['q1_s'] * 1e3:.1f}–{ours['q3_s'] * 1e3:.1f}",
-        f"{ours['limit_s'] * 1e3:.1f}",
-        f"{ours['median_s'] / ours['limit_s']:.2f}",
+        *_of_limit(ours),
         f"{best_native_s(variants) / ours['median_s']:.2f}",
         f"{predicted * 1e3:.1f}" if predicted is not None else "-",
         ours["algorithm"].split(":")[0],
@@ -136,11 +135,20 @@ def print_markdown(collective: str, rows: list[Row]) -> None:
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for (grid, mpi, n_bytes), variants in by_case(rows).items():
         ours, native_s = variants["gridcoll"], best_native_s(variants)
+        limit, of_limit = _of_limit(ours, " ms", " x")
         print(
             f"| {grid} | {mpi} | {format_size(n_bytes)} | {native_s * 1e3:.1f} ms "
             f"| {ours['median_s'] * 1e3:.1f} ms | {native_s / ours['median_s']:.2f} x "
-            f"| {ours['limit_s'] * 1e3:.1f} ms | {ours['median_s'] / ours['limit_s']:.2f} x |"
+            f"| {limit} | {of_limit} |"
         )
+
+
+def _of_limit(row: Row, ms: str = "", times: str = "") -> tuple[str, str]:
+    """The limit, and the time by it; ranks that share memory have none."""
+    limit_s = row["limit_s"]
+    if not limit_s:
+        return "-", "-"
+    return f"{limit_s * 1e3:.1f}{ms}", f"{row['median_s'] / limit_s:.2f}{times}"
 
 
 def plot(collective: str, rows: list[Row], folder: Path) -> None:

@@ -184,9 +184,11 @@ def _print_header(collective: str, comm: object, grid_file: str) -> None:
 def _print_rows(rows: list[Row]) -> None:
     for row in rows:
         predicted = f"{row.predicted_s * 1e3:9.3f}" if row.predicted_s is not None else f"{'-':>9}"
+        # Memory that ranks share has no limit here.
+        of_limit = f"{row.median_s / row.limit_s:8.2f}" if row.limit_s else f"{'-':>8}"
         click.echo(
             f"{row.bytes:11d} {row.variant:26} {row.median_s * 1e3:10.3f} {row.q1_s * 1e3:9.3f} "
             f"{row.q3_s * 1e3:9.3f} {predicted} {row.limit_s * 1e3:9.3f} "
-            f"{row.median_s / row.limit_s:8.2f}  {row.algorithm}"
+            f"{of_limit}  {row.algorithm}"
         )
     sys.stdout.flush()

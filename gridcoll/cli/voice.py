@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -46,8 +47,15 @@ def end_together(error: GridcollError, comm: MPI.Intracomm) -> NoReturn:
 
 @contextmanager
 def one_voice(comm: MPI.Intracomm) -> Iterator[None]:
-    """End the program together if a `GridcollError`, the same on all ranks, comes out."""
+    """End the program together if a `GridcollError`, the same on all ranks, comes out.
+
+    Any other error may be one rank's alone: it ends the job, for the others would wait for ever.
+    """
     try:
         yield
     except GridcollError as error:
         end_together(error, comm)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.Abort(1)

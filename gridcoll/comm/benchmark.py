@@ -25,7 +25,8 @@ TRIED = "tried"
 class Row:
     """One line of a benchmark's table: one variant at one size. Times are the last rank's.
 
-    ``stored_s`` is the papers' store-and-forward accounting of the same schedule.
+    ``limit_s`` is 0 where nothing limits, as in memory that ranks share; ``stored_s`` is the
+    papers' store-and-forward accounting of the same schedule.
     """
 
     collective: str

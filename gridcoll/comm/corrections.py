@@ -21,7 +21,10 @@ from gridcoll.plan.choose import REGISTRIES, Candidate, family_of
 MOST_TRIALS = 4
 """Families tried at one size."""
 
-_REPEATS = 3
+FEWEST_RUNS, MOST_RUNS = 3, 9
+ENOUGH_S = 0.3
+"""Runs that took so long together show more than the noise of the moment."""
+
 _FACTORS = (0.25, 16.0)  # whatever is beyond was an accident of this moment
 
 Step = Callable[[], None]
@@ -112,10 +115,17 @@ def _try_size(
         if winner.build is None or (family := family_of(collective, winner.name)) in tried:
             break
         step = RUNS[collective](comm, winner.build, n_bytes)
-        took_s = [run_together(comm, clock, step) for _ in range(_REPEATS)]
-        factor = float(np.median(took_s)) / _predicted_s(plain, winner)
+        factor = _median_s(comm, clock, step) / _predicted_s(plain, winner)
         tried[family] = float(np.clip(factor, *_FACTORS))
     return tried
+
+
+def _median_s(comm: MPI.Intracomm, clock: ClockOffset, step: Step) -> float:
+    """Of the more runs the shorter they are. Equal on all ranks."""
+    took_s: list[float] = []
+    while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
+        took_s.append(run_together(comm, clock, step))
+    return float(np.median(took_s))
 
 
 def _predicted_s(choice: Choice, wanted: Candidate) -> float:

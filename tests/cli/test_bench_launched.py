@@ -32,6 +32,12 @@ def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, mon
     assert "pLogP" not in done.stderr  # nothing was measured
 
 
+def test_one_machine_has_no_limit(launch, tmp_path):
+    done = launch(2, *BENCH, "--sizes", "8", "--json", "rows.json")
+    assert done.returncode == 0, done.stderr
+    assert {row["limit_s"] for row in json.loads((tmp_path / "rows.json").read_text())} == {0.0}
+
+
 def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
     for options, said in (
         (("--json", "nowhere/rows.json"), "cannot write nowhere/rows.json"),
@@ -43,6 +49,22 @@ def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
         assert done.stderr.count(said) == 1, done.stderr
         assert "latency" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_what_only_one_rank_stumbles_over_ends_the_job(launch):
+    program = """
+import sys
+from mpi4py import MPI
+from gridcoll.cli import main
+from gridcoll.comm import benchmark
+if MPI.COMM_WORLD.Get_rank() == 1:
+    benchmark._take_turns = None
+sys.argv = ["gridcoll", "bench", "barrier", "--sizes", "8"]
+main()
+"""
+    done = launch(2, "-c", program)
+    assert done.returncode != 0
+    assert "TypeError: 'NoneType' object is not callable" in done.stderr
 
 
 def test_what_was_measured_before_a_failure_is_kept(launch, tmp_path):
