@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gridcoll.testbed.launchers import find_environment
-
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-ONE_MACHINE = "one-machine"
-"""No emulated grid: this machine as it is, a rank per core."""
-
 GRIDS = (
     *("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat"),
     "one-cluster",
@@ -32,30 +25,19 @@ def bench_on(
 ) -> None:
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
-    ``grid`` is the name of a file in ``hostfiles``, a path ending in ``.toml``, or `ONE_MACHINE`.
-    The measured model is kept in the folder ``models`` and reused from there, if one is given.
+    ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured
+    model is kept in the folder ``models`` and reused from there, if one is given.
     """
     rows.parent.mkdir(exist_ok=True)
     if models:
         Path(models).mkdir(parents=True, exist_ok=True)
         kept = Path(models).absolute() / f"{Path(grid).stem}-{mpi}.json"
         options = (*options, "--model-file", str(kept))
-    bench = ["bench", collective, "--json", str(rows), *options]
-    if grid == ONE_MACHINE:
-        _run_here(mpi, bench)
-        return
     gridcoll = str(Path(sys.executable).parent / "gridcoll")
     declared = grid if grid.endswith(".toml") else str(ROOT / "hostfiles" / f"{grid}.toml")
     command = [gridcoll, "testbed", "run", declared, "--mpi", mpi, "--"]
-    subprocess.run([*command, "gridcoll", *bench, "--grid", declared], cwd=ROOT, check=True)
-
-
-def _run_here(mpi: str, arguments: Sequence[str]) -> None:
-    programs = find_environment(mpi) / "bin"
-    n_ranks = str(max(os.cpu_count() or 1, 2))
-    command = [programs / "mpiexec", "-n", n_ranks, programs / "python", "-m", "gridcoll"]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    subprocess.run([*command, *arguments], cwd=ROOT, check=True, env={**os.environ, **root})
+    command += ["gridcoll", "bench", collective, "--grid", declared, "--json", str(rows), *options]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:

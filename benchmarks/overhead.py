@@ -1,7 +1,8 @@
-"""What a `GridComm` costs where it has nothing to gain: one cluster, eight bytes, against native.
+"""What a `GridComm` costs where it has nothing to gain: one machine, against native.
 
-``mpiexec -n N python benchmarks/overhead.py``: rank 0 prints medians per call in microseconds, and
-how long building a `GridComm` from a stored model takes, of one cluster and of three.
+``mpiexec -n N python benchmarks/overhead.py [BYTES …]``: rank 0 prints medians per call in
+microseconds, of eight bytes unless told otherwise, and how long building a `GridComm` from a stored
+model takes, of one cluster and of three.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from gridcoll import GridComm
 from gridcoll.comm.discovery import load_model
 from gridcoll.model import GridModel, linear_plogp, write_model
 from gridcoll.topology import Grid
+from gridcoll.topology.units import format_size
 
 N_CALLS = 200
+MOST_BYTES = 1 << 22
+"""That all calls of a round move together; long messages are called less often."""
 N_ROUNDS = 41
 N_BUILT = 9
 
@@ -61,13 +65,25 @@ def stored(world: MPI.Intracomm, labels: list[int]) -> tuple[GridComm, float]:
     return comm, statistics.median(took)
 
 
-def per_call_s(step: Callable[[], object], comm: MPI.Intracomm) -> float:
-    """Of `N_CALLS` calls, begun together."""
+def per_call_s(step: Callable[[], object], comm: MPI.Intracomm, n_calls: int) -> float:
+    """Of so many calls, begun together."""
     comm.Barrier()
     since = time.perf_counter()
-    for _ in range(N_CALLS):
+    for _ in range(n_calls):
         step()
-    return (time.perf_counter() - since) / N_CALLS
+    return (time.perf_counter() - since) / n_calls
+
+
+def beside_native(world: MPI.Intracomm, comm: GridComm, name: str, *arguments: object) -> str:
+    """In turns, so that what else the machine does hits both."""
+    n_bytes = max((each.nbytes for each in arguments if isinstance(each, np.ndarray)), default=0)
+    n_calls = min(N_CALLS, max(MOST_BYTES // max(n_bytes, 1), 2))
+    methods = [partial(getattr(each, name), *arguments) for each in (world, comm)]
+    pairs = [[per_call_s(method, world, n_calls) for method in methods] for _ in range(N_ROUNDS)]
+    native, ours = (1e6 * statistics.median(column) for column in zip(*pairs, strict=True))
+    more = 1e6 * statistics.median(b - a for a, b in pairs)
+    what = f"{name} {format_size(n_bytes)}" if n_bytes else name
+    return f"{what:18} native {native:9.2f} us  gridcoll {ours:9.2f} us  more {more:7.2f} us\n"
 
 
 def main() -> None:
@@ -77,16 +93,11 @@ def main() -> None:
     for n_clusters in (min(3, size), 1):
         comm, took_s = stored(world, [rank * n_clusters // size for rank in range(size)])
         lines.append(f"{size} ranks, clusters {n_clusters}: construction {1e3 * took_s:.1f} ms\n")
-    value, total = np.zeros(1), np.zeros(1)
-    for name, arguments in (("Bcast", (value,)), ("Allreduce", (value, total)), ("Barrier", ())):
-        # In turn, so that what else the machine does hits both.
-        methods = [partial(getattr(each, name), *arguments) for each in (world, comm)]
-        pairs = [[per_call_s(method, world) for method in methods] for _ in range(N_ROUNDS)]
-        native, ours = (1e6 * statistics.median(column) for column in zip(*pairs, strict=True))
-        more = 1e6 * statistics.median(b - a for a, b in pairs)
-        lines.append(
-            f"{name:10} native {native:7.2f} us  gridcoll {ours:7.2f} us  more {more:5.2f} us\n"
-        )
+    for n_bytes in map(int, sys.argv[1:] or ("8",)):
+        value, total = np.zeros(n_bytes // 8), np.zeros(n_bytes // 8)
+        lines.append(beside_native(world, comm, "Bcast", value))
+        lines.append(beside_native(world, comm, "Allreduce", value, total))
+    lines.append(beside_native(world, comm, "Barrier"))
     if world.Get_rank() == 0:
         sys.stdout.writelines(lines)
 
