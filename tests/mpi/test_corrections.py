@@ -38,7 +38,8 @@ def test_what_would_run_at_every_size_was_tried(
 def test_a_plan_that_is_slower_than_predicted_gives_way(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n_bytes, runs_s = 1 << 16, iter([30.0] * 3 + [1e-9] * 3)
+    """The long one runs three times, the short one nine."""
+    n_bytes, runs_s = 1 << 16, iter([30.0] * 3 + [1e-9] * 9)
 
     def run_together(_comm: MPI.Intracomm, _clock: ClockOffset, step: corrections.Step) -> float:
         step()
@@ -48,6 +49,7 @@ def test_a_plan_that_is_slower_than_predicted_gives_way(
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (n_bytes,)})
     model = grid_model(layouts(world.Get_size())["two"])
     learned = corrections.measure_corrections(world, model, ClockOffset(0.0, 0.0), "bcast", quiet)
+    assert next(runs_s, None) is None
     assert len(learned) == 2
     slow, quick = learned
     assert learned[slow].factors[0] > 2 > 1 > learned[quick].factors[0]
