@@ -26,7 +26,7 @@ CLOSE = 1.12
 """Who is predicted, or was measured, to take at most so many times as long as the fastest plays."""
 
 MOST_PLANS = 3
-MOST_ROUNDS = 9
+MOST_ROUNDS = 15
 FEWEST_ROUNDS = 3
 LONG_S = 2.0
 """Of one collective at one size: then only `FEWEST_ROUNDS` are played."""
