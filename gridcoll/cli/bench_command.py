@@ -123,6 +123,7 @@ def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridCom
     from gridcoll.comm.discovery import load_model
     from gridcoll.comm.gridcomm import GridComm
     from gridcoll.comm.measuring import discover
+    from gridcoll.comm.natives import CALLS
     from gridcoll.comm.settings import read_settings
     from gridcoll.model import write_model
 
@@ -131,17 +132,19 @@ def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridCom
     # Rank 0 looks: hosts of a grid seldom share their files.
     if world.bcast(leading and bool(model_file) and Path(model_file).exists(), 0):
         return GridComm(world, model=load_model(world, model_file))
-    if model_file or settings.grid_file:
+    if settings.grid_file:
         comm = GridComm(world)
-        if model_file:
-            together(world, lambda: write_model(comm.model, model_file) if leading else None)
-        return comm
-    # A model that serves nothing else need not know of anything else.
-    own = world.Dup()
-    with Stages(silent=not leading) as stages:
-        model = discover(own, settings.tolerance, collectives=(collective,), progress=stages)
-    own.Free()
-    return GridComm(world, model=model)
+    else:
+        own = world.Dup()
+        # A model that serves nothing else need not know of anything else.
+        timed = tuple(CALLS) if model_file else (collective,)
+        with Stages(silent=not leading) as stages:
+            model = discover(own, settings.tolerance, collectives=timed, progress=stages)
+        own.Free()
+        comm = GridComm(world, model=model)
+    if model_file:
+        together(world, lambda: write_model(comm.model, model_file) if leading else None)
+    return comm
 
 
 def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:

@@ -1,7 +1,8 @@
-"""Long work on a terminal is a bar; anywhere else, a line per stage."""
+"""Long work on a terminal is a bar; anywhere else, a line per stage that says when it began."""
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -22,6 +23,7 @@ class Stages:
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self.counts: dict[str, int] = {}
+        self._began_s = time.monotonic()
 
     def __enter__(self) -> Stages:
         if self._console.is_terminal and not self._console.quiet:
@@ -53,4 +55,6 @@ class Stages:
                 self._tasks[what] = self._bars.add_task(what, total=of)
             self._bars.update(self._tasks[what], completed=done, total=of)
         elif new:
-            self._console.print(f"gridcoll: {what} …", highlight=False)
+            after_s = time.monotonic() - self._began_s
+            after = f" (after {after_s:.0f} s)" if after_s >= 1 else ""
+            self._console.print(f"gridcoll: {what} …{after}", highlight=False)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from gridcoll.cli import voice
+from gridcoll.cli import progress, voice
 from gridcoll.cli.progress import Stages
 from gridcoll.errors import UsageError
 
@@ -45,6 +47,15 @@ def test_stages_are_lines_where_there_is_no_terminal(capsys):
         stages("second", 0, 0)
     assert capsys.readouterr().err == "gridcoll: first …\ngridcoll: second …\n"
     assert stages.counts == {"first": 2, "second": 0}
+
+
+def test_later_stages_say_when_they_began(capsys, monkeypatch):
+    now = iter([100.0, 100.4, 134.2])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    with Stages() as stages:
+        stages("first", 0, 1)
+        stages("second", 0, 1)
+    assert capsys.readouterr().err == "gridcoll: first …\ngridcoll: second … (after 34 s)\n"
 
 
 def test_silent_stages_only_count(capsys):
