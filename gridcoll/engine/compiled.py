@@ -115,11 +115,6 @@ def _library() -> _Library | None:
     return _Library(LIBRARY)
 
 
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 class CompiledRun:
     """As `Executor`, in C. Made by `begin_compiled`."""
 
@@ -130,7 +125,7 @@ class CompiledRun:
         self._flow, self._transport = flow, transport
         self._kept = (call, *kept)  # buffers must outlive the run
         self._run = library.begin(
-            _address(flow.flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
+            MPI.Get_address(flow.flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
         )
         if not self._run:
             raise MemoryError(f"a run of {len(flow.program)} ops")
@@ -193,7 +188,7 @@ def begin_compiled(
     call = _Call(
         *(wire.handle, wire.first_tag, wire.n_tags, window),
         placement.buffers,
-        None if by_op is None else _address(by_op),
+        None if by_op is None else MPI.Get_address(by_op),
         *(placement.unit_bytes, placement.datatype, placement.operation),
     )
     return CompiledRun(library, flow, transport, call, memory, by_op, wire)
