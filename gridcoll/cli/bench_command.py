@@ -22,7 +22,13 @@ DEFAULT_SIZES = "8,1K,64K,1M,4M"
 @click.command()
 @click.argument("collective")
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Bytes, as 8,64K,1M.")
-@click.option("--repeats", default=10, show_default=True, type=click.IntRange(3))
+@click.option(
+    "--repeats",
+    default=10,
+    show_default=True,
+    type=click.IntRange(3),
+    help="Runs of each variant; short ones get up to five times as many.",
+)
 @click.option("--root", default=0, show_default=True)
 @click.option(
     "--algorithms",

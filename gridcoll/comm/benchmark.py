@@ -21,6 +21,10 @@ NATIVES = (NATIVE, NONBLOCKING)
 TRIED = "tried"
 
 
+MORE_OF_SHORT = 5
+"""How many times as many runs calls get that are over soon."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of a benchmark's table: one variant at one size. Times are the last rank's.
@@ -73,6 +77,7 @@ def run_benchmark(
     root: int = 0,
     repeats: int = 10,
     longest_s: float = 8.0,
+    enough_s: float = 0.5,
     algorithms: Sequence[str] = (),
     on_rows: Callable[[list[Row]], None] = lambda _rows: None,
 ) -> list[Row]:
@@ -92,6 +97,9 @@ def run_benchmark(
         Timed runs of each variant, after one that is not counted.
     longest_s : float
         A variant that has used this much time at one size gets no further repeats beyond three.
+    enough_s : float
+        Short calls, of which noise is a larger part, are repeated up to five times as often, until
+        a variant has used this much time.
 
     Raises
     ------
@@ -112,7 +120,7 @@ def run_benchmark(
                 names = tried(comm, collective, n_bytes, root)
                 names += [name for name in algorithms if name not in (TRIED, *names)]
             trials = TRIALS[collective](comm, n_bytes, root, names)
-            times = _take_turns(private, clock, trials, repeats, longest_s)
+            times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)
             bound = limit_s(collective, wires, n_bytes, root)
             new = [
                 _row(comm, collective, n_bytes, trial, taken, bound)
@@ -131,9 +139,12 @@ def _take_turns(
     trials: Sequence[Trial],
     repeats: int,
     longest_s: float,
+    enough_s: float,
 ) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in trials]
-    for repeat in range(repeats + 1):
+    for repeat in range(MORE_OF_SHORT * repeats + 1):
+        if repeat > repeats and max(map(sum, times)) >= enough_s:
+            break
         # To and fro, so that each comes after others in turn: caches and windows that are warm or
         # not are worth half a millisecond to whoever comes next.
         turns = list(zip(trials, times, strict=True))

@@ -40,7 +40,9 @@ def comm():
 def test_rows_of_every_collective_are_json(comm, collective) -> None:
     seen: list[Row] = []
     wires = wires_from_model(comm.model)
-    rows = run_benchmark(comm, collective, [8, 4096], wires, repeats=3, on_rows=seen.extend)
+    rows = run_benchmark(
+        comm, collective, [8, 4096], wires, repeats=3, enough_s=0.0, on_rows=seen.extend
+    )
     assert seen == rows
     read = json.loads(json.dumps([row.to_dict() for row in rows]))
     variants = {row["variant"] for row in read}
@@ -49,6 +51,7 @@ def test_rows_of_every_collective_are_json(comm, collective) -> None:
         assert row["q1_s"] <= row["median_s"] <= row["q3_s"]
         assert type(row["limit_s"]) is float
         assert row["collective"] == collective
+        assert row["repeats"] == 3
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def test_every_plan_tried_is_timed_once(comm) -> None:
         [8192],
         wires_from_model(comm.model),
         repeats=3,
+        enough_s=0.0,
         algorithms=["tried", "plain-binomial"],
     )
     timed = [row for row in rows if row.variant.startswith("gridcoll:")]
@@ -82,6 +86,12 @@ def test_every_plan_tried_is_timed_once(comm) -> None:
     assert timed[-1].variant == "gridcoll:plain-binomial"
     stored = {c.label: c.stored_s for c in choice.candidates}
     assert [row.stored_s for row in timed] == [stored.get(row.algorithm) for row in timed]
+
+
+def test_short_calls_are_repeated_more_often(comm) -> None:
+    wires = wires_from_model(comm.model)
+    rows = run_benchmark(comm, "barrier", [8], wires, repeats=3, enough_s=1e9)
+    assert {row.repeats for row in rows} == {15}
 
 
 def test_an_unknown_collective_is_refused_everywhere(comm) -> None:
