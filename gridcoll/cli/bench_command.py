@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gridcoll.files import check_writable, write_atomically
 from gridcoll.topology.units import parse_size_bytes
 
 if TYPE_CHECKING:
@@ -61,13 +62,11 @@ def command(
 
     Ranks start at an agreed time, results are verified, and every time is that of the last rank.
     """
-    import msgspec
     from mpi4py import MPI
 
     from gridcoll.cli.voice import one_voice
     from gridcoll.comm.agreement import together
     from gridcoll.comm.benchmark import run_benchmark
-    from gridcoll.files import check_writable, write_atomically
     from gridcoll.model.limits import wires_from_model, wires_from_spec
     from gridcoll.plan import REGISTRIES
     from gridcoll.topology.gridfile import read_gridfile
@@ -75,26 +74,8 @@ def command(
     world = MPI.COMM_WORLD
     leading = world.Get_rank() == 0
 
-    kept: list[Row] = []
-
-    def check() -> None:
-        for path in filter(None, (json_file, model_file)):
-            check_writable(path)
-
-    def keep() -> None:
-        if json_file and leading:
-            encoded = msgspec.json.encode([row.to_dict() for row in kept])
-            write_atomically(json_file, msgspec.json.format(encoded, indent=1))
-
-    def tell(rows: list[Row]) -> None:
-        """After every size: who interrupts a long run keeps what it has measured."""
-        if leading:
-            _print_rows(rows)
-        kept.extend(rows)
-        together(world, keep)
-
     with one_voice(world):
-        together(world, lambda: check() if leading else None)
+        together(world, lambda: _check_places(json_file, model_file) if leading else None)
         n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
         comm = _measured(world, collective, model_file)
         hosts = world.allgather(MPI.Get_processor_name())
@@ -116,10 +97,42 @@ def command(
             root=root,
             repeats=repeats,
             algorithms=names,
-            on_rows=tell,
+            on_rows=_Teller(world, json_file),
         )
         if trace_prefix:
             _trace(comm, max(n_bytes), root, trace_prefix)
+
+
+def _check_places(*paths: str) -> None:
+    """Fail before measuring, not after it."""
+    for path in filter(None, paths):
+        check_writable(path)
+
+
+class _Teller:
+    """Prints rows as they come, and keeps all of them: who interrupts a long run has those."""
+
+    def __init__(self, world: MPI.Intracomm, json_file: str) -> None:
+        self._world = world
+        self._json_file = json_file
+        self._rows: list[Row] = []
+
+    def __call__(self, rows: list[Row]) -> None:
+        """Collective."""
+        from gridcoll.comm.agreement import together
+
+        self._rows += rows
+        leading = self._world.Get_rank() == 0
+        if leading:
+            _print_rows(rows)
+        together(self._world, lambda: self._keep() if leading else None)
+
+    def _keep(self) -> None:
+        import msgspec
+
+        if self._json_file:
+            encoded = msgspec.json.encode([row.to_dict() for row in self._rows])
+            write_atomically(self._json_file, msgspec.json.format(encoded, indent=1))
 
 
 def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridComm:

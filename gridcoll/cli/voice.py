@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 5.0
 """How long ranks that fail wait for the others to fail as well."""
 
+HEARD_S = 0.3
+"""How long a rank that ends the job gives the launcher to pass on what it said."""
+
 
 def report(error: GridcollError) -> None:
     """Print ``error`` for the user; raise it instead if ``GRIDCOLL_DEBUG`` is set."""
@@ -40,9 +43,15 @@ def end_together(error: GridcollError, comm: MPI.Intracomm) -> NoReturn:
     while not request.Test():
         if time.monotonic() > give_up:  # not all are here: this rank alone knows
             report(error)
-            comm.Abort(2)
+            _end_job(comm, 2)
         time.sleep(1e-3)
     sys.exit(2)
+
+
+def _end_job(comm: MPI.Intracomm, code: int) -> None:
+    sys.stderr.flush()
+    time.sleep(HEARD_S)  # launchers drop what they have not passed on by then
+    comm.Abort(code)
 
 
 @contextmanager
@@ -57,5 +66,4 @@ def one_voice(comm: MPI.Intracomm) -> Iterator[None]:
         end_together(error, comm)
     except Exception:
         traceback.print_exc()
-        sys.stderr.flush()
-        comm.Abort(1)
+        _end_job(comm, 1)
