@@ -109,6 +109,7 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
     for scope in ("all", "default"):
         _write_sysctls({f"conf/{scope}/rp_filter": "0", f"conf/{scope}/send_redirects": "0"})
     _disable_ipv6()
+    _keep_firewall_out_of_bridges()
     tun = linux.open_tun(TUN)
     with IPRoute() as ip:
         _set_up(ip, "lo")
@@ -207,17 +208,26 @@ def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
 
 
 def _gso_max_bytes(spec: GridSpec) -> int:
-    """The largest packet TCP may build: half a burst.
+    """The largest packet TCP may build: three fifths of a burst.
 
     tbf cuts up what does not fit its burst, slowly; and a packet as long as the burst waits for a
-    full bucket, so that what the next one is late is lost for good: a quarter of the rate.
+    full bucket, so that what the next one is late is lost for good: a quarter of the rate. With
+    three fifths of the usual 16 KiB a segment of 8 KiB and its header travel in one packet; cut
+    off a little lower they are two, and the processor's work per byte is a third more.
     """
-    return max(2048, min(65536, spec.burst_bytes // 2) - _HEADER_BYTES)
+    return max(2048, min(65536, spec.burst_bytes * 3 // 5) - _HEADER_BYTES)
 
 
 def _write_sysctls(values: Mapping[str, str]) -> None:
     for name, value in values.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
+
+
+def _keep_firewall_out_of_bridges() -> None:
+    """Where the module is loaded, every frame of a bridge is shown to a firewall nobody set up."""
+    switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+    if switch.exists():
+        switch.write_text("0")
 
 
 def _disable_ipv6() -> None:
