@@ -15,6 +15,7 @@ from gridcoll.comm.handles import set_handle
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods
+from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.gathering import GatheringMethods
@@ -83,7 +84,7 @@ class GridComm(
             return
         open_self_comm()
         open_progress()
-        self._context = _make_context(comm, model)
+        self._know(_make_context(comm, model))
         self._borrowed = True
 
     @property
@@ -123,7 +124,7 @@ class GridComm(
         two threads, and do not free it.
         """
         view = type(self).__new__(type(self), self)
-        view._context = self._need().with_algorithm(collective, algorithm)
+        view._know(self._need().with_algorithm(collective, algorithm))
         return view
 
     def traffic(self) -> Traffic:
@@ -140,6 +141,17 @@ class GridComm(
         Collective at its first call; they belong to this communicator and are freed with it.
         """
         return self._need().cluster_comms()
+
+    def _know(self, context: Context) -> None:
+        """Take ``context``. Where no call can gain anything, MPI's own methods stand before ours.
+
+        So a call costs there what it costs without us. What a subclass overrides stays in front.
+        """
+        super()._know(context)
+        if context.native_only:
+            for name, ours in _COLLECTIVES.items():
+                if getattr(type(self), name) is ours:
+                    self.__dict__[name] = getattr(MPI.Intracomm, name).__get__(self)
 
     def _need(self) -> Context:
         if self._context is None:
@@ -160,7 +172,7 @@ class GridComm(
         finally:
             theirs.Free()
             ours.Free()
-        new._context = context.restrict(new, ranks)
+        new._know(context.restrict(new, ranks))
         return new
 
     def Free(self) -> None:
@@ -189,6 +201,16 @@ class GridComm(
             self._borrowed = False
         else:
             end()
+
+
+_COLLECTIVES = {
+    name: method
+    for mixin in GridComm.__mro__[1:]
+    if issubclass(mixin, GridMethods) and mixin is not DerivationMethods
+    for name, method in vars(mixin).items()
+    if not name.startswith("_")
+}
+"""What the mixins put in the place of MPI's own."""
 
 
 class GridCartcomm(GridComm, MPI.Cartcomm):

@@ -10,8 +10,9 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.gridcomm import _COLLECTIVES
 from gridcoll.comm.methods import alltoall, broadcast
-from tests.mpi.support import grid_comm
+from tests.mpi.support import grid_comm, layouts, works
 
 CALLS: dict[str, tuple[Any, str, Callable[[GridComm, int], None]]] = {
     "Bcast": (broadcast, "read_message", lambda comm, n: comm.Bcast(np.zeros(n), 0)),
@@ -58,3 +59,46 @@ def test_checked_calls_are_always_read(
         comm.Bcast(np.zeros(4), 0)
         with pytest.raises(Exception, match="bytes=32"):
             comm.Bcast(np.zeros(4 + (world.Get_rank() == 1)), 0)
+
+
+def is_mpis_own(comm: MPI.Intracomm, name: str) -> bool:
+    """Whether a call goes to the MPI library without a step of ours between."""
+    return bool(getattr(comm, name) == getattr(MPI.Intracomm, name).__get__(comm))
+
+
+def test_where_nothing_can_be_gained_every_collective_is_mpis_own(world: MPI.Intracomm) -> None:
+    """The one promise about one machine that holds for messages of every size."""
+    assert {"Bcast", "Alltoallw", "allreduce", "Ibarrier", "Bcast_init"} <= set(_COLLECTIVES)
+    assert {"Dup", "Split", "Free"}.isdisjoint(_COLLECTIVES)
+    with grid_comm(world, [0] * world.Get_size()) as comm:
+        assert all(is_mpis_own(comm, name) for name in _COLLECTIVES)
+        works(comm)
+        part = comm.Split(0, 0)
+        assert is_mpis_own(part, "Bcast")
+        part.Free()
+        copy = comm.Dup()
+        assert is_mpis_own(copy, "Bcast")
+        copy.Free()
+        assert not is_mpis_own(comm.forced("bcast", "chain"), "Bcast")
+
+
+def test_where_something_can_be_gained_none_is(world: MPI.Intracomm) -> None:
+    if "two" in layouts(world.Get_size()) and world.Get_size() > 1:
+        with grid_comm(world) as comm:
+            assert not any(is_mpis_own(comm, name) for name in _COLLECTIVES)
+
+
+def test_what_a_subclass_overrides_stays_in_front(world: MPI.Intracomm) -> None:
+    class Counted(GridComm):
+        n_calls = 0
+
+        def Bcast(self, buf: Any, root: int = 0) -> None:
+            type(self).n_calls += 1
+            super().Bcast(buf, root)
+
+    with grid_comm(world, [0] * world.Get_size()) as plain:
+        comm = Counted(plain, model=plain.model)
+        comm.Bcast(np.zeros(3))
+        assert Counted.n_calls == 1
+        assert is_mpis_own(comm, "Allreduce")
+        comm.Free()

@@ -12,3 +12,7 @@ class GridMethods(MPI.Intracomm):
 
     # Class attribute, because MPI's own Dup builds objects without calling __init__.
     _context: Context | None = None
+
+    def _know(self, context: Context) -> None:
+        """Take ``context``, ours from now on."""
+        self._context = context
