@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.comm.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
 from gridcoll.comm.variants import run_native
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
@@ -80,7 +81,6 @@ LARGEST_BYTES = {
 }
 """Blocks for every rank add up, and barriers have no size. Beyond, time grows in proportion."""
 
-MOST_RUNS = 3
 LONG_S = 1.0
 """What took this long in all is not run again: noise is no longer what matters."""
 
@@ -172,6 +172,8 @@ def _time_steps(
         left = [native for native in left if took[native][0] <= SLOWER * took[NATIVE][0]]
         runs = [took[native] for native in left]
         if sum(map(sum, took.values())) >= LONG_S:
+            break
+        if turn + 1 >= FEWEST_RUNS and sum(map(sum, runs)) >= ENOUGH_S * len(runs):
             break
         if turn and all(max(each) <= ALIKE * min(each) for each in runs):
             break
