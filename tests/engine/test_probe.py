@@ -1,0 +1,59 @@
+"""What trains of messages say of a link; the messages themselves are in tests/mpi."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridcoll.engine.probe import _fit, _Sample, gap_of_trains
+
+GAP_S, EMPTY_S, N = 1e-3, 10e-3, 12
+
+
+def took_s(n_messages: int, once_s: float = 0.0) -> float:
+    """Of a train on a link of `GAP_S`, with the answer to its end."""
+    return EMPTY_S + once_s + n_messages * GAP_S
+
+
+class TestGapOfTrains:
+    def test_the_difference_of_two_trains(self) -> None:
+        gap_s, likely = gap_of_trains(took_s(N), took_s(2 * N), N, EMPTY_S)
+        assert gap_s == pytest.approx(GAP_S)
+        assert likely
+
+    @pytest.mark.parametrize("once_s", [EMPTY_S, -1e-3])
+    def test_what_a_train_costs_or_saves_once_is_no_gap(self, once_s: float) -> None:
+        """A handshake across a WAN; a burst that an interface lets pass."""
+        gap_s, likely = gap_of_trains(took_s(N, once_s), took_s(2 * N, once_s), N, EMPTY_S)
+        assert gap_s == pytest.approx(GAP_S)
+        assert likely
+
+    @pytest.mark.parametrize("late_s", [8e-3, 30e-3])
+    def test_a_disturbed_shorter_train_is_unlikely(self, late_s: float) -> None:
+        """And is no reason to believe in a link that costs nothing."""
+        gap_s, likely = gap_of_trains(took_s(N) + late_s, took_s(2 * N), N, EMPTY_S)
+        assert not likely
+        assert gap_s == pytest.approx(GAP_S / 2)
+
+    def test_a_disturbed_longer_train_is_unlikely(self) -> None:
+        gap_s, likely = gap_of_trains(took_s(N), took_s(2 * N) + 12e-3, N, EMPTY_S)
+        assert not likely
+        assert gap_s < 2 * GAP_S
+
+    @given(st.floats(0, 10), st.floats(0, 10), st.integers(2, 1000), st.floats(0, 1))
+    def test_it_is_a_time_whatever_was_measured(
+        self, took: float, longer: float, n: int, empty: float
+    ) -> None:
+        gap_s, _ = gap_of_trains(took, longer, n, empty)
+        assert 0 < gap_s <= 1.15 * max(longer, 1e-9)
+
+
+def test_a_shorter_message_takes_no_longer_than_a_longer_one() -> None:
+    """Where it did, it met a disturbance."""
+    alone = {0: 0.0, 1024: 9e-3, 4096: 6e-3, 16384: 7e-3}
+    link = _fit({size: _Sample(1e-4, s, 1e-5, 1e-5) for size, s in alone.items()}, EMPTY_S)
+    assert link.alone_s == (5e-3, 6e-3, 6e-3, 7e-3)
+    gaps = {0: 1e-5, 1024: 5e-4, 4096: 3e-4, 16384: 1e-3}
+    link = _fit({size: _Sample(gap, 6e-3, 1e-5, 1e-5) for size, gap in gaps.items()}, EMPTY_S)
+    assert link.gap_s == (1e-5, 3e-4, 3e-4, 1e-3)
