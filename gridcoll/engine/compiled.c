@@ -61,6 +61,7 @@ enum {
     INTERFACE = 1, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
+    IDLE_POLLS = 100, /* as in executor.py */
 };
 
 typedef struct run {
@@ -69,6 +70,8 @@ typedef struct run {
     program_t program;
     int64_t n_left;
     int64_t error; /* of the first transfer that failed */
+    int64_t n_idle; /* polls since anything ended */
+    int64_t wider;  /* by how much a window grows */
     int64_t *n_waits;
     int64_t *next;           /* by op, what entered its lane after it */
     char *requests;          /* by op */
@@ -325,13 +328,27 @@ static int compare_places(const void *a, const void *b)
     return *(const int *)b - *(const int *)a;
 }
 
+/* Post what else can be received: see Executor._widen. */
+static void widen(run_t *run)
+{
+    run->n_idle = 0;
+    run->call.window += run->wider;
+    for (int64_t lane = 0; lane < run->program.n_lanes; lane++)
+        post(run, lane);
+    start_ready(run);
+}
+
 /* Test what is under way and start what became ready; whether anything ended. */
 int gridcoll_advance(run_t *run)
 {
     int64_t size = run->mpi->handle_bytes;
     int n_ended = run->n_heads ? test_some(run) : 0;
-    if (!n_ended)
+    if (!n_ended) {
+        if (++run->n_idle >= IDLE_POLLS)
+            widen(run);
         return 0;
+    }
+    run->n_idle = 0;
     /* From the last one: what takes a freed place then comes from behind it. */
     qsort(run->places, (size_t)n_ended, sizeof *run->places, compare_places);
     for (int k = 0; k < n_ended; k++) {
@@ -391,6 +408,7 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
     run->call = *call;
     run->program = program;
     run->n_left = program.n_ops;
+    run->wider = call->window;
     run->n_waits = words, words += n;
     run->next = words, words += n;
     run->ready = words, words += n;

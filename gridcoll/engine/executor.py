@@ -15,6 +15,9 @@ from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 DEFAULT_WINDOW = 64
 """Receives kept posted per lane: megabytes in flight over a WAN at 16 KiB segments and more."""
 
+IDLE_POLLS = 100
+"""After so many in which nothing ended, more receives are posted."""
+
 
 class Request(Protocol):
     """A transfer under way."""
@@ -95,7 +98,8 @@ class Executor:
         self._n_waits = list(flow.n_waits)
         self._transport = transport
         self._memory = memory
-        self._window = window
+        self._window = self._wider = window
+        self._n_idle = 0
         self._trace = trace
         self._n_left = len(flow.program)
         self._failure: Exception | None = None
@@ -129,7 +133,11 @@ class Executor:
         except TransferError as error:
             ended, self._failure = error.ended, self._failure or error.cause
         if not ended:
+            self._n_idle += 1
+            if self._n_idle >= IDLE_POLLS:
+                self._widen()
             return False
+        self._n_idle = 0
         # From the last one: what takes a freed place then comes from behind it.
         for place in sorted(ended, reverse=True):
             index = self._head_ops[place]
@@ -145,6 +153,19 @@ class Executor:
             self._post(lane)
         self._start_ready()
         return True
+
+    def _widen(self) -> None:
+        """Post what else can be received.
+
+        A peer may have sent more that we do not wait for yet than its MPI library keeps for us
+        (Intel MPI 64 messages over TCP): then what we do wait for is stuck behind that for ever.
+        """
+        self._n_idle = 0
+        self._window += self._wider
+        for lane, receives in enumerate(self._to_post):
+            if receives:
+                self._post(lane)
+        self._start_ready()
 
     def _enter(self, lane: int, index: int, request: Request) -> None:
         if self._is_open[lane]:

@@ -16,6 +16,7 @@ from gridcoll.engine import compiled, runner
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.elements import ElementMemory
+from gridcoll.engine.executor import IDLE_POLLS
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import MPITransport
@@ -224,6 +225,34 @@ def test_receives_are_posted_ahead_but_never_more_than_the_window(
     fake.ended.update(fake.log)
     while run.advance():
         pass
+    assert run.done
+    run.check()
+
+
+def test_more_are_posted_where_nothing_ends_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what an MPI library does not keep for us cannot hold up what we wait for."""
+    run, fake = begin(monkeypatch, 3, *forward(10))
+
+    def n_posted() -> int:
+        return sum(line.startswith("recv") for line in fake.log)
+
+    def poll(n_times: int) -> None:
+        for _ in range(n_times):
+            assert not run.advance()
+
+    poll(IDLE_POLLS - 1)
+    assert n_posted() == 3
+    fake.ended.add("recv 1 peer 0 tag 0")
+    assert run.advance()  # patience begins anew
+    poll(IDLE_POLLS - 1)
+    assert n_posted() == 4
+    poll(1)
+    assert n_posted() == 7
+    poll(2 * IDLE_POLLS)
+    assert n_posted() == 10
+    fake.ended.update(fake.log)
+    while run.advance():
+        fake.ended.update(fake.log)
     assert run.done
     run.check()
 

@@ -38,6 +38,28 @@ if comm.rank == 0:
 """
 
 
+EARLY = """
+from mpi4py import MPI
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.plan import Chunk, Recv, Send, dataflow
+comm, n, size = MPI.COMM_WORLD, 300, 10_000
+first, *others = (Chunk("output", k * size, (k + 1) * size) for k in range(n))
+chunks = enumerate((first, *others))
+sends = [Send(0, chunk, tag) for tag, chunk in enumerate(others, start=1)]
+programs = (
+    (Send(1, first, n), *(Recv(1, chunk, tag) for tag, chunk in chunks)),
+    (*sends, Recv(0, first, n), Send(0, first, 0)),
+)
+program = programs[comm.rank] if comm.rank < 2 else ()
+run_program(dataflow(program), MPITransport(comm), ByteMemory(memoryview(bytearray(n * size))))
+if comm.rank == 0:
+    print("over")
+"""
+"""Before what rank 0 waits for first come more messages than MPI libraries keep for anybody."""
+
+
 def output_of(job: Job, *command: str, env: dict[str, str] | None = None) -> str:
     process = job.start(command, env=env, stdout=subprocess.PIPE)
     out, _ = process.communicate(timeout=60)
@@ -66,6 +88,12 @@ class TestJobs:
         code = wait_for(Job(small, mpi).start(["sh", "-c", ONE_FAILS]))
         assert code == 7 or (mpi == "impi" and code), code  # Intel's mpiexec has codes of its own
         assert wait_for(Job(small, mpi).start(["true"])) == 0
+
+    @pytest.mark.parametrize("engine", ["compiled", "python"])
+    def test_early_messages_hold_up_nothing(self, small: Testbed, mpi: str, engine: str) -> None:
+        """Intel MPI keeps 64 of a peer over TCP, and reads no more until somebody wants them."""
+        env = {**os.environ, "GRIDCOLL_ENGINE": engine}
+        assert output_of(Job(small, mpi), "python", "-c", EARLY, env=env) == "over\n"
 
     def test_mpi_uses_the_network(self, small: Testbed, mpi: str) -> None:
         sighting = check_transport(small, mpi)
