@@ -81,6 +81,12 @@ class Context:
 
     Everything in it is created when the communicator is, collectively, and freed with it.
 
+    Attributes
+    ----------
+    native_reductions : dict
+        Which native collective an allreduce of an array is known to take, so that nobody need look
+        again: by MPI's own operation, the array's type and its bytes.
+
     Parameters
     ----------
     rank : int
@@ -111,6 +117,7 @@ class Context:
         self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self._native_calls: dict[tuple[str, int, int], str] = {}
+        self.native_reductions: dict[tuple[int, str, int] | None, str] = {}
         self._cluster_comms: ClusterComms | None = None
 
     @property
@@ -284,7 +291,8 @@ class Context:
         other.settings = replace(
             self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
         )
-        other._choices, other._programs, other._native_calls = {}, OrderedDict(), {}
+        other._choices, other._programs = {}, OrderedDict()
+        other._native_calls, other.native_reductions = {}, {}
         other.__dict__.pop("native_only", None)
         return other
 

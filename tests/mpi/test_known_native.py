@@ -11,11 +11,16 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.gridcomm import _COLLECTIVES
-from gridcoll.comm.methods import alltoall, broadcast
+from gridcoll.comm.methods import alltoall, broadcast, reductions
 from tests.mpi.support import grid_comm, layouts, works
 
 CALLS: dict[str, tuple[Any, str, Callable[[GridComm, int], None]]] = {
     "Bcast": (broadcast, "read_message", lambda comm, n: comm.Bcast(np.zeros(n), 0)),
+    "Allreduce": (
+        reductions,
+        "read_reduction",
+        lambda comm, n: comm.Allreduce(np.zeros(n), np.zeros(n)),
+    ),
     "Alltoall": (
         alltoall,
         "read_exchange",
@@ -43,10 +48,35 @@ def test_only_the_first_call_of_a_size_is_read(
             call(native, n)
         assert len(read) == 2
         # What another communicator of the same ranks does with that size is its own business.
-        planned = comm.forced(name.lower(), "chain" if name == "Bcast" else "direct")
+        plans = {"Bcast": "chain", "Allreduce": "coordinators", "Alltoall": "direct"}
+        planned = comm.forced(name.lower(), plans[name])
         call(planned, 4)
         call(planned, 4)
         assert len(read) == 3 + (world.Get_size() > 1)  # alone, nothing is planned
+
+
+def test_an_allreduce_of_another_kind_is_read(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other elements or by another operation; the user's operations always are."""
+    kinds: list[str] = []
+    plain = reductions.read_reduction
+    monkeypatch.setattr(
+        reductions,
+        "read_reduction",
+        lambda given, into, op: kinds.append(into.dtype.str) or plain(given, into, op),
+    )
+    own = MPI.Op.Create(lambda a, b, kind: None, commute=True)
+    with grid_comm(world) as comm:
+        native = comm.forced("allreduce", "native")
+        for op in (MPI.SUM, MPI.SUM, MPI.MAX, own, own):
+            native.Allreduce(np.ones(2), np.empty(2), op)
+        native.Allreduce(np.ones(4, "i4"), np.empty(4, "i4"))
+        result = np.empty(2)
+        native.Allreduce(np.ones(2), result)
+        assert (result == world.Get_size()).all()
+    own.Free()
+    assert kinds == ["<f8"] * 4 + ["<i4"]
 
 
 def test_checked_calls_are_always_read(

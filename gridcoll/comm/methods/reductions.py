@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
@@ -102,6 +103,10 @@ class ReductionMethods(ObjectReductionMethods):
         context = self._context
         if context is None or context.native_only:
             return super().Allreduce(sendbuf, recvbuf, op)
+        known = type(recvbuf) is np.ndarray and type(op) is MPI.Op
+        key = (op.handle, recvbuf.dtype.str, recvbuf.nbytes) if known else None
+        if native := context.native_reductions.get(key):
+            return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
         call = read_reduction(sendbuf, recvbuf, op)
         if context.settings.check:
             require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
@@ -110,6 +115,8 @@ class ReductionMethods(ObjectReductionMethods):
             return super().Allreduce(sendbuf, recvbuf, op)
         if flow is None:
             native = call.native(context, "allreduce", 0)
+            if key and call.predefined and not context.settings.check:
+                context.native_reductions[key] = native
             return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
         return context.run(flow, call.memory(flow))
 
