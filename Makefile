@@ -66,7 +66,7 @@ test-all: test-unit test-mpi-all ## The same with all three MPIs at every rank c
 	$(MAKE) test-testbed MPI=mpich
 
 test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root
-	$(VENVS)/mpich/bin/python -m pytest -q --ignore=tests/mpi --ignore=tests/testbed tests
+	$(VENVS)/mpich/bin/python -m pytest -q -n auto --ignore=tests/mpi --ignore=tests/testbed tests
 
 test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	@set -e; export GRIDCOLL_TEST_TALLY=$(VENVS)/$(MPI)/tally; rm -f $$GRIDCOLL_TEST_TALLY; \

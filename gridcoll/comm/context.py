@@ -239,6 +239,12 @@ class Context:
         """
         return self._native_calls.get((collective, array.nbytes // n_blocks, root), "")
 
+    def learn_native_reduction(self, key: tuple[int, str, int], native: str) -> None:
+        """Enter into `native_reductions`; what was known before is forgotten when that is much."""
+        if len(self.native_reductions) >= N_CACHED_PLANS:
+            self.native_reductions.clear()
+        self.native_reductions[key] = native
+
     def asks_for_native(self, collective: str) -> bool:
         """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
         settings = self.settings

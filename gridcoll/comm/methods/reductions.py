@@ -116,7 +116,7 @@ class ReductionMethods(ObjectReductionMethods):
         if flow is None:
             native = call.native(context, "allreduce", 0)
             if key and call.predefined and not context.settings.check:
-                context.native_reductions[key] = native
+                context.learn_native_reduction(key, native)
             return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
         return context.run(flow, call.memory(flow))
 
