@@ -95,6 +95,7 @@ class Executor:
         self._program = flow.program
         self._releases = flow.releases
         self._lane_of = flow.lane_of
+        self._tags = flow.tags
         self._n_waits = list(flow.n_waits)
         self._transport = transport
         self._memory = memory
@@ -187,7 +188,7 @@ class Executor:
             op = self._program[index]
             if not isinstance(op, Recv):
                 raise PlanError(f"op {index} ({op}) is queued as a receive")
-            request = self._transport.irecv(self._memory.view(op.chunk), op.peer, op.tag)
+            request = self._transport.irecv(self._memory.view(op.chunk), op.peer, self._tags[index])
             self._enter(lane, index, request)
             if self._trace:
                 self._trace(index, "start")
@@ -199,7 +200,8 @@ class Executor:
                 self._trace(index, "start")
             op = self._program[index]
             if isinstance(op, Send):
-                request = self._transport.isend(self._memory.view(op.chunk), op.peer, op.tag)
+                view, tag = self._memory.view(op.chunk), self._tags[index]
+                request = self._transport.isend(view, op.peer, tag)
                 self._enter(self._lane_of[index], index, request)
             elif isinstance(op, Reduce):
                 self._memory.reduce(op.source, op.into, op.source_first)

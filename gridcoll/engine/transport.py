@@ -20,7 +20,8 @@ class MPITransport:
 
     def __init__(self, comm: MPI.Intracomm, band: int = 0) -> None:
         self._comm = comm
-        # A lane never has more messages under way than a band has tags.
+        # Messages are numbered by peer (`Dataflow.tags`), and those of a lane keep their order: two
+        # with one tag would have to be a whole band apart and yet under way together.
         self.n_tags = n_tags() // N_BANDS
         self.first_tag = band * self.n_tags
 

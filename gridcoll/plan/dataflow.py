@@ -44,6 +44,25 @@ class Dataflow:
         )
 
     @cached_property
+    def tags(self) -> tuple[int, ...]:
+        """By op, the tag that its message travels under; 0 for what is done locally.
+
+        Messages to one peer are numbered in the order of their tags in the plan, as they are there
+        among those from us. MPI has few tags, plans of many segments and ranks may have many; a
+        message that took another's tag could be received in the other's place.
+        """
+        of_peer: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for index, op in enumerate(self.program):
+            if isinstance(op, Send | Recv):
+                way = "send" if isinstance(op, Send) else "recv"
+                of_peer.setdefault((way, op.peer), []).append((op.tag, index))
+        found = [0] * len(self.program)
+        for messages in of_peer.values():
+            for number, (_, index) in enumerate(sorted(messages)):
+                found[index] = number
+        return tuple(found)
+
+    @cached_property
     def receives(self) -> tuple[tuple[int, ...], ...]:
         """By lane, its receives in program order; empty for lanes of sends."""
         lanes: list[list[int]] = [[] for _ in range(max(self.lane_of, default=-1) + 1)]

@@ -27,8 +27,8 @@ def flat_program(flow: Dataflow) -> np.ndarray:
     """
     first_release = list(accumulate(map(len, flow.releases), initial=0))
     first_receive = list(accumulate(map(len, flow.receives), initial=0))
-    columns = zip(flow.program, flow.lane_of, flow.n_waits, first_release, strict=False)
-    ops = (_row(op, lane, n_waits, first) for op, lane, n_waits, first in columns)
+    columns = zip(flow.program, flow.tags, flow.lane_of, flow.n_waits, first_release, strict=False)
+    ops = (_row(*columns_of_op) for columns_of_op in columns)
     end = (0,) * 10 + (first_release[-1],)
     counts = (
         *(len(flow.program), len(flow.receives), first_release[-1]),
@@ -46,14 +46,14 @@ def flat_program(flow: Dataflow) -> np.ndarray:
     return np.fromiter(numbers, np.int64)
 
 
-def _row(op: Op, lane: int, n_waits: int, first_release: int) -> tuple[int, ...]:
-    peer = tag = 0
+def _row(op: Op, tag: int, lane: int, n_waits: int, first_release: int) -> tuple[int, ...]:
+    peer = 0
     into = _NOWHERE
     match op:
         case Send():
-            kind, peer, tag, source = SEND, op.peer, op.tag, op.chunk
+            kind, peer, source = SEND, op.peer, op.chunk
         case Recv():
-            kind, peer, tag, source = RECV, op.peer, op.tag, op.chunk
+            kind, peer, source = RECV, op.peer, op.chunk
         case Reduce():
             kind = REDUCE_BEFORE if op.source_first else REDUCE_AFTER
             source, into = op.source, op.into

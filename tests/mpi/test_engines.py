@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.engine import compiled, runner
+from gridcoll.engine import compiled, runner, transport
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.elements import ElementMemory
 from gridcoll.engine.executor import IDLE_POLLS
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
-from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.transport import N_BANDS, MPITransport
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
+from gridcoll.plan.collectives.allreduce import Piece
+from gridcoll.plan.collectives.rank_order import plan_in_rank_order
+from gridcoll.topology import Grid
 from tests.mpi.support import TESTSOME_CRASHES, grid_comm, layouts, pattern
 
 ENGINES = ("compiled", "python")
@@ -54,6 +57,26 @@ def matrix_product(left: MPI.buffer, right: MPI.buffer, datatype: MPI.Datatype) 
     """Products of 2 x 2 matrices: order matters, and Python is called back."""
     a, b = (np.frombuffer(each, np.int64).reshape(-1, 2, 2) for each in (left, right))
     b[:] = a @ b
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("n_tags", range(300, 600, 60))
+def test_plans_with_more_tags_than_mpi_has(
+    world: MPI.Intracomm, engine: str, n_tags: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes up early must not be received in the place of what comes down."""
+    monkeypatch.setattr(transport, "n_tags", lambda: n_tags * N_BANDS)
+    n_units, rank, n = 1 << 14, world.Get_rank(), world.Get_size()
+    bounds = [n_units * k // n for k in range(n + 1)]
+    pieces = [Piece(bounds[k], bounds[k + 1], (k,)) for k in range(n)]
+    plan = plan_in_rank_order(Grid.from_labels([0] * n), n_units, pieces, 32)
+    flow = dataflow(plan.programs[rank])
+    assert max(op.tag for op in flow.program if isinstance(op, Send)) > n_tags > max(flow.tags)
+    mine = pattern(n_units, "i8", rank)
+    result = np.empty_like(mine)
+    memory = ElementMemory(result.data.cast("B"), mine.data.cast("B"), flow, MPI.INT64_T, MPI.SUM)
+    run_program(flow, MPITransport(world), memory)
+    assert (result == sum(pattern(n_units, "i8", r) for r in range(world.Get_size()))).all()
 
 
 @pytest.mark.mpi(min_size=4)
@@ -303,10 +326,11 @@ def test_what_becomes_ready_at_once_starts_in_program_order(
 
 
 def test_every_band_has_tags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = MPITransport(MPI.COMM_SELF, 3)
-    _, fake = begin(monkeypatch, 64, Send(1, out(0, 1), transport.n_tags + 5), band=3)
-    assert fake.log == [f"send a peer 1 tag {transport.first_tag + 5}"]
-    assert transport.first_tag == 3 * transport.n_tags
+    monkeypatch.setattr(transport, "n_tags", lambda: 2 * N_BANDS)
+    _, fake = begin(monkeypatch, 64, *(Send(1, out(k, k + 1), k) for k in range(3)), band=3)
+    assert fake.log == [
+        f"send {what} peer 1 tag {tag}" for what, tag in (("a", 6), ("b", 7), ("c", 6))
+    ]
 
 
 def test_signals_are_heard_while_nothing_comes() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.errors import PlanError
+from gridcoll.plan import REGISTRIES
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send, reads, writes
+from tests.plan.grids import model_of
 
 
 def touch(a: Chunk, b: Chunk) -> bool:
@@ -91,3 +94,37 @@ def test_two_readers_do_not_wait_for_each_other() -> None:
     a = Chunk("output", 0, 4)
     flow = dataflow((Recv(0, a, 0), Send(1, a, 0), Send(2, a, 0), Recv(0, a, 1)))
     assert flow.n_waits == (0, 1, 1, 3)
+
+
+def test_messages_of_a_peer_are_numbered_without_gaps() -> None:
+    a = Chunk("output", 0, 1)
+    program = (
+        Send(1, a, 700),
+        Send(2, a, 9),
+        Recv(1, a, 5),
+        Send(1, a, 30),
+        Copy(a, Chunk("scratch", 0, 1)),
+    )
+    assert dataflow(program).tags == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("collective", REGISTRIES)
+def test_both_ends_number_a_message_alike(collective: str) -> None:
+    """Whatever tags plans give them: MPI's are few, and one that stands for two loses data."""
+    model = model_of([0, 0, 0, 1, 1, 2], together=1e9)
+    for algorithm in REGISTRIES[collective].values():
+        for candidate in algorithm.candidates(model, 1 << 16, 2):
+            if candidate.build is None:
+                continue
+            plan = candidate.build(1 << 13)
+            flows = [dataflow(program) for program in plan.programs]
+            ends: dict[type, dict[tuple[int, int, int], int]] = {Send: {}, Recv: {}}
+            for rank, flow in enumerate(flows):
+                for op, tag in zip(flow.program, flow.tags, strict=True):
+                    if isinstance(op, Send):
+                        ends[Send][rank, op.peer, op.tag] = tag
+                    elif isinstance(op, Recv):
+                        ends[Recv][op.peer, rank, op.tag] = tag
+            assert ends[Send] == ends[Recv], candidate.label
+            on_wire = {(*pair, tag) for (*pair, _), tag in ends[Send].items()}
+            assert len(on_wire) == len(ends[Send]), candidate.label
