@@ -18,8 +18,8 @@ def test_a_message_for_every_part_and_none_for_nothing() -> None:
     )
 
 
-def test_tags_go_on_from_the_first() -> None:
+def test_what_is_too_long_for_one_message_is_several() -> None:
     long = LARGEST_MESSAGE + 1
-    program = exchange_parts({1: [long, 2]}, {}, first_tag=4)
-    assert [op.tag for op in program if isinstance(op, Send)] == [4, 5, 6]
-    assert program[-1] == Send(1, Chunk("input", long, long + 2), 6)
+    program = exchange_parts({1: [long, 2]}, {})
+    assert [op.tag for op in program if isinstance(op, Send)] == [0, 1, 2]
+    assert program[-1] == Send(1, Chunk("input", long, long + 2), 2)

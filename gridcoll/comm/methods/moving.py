@@ -78,7 +78,6 @@ def move_parts(
     context: Context,
     source: Mapping[int, Sequence[memoryview]],
     into: Mapping[int, Sequence[memoryview]],
-    first_tag: int = 0,
 ) -> None:
     """Send parts to the ranks of ``source``, receive parts from those of ``into``, all at once.
 
@@ -88,7 +87,7 @@ def move_parts(
         {peer: views for peer, views in each.items() if peer != context.rank}
         for each in (source, into)
     )
-    program = exchange_parts(_sizes(sends), _sizes(receives), first_tag)
+    program = exchange_parts(_sizes(sends), _sizes(receives))
     if program:
         context.run(dataflow(program), PartedMemory(_chained(receives), _chained(sends)))
 

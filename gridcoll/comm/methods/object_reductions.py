@@ -169,8 +169,8 @@ def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
     """Send ``partial``; returns what it is taken for."""
     pickled, partial = _pack(partial)
     head, rest = memoryview(pickled.head(HEAD_BYTES)), pickled.rest(HEAD_BYTES)
-    move_parts(context, {peer: (head, rest)}, {})
-    move_parts(context, {peer: pickled.parts}, {})
+    for parts in ((head,), (rest,), pickled.parts):
+        move_parts(context, {peer: parts}, {})
     return partial
 
 
@@ -179,8 +179,7 @@ def _receive(context: Context, peers: Sequence[int]) -> list[_Partial]:
     heads = {peer: memoryview(bytearray(HEAD_BYTES)) for peer in peers}
     move_parts(context, {}, {peer: (head,) for peer, head in heads.items()})
     rests = {peer: memoryview(bytearray(n_missing(head))) for peer, head in heads.items()}
-    # They were sent together with the heads, which have the first tag.
-    move_parts(context, {}, {peer: (rest,) for peer, rest in rests.items()}, first_tag=1)
+    move_parts(context, {}, {peer: (rest,) for peer, rest in rests.items()})
     parted = {
         peer: put_together(head, rests[peer])
         for peer, head in heads.items()

@@ -79,9 +79,9 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 class Messages:
     """Writes sends to one peer and receives from it, numbered, in pieces that any MPI can count."""
 
-    def __init__(self, peer: int, first_tag: int = 0) -> None:
+    def __init__(self, peer: int) -> None:
         self._peer = peer
-        self._sent, self._received = count(first_tag), count(first_tag)
+        self._sent, self._received = count(), count()
 
     def send(self, chunk: Chunk) -> list[Op]:
         return [Send(self._peer, piece, next(self._sent)) for piece in cut_chunk(chunk)]
@@ -94,7 +94,7 @@ Parts: TypeAlias = Mapping[int, Sequence[int]]
 """By peer, the units of each part of what goes to it or comes from it."""
 
 
-def exchange_parts(sends: Parts, receives: Parts, first_tag: int = 0) -> Program:
+def exchange_parts(sends: Parts, receives: Parts) -> Program:
     """What a rank does that exchanges with peers what only it and they know the sizes of.
 
     Parts stand one after another, in input what is sent and in output what comes, by peer in the
@@ -103,12 +103,12 @@ def exchange_parts(sends: Parts, receives: Parts, first_tag: int = 0) -> Program
     ops: list[Op] = []
     at = 0
     for peer, sizes in receives.items():
-        messages = Messages(peer, first_tag)
+        messages = Messages(peer)
         for size in sizes:
             ops += messages.receive(Chunk("output", at, at := at + size))
     at = 0
     for peer, sizes in sends.items():
-        messages = Messages(peer, first_tag)
+        messages = Messages(peer)
         for size in sizes:
             ops += messages.send(Chunk("input", at, at := at + size))
     return tuple(ops)
