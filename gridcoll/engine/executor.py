@@ -76,9 +76,10 @@ class Executor:
     """The run of one program over one set of buffers.
 
     Ready ops start in program order. Receives are posted ahead, at most ``window`` per lane (a
-    source and a stream) and always in the order in which their messages are matched; of the
-    transfers of one lane only the oldest is tested, all lanes in one call, which bounds the cost of
-    a poll by the number of lanes and lets MPI look at its network once.
+    source and a stream; more of them once nothing ended for `IDLE_POLLS` polls) and always in the
+    order in which their messages are matched; of the transfers of one lane only the oldest is
+    tested, all lanes in one call, which bounds the cost of a poll by the number of lanes and lets
+    MPI look at its network once.
 
     A transfer that fails (a message longer than what it is received into) stops nothing: what was
     left under way would reach into buffers that are no more, and into later calls.

@@ -4,12 +4,15 @@ import pytest
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.layout import (
+    FRAME_OVERHEAD_BYTES,
+    SEGMENT_BYTES,
     cluster_of_address,
     format_etc_hosts,
     gateway,
     lay_out,
     subnet,
 )
+from gridcoll.testbed.network import _gso_max_bytes
 from gridcoll.topology import parse_gridfile
 
 
@@ -29,6 +32,14 @@ def test_hosts_come_in_rank_order_with_addresses_by_cluster() -> None:
     assert [host.address for host in hosts.values()] == ["10.1.0.1", "10.2.0.1", "10.1.0.2"]
     assert hosts["b-0"].slots == 3
     assert [cluster_of_address(int(h.address.split(".")[1])) for h in hosts.values()] == [0, 1, 0]
+
+
+def test_a_segment_of_8_kib_travels_in_one_packet() -> None:
+    """With what MPI libraries put before it; and a packet leaves the burst room to be late."""
+    grid = spec(TWO)
+    n_frames = (_gso_max_bytes(grid) - FRAME_OVERHEAD_BYTES) // SEGMENT_BYTES
+    assert n_frames * SEGMENT_BYTES >= (8 << 10) + 128
+    assert n_frames * (SEGMENT_BYTES + FRAME_OVERHEAD_BYTES) <= 0.7 * grid.burst_bytes
 
 
 def test_gateways_are_no_hosts() -> None:
