@@ -5,6 +5,10 @@
     python benchmarks/collectives.py markdown   # the same as READMEs have it; also --grids, --mpis
     python benchmarks/collectives.py plot       # a figure per collective and grid, into docs/
 
+With `--dilation 4`, all of it on grids in slow motion: a dozen hosts need a dozen times the time of
+one processor, and where two emulate them that is part of every figure. Rows say what took how long
+in slow motion, limits included; only ratios compare.
+
 A grid is measured once per MPI for all collectives of a run.
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
@@ -23,12 +27,14 @@ from pathlib import Path
 from on_grids import (
     GRIDS,
     MPIS,
-    RESULTS,
     ROOT,
     Row,
+    add_dilation_option,
     add_models_option,
     bench_on,
     read_rows,
+    results_folder,
+    slowed,
 )
 from rich.console import Console
 from rich.table import Table
@@ -64,12 +70,14 @@ def run(
     sizes: str,
     *extra: str,
     models: str = "",
+    dilation: float = 1.0,
 ) -> None:
     with tempfile.TemporaryDirectory() as passing:
         for grid, mpi, collective in product(grids, mpis, collectives):
             options = ["--sizes", sizes or SIZES[collective], *extra]
-            rows = RESULTS / f"{collective}-{grid}-{mpi}.json"
-            bench_on(grid, mpi, collective, rows, *options, models=models or passing)
+            rows = results_folder(dilation) / f"{collective}-{grid}-{mpi}.json"
+            with slowed(grid, dilation) as declared:
+                bench_on(declared, mpi, collective, rows, *options, models=models or passing)
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
@@ -142,7 +150,7 @@ def print_markdown(collective: str, rows: list[Row]) -> None:
         )
 
 
-def plot(collective: str, rows: list[Row], folder: Path) -> None:
+def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -173,10 +181,11 @@ def plot(collective: str, rows: list[Row], folder: Path) -> None:
         limits = sorted((n, v["gridcoll"]["limit_s"] * 1e3) for (_, _, n), v in cases.items())
         axes.plot(*zip(*limits, strict=True), color="black", lw=1, label="physical limit")
         axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="ms")
-        axes.set_title(f"{TITLES[collective]} on {grid}")
+        slow = "" if dilation == 1 else f"-x{dilation:g}"
+        axes.set_title(f"{TITLES[collective]} on {grid}{slow}")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-        path = folder / f"{collective}-{grid}.svg"
+        path = folder / f"{collective}-{grid}{slow}.svg"
         figure.savefig(path)
         plt.close(figure)
         print(path)
@@ -192,17 +201,20 @@ def main() -> None:
     parser.add_argument("--repeats", default="7")
     parser.add_argument("--algorithms", default="", help="time these as well")
     add_models_option(parser)
+    add_dilation_option(parser)
     options = parser.parse_args()
     collectives = options.collectives.split(",")
     grids, mpis = options.grids.split(","), options.mpis.split(",")
     if options.what == "run":
         extra = ["--algorithms", options.algorithms] if options.algorithms else []
         extra += ["--repeats", options.repeats]
-        run(collectives, grids, mpis, options.sizes, *extra, models=options.models)
+        models, dilation = options.models, options.dilation
+        run(collectives, grids, mpis, options.sizes, *extra, models=models, dilation=dilation)
     for collective in collectives:
-        rows = [row for row in read_rows(collective) if row["grid"] in grids and row["mpi"] in mpis]
+        kept = read_rows(collective, results_folder(options.dilation))
+        rows = [row for row in kept if row["grid"] in grids and row["mpi"] in mpis]
         if options.what == "plot":
-            plot(collective, rows, ROOT / "docs")
+            plot(collective, rows, ROOT / "docs", options.dilation)
         elif options.what == "markdown":
             print_markdown(collective, rows)
         else:

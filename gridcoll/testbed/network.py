@@ -203,7 +203,7 @@ def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
         index,
         rate=int(rate * WIRE_PER_PAYLOAD),
         burst=max(spec.burst_bytes, _BURST_MIN_BYTES),
-        limit=int(max(_NIC_QUEUE_MIN_BYTES, rate * _NIC_QUEUE_S)),
+        limit=int(max(_NIC_QUEUE_MIN_BYTES, rate * _NIC_QUEUE_S * spec.dilation)),
     )
 
 

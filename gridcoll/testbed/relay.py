@@ -70,16 +70,18 @@ class Wan:
             [max(0.0, float(spec.latency_s[i, j]) - KERNEL_PATH_S) for j in range(n)]
             for i in range(n)
         ]
-        worst_s = float(spec.latency_s.max())
-        up = [_link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
-        down = [_link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
+        worst_s, least_s = float(spec.latency_s.max()), _QUEUE_S * spec.dilation
+        up = [_link(float(rate), worst_s, least_s) for rate in spec.uplink_bytes_per_s]
+        down = [_link(float(rate), worst_s, least_s) for rate in spec.uplink_bytes_per_s]
         self.path: list[list[tuple[Link, ...]]] = [
             [
                 tuple(
                     link
                     for link in (
                         up[i],
-                        _link(float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j])),
+                        _link(
+                            float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j]), least_s
+                        ),
                         down[j],
                     )
                     if link.s_per_byte
@@ -101,10 +103,10 @@ class Wan:
         return gone_s + self.delay_s[source][target]
 
 
-def _link(rate_bytes_per_s: float, latency_s: float) -> Link:
+def _link(rate_bytes_per_s: float, latency_s: float, least_queue_s: float) -> Link:
     if math.isinf(rate_bytes_per_s):
         return Link(rate_bytes_per_s, math.inf)
-    queue_s = max(_QUEUE_S, 2 * latency_s)
+    queue_s = max(least_queue_s, 2 * latency_s)
     return Link(rate_bytes_per_s, max(_QUEUE_MIN_BYTES, queue_s * rate_bytes_per_s))
 
 

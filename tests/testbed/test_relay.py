@@ -90,6 +90,15 @@ class TestWan:
         wan = Wan(parse_gridfile(GRID.replace('uplink = "8 Mbit/s"', "")))
         assert wan.arrival_s(0, 1, 10_000, 1.0) == pytest.approx(1.011 - KERNEL_PATH_S)
 
+    def test_as_many_bytes_wait_in_slow_motion(self) -> None:
+        def waiting(text: str) -> list[float]:
+            paths = Wan(parse_gridfile(text)).path
+            links = [link for path in paths for to in path for link in to]
+            return [link.queue_s / link.s_per_byte for link in links]
+
+        fast = GRID.replace("8 Mbit/s", "800 Mbit/s")
+        assert waiting(fast) == pytest.approx(waiting("dilation = 8" + fast))
+
     def test_directions_do_not_share_a_link(self) -> None:
         wan = Wan(parse_gridfile(GRID.replace('uplink = "8 Mbit/s"', "")))
         there = wan.arrival_s(0, 1, 10_000, 1.0)

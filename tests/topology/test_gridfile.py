@@ -222,3 +222,20 @@ class TestNamedGrids:
         assert 2 * spec.latency_s[0, 1] == 0.08
         assert spec.window_bytes is not None
         assert spec.window_bytes / (2 * spec.latency_s[0, 1]) < spec.nic_bytes_per_s.min() / 2
+
+
+def test_a_dilated_grid_is_the_same_in_slow_motion() -> None:
+    plain, slow = changed(), changed('name = "g"', 'name = "g"\ndilation = 4')
+    assert (plain.name, slow.name) == ("g", "g-x4")
+    np.testing.assert_allclose(slow.latency_s, 4 * plain.latency_s)
+    np.testing.assert_allclose(slow.rate_bytes_per_s, plain.rate_bytes_per_s / 4)
+    np.testing.assert_allclose(slow.nic_bytes_per_s, plain.nic_bytes_per_s / 4)
+    np.testing.assert_allclose(slow.uplink_bytes_per_s, plain.uplink_bytes_per_s / 4)
+    # What is on its way is as much as before, and so are windows and bursts.
+    assert (slow.window_bytes, slow.burst_bytes) == (plain.window_bytes, plain.burst_bytes)
+
+
+@pytest.mark.parametrize("wrong", ["0.5", "-1", "0", "inf", "nan", '"4"'])
+def test_a_dilation_that_is_none(wrong: str) -> None:
+    with pytest.raises(FileError, match="dilation"):
+        changed('name = "g"', f'name = "g"\ndilation = {wrong}')
