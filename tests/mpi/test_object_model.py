@@ -67,6 +67,10 @@ class TestIdentity:
         with pytest.raises(UsageError, match=rf"model: it describes {n + 1} ranks, not {n}"):
             GridComm(world, model=grid_model([0] * (n + 1)))
 
+    def test_a_model_that_is_the_name_of_one(self, world: MPI.Intracomm) -> None:
+        with pytest.raises(UsageError, match=r"must be a GridModel, got 'grid\.json'; read_model"):
+            GridComm(world, model="grid.json")  # type: ignore[arg-type]
+
     def test_attributes_are_copied_once(self, world: MPI.Intracomm) -> None:
         copies: list[int] = []
 
