@@ -16,7 +16,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from on_grids import GRIDS, MPIS, RESULTS, Row, add_models_option, bench_on, milliseconds, read_rows
+from on_grids import (
+    GRIDS,
+    MPIS,
+    Row,
+    add_dilation_option,
+    add_models_option,
+    bench_on,
+    milliseconds,
+    read_rows,
+    results_folder,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -47,10 +57,12 @@ class Measured:
 def run(collective: str, options: argparse.Namespace) -> None:
     for grid in options.grids.split(","):
         for mpi in options.mpis.split(","):
-            rows = RESULTS / f"candidates-{collective}-{grid}-{mpi}.json"
+            folder, dilation = results_folder(options.dilation), options.dilation
+            rows = folder / f"candidates-{collective}-{grid}-{mpi}.json"
             how = ["--sizes", options.sizes, "--repeats", str(options.repeats)]
             how += ["--algorithms", options.algorithms]
-            bench_on(grid, mpi, collective, rows, *how, models=options.models)
+            models = options.models
+            bench_on(grid, mpi, collective, rows, *how, models=models, dilation=dilation)
 
 
 def by_call(rows: Iterable[Row]) -> list[list[Measured]]:
@@ -148,10 +160,12 @@ def main() -> None:
         "--algorithms", default="tried", help="'tried', 'all' or names (default tried)"
     )
     add_models_option(parser)
+    add_dilation_option(parser)
     options = parser.parse_args()
     if options.what == "run":
         run(options.collective, options)
-    calls = by_call(read_rows(f"candidates-{options.collective}"))
+    kept = read_rows(f"candidates-{options.collective}", results_folder(options.dilation))
+    calls = by_call(kept)
     if options.what == "json":
         for call in calls:
             for one in call:

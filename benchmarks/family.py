@@ -16,7 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from on_grids import MPIS, RESULTS, ROOT, Row, bench_on, read_rows
+from on_grids import (
+    MPIS,
+    ROOT,
+    Row,
+    add_dilation_option,
+    add_models_option,
+    bench_on,
+    read_rows,
+    results_folder,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -35,10 +44,11 @@ Series = dict[str, list[Row]]
 """Rows by way, by ascending size."""
 
 
-def run(collective: str, grid: str, mpi: str) -> None:
-    rows = RESULTS / f"family-{collective}-{grid}-{mpi}.json"
-    options = ["--sizes", SIZES[collective], "--algorithms", ALGORITHMS[collective]]
-    bench_on(grid, mpi, collective, rows, *options, "--repeats", "5")
+def run(collective: str, options: argparse.Namespace) -> None:
+    grid, mpi, dilation = options.grid, options.mpi, options.dilation
+    rows = results_folder(dilation) / f"family-{collective}-{grid}-{mpi}.json"
+    how = ["--sizes", SIZES[collective], "--algorithms", ALGORITHMS[collective], "--repeats", "5"]
+    bench_on(grid, mpi, collective, rows, *how, models=options.models, dilation=dilation)
 
 
 def by_way(rows: Iterable[Row]) -> Series:
@@ -110,16 +120,19 @@ def main() -> None:
     parser.add_argument("--collectives", default=",".join(SIZES))
     parser.add_argument("--grid", default="three-sites")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
+    add_models_option(parser)
+    add_dilation_option(parser)
     options = parser.parse_args()
     for collective in options.collectives.split(","):
         if options.what == "run":
-            run(collective, options.grid, options.mpi)
+            run(collective, options)
         groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-        for row in read_rows(f"family-{collective}"):
+        for row in read_rows(f"family-{collective}", results_folder(options.dilation)):
             groups[row["grid"], row["mpi"]].append(row)
         for (grid, mpi), rows in groups.items():
             if options.what == "plot":
-                plot(collective, grid, mpi, by_way(rows), ROOT / "docs")
+                slow = "" if options.dilation == 1 else f"-x{options.dilation:g}"
+                plot(collective, grid + slow, mpi, by_way(rows), ROOT / "docs")
             else:
                 print_table(collective, grid, mpi, by_way(rows))
 

@@ -24,36 +24,43 @@ Row = dict[str, Any]
 
 
 def bench_on(
-    grid: str, mpi: str, collective: str, rows: Path, *options: str, models: str = ""
+    grid: str,
+    mpi: str,
+    collective: str,
+    rows: Path,
+    *options: str,
+    models: str = "",
+    dilation: float = 1.0,
 ) -> None:
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
     ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured
-    model is kept in the folder ``models`` and reused from there, if one is given.
+    model is kept in the folder ``models`` and reused from there, if one is given. With a
+    ``dilation``, the grid is emulated in slow motion.
     """
     rows.parent.mkdir(exist_ok=True)
-    if models:
-        Path(models).mkdir(parents=True, exist_ok=True)
-        kept = Path(models).absolute() / f"{Path(grid).stem}-{mpi}.json"
-        options = (*options, "--model-file", str(kept))
-    gridcoll = str(Path(sys.executable).parent / "gridcoll")
-    declared = grid if grid.endswith(".toml") else str(ROOT / "hostfiles" / f"{grid}.toml")
-    command = [gridcoll, "testbed", "run", declared, "--mpi", mpi, "--"]
-    command += ["gridcoll", "bench", collective, "--grid", declared, "--json", str(rows), *options]
-    subprocess.run(command, cwd=ROOT, check=True)
+    plain = Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml")
+    with slowed(plain, dilation) as declared:
+        if models:
+            Path(models).mkdir(parents=True, exist_ok=True)
+            kept = Path(models).absolute() / f"{declared.stem}-{mpi}.json"
+            options = (*options, "--model-file", str(kept))
+        gridcoll = str(Path(sys.executable).parent / "gridcoll")
+        command = [gridcoll, "testbed", "run", str(declared), "--mpi", mpi, "--"]
+        command += ["gridcoll", "bench", collective, "--grid", str(declared)]
+        subprocess.run([*command, "--json", str(rows), *options], cwd=ROOT, check=True)
 
 
 @contextmanager
-def slowed(grid: str, dilation: float) -> Iterator[str]:
-    """The named ``grid`` in slow motion, as a file while this lasts; ``grid`` itself for 1."""
+def slowed(grid: Path, dilation: float) -> Iterator[Path]:
+    """The grid file ``grid`` in slow motion, while this lasts; itself for 1."""
     if dilation == 1:
         yield grid
         return
-    text = (ROOT / "hostfiles" / f"{grid}.toml").read_text()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{grid}-x{dilation:g}.toml")  # models are kept by this name
-        path.write_text(f"dilation = {dilation:g}\n{text}")
-        yield str(path)
+        path = Path(folder, f"{grid.stem}-x{dilation:g}.toml")
+        path.write_text(f"dilation = {dilation:g}\n{grid.read_text()}")
+        yield path
 
 
 def results_folder(dilation: float) -> Path:

@@ -1,0 +1,52 @@
+"""One run on an emulated grid: which file builds it, and where its rows and models are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import on_grids
+from benchmarks.on_grids import RESULTS, ROOT, bench_on, results_folder, slowed
+from gridcoll.topology import read_gridfile
+
+GRID = ROOT / "hostfiles" / "three-sites.toml"
+
+
+def test_a_grid_in_slow_motion() -> None:
+    with slowed(GRID, 4) as path:
+        spec = read_gridfile(path)
+    assert (spec.name, path.stem) == ("three-sites-x4", "three-sites-x4")
+    assert spec.latency_s[0, 2] == pytest.approx(4 * read_gridfile(GRID).latency_s[0, 2])
+    assert not path.exists()
+
+
+def test_at_its_own_speed_it_is_the_file_itself() -> None:
+    with slowed(GRID, 1) as path:
+        assert path == GRID
+
+
+def test_its_rows_are_kept_apart() -> None:
+    assert results_folder(1) == RESULTS
+    assert results_folder(4).parent == RESULTS
+
+
+def test_built_and_limited_by_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And a model of the grid at its own speed is not taken for one in slow motion."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> None:
+        commands.append(command)
+
+    monkeypatch.setattr(on_grids.subprocess, "run", run)
+    for dilation in (1, 4):
+        rows = tmp_path / "rows.json"
+        bench_on("three-sites", "mpich", "bcast", rows, models=str(tmp_path), dilation=dilation)
+    plain, slow = commands
+    for command in commands:
+        assert command[command.index("--grid") + 1] == command[3]
+    assert plain[3] == str(GRID)
+    kept = [Path(command[command.index("--model-file") + 1]).name for command in commands]
+    assert kept == ["three-sites-mpich.json", "three-sites-x4-mpich.json"]
+    assert slow[3].endswith("three-sites-x4.toml")
