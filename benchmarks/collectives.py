@@ -17,6 +17,7 @@ Needs root (an emulated grid) and one virtual environment per MPI, as `make venv
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 from collections import defaultdict
@@ -32,6 +33,7 @@ from on_grids import (
     add_dilation_option,
     add_models_option,
     bench_on,
+    keep_rows,
     read_rows,
     results_folder,
 )
@@ -74,9 +76,11 @@ def run(
     with tempfile.TemporaryDirectory() as passing:
         for grid, mpi, collective in product(grids, mpis, collectives):
             options = ["--sizes", sizes or SIZES[collective], *extra]
-            rows = results_folder(dilation) / f"{collective}-{grid}-{mpi}.json"
-            known = models or passing
-            bench_on(grid, mpi, collective, rows, *options, models=known, dilation=dilation)
+            new, known = Path(passing, "rows.json"), models or passing
+            bench_on(grid, mpi, collective, new, *options, models=known, dilation=dilation)
+            kept = results_folder(dilation) / f"{collective}-{grid}-{mpi}.json"
+            kept.parent.mkdir(exist_ok=True)
+            keep_rows(kept, json.loads(new.read_text()))
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:

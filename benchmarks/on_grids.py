@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gridcoll.files import write_atomically
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 GRIDS = (
@@ -82,6 +84,15 @@ def add_models_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models", default="", metavar="DIR", help="keep measured models there, and reuse them"
     )
+
+
+def keep_rows(path: Path, new: list[Row]) -> None:
+    """Enter ``new`` among the rows kept at ``path``, in place of those of the same sizes."""
+    sizes = {row["bytes"] for row in new}
+    old: list[Row] = json.loads(path.read_text()) if path.exists() else []
+    rows = [row for row in old if row["bytes"] not in sizes] + new
+    rows.sort(key=lambda row: row["bytes"])
+    write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_rows(prefix: str, folder: Path = RESULTS) -> list[Row]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import on_grids
-from benchmarks.on_grids import RESULTS, ROOT, bench_on, results_folder, slowed
+from benchmarks.on_grids import RESULTS, ROOT, bench_on, keep_rows, results_folder, slowed
 from gridcoll.topology import read_gridfile
 
 GRID = ROOT / "hostfiles" / "three-sites.toml"
@@ -50,3 +51,11 @@ def test_built_and_limited_by_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     kept = [Path(command[command.index("--model-file") + 1]).name for command in commands]
     assert kept == ["three-sites-mpich.json", "three-sites-x4-mpich.json"]
     assert slow[3].endswith("three-sites-x4.toml")
+
+
+def test_rows_of_other_sizes_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    keep_rows(path, [{"bytes": 8, "variant": "native"}, {"bytes": 64, "variant": "native"}])
+    keep_rows(path, [{"bytes": 16, "variant": "gridcoll"}, {"bytes": 8, "variant": "gridcoll"}])
+    found = [(row["bytes"], row["variant"]) for row in json.loads(path.read_text())]
+    assert found == [(8, "gridcoll"), (16, "gridcoll"), (64, "native")]
