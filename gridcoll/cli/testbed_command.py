@@ -32,7 +32,9 @@ def command() -> None:
 def run(grid: str, mpi: str | None, check: bool, ranks: int | None, argv: tuple[str, ...]) -> None:
     """Bring GRID up, run COMMAND with one rank per host, take everything down.
 
-    GRID is a grid file or the name of one in hostfiles/. The exit code is the command's.
+    GRID is a grid file or the name of one in hostfiles/. The exit code is the command's. With
+    ``dilation = K`` in the file, latencies are K times as long and rates K times as low: for grids
+    of more hosts than there are cores to emulate them.
     """
     from gridcoll.testbed.run import interruptible, run_on_grid
 
