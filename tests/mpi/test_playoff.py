@@ -97,6 +97,20 @@ def test_the_choice_is_what_the_turns_say(
 @pytest.mark.usefixtures("one_size")
 def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playoff, "CLOSE", 0.5)
+    monkeypatch.setattr(playoff, "CLOSE_S", -1.0)
     monkeypatch.setattr(playoff, "run_together", None)
     model = close_model(world, "bcast")
     assert playoff.play_off(world, model, ClockOffset(0.0, 0.0), quiet, ["bcast"]) == model
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.usefixtures("one_size")
+def test_a_millisecond_behind_is_close(world: MPI.Intracomm) -> None:
+    """Whatever part of the time that is: the non-blocking native takes three times as long."""
+    model = close_model(world, "bcast")
+    native, slow = model.native["bcast"], model.native_variants["bcast"]["native-nonblocking"]
+    for factor, plays in ((1.0, False), (0.9 * playoff.CLOSE_S / slow.predict(SIZE), True)):
+        quick, slower = (TimesBySize((SIZE,), (factor * t.predict(SIZE),)) for t in (native, slow))
+        variants = {"bcast": {"native-nonblocking": slower}}
+        other = replace(model, native={"bcast": quick}, native_variants=variants)
+        assert ("native-nonblocking" in playoff._contenders(other, "bcast", SIZE)[1]) == plays
