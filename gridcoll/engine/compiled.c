@@ -23,6 +23,7 @@ typedef struct {
     int64_t buffer, start, size; /* sent, received, or the source of what is done locally */
     int64_t into_buffer, into_start;
     int64_t n_waits;
+    int64_t due_us;        /* since the run began */
     int64_t first_release; /* up to the next op's */
 } op_t;
 
@@ -58,7 +59,7 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 1, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 2, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
     IDLE_POLLS = 100, /* as in executor.py */
@@ -68,6 +69,8 @@ typedef struct run {
     const mpi_t *mpi;
     call_t call;
     program_t program;
+    int64_t began_ns;
+    int64_t due_ns; /* when what is ready may start; 0 for now */
     int64_t n_left;
     int64_t error; /* of the first transfer that failed */
     int64_t n_idle; /* polls since anything ended */
@@ -258,10 +261,18 @@ static void combine(run_t *run, const op_t *op, char *source, char *into)
         fail(run, error);
 }
 
+/* Whether what is ready first may not start yet; what is ready behind it waits with it. */
+static int too_early(run_t *run)
+{
+    int64_t due_us = run->program.ops[run->ready[0]].due_us;
+    run->due_ns = due_us ? run->began_ns + 1000 * due_us : 0;
+    return run->due_ns > 0 && now_ns() < run->due_ns;
+}
+
 static void start_ready(run_t *run)
 {
     int64_t unit = run->call.unit_bytes;
-    while (run->n_ready) {
+    while (run->n_ready && !too_early(run)) {
         int64_t index = pop_ready(run);
         const op_t *op = &run->program.ops[index];
         char *data = chunk(run, index);
@@ -344,6 +355,7 @@ int gridcoll_advance(run_t *run)
     int64_t size = run->mpi->handle_bytes;
     int n_ended = run->n_heads ? test_some(run) : 0;
     if (!n_ended) {
+        start_ready(run); /* what became due */
         if (++run->n_idle >= IDLE_POLLS)
             widen(run);
         return 0;
@@ -408,6 +420,7 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
     run->call = *call;
     run->program = program;
     run->n_left = program.n_ops;
+    run->began_ns = now_ns();
     run->wider = call->window;
     run->n_waits = words, words += n;
     run->next = words, words += n;
@@ -491,8 +504,11 @@ int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
         int64_t shortest = wait->first_pause_ns << wait->trust;
         ns = ns < shortest ? shortest : ns;
         ns = ns > wait->longest_pause_ns ? wait->longest_pause_ns : ns;
+        int until_due = run->n_ready && ns > run->due_ns - now;
+        if (until_due)
+            ns = run->due_ns > now ? run->due_ns - now : 0;
         woken = pause_ns(wait, ns);
-        paused = 1;
+        paused = !until_due; /* says nothing of the watch */
     }
     return 1;
 }

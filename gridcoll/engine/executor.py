@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -75,9 +76,10 @@ Trace = Callable[[int, str], None]
 class Executor:
     """The run of one program over one set of buffers.
 
-    Ready ops start in program order. Receives are posted ahead, at most ``window`` per lane (a
-    source and a stream; more of them once nothing ended for `IDLE_POLLS` polls) and always in the
-    order in which their messages are matched; of the transfers of one lane only the oldest is
+    Ready ops start in program order, none before one that is not due yet by ``clock`` (seconds).
+    Receives are posted ahead, at most ``window`` per lane (a source and a stream; more of them once
+    nothing ended for `IDLE_POLLS` polls) and always in the order in which their messages are
+    matched; of the transfers of one lane only the oldest is
     tested, all lanes in one call, which bounds the cost of a poll by the number of lanes and lets
     MPI look at its network once.
 
@@ -92,6 +94,7 @@ class Executor:
         memory: Memory,
         window: int = DEFAULT_WINDOW,
         trace: Trace | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._program = flow.program
         self._releases = flow.releases
@@ -102,6 +105,7 @@ class Executor:
         self._memory = memory
         self._window = self._wider = window
         self._n_idle = 0
+        self._clock, self._began_s = clock, clock()
         self._trace = trace
         self._n_left = len(flow.program)
         self._failure: Exception | None = None
@@ -135,6 +139,7 @@ class Executor:
         except TransferError as error:
             ended, self._failure = error.ended, self._failure or error.cause
         if not ended:
+            self._start_ready()  # what became due
             self._n_idle += 1
             if self._n_idle >= IDLE_POLLS:
                 self._widen()
@@ -194,8 +199,14 @@ class Executor:
             if self._trace:
                 self._trace(index, "start")
 
+    def _too_early(self) -> bool:
+        """Whether what is ready first may not start yet; what is ready behind it waits with it."""
+        op = self._program[self._ready[0]]
+        due_us = op.due_us if isinstance(op, Send) else 0
+        return bool(due_us) and self._clock() < self._began_s + due_us * 1e-6
+
     def _start_ready(self) -> None:
-        while self._ready:
+        while self._ready and not self._too_early():
             index = heappop(self._ready)
             if self._trace:
                 self._trace(index, "start")

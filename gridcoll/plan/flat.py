@@ -22,14 +22,14 @@ def flat_program(flow: Dataflow) -> np.ndarray:
 
     The numbers of ops, lanes, releases, receives and ops that are ready; then of each op its kind,
     peer, tag, lane, buffer, start, size, the buffer and the start of where it goes, what it waits
-    for, and where its releases begin; then all releases; where the receives of each lane begin, all
-    receives; what is ready. Lists that "begin" somewhere end where the next begins.
+    for, when it is due, and where its releases begin; then all releases; where the receives of each
+    lane begin, all receives; what is ready. Lists that "begin" somewhere end where the next begins.
     """
     first_release = list(accumulate(map(len, flow.releases), initial=0))
     first_receive = list(accumulate(map(len, flow.receives), initial=0))
     columns = zip(flow.program, flow.tags, flow.lane_of, flow.n_waits, first_release, strict=False)
     ops = (_row(*columns_of_op) for columns_of_op in columns)
-    end = (0,) * 10 + (first_release[-1],)
+    end = (0,) * 11 + (first_release[-1],)
     counts = (
         *(len(flow.program), len(flow.receives), first_release[-1]),
         *(first_receive[-1], len(flow.ready)),
@@ -47,11 +47,11 @@ def flat_program(flow: Dataflow) -> np.ndarray:
 
 
 def _row(op: Op, tag: int, lane: int, n_waits: int, first_release: int) -> tuple[int, ...]:
-    peer = 0
+    peer = due_us = 0
     into = _NOWHERE
     match op:
         case Send():
-            kind, peer, source = SEND, op.peer, op.chunk
+            kind, peer, source, due_us = SEND, op.peer, op.chunk, op.due_us
         case Recv():
             kind, peer, source = RECV, op.peer, op.chunk
         case Reduce():
@@ -62,5 +62,5 @@ def _row(op: Op, tag: int, lane: int, n_waits: int, first_release: int) -> tuple
     return (
         *(kind, peer, tag, lane),
         *(BUFFERS.index(source.buffer), source.start, source.size),
-        *(BUFFERS.index(into.buffer), into.start, n_waits, first_release),
+        *(BUFFERS.index(into.buffer), into.start, n_waits, due_us, first_release),
     )

@@ -39,21 +39,27 @@ class Send:
     """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer.
 
     It waits for its data, and for ``after``, too, where that is given: a receiver's leave to send.
+    And it starts no sooner than ``due_us`` microseconds after its program: what several flows are
+    given at once, they carry side by side, and the one with the longest way is not ahead.
     """
 
     peer: int
     chunk: Chunk
     tag: int
     after: Chunk | None = None
+    due_us: int = 0
 
     def __post_init__(self) -> None:
         _check_chunk(self, self.chunk)
         if self.after is not None:
             _check_chunk(self, self.after)
+        if self.due_us < 0:
+            raise PlanError(f"{self}: is due before its program begins")
 
     def __str__(self) -> str:
         after = "" if self.after is None else f" after {self.after}"
-        return f"send {self.chunk} to {self.peer} tag {self.tag}{after}"
+        due = f" due {self.due_us} us" if self.due_us else ""
+        return f"send {self.chunk} to {self.peer} tag {self.tag}{after}{due}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,8 @@ class _Simulation:
         rank = self._ranks[number]
         op = rank.flow.program[index]
         match op:
+            case Send(due_us=due_us) if due_us * 1e-6 > time:
+                self._at(due_us * 1e-6, "ready", number, index)
             case Send(peer=peer):
                 heappush(rank.sends.setdefault(peer, []), (time, index))
                 self._send(time, number, index)

@@ -87,8 +87,11 @@ def _chunk(buffer: str, start: str, stop: str) -> Chunk:
 
 _OPS: tuple[tuple[re.Pattern[str], Callable[[tuple[str, ...]], Op]], ...] = (
     (
-        re.compile(rf"send {_CHUNK} to (\d+) tag (\d+)(?: after {_CHUNK})?"),
-        lambda g: Send(int(g[3]), _chunk(*g[:3]), int(g[4]), _chunk(*g[5:]) if g[5] else None),
+        re.compile(rf"send {_CHUNK} to (\d+) tag (\d+)(?: after {_CHUNK})?(?: due (-?\d+) us)?"),
+        lambda g: Send(
+            *(int(g[3]), _chunk(*g[:3]), int(g[4])),
+            *(_chunk(*g[5:8]) if g[5] else None, int(g[8] or 0)),
+        ),
     ),
     (
         re.compile(rf"recv {_CHUNK} from (\d+) tag (\d+)(?: stream (\d+))?"),

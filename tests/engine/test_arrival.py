@@ -7,6 +7,7 @@ what the receiver waits for.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -94,7 +95,10 @@ def arrives(plan: Plan, seed: int) -> bool:
     turns = random.Random(seed)
     network = StrictNetwork()
     left = [
-        Executor(dataflow(program), StrictTransport(rank, network), Nothing(), WINDOW)
+        Executor(
+            *(dataflow(program), StrictTransport(rank, network), Nothing(), WINDOW),
+            clock=lambda: math.inf,
+        )
         for rank, program in enumerate(plan.programs)
     ]
     patience = PATIENCE

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +54,37 @@ def forward(n: int) -> tuple[Op, ...]:
     )
 
 
-def executor(program: tuple[Op, ...], window: int = DEFAULT_WINDOW) -> tuple[Executor, Any]:
+def executor(
+    program: tuple[Op, ...],
+    window: int = DEFAULT_WINDOW,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Executor, Any]:
     transport = FakeTransport()
     memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
-    return Executor(dataflow(program), transport, memory, window), transport
+    return Executor(dataflow(program), transport, memory, window, clock=clock), transport
+
+
+def test_nothing_starts_before_it_is_due() -> None:
+    """Nor anything behind it, whether something ends meanwhile or not."""
+    now_s = 7.0
+    program = (
+        *(Send(1, out(0, 1), 0), Send(1, out(1, 2), 1, due_us=1000)),
+        *(Copy(out(20, 21), out(2, 3)), Send(1, out(2, 3), 2), Recv(2, out(4, 5), 0)),
+    )
+    engine, transport = executor(program, clock=lambda: now_s)
+    assert transport.log == ["recv 1 from 2 tag 0", "send a to 1 tag 0"]
+    now_s += 0.9e-3
+    assert not engine.advance()
+    transport.posted[2, 0].done = True
+    assert engine.advance()
+    assert len(transport.log) == 2
+    now_s += 0.2e-3
+    assert not engine.advance()  # no transfer ended
+    assert transport.log[2:] == ["send b to 1 tag 1", "send u to 1 tag 2"]
+    for request in transport.sent.values():
+        request.done = True
+    while not engine.done:
+        assert engine.advance()
 
 
 @pytest.mark.parametrize("window", [1, 3, 64])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -112,6 +113,21 @@ def test_results_and_traffic_are_the_same(world: MPI.Intracomm, engine: str, lay
 
 _TRAFFIC: dict[str, object] = {}
 """What the first engine sent, by layout."""
+
+
+def test_a_run_waits_for_what_is_due_later(engine: str) -> None:
+    n = 20
+    program = tuple(
+        op
+        for k in range(n)
+        for op in (Send(0, out(k, k + 1), k, due_us=500 * k), Recv(0, out(n + k, n + k + 1), k))
+    )
+    data = bytearray(range(2 * n))
+    began_s = time.monotonic()
+    memory = ByteMemory(memoryview(data))
+    run_program(dataflow(program), MPITransport(MPI.COMM_SELF), memory)
+    assert data == bytes(range(n)) * 2
+    assert time.monotonic() > began_s + 500e-6 * (n - 1)
 
 
 @pytest.mark.skipif(TESTSOME_CRASHES, reason="Open MPI's Testsome crashes: see tests/README.md")
@@ -231,6 +247,21 @@ def forward(n: int) -> tuple[Op, ...]:
     return tuple(
         op for k in range(n) for op in (Recv(0, out(k, k + 1), k), Send(2, out(k, k + 1), k))
     )
+
+
+def test_nothing_starts_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor anything behind it."""
+    program = (
+        *(Send(1, out(0, 1), 0), Send(1, out(1, 2), 1, due_us=20_000)),
+        *(Send(1, out(2, 3), 2), Recv(2, out(4, 5), 0)),
+    )
+    began_s = time.monotonic()
+    run, fake = begin(monkeypatch, 64, *program)
+    while len(fake.log) < 3:
+        assert not run.advance()
+    assert time.monotonic() > began_s + 0.02
+    sends = [f"send {what} peer 1 tag {tag}" for tag, what in enumerate("abc")]
+    assert fake.log == ["recv 1 peer 2 tag 0", *sends]
 
 
 @pytest.mark.parametrize("window", [1, 3, 64])

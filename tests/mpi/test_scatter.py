@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.plan import REGISTRIES
+from gridcoll.comm.methods.moving import in_turn, serve_flow
+from gridcoll.plan import REGISTRIES, Send
+from gridcoll.plan.collectives.scatter_candidates import pace_s
 from gridcoll.plan.natives import natives_of
 from tests.mpi.blocks import (
     FORMS,
@@ -22,7 +24,7 @@ from tests.mpi.blocks import (
     uneven_forms,
 )
 from tests.mpi.bodies import check_scatter
-from tests.mpi.support import grid_comm
+from tests.mpi.support import grid_comm, layouts
 
 NAMES = (*natives_of("scatter"), *REGISTRIES["scatter"])
 
@@ -38,6 +40,24 @@ def test_buffer_forms(world: MPI.Intracomm, send: str, receive: str) -> None:
             caller.Scatter(FORMS[send](source, size), FORMS[receive](into, 1), size - 1)
             results.append(into)
         assert (results[0] == results[1]).all()
+
+
+def test_uneven_blocks_leave_one_after_another(world: MPI.Intracomm) -> None:
+    """Where there are several clusters; see `plan_scatter`."""
+    n, rank = world.Get_size(), world.Get_rank()
+    sizes = tuple(10_000 * (other + 1) for other in range(n))
+    for labels in layouts(n).values():
+        with grid_comm(world, labels) as comm:
+            context = comm._context
+            assert context is not None
+            flow = serve_flow(context, (0,) * n, sizes)
+            sent, dues_us = 0, [op.due_us for op in flow.program if isinstance(op, Send)]
+            assert len(dues_us) == n - 1
+            pace = pace_s(context.model, rank, sum(sizes) // n)
+            assert (pace > 0) == (len(set(labels)) > 1)
+            for due_us, other in zip(dues_us, in_turn(context), strict=True):
+                assert due_us == int(sent * pace * 1e6)
+                sent += sizes[other]
 
 
 @pytest.mark.parametrize("make", [columns, struct])

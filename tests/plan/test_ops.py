@@ -33,6 +33,12 @@ def test_every_op_refuses_what_is_no_chunk(chunk: Chunk) -> None:
             make()
 
 
+def test_nothing_is_due_before_its_program_begins() -> None:
+    assert Send(1, IN, 0).due_us == 0
+    with pytest.raises(PlanError, match="is due before its program begins"):
+        Send(1, IN, 0, due_us=-1)
+
+
 def test_the_input_is_only_read() -> None:
     Send(1, IN, 0)
     Copy(IN, OUT)

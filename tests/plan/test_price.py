@@ -223,6 +223,16 @@ def test_what_overwrites_waits_for_what_reads() -> None:
     assert timeline.end_s[1][2] >= timeline.end_s[1][1]
 
 
+def test_nothing_is_sent_before_it_is_due() -> None:
+    programs = (
+        (Send(1, chunk(), 0), Send(1, chunk(), 1, due_us=int(5e6 * G))),
+        (Recv(0, chunk(), 0), Recv(0, chunk(), 1)),
+    )
+    timeline = price_plan(Plan("bcast", "", 64, 0, programs), one_cluster(2))
+    assert timeline.start_s[0] == pytest.approx((0.0, 5 * G))
+    assert timeline.makespan_s == pytest.approx(6 * G + L)
+
+
 def test_mistakes() -> None:
     with pytest.raises(UsageError, match="plan: 3 ranks, the model has 2"):
         price_plan(shape_plan("flat", 3), one_cluster(2))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.reference import run_reference
 from gridcoll.model import GridModel, PLogP
 from gridcoll.model.scatter_costs import SCATTER_COSTS
-from gridcoll.plan import REGISTRIES, Plan, check_plan, choose
+from gridcoll.plan import REGISTRIES, Plan, Send, check_plan, choose
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.scatter import plan_scatter, serve_blocks, take_block
 from gridcoll.plan.collectives.scatter_candidates import serving_ranks
@@ -120,6 +121,41 @@ def test_serving_order_is_farthest_first_and_home_last() -> None:
     model = model_of([0, 1, 2, 0, 1, 2, 2])
     assert serving_ranks(model, 3, 8) == [1, 4, 2, 5, 6, 0]
     assert serving_ranks(model, 3, 8, in_turn=True) == [1, 2, 4, 5, 6, 0]
+
+
+def dues_us(plan: Plan) -> list[list[int]]:
+    sends = ([op for op in program if isinstance(op, Send)] for program in plan.programs)
+    return [[op.due_us for op in each] for each in sends]
+
+
+@pytest.mark.parametrize("name", ["flat", "coordinators", "chain", "binomial"])
+def test_a_root_far_from_others_sends_no_faster_than_its_interface(name: str) -> None:
+    """So that what it sends first is there first: flows under way together would share the wire."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    for candidate in REGISTRIES["scatter"][name].candidates(model, 50_000, 1):
+        assert candidate.build is not None
+        plan = candidate.build(40_000)
+        (first, *later), others = dues_us(plan)[1], [dues_us(plan)[k] for k in (0, *range(2, 12))]
+        assert first == 0
+        sizes = [op.chunk.size for op in plan.programs[1] if isinstance(op, Send)]
+        gap_s = model.gap_s(50_000)[0, 0] / 50_000
+        for due_us, sent in zip(later, accumulate(sizes), strict=False):
+            assert 0.85 * gap_s * sent < due_us * 1e-6 < 0.95 * gap_s * sent
+        assert not any(map(any, others))
+
+
+@pytest.mark.parametrize(
+    ("collective", "grid", "n_bytes"),
+    [("scatter", "three-sites", 1000), ("scatter", "one-cluster", 50_000),
+     ("gather", "three-sites", 50_000)],
+)  # fmt: skip
+def test_where_order_is_worth_nothing_all_leaves_at_once(
+    collective: str, grid: str, n_bytes: int
+) -> None:
+    model = load_model(str(HOSTFILES / f"{grid}.toml"))
+    plans = [c.build(n_bytes) for c in choose(collective, model, n_bytes, 1).candidates if c.build]
+    assert plans
+    assert not any(any(map(any, dues_us(plan))) for plan in plans)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=7), st.integers(0, 6))

@@ -65,6 +65,9 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
     "scatter-chain-4-pipelined": lambda: plan_scatter(
         rank_order_tree("chain", 4, 0), 5, pipelined=True, label="block after block"
     ),
+    "scatter-flat-4-paced": lambda: plan_scatter(
+        rank_order_tree("flat", 4, 1), 5, pace_s=2e-6, label="one by one"
+    ),
     "gather-binomial-4-root-2": lambda: plan_gather(
         plan_scatter(rank_order_tree("binomial", 4, 2), 5), "binomial, backwards"
     ),
@@ -104,7 +107,7 @@ def ops(draw: st.DrawFn) -> Send | Recv | Reduce | Copy:
     small = st.integers(0, 99)
     if kind is Send:
         after = draw(st.none() | chunks(into=True))
-        return Send(draw(small), draw(chunks()), draw(small), after)
+        return Send(draw(small), draw(chunks()), draw(small), after, draw(small))
     if kind is Recv:
         return Recv(draw(small), draw(chunks(into=True)), draw(small), draw(small))
     source = draw(chunks())
@@ -136,6 +139,10 @@ def test_parse_is_the_reverse_of_format(
         ("plan b root 0 units 3\nrank 0\n  send output[0:1] to 1", "line 3: expected send, recv"),
         ("plan b root 0 units 3\nrank 0\n\n  send nowhere[0:1] to 1 tag 0", "line 4: .*buffers"),
         ("plan b root 0 units 3\nrank 0\n  recv input[0:1] from 1 tag 0", "line 3: .*only read"),
+        (
+            "plan b root 0 units 3\nrank 0\n  send input[0:1] to 1 tag 0 due -4 us",
+            "line 3: .*is due before its program begins",
+        ),
         ("plan b root 0 units 3\nrank 0 scratch 4\nrank 1", "for all ranks or for none"),
     ],
 )

@@ -17,8 +17,8 @@ from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.collectives.blocks import exchange_parts
 from gridcoll.plan.collectives.gather import backwards
-from gridcoll.plan.collectives.scatter import serve_blocks, take_block
-from gridcoll.plan.collectives.scatter_candidates import serving_ranks
+from gridcoll.plan.collectives.scatter import one_by_one, serve_blocks, take_block
+from gridcoll.plan.collectives.scatter_candidates import pace_s, serving_ranks
 
 T = TypeVar("T")
 
@@ -141,12 +141,13 @@ def give_flow(root: int, n_bytes: int) -> Dataflow:
 
 def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
     """The root's share of such a scatter."""
-    return _root_flow(context.rank, in_turn(context), starts, sizes, False)
+    pace = pace_s(context.model, context.rank, sum(sizes) // len(sizes))
+    return _serve_flow(context.rank, in_turn(context), starts, sizes, pace)
 
 
 def collect_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
     """The root's share of such a gather."""
-    return _root_flow(context.rank, in_turn(context), starts, sizes, True)
+    return _collect_flow(context.rank, in_turn(context), starts, sizes)
 
 
 def in_turn(context: Context) -> tuple[int, ...]:
@@ -155,12 +156,14 @@ def in_turn(context: Context) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=256)
-def _root_flow(
-    root: int,
-    order: tuple[int, ...],
-    starts: tuple[int, ...],
-    sizes: tuple[int, ...],
-    backward: bool,
+def _serve_flow(
+    root: int, order: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...], pace: float
 ) -> Dataflow:
-    program = serve_blocks(root, order, starts, sizes)
-    return dataflow(backwards(program) if backward else program)
+    return dataflow(one_by_one(serve_blocks(root, order, starts, sizes), pace))
+
+
+@lru_cache(maxsize=256)
+def _collect_flow(
+    root: int, order: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...]
+) -> Dataflow:
+    return dataflow(backwards(serve_blocks(root, order, starts, sizes)))

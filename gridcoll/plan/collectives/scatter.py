@@ -7,12 +7,12 @@ its first rank takes its own and passes the rest on (paper 003, section 4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.blocks import Messages, Standing, copy_runs
-from gridcoll.plan.ops import Chunk, Copy, Op
+from gridcoll.plan.ops import Chunk, Copy, Op, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.statements import Statement, moved, state
 
@@ -67,7 +67,14 @@ class Subtrees:
         return self.order[self.place[rank] : self.place[rank] + self.size[rank]]
 
 
-def plan_scatter(tree: RankTree, n_units: int, *, pipelined: bool = False, label: str = "") -> Plan:
+def plan_scatter(
+    tree: RankTree,
+    n_units: int,
+    *,
+    pipelined: bool = False,
+    pace_s: float = 0.0,
+    label: str = "",
+) -> Plan:
     """Scatter blocks of ``n_units`` down ``tree``.
 
     Parameters
@@ -77,6 +84,10 @@ def plan_scatter(tree: RankTree, n_units: int, *, pipelined: bool = False, label
     pipelined : bool
         Every block is a message of its own and moves on at once, the farthest first. Otherwise a
         child gets all blocks of its subtree in one message.
+    pace_s : float
+        How long the root's interface is busy with a unit: it sends no faster, so that messages
+        leave in the order of the tree. Given to several flows at once they would share the
+        interface, and what goes first and farthest would have left with the last. 0: at once.
     label : str
         How the tree came about, for people.
     """
@@ -85,11 +96,27 @@ def plan_scatter(tree: RankTree, n_units: int, *, pipelined: bool = False, label
     n_ranks = len(tree.children)
 
     def program_of(rank: int) -> Program:
-        return tuple(write(subtrees, rank, n_units)) if n_units else ()
+        ops = tuple(write(subtrees, rank, n_units)) if n_units else ()
+        return one_by_one(ops, pace_s) if rank == tree.root else ops
 
     programs = Programs(n_ranks, program_of)
     scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
     return Plan("scatter", label, n_units, tree.root, programs, scratch)
+
+
+def one_by_one(program: Program, pace_s: float) -> Program:
+    """``program``, whose sends start no sooner than those before them take, ``pace_s`` a unit."""
+    if not pace_s:
+        return program
+    ops: list[Op] = []
+    n_sent = 0
+    for op in program:
+        if isinstance(op, Send):
+            ops.append(replace(op, due_us=int(n_sent * pace_s * 1e6)))
+            n_sent += op.chunk.size
+        else:
+            ops.append(op)
+    return tuple(ops)
 
 
 def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
