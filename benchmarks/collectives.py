@@ -22,6 +22,7 @@ import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -36,10 +37,13 @@ from on_grids import (
     keep_rows,
     read_rows,
     results_folder,
+    slowed,
 )
 from rich.console import Console
 from rich.table import Table
 
+from gridcoll.model.limits import Wires, plain_limit_s, wires_from_spec
+from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.units import format_size
 
 SIZES = {
@@ -94,23 +98,44 @@ def best_native_s(variants: dict[str, Row]) -> float:
     return min(variants[name]["median_s"] for name in NATIVES)
 
 
-def print_tables(collective: str, rows: list[Row]) -> None:
+@cache
+def _wires(grid: str, dilation: float) -> Wires:
+    with slowed(ROOT / "hostfiles" / f"{grid}.toml", dilation) as declared:
+        spec = read_gridfile(declared)
+    return wires_from_spec(spec, spec.rank_hosts())
+
+
+def of_plain_limit(collective: str, row: Row, dilation: float) -> str:
+    """How many times what people reckon a row took."""
+    plain_s = plain_limit_s(collective, _wires(row["grid"], dilation), row["bytes"])
+    return f"{row['median_s'] / plain_s:.2f}"
+
+
+def print_tables(collective: str, rows: list[Row], dilation: float) -> None:
     console = Console(width=max(Console().width, 150))
     cases = by_case(rows)
     for grid in dict.fromkeys(row["grid"] for row in rows):
         table = Table(title=f"{TITLES[collective]} on {grid}: median ms")
         for column in ("bytes", "MPI", "native", "native non-blocking", "gridcoll", "quartiles"):
             table.add_column(column, justify="right")
-        for column in ("limit", "x limit", "best native / gridcoll", "predicted", "chosen"):
+        for column in (
+            "limit",
+            "x limit",
+            "x plain",
+            "best native / gridcoll",
+            "predicted",
+            "chosen",
+        ):
             table.add_column(column, justify="right")
         for (case_grid, mpi, n_bytes), variants in sorted(cases.items(), key=lambda c: c[0][1:]):
             if case_grid == grid:
-                table.add_row(*_cells(n_bytes, mpi, variants))
+                of_plain = of_plain_limit(collective, variants["gridcoll"], dilation)
+                table.add_row(*_cells(n_bytes, mpi, variants, of_plain))
         console.print(table)
     _print_model_error(console, rows)
 
 
-def _cells(n_bytes: int, mpi: str, variants: dict[str, Row]) -> list[str]:
+def _cells(n_bytes: int, mpi: str, variants: dict[str, Row], of_plain: str) -> list[str]:
     ours = variants["gridcoll"]
     predicted = ours["predicted_s"]
     return [
@@ -120,6 +145,7 @@ def _cells(n_bytes: int, mpi: str, variants: dict[str, Row]) -> list[str]:
         f"{ours['q1_s'] * 1e3:.1f}–{ours['q3_s'] * 1e3:.1f}",
         f"{ours['limit_s'] * 1e3:.1f}",
         f"{ours['median_s'] / ours['limit_s']:.2f}",
+        of_plain,
         f"{best_native_s(variants) / ours['median_s']:.2f}",
         f"{predicted * 1e3:.1f}" if predicted is not None else "-",
         ours["algorithm"].split(":")[0],
@@ -139,17 +165,20 @@ def _print_model_error(console: Console, rows: list[Row]) -> None:
         )
 
 
-def print_markdown(collective: str, rows: list[Row]) -> None:
+def print_markdown(collective: str, rows: list[Row], dilation: float) -> None:
     """A table as READMEs have them: one line per grid, MPI and size."""
     print(f"\n{TITLES[collective]}:\n")
-    print("| grid | MPI | message | best native | gridcoll | faster | limit | of limit |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    print(
+        "| grid | MPI | message | best native | gridcoll | faster | limit | of limit | of plain |"
+    )
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for (grid, mpi, n_bytes), variants in by_case(rows).items():
         ours, native_s = variants["gridcoll"], best_native_s(variants)
         print(
             f"| {grid} | {mpi} | {format_size(n_bytes)} | {native_s * 1e3:.1f} ms "
             f"| {ours['median_s'] * 1e3:.1f} ms | {native_s / ours['median_s']:.2f} x "
-            f"| {ours['limit_s'] * 1e3:.1f} ms | {ours['median_s'] / ours['limit_s']:.2f} x |"
+            f"| {ours['limit_s'] * 1e3:.1f} ms | {ours['median_s'] / ours['limit_s']:.2f} x "
+            f"| {of_plain_limit(collective, ours, dilation)} x |"
         )
 
 
@@ -219,9 +248,9 @@ def main() -> None:
         if options.what == "plot":
             plot(collective, rows, ROOT / "docs", options.dilation)
         elif options.what == "markdown":
-            print_markdown(collective, rows)
+            print_markdown(collective, rows, options.dilation)
         else:
-            print_tables(collective, rows)
+            print_tables(collective, rows, options.dilation)
 
 
 if __name__ == "__main__":

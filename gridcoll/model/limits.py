@@ -323,3 +323,27 @@ def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float
     except KeyError:
         raise UsageError(f"limit of {collective!r}: known are {', '.join(_LIMITS)}") from None
     return float(bound(wires, n_bytes, root))
+
+
+_OUTWARD, _INWARD = ("bcast", "scatter"), ("reduce", "gather")
+
+
+def plain_limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
+    """What the busiest wire is busy, and after that the longest way: a limit as people reckon it.
+
+    For a broadcast ``m / NIC + L``, for an allreduce ``2 m (P-1) / P / NIC + L``, for an all-to-all
+    ``(P-1) m / NIC + L``, or what an uplink or a link between clusters takes, if that is more.
+    Never less than `limit_s`, and no bound: what is relayed over nearer clusters, or lets latency
+    pass while wires work, may be faster.
+    """
+    latency_s = np.array(wires.latency_s, dtype=float)
+    busy_s = limit_s(collective, replace(wires, latency_s=np.zeros_like(latency_s)), n_bytes, root)
+    for c, cluster in enumerate(wires.grid.clusters):
+        if len(cluster.nodes) < 2:
+            latency_s[c, c] = 0.0  # nobody there to send to
+    home = wires.grid.cluster_of[root]
+    if collective in _OUTWARD:
+        return busy_s + float(latency_s[home].max())
+    if collective in _INWARD:
+        return busy_s + float(latency_s[:, home].max())
+    return busy_s + float(latency_s.max())
