@@ -90,6 +90,12 @@ ALIKE = 1.1
 COSTLY_S = 0.1
 """Below, timing what will not be chosen costs little."""
 
+SETTLED_BYTES = 8 << 10
+"""With shorter messages nothing is hopeless: what relays a few bytes may send more straight on.
+
+MPICH takes four times as long for an all-to-all of 8 bytes as for one of a kilobyte between sites.
+"""
+
 SLOWER = 1.25
 """A variant that takes so much longer than the plain one at first is not run again."""
 
@@ -120,7 +126,7 @@ def time_native(
     A library that takes several times what a plan is predicted to take, and long at that, will
     not be chosen for larger messages; beyond the last size its time grows in proportion. A variant
     is given up for larger messages where it takes long and either it or the plain one is far from
-    winning.
+    winning. Neither from what it does with the shortest.
     """
     what = f"native {name}"
     sizes_bytes = [n for n in sizes_bytes if n <= LARGEST_BYTES.get(name, n)]
@@ -131,12 +137,14 @@ def time_native(
         plan_s = choose(name, model, n_bytes, 0, grid_only=True).winner.predicted_s
         method, args = CALLS[name](comm.Get_size(), n_bytes)
         steps = {native: _step(comm, native, method, args) for native in left}
-        medians = _time_steps(comm, clock, steps, plan_s)
+        settled = n_bytes >= SETTLED_BYTES
+        medians = _time_steps(comm, clock, steps, plan_s if settled else None)
         for native, seconds in medians.items():
             found[native][n_bytes] = seconds
-        if _is_hopeless(medians[NATIVE], plan_s, 3):
+        if settled and _is_hopeless(medians[NATIVE], plan_s, 3):
             break
-        left = [n for n, took in medians.items() if not _is_hopeless(took, medians[NATIVE], 2)]
+        if settled:
+            left = [n for n, took in medians.items() if not _is_hopeless(took, medians[NATIVE], 2)]
     progress(what, len(sizes_bytes), len(sizes_bytes))
     times = {
         native: TimesBySize(tuple(by), tuple(by.values())) for native, by in found.items() if by
@@ -159,7 +167,8 @@ def _time_steps(
     """Median seconds of each of ``steps``, the plain native first. Collective.
 
     They take turns to and fro, so that each comes after others in turn. Where a plan is predicted
-    to be ahead of whatever a variant may come to, and the plain one takes long, only that is timed.
+    (``plan_s``) to be ahead of whatever a variant may come to, and the plain one takes long, only
+    that is timed.
     """
     took: dict[str, list[float]] = {native: [] for native in steps}
     left = list(steps)

@@ -145,7 +145,21 @@ class TestTurns:
     def test_a_native_far_behind_a_plan_ends_all(self, world: MPI.Intracomm, runs: Runs) -> None:
         takes, order = runs
         takes.update({NATIVE: lambda k: 9.0, NONBLOCKING: lambda k: 1.0})
-        found = time_one(world, "bcast", 8, 16)
+        found = time_one(world, "bcast", 1 << 13, 1 << 14)
         assert order == [NATIVE]
-        assert found.plain.sizes_bytes == (8,)
+        assert found.plain.sizes_bytes == (1 << 13,)
         assert found.variants == {}
+
+    def test_what_it_does_with_a_few_bytes_ends_nothing(
+        self, world: MPI.Intracomm, runs: Runs
+    ) -> None:
+        """Where latencies are long, all it relays is: later sizes may go straight."""
+        takes, order = runs
+        by_size = iter([9.0, 0.3, 0.3])
+        takes.update(
+            {NATIVE: lambda k: next(by_size), NONBLOCKING: lambda k: 3.0, VECTOR: lambda k: 2.0}
+        )
+        found = time_one(world, "alltoall", 8, 1 << 10)
+        assert order == [NATIVE, NONBLOCKING, VECTOR] * 2
+        assert found.plain.seconds == (9.0, 0.3)
+        assert found.variants[VECTOR].sizes_bytes == (8, 1 << 10)
