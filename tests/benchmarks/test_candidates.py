@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def candidates(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.delitem(sys.modules, "candidates", raising=False)
-    import candidates  # type: ignore[import-not-found]
-
-    return candidates  # type: ignore[no-any-return]
+def candidates(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("candidates")
 
 
 def row(variant: str, algorithm: str, median_s: float, predicted_s: float | None) -> dict[str, Any]:
