@@ -22,7 +22,7 @@ from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
 from gridcoll.plan.collectives.bcast_strategies import rank_order_tree
 from gridcoll.plan.collectives.gather import plan_gather
 from gridcoll.plan.collectives.reduce_scatter import plan_reduce_scatter
-from gridcoll.plan.collectives.scatter import plan_scatter
+from gridcoll.plan.collectives.scatter import Pace, plan_scatter
 from gridcoll.plan.collectives.ways import LaneWays
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.text import format_plan, parse_plan
@@ -66,7 +66,7 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
         rank_order_tree("chain", 4, 0), 5, pipelined=True, label="block after block"
     ),
     "scatter-flat-4-paced": lambda: plan_scatter(
-        rank_order_tree("flat", 4, 1), 5, pace_s=2e-6, label="one by one"
+        rank_order_tree("flat", 4, 1), 5, pace=Pace(2e-6), label="one by one"
     ),
     "gather-binomial-4-root-2": lambda: plan_gather(
         plan_scatter(rank_order_tree("binomial", 4, 2), 5), "binomial, backwards"

@@ -17,8 +17,8 @@ from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.collectives.blocks import exchange_parts
 from gridcoll.plan.collectives.gather import backwards
-from gridcoll.plan.collectives.scatter import one_by_one, serve_blocks, take_block
-from gridcoll.plan.collectives.scatter_candidates import pace_s, serving_ranks
+from gridcoll.plan.collectives.scatter import Pace, one_by_one, serve_blocks, take_block
+from gridcoll.plan.collectives.scatter_candidates import pace_of, serving_ranks
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ def give_flow(root: int, n_bytes: int) -> Dataflow:
 
 def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
     """The root's share of such a scatter."""
-    pace = pace_s(context.model, context.rank, sum(sizes) // len(sizes))
+    pace = pace_of(context.model, context.rank, sum(sizes) // len(sizes))
     return _serve_flow(context.rank, in_turn(context), starts, sizes, pace)
 
 
@@ -157,9 +157,14 @@ def in_turn(context: Context) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _serve_flow(
-    root: int, order: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...], pace: float
+    root: int,
+    order: tuple[int, ...],
+    starts: tuple[int, ...],
+    sizes: tuple[int, ...],
+    pace: Pace | None,
 ) -> Dataflow:
-    return dataflow(one_by_one(serve_blocks(root, order, starts, sizes), pace))
+    program = serve_blocks(root, order, starts, sizes)
+    return dataflow(one_by_one(program, pace) if pace else program)
 
 
 @lru_cache(maxsize=256)

@@ -67,12 +67,31 @@ class Subtrees:
         return self.order[self.place[rank] : self.place[rank] + self.size[rank]]
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast a root sends: no faster than its interface, so that messages leave one by one.
+
+    Given to several flows at once they would share the interface, and what goes first and farthest
+    would have left with the last.
+
+    Attributes
+    ----------
+    unit_s : float
+        How long the interface is busy with a unit.
+    beside : frozenset of int
+        Ranks on the root's own host: no interface is busy with what they get.
+    """
+
+    unit_s: float
+    beside: frozenset[int] = frozenset()
+
+
 def plan_scatter(
     tree: RankTree,
     n_units: int,
     *,
     pipelined: bool = False,
-    pace_s: float = 0.0,
+    pace: Pace | None = None,
     label: str = "",
 ) -> Plan:
     """Scatter blocks of ``n_units`` down ``tree``.
@@ -84,10 +103,8 @@ def plan_scatter(
     pipelined : bool
         Every block is a message of its own and moves on at once, the farthest first. Otherwise a
         child gets all blocks of its subtree in one message.
-    pace_s : float
-        How long the root's interface is busy with a unit: it sends no faster, so that messages
-        leave in the order of the tree. Given to several flows at once they would share the
-        interface, and what goes first and farthest would have left with the last. 0: at once.
+    pace : Pace, optional
+        The root's; without one all that it sends leaves at once.
     label : str
         How the tree came about, for people.
     """
@@ -97,23 +114,21 @@ def plan_scatter(
 
     def program_of(rank: int) -> Program:
         ops = tuple(write(subtrees, rank, n_units)) if n_units else ()
-        return one_by_one(ops, pace_s) if rank == tree.root else ops
+        return one_by_one(ops, pace) if pace and rank == tree.root else ops
 
     programs = Programs(n_ranks, program_of)
     scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
     return Plan("scatter", label, n_units, tree.root, programs, scratch)
 
 
-def one_by_one(program: Program, pace_s: float) -> Program:
-    """``program``, whose sends start no sooner than those before them take, ``pace_s`` a unit."""
-    if not pace_s:
-        return program
+def one_by_one(program: Program, pace: Pace) -> Program:
+    """``program``, whose sends start no sooner than those before them have left."""
     ops: list[Op] = []
     n_sent = 0
     for op in program:
         if isinstance(op, Send):
-            ops.append(replace(op, due_us=int(n_sent * pace_s * 1e6)))
-            n_sent += op.chunk.size
+            ops.append(replace(op, due_us=int(n_sent * pace.unit_s * 1e6)))
+            n_sent += 0 if op.peer in pace.beside else op.chunk.size
         else:
             ops.append(op)
     return tuple(ops)

@@ -18,7 +18,7 @@ from gridcoll.model.scatter_costs import SCATTER_COSTS
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.gather import plan_gather
-from gridcoll.plan.collectives.scatter import Subtrees, plan_scatter
+from gridcoll.plan.collectives.scatter import Pace, Subtrees, plan_scatter
 from gridcoll.plan.collectives.scatter_prices import price_bulk, price_pipelined
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.plan import Plan
@@ -33,15 +33,16 @@ PACE = 0.9
 """Of the gap: a wire that idles loses more than order gains."""
 
 
-def pace_s(model: GridModel, root: int, n_bytes: int) -> float:
-    """How long the root keeps its sends apart, by byte sent; 0 where they may leave at once.
+def pace_of(model: GridModel, root: int, n_bytes: int) -> Pace | None:
+    """How a root keeps its sends apart; None where they may as well leave at once.
 
     On one cluster all ways are as long, and no order is better than another.
     """
     if model.n_clusters == 1 or n_bytes < PACED_BYTES:
-        return 0.0
-    home = model.grid.cluster_of[root]
-    return PACE * float(model.gap_s(n_bytes)[home, home]) / n_bytes
+        return None
+    home, hosts = model.grid.cluster_of[root], model.grid.hosts
+    beside = frozenset(r for r in model.grid.clusters[home].ranks if hosts[r] == hosts[root])
+    return Pace(PACE * float(model.gap_s(n_bytes)[home, home]) / n_bytes, beside)
 
 
 def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
@@ -81,7 +82,27 @@ def _cluster_tree(shape: str, model: GridModel, n_bytes: int, root: int) -> Rank
 
 
 def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Straight from the root to each rank."""
+    """Straight from the root to each rank, all at once."""
+    return _straight("flat", "every block by itself", model, n_bytes, root, turn)
+
+
+def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """Straight from the root to each rank, one block after another."""
+    pace = pace_of(model, root, n_bytes)
+    if pace is None:
+        return []
+    return _straight("paced", "one block after another", model, n_bytes, root, turn, pace)
+
+
+def _straight(
+    name: str,
+    label: str,
+    model: GridModel,
+    n_bytes: int,
+    root: int,
+    turn: Turn,
+    pace: Pace | None = None,
+) -> list[Candidate]:
     orders = [(False, "those with the longest way first")]
     if model.n_clusters > 2:
         orders.append((True, "clusters in turn"))
@@ -89,9 +110,7 @@ def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candida
     for in_turn, order in orders:
         tree = _flat_tree(model, n_bytes, root, in_turn)
         predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
-        label = f"every block by itself, {order}"
-        pace = pace_s(model, root, n_bytes)
-        found.append(_candidate("flat", label, tree, predicted_s, turn, pace))
+        found.append(_candidate(name, f"{label}, {order}", tree, predicted_s, turn, pace=pace))
     return found
 
 
@@ -101,15 +120,13 @@ def _by_cluster(
     """A message per cluster; ``shape`` inside."""
     tree = _cluster_tree(shape, model, n_bytes, root)
     predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
-    pace = pace_s(model, root, n_bytes)
-    return [_candidate(name, f"a message per cluster, {label}", tree, predicted_s, turn, pace)]
+    return [_candidate(name, f"a message per cluster, {label}", tree, predicted_s, turn)]
 
 
 def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
     tree = _cluster_tree("chain", model, n_bytes, root)
     predicted_s = price_pipelined(model, root, serving_order(model, root, n_bytes), n_bytes)
     label = "block after block, through every cluster from rank to rank"
-    # Not paced: where this is of use, a link is slower than the interface and sets the pace.
     return [_candidate("pipelined-chain", label, tree, predicted_s, turn, pipelined=True)]
 
 
@@ -119,13 +136,14 @@ def _candidate(
     tree: RankTree,
     predicted_s: float,
     turn: Turn,
-    pace: float = 0.0,
+    *,
+    pace: Pace | None = None,
     pipelined: bool = False,
 ) -> Candidate:
     full_label = f"{name}: {label}"
 
     def build(n_units: int) -> Plan:
-        plan = plan_scatter(tree, n_units, pipelined=pipelined, pace_s=pace, label=full_label)
+        plan = plan_scatter(tree, n_units, pipelined=pipelined, pace=pace, label=full_label)
         return turn(plan, full_label)
 
     return Candidate(name, label, predicted_s, build)
@@ -199,7 +217,15 @@ def _register(collective: str, turn: Turn, way: Way, source: str) -> None:
     register(collective, Algorithm(way.name, way.good_for, source, candidates))
 
 
-for _way in WAYS:
+# First, since it is predicted to take as long as the flat one, which it does in fact.
+_PACED = Way(
+    "paced",
+    "long blocks for far clusters: what leaves first is there first, and shares no interface",
+    "gridcoll",
+    _paced,
+)
+
+for _way in (_PACED, *WAYS):
     _register("scatter", _of_scatter, _way, _way.source)
 for _way in WAYS:
     _register("gather", plan_gather, _way, f"{_way.source}; backwards")
