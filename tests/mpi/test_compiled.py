@@ -1,0 +1,197 @@
+"""The engine in C over an MPI whose messages end when the test says so."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from mpi4py import MPI
+
+from gridcoll.engine import compiled, transport
+from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
+from gridcoll.engine.executor import IDLE_POLLS
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.transport import N_BANDS, MPITransport
+from gridcoll.plan import Chunk, Copy, Op, Recv, Send, dataflow
+
+_INT, _POINTER = ctypes.c_int, ctypes.c_void_p
+_TRANSFER = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER)
+_INTS = ctypes.POINTER(_INT)
+_TEST_SOME = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INTS, _INTS, _POINTER)
+
+
+@dataclass
+class FakeMPI:
+    """An MPI whose handles are ints: notes what is started."""
+
+    log: list[str] = field(default_factory=list)
+    tested: list[list[str]] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
+
+    def functions(self) -> Iterator[Callable[..., int]]:
+        def start(kind: str) -> Callable[..., int]:
+            def transfer(data: int, n: int, _: int, peer: int, tag: int, comm: int, at: int) -> int:
+                what = ctypes.string_at(data, n).decode() if kind == "send" else n
+                self.log.append(f"{kind} {what} peer {peer} tag {tag}")
+                ctypes.cast(at, _INTS)[0] = len(self.log) - 1
+                return 0
+
+            return _TRANSFER(transfer)
+
+        def test_some(n: int, requests, n_ended, places, statuses) -> int:  # type: ignore[no-untyped-def]
+            mine = [self.log[requests[k]] for k in range(n)]
+            self.tested.append(mine)
+            over = [k for k, each in enumerate(mine) if each in self.ended]
+            n_ended[0] = len(over)
+            for k, place in enumerate(reversed(over)):
+                places[k] = place
+            return 0
+
+        yield start("send")
+        yield start("recv")
+        yield _TEST_SOME(test_some)
+
+
+def begin(
+    monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op, band: int = 0
+) -> tuple[CompiledRun, FakeMPI]:
+    """A run over a fake MPI, on a buffer that holds the alphabet."""
+    fake, library = FakeMPI(), compiled._Library(LIBRARY)
+    kept = list(fake.functions())
+    pointers = [ctypes.cast(each, _POINTER) for each in kept]
+    library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766)
+    monkeypatch.setattr(compiled, "_library", lambda: library)
+    memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
+    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, band), memory, window)
+    assert run is not None
+    run._kept = (*run._kept, *kept)
+    return run, fake
+
+
+def out(start: int, stop: int) -> Chunk:
+    return Chunk("output", start, stop)
+
+
+def forward(n: int) -> tuple[Op, ...]:
+    """``n`` segments of one byte from rank 0 on to rank 2."""
+    return tuple(
+        op for k in range(n) for op in (Recv(0, out(k, k + 1), k), Send(2, out(k, k + 1), k))
+    )
+
+
+def test_nothing_starts_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor anything behind it."""
+    program = (
+        *(Send(1, out(0, 1), 0), Send(1, out(1, 2), 1, due_us=20_000)),
+        *(Send(1, out(2, 3), 2), Recv(2, out(4, 5), 0)),
+    )
+    began_s = time.monotonic()
+    run, fake = begin(monkeypatch, 64, *program)
+    while len(fake.log) < 3:
+        assert not run.advance()
+    assert time.monotonic() > began_s + 0.02
+    sends = [f"send {what} peer 1 tag {tag}" for tag, what in enumerate("abc")]
+    assert fake.log == ["recv 1 peer 2 tag 0", *sends]
+
+
+@pytest.mark.parametrize("window", [1, 3, 64])
+def test_receives_are_posted_ahead_but_never_more_than_the_window(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    run, fake = begin(monkeypatch, window, *forward(10))
+    for n_received in range(10):
+        posted = [line for line in fake.log if line.startswith("recv")]
+        assert len(posted) == min(n_received + window, 10)
+        fake.ended.add(f"recv 1 peer 0 tag {n_received}")
+        assert run.advance()
+        assert fake.log.count(f"send {chr(97 + n_received)} peer 2 tag {n_received}") == 1
+        assert not run.done
+    fake.ended.update(fake.log)
+    while run.advance():
+        pass
+    assert run.done
+    run.check()
+
+
+def test_more_are_posted_where_nothing_ends_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what an MPI library does not keep for us cannot hold up what we wait for."""
+    run, fake = begin(monkeypatch, 3, *forward(10))
+
+    def n_posted() -> int:
+        return sum(line.startswith("recv") for line in fake.log)
+
+    def poll(n_times: int) -> None:
+        for _ in range(n_times):
+            assert not run.advance()
+
+    poll(IDLE_POLLS - 1)
+    assert n_posted() == 3
+    fake.ended.add("recv 1 peer 0 tag 0")
+    assert run.advance()  # patience begins anew
+    poll(IDLE_POLLS - 1)
+    assert n_posted() == 4
+    poll(1)
+    assert n_posted() == 7
+    poll(2 * IDLE_POLLS)
+    assert n_posted() == 10
+    fake.ended.update(fake.log)
+    while run.advance():
+        fake.ended.update(fake.log)
+    assert run.done
+    run.check()
+
+
+def test_of_a_lane_only_the_oldest_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Send(peer, out(k, k + 1), k) for peer in (1, 2) for k in range(3)]
+    run, fake = begin(monkeypatch, 64, *ops)
+    assert [line.split()[1] for line in fake.log] == list("abcabc")
+    assert not run.advance()
+    assert fake.tested == [["send a peer 1 tag 0", "send a peer 2 tag 0"]]
+    fake.ended.update(fake.log)
+    assert run.advance()
+    run.advance()
+    assert fake.tested[-1] == ["send b peer 1 tag 1", "send b peer 2 tag 1"]
+
+
+def test_streams_of_one_source_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = [Recv(0, out(k, k + 1), k, stream=k % 2) for k in range(6)]
+    run, fake = begin(monkeypatch, 2, *ops)
+    assert [line[-1] for line in fake.log] == ["0", "2", "1", "3"]
+    fake.ended.add("recv 1 peer 0 tag 1")
+    assert run.advance()
+    assert fake.log[-1] == "recv 1 peer 0 tag 5"
+
+
+def test_a_receive_waits_until_its_buffer_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, fake = begin(monkeypatch, 64, Send(1, out(0, 4), 0), Recv(2, out(2, 6), 0))
+    assert fake.log == ["send abcd peer 1 tag 0"]
+    fake.ended.add(fake.log[0])
+    run.advance()
+    assert fake.log[1:] == ["recv 4 peer 2 tag 0"]
+
+
+def test_local_ops_run_between_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = (Copy(out(0, 4), out(8, 12)), Copy(out(8, 12), out(4, 8)), Send(1, out(4, 8), 0))
+    _, fake = begin(monkeypatch, 64, *ops)
+    assert fake.log == ["send abcd peer 1 tag 0"]
+
+
+def test_what_becomes_ready_at_once_starts_in_program_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receives = [Recv(peer, out(peer, peer + 1), 0) for peer in range(4)]
+    run, fake = begin(monkeypatch, 64, *receives, *(Send(9, out(k, k + 1), k) for k in range(4)))
+    fake.ended.update(fake.log)
+    assert run.advance()
+    assert [line[-1] for line in fake.log[4:]] == ["0", "1", "2", "3"]
+
+
+def test_every_band_has_tags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "n_tags", lambda: 2 * N_BANDS)
+    _, fake = begin(monkeypatch, 64, *(Send(1, out(k, k + 1), k) for k in range(3)), band=3)
+    assert fake.log == [
+        f"send {what} peer 1 tag {tag}" for what, tag in (("a", 6), ("b", 7), ("c", 6))
+    ]
