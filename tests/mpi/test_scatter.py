@@ -60,6 +60,16 @@ def test_uneven_blocks_leave_one_after_another(world: MPI.Intracomm) -> None:
                 sent += sizes[other]
 
 
+def test_uneven_blocks_leave_at_once_where_that_is_asked_for(world: MPI.Intracomm) -> None:
+    """A root's interface may be faster than those around it, which is what the model knows."""
+    n = world.Get_size()
+    with grid_comm(world) as comm:
+        context = comm.forced("scatterv", "flat")._context
+        assert context is not None
+        flow = serve_flow(context, (0,) * n, (10_000,) * n)
+        assert not any(op.due_us for op in flow.program if isinstance(op, Send))
+
+
 @pytest.mark.parametrize("make", [columns, struct])
 @pytest.mark.parametrize("method", ["Scatter", "Scatterv"])
 def test_derived_types(world: MPI.Intracomm, method: str, make: Callable[[], MPI.Datatype]) -> None:

@@ -140,8 +140,10 @@ def give_flow(root: int, n_bytes: int) -> Dataflow:
 
 
 def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
-    """The root's share of such a scatter."""
-    pace = pace_of(context.model, context.rank, sum(sizes) // len(sizes))
+    """The root's share of such a scatter: paced, unless settings ask for the flat one as it is."""
+    asked = context.settings.algorithms.get("scatterv", "")
+    mean = sum(sizes) // len(sizes)
+    pace = None if asked else pace_of(context.model, context.rank, mean)
     return _serve_flow(context.rank, in_turn(context), starts, sizes, pace)
 
 
