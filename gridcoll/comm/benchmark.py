@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
 
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, estimate_offset, run_together
+from gridcoll.comm.clock import ClockOffset, estimate_offset, run_again, run_together
 from gridcoll.comm.gridcomm import GridComm
 from gridcoll.comm.trials import TRIALS, Trial
 from gridcoll.errors import GridcollError, UsageError
@@ -20,6 +22,8 @@ NATIVES = (NATIVE, NONBLOCKING)
 
 TRIED = "tried"
 
+RUNS_PER_TURN = 3
+"""After one that does not count: programs call the same collective again and again."""
 
 MORE_OF_SHORT = 5
 """How many times as many runs calls get that are over soon."""
@@ -83,6 +87,8 @@ def run_benchmark(
 ) -> list[Row]:
     """Time ``collective`` at every size; variants take turns so that noise hits all alike.
 
+    A turn is some runs of one variant, the first of which does not count (see `run_again`).
+
     Collective. Rows are the same on all ranks; ``on_rows`` gets each size's as soon as it is done.
 
     Parameters
@@ -94,9 +100,9 @@ def run_benchmark(
     algorithms : sequence of str
         Timed as well; ``"tried"`` stands for all that the choice is among at each size.
     repeats : int
-        Timed runs of each variant, after one that is not counted.
+        Timed runs of each variant, made up to whole turns.
     longest_s : float
-        A variant that has used this much time at one size gets no further repeats beyond three.
+        A variant that has used this much time at one size gets no further turns.
     enough_s : float
         Short calls, of which noise is a larger part, are repeated up to five times as often, until
         a variant has used this much time.
@@ -142,21 +148,31 @@ def _take_turns(
     enough_s: float,
 ) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in trials]
-    for repeat in range(MORE_OF_SHORT * repeats + 1):
-        if repeat > repeats and max(map(sum, times)) >= enough_s:
+    n_turns = -(-repeats // RUNS_PER_TURN)
+    calls = count()
+    for turn in range(MORE_OF_SHORT * n_turns):
+        if turn >= n_turns and max(map(sum, times)) >= enough_s:
             break
-        # To and fro, so that each comes after others in turn: caches and windows that are warm or
-        # not are worth half a millisecond to whoever comes next.
+        # To and fro, so that each comes after others in turn.
         turns = list(zip(trials, times, strict=True))
-        for trial, taken in reversed(turns) if repeat % 2 else turns:
-            if len(taken) > 3 and sum(taken) > longest_s:
-                continue
-            trial.reset(repeat)
-            taken.append(run_together(private, clock, trial.step))
-            wrong = private.allreduce(0 if trial.verify(repeat) else 1, MPI.SUM)
-            if wrong:
-                raise GridcollError(f"{trial.variant}: wrong result on {wrong} ranks")
-    return [taken[1:] for taken in times]
+        for trial, taken in reversed(turns) if turn % 2 else turns:
+            if sum(taken) <= longest_s:
+                once = partial(_run_once, private, clock, trial, calls)
+                taken += run_again(once, RUNS_PER_TURN)
+    return times
+
+
+def _run_once(
+    private: MPI.Intracomm, clock: ClockOffset, trial: Trial, calls: Iterator[int]
+) -> float:
+    """Seconds of one run. Raises `GridcollError` on all ranks if its result is wrong."""
+    call = next(calls)
+    trial.reset(call)
+    took_s = run_together(private, clock, trial.step)
+    wrong = private.allreduce(0 if trial.verify(call) else 1, MPI.SUM)
+    if wrong:
+        raise GridcollError(f"{trial.variant}: wrong result on {wrong} ranks")
+    return took_s
 
 
 def _row(

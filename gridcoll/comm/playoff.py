@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.comm.clock import ClockOffset, run_again, run_together
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
 from gridcoll.comm.variants import run_native
@@ -29,8 +30,11 @@ CLOSE_S = 1e-3
 """Or so much longer: to a call of a millisecond, ranks that share cores add another by noise."""
 
 MOST_PLANS = 3
-MOST_ROUNDS = 31
-FEWEST_ROUNDS = 3
+RUNS_PER_TURN = 2
+"""After one that does not count."""
+
+MOST_ROUNDS = 15
+FEWEST_ROUNDS = 2
 LONG_S = 2.0
 """Of one collective at one size: then only `FEWEST_ROUNDS` are played."""
 
@@ -89,12 +93,12 @@ def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> S
 
 
 def _take_turns(comm: MPI.Intracomm, clock: ClockOffset, steps: Sequence[Step]) -> list[float]:
-    """Median seconds of each, which run to and fro, so that each comes after others in turn."""
+    """Median seconds of each; they take turns, to and fro, so that each comes after others."""
     took: list[list[float]] = [[] for _ in steps]
     began = time.monotonic()
     for turn in range(MOST_ROUNDS):
         for k in range(len(steps)) if turn % 2 else reversed(range(len(steps))):
-            took[k].append(run_together(comm, clock, steps[k]))
+            took[k] += run_again(partial(run_together, comm, clock, steps[k]), RUNS_PER_TURN)
         late = turn + 1 >= FEWEST_ROUNDS and time.monotonic() - began > LONG_S
         if comm.allreduce(late, MPI.LOR):
             break

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import GridComm
-from gridcoll.comm.benchmark import Row, mpi_name, run_benchmark
+from gridcoll.comm import GridComm, benchmark
+from gridcoll.comm.benchmark import RUNS_PER_TURN, Row, mpi_name, run_benchmark
 from gridcoll.comm.trials import TRIALS
 from gridcoll.errors import UsageError
 from gridcoll.model import declared_model
@@ -92,6 +93,39 @@ def test_short_calls_are_repeated_more_often(comm) -> None:
     wires = wires_from_model(comm.model)
     rows = run_benchmark(comm, "barrier", [8], wires, repeats=3, enough_s=1e9)
     assert {row.repeats for row in rows} == {15}
+
+
+@pytest.mark.parametrize("repeats", [3, 4])
+def test_what_pays_for_the_variant_before_does_not_count(
+    comm, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    ran: list[object] = []
+
+    def run_together(_comm: object, _clock: object, step: Callable[[], object]) -> float:
+        step()
+        ran.append(step)
+        return 100.0 if len(ran) % (1 + RUNS_PER_TURN) == 1 else 1.0
+
+    monkeypatch.setattr(benchmark, "run_together", run_together)
+    wires = wires_from_model(comm.model)
+    rows = run_benchmark(comm, "bcast", [8], wires, repeats=repeats, enough_s=0.0)
+    n_turns = -(-repeats // RUNS_PER_TURN)
+    assert {(row.median_s, row.q3_s, row.repeats) for row in rows} == {
+        (1.0, 1.0, n_turns * RUNS_PER_TURN)
+    }
+    turns = [ran[k : k + 1 + RUNS_PER_TURN] for k in range(0, len(ran), 1 + RUNS_PER_TURN)]
+    assert all(len(set(map(id, turn))) == 1 for turn in turns)
+    assert len(turns) == n_turns * len(rows)
+
+
+def test_who_takes_too_long_gets_no_further_turn(comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_together(_comm: object, _clock: object, step: Callable[[], object]) -> float:
+        step()
+        return 3.0
+
+    monkeypatch.setattr(benchmark, "run_together", run_together)
+    rows = run_benchmark(comm, "bcast", [8], wires_from_model(comm.model), repeats=9)
+    assert {row.repeats for row in rows} == {RUNS_PER_TURN}
 
 
 def test_an_unknown_collective_is_refused_everywhere(comm) -> None:
