@@ -163,7 +163,7 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
     assert algorithm.source
     labels, hosts = [0, 0, 0, 1, 1, 2], ["a", "a", "b", "c", "c", "d"]
     model = replace(model_of(labels), grid=Grid.from_labels(labels, hosts))
-    candidate = algorithm.candidates(model, 100, 0)[0]
+    candidate = algorithm.candidates(model, 10_000, 0)[0]
     assert candidate.name == name
     assert candidate.predicted_s
     assert candidate.build is not None

@@ -14,14 +14,13 @@ from gridcoll.model import GridModel, PLogP
 from gridcoll.model.scatter_costs import SCATTER_COSTS
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Send, check_plan, choose
 from gridcoll.plan.collectives.bcast import RankTree
+from gridcoll.plan.collectives.pace import Pace, one_by_one, pace_of
 from gridcoll.plan.collectives.scatter import (
-    Pace,
-    one_by_one,
     plan_scatter,
     serve_blocks,
     take_block,
 )
-from gridcoll.plan.collectives.scatter_candidates import pace_of, serving_ranks
+from gridcoll.plan.collectives.scatter_candidates import serving_ranks
 from gridcoll.plan.price import price_plan
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid

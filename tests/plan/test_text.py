@@ -21,8 +21,9 @@ from gridcoll.plan.collectives.bcast_collection import plan_scatter_collection
 from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
 from gridcoll.plan.collectives.bcast_strategies import rank_order_tree
 from gridcoll.plan.collectives.gather import plan_gather
+from gridcoll.plan.collectives.pace import Pace
 from gridcoll.plan.collectives.reduce_scatter import plan_reduce_scatter
-from gridcoll.plan.collectives.scatter import Pace, plan_scatter
+from gridcoll.plan.collectives.scatter import plan_scatter
 from gridcoll.plan.collectives.ways import LaneWays
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.text import format_plan, parse_plan

@@ -17,8 +17,9 @@ from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.collectives.blocks import exchange_parts
 from gridcoll.plan.collectives.gather import backwards
-from gridcoll.plan.collectives.scatter import Pace, one_by_one, serve_blocks, take_block
-from gridcoll.plan.collectives.scatter_candidates import pace_of, serving_ranks
+from gridcoll.plan.collectives.pace import Pace, one_by_one, pace_of
+from gridcoll.plan.collectives.scatter import serve_blocks, take_block
+from gridcoll.plan.collectives.scatter_candidates import serving_ranks
 
 T = TypeVar("T")
 

@@ -26,9 +26,12 @@ from gridcoll.plan.collectives.alltoall_messages import (
     far_first_messages,
     hub_messages,
     lg_messages,
+    paced_messages,
     pairwise_messages,
 )
 from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s, thinned
+from gridcoll.plan.collectives.alltoall_rounds import Rounds, plan_paced, rounds_far_first
+from gridcoll.plan.collectives.pace import Pace, pace_of
 from gridcoll.plan.plan import Plan
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
@@ -36,6 +39,9 @@ from gridcoll.topology.units import format_size
 
 MOST_COORDINATOR_BYTES = 1 << 20
 """Coordinators keep all that crosses; beyond this much scratch they are not offered."""
+
+MOST_PACED_RANKS = 32
+"""Finding rounds takes time in proportion to the cube of the number of ranks."""
 
 MOST_HUB_BLOCKS = 1 << 15
 """One rank sorts them one by one: with more, the others wait for it."""
@@ -61,9 +67,22 @@ def _direct(model: GridModel, n_units: int, label: str, piece_units: int = 0) ->
     return plan_direct(order, n_units, label, piece_units)
 
 
+def _rounds(model: GridModel) -> Rounds:
+    between_s = tuple(tuple(map(float, row)) for row in model.latency_s)
+    return rounds_far_first(tuple(model.grid.cluster_of), between_s)
+
+
+def _paced(model: GridModel, n_units: int, label: str, piece_units: int = 0) -> Plan:
+    def pace(rank: int) -> Pace:
+        return pace_of(model, rank, n_units, all_send=True) or Pace(0.0)
+
+    return plan_paced(_rounds(model), pace, n_units, label, piece_units)
+
+
 _PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
     "direct": _direct,
     "far-first": _far_first,
+    "paced": _paced,
     "pairwise": lambda model, n, label: plan_pairwise(model.grid.n_ranks, n, label),
     "bruck": lambda model, n, label: plan_bruck(model.grid.n_ranks, n, label),
     "coordinator": lambda model, n, label: plan_coordinator(model.grid, n, label),
@@ -143,6 +162,20 @@ def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Can
 
     whole = _candidate("far-first", label, model, messages_of, n_bytes)
     return _with_pieces(whole, _far_first, model, messages_of, n_bytes)
+
+
+def _paced_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Where there are many ranks, their blocks outlast the longest way in any order."""
+    n_ranks = model.grid.n_ranks
+    if not 1 < n_ranks <= MOST_PACED_RANKS or pace_of(model, 0, n_bytes) is None:
+        return []
+    label = "a block at a time, those with the longest way first"
+
+    def messages_of(some: GridModel) -> Messages:
+        return paced_messages(_rounds(some))
+
+    whole = _candidate("paced", label, model, messages_of, n_bytes)
+    return _with_pieces(whole, _paced, model, messages_of, n_bytes)
 
 
 def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -246,6 +279,15 @@ register(
         "long blocks between clusters: latency passes while interfaces send to neighbours",
         "gridcoll; direct exchange ordered by the model's latencies",
         _far_first_candidates,
+    ),
+)
+register(
+    "alltoall",
+    Algorithm(
+        "paced",
+        "middle sizes between clusters: no receiver idles while another has a queue",
+        "gridcoll; a direct exchange in perfect matchings (König 1916), kept by the clock",
+        _paced_candidates,
     ),
 )
 register(

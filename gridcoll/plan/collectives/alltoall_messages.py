@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gridcoll.plan.collectives.alltoall_bruck import bruck_steps
 from gridcoll.plan.collectives.alltoall_lg import exchanges
+from gridcoll.plan.collectives.alltoall_rounds import Rounds
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.plan import Plan
@@ -92,6 +93,12 @@ def _inside(ranks: IntArray) -> IntArray:
 def direct_messages(grid: Grid) -> Messages:
     """Of `plan_direct`, ranks in the order of their clusters."""
     return _messages([_inside(np.array([r for cluster in grid.clusters for r in cluster.ranks]))])
+
+
+@lru_cache(maxsize=64)
+def paced_messages(rounds: Rounds) -> Messages:
+    """Of `plan_paced`."""
+    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)])
 
 
 @lru_cache(maxsize=64)

@@ -7,12 +7,13 @@ its first rank takes its own and passes the rest on (paper 003, section 4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.blocks import Messages, Standing, copy_runs
-from gridcoll.plan.ops import Chunk, Copy, Op, Send
+from gridcoll.plan.collectives.pace import Pace, one_by_one
+from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.statements import Statement, moved, state
 
@@ -67,25 +68,6 @@ class Subtrees:
         return self.order[self.place[rank] : self.place[rank] + self.size[rank]]
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast a root sends: no faster than its interface, so that messages leave one by one.
-
-    Given to several flows at once they would share the interface, and what goes first and farthest
-    would have left with the last.
-
-    Attributes
-    ----------
-    unit_s : float
-        How long the interface is busy with a unit.
-    beside : frozenset of int
-        Ranks on the root's own host: no interface is busy with what they get.
-    """
-
-    unit_s: float
-    beside: frozenset[int] = frozenset()
-
-
 def plan_scatter(
     tree: RankTree,
     n_units: int,
@@ -119,19 +101,6 @@ def plan_scatter(
     programs = Programs(n_ranks, program_of)
     scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
     return Plan("scatter", label, n_units, tree.root, programs, scratch)
-
-
-def one_by_one(program: Program, pace: Pace) -> Program:
-    """``program``, whose sends start no sooner than those before them have left."""
-    ops: list[Op] = []
-    n_sent = 0
-    for op in program:
-        if isinstance(op, Send):
-            ops.append(replace(op, due_us=int(n_sent * pace.unit_s * 1e6)))
-            n_sent += 0 if op.peer in pace.beside else op.chunk.size
-        else:
-            ops.append(op)
-    return tuple(ops)
 
 
 def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:

@@ -18,31 +18,14 @@ from gridcoll.model.scatter_costs import SCATTER_COSTS
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.bcast import RankTree
 from gridcoll.plan.collectives.gather import plan_gather
-from gridcoll.plan.collectives.scatter import Pace, Subtrees, plan_scatter
+from gridcoll.plan.collectives.pace import Pace, pace_of
+from gridcoll.plan.collectives.scatter import Subtrees, plan_scatter
 from gridcoll.plan.collectives.scatter_prices import price_bulk, price_pipelined
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.plan import Plan
 
 Turn = Callable[[Plan, str], Plan]
 """Makes the plan wanted of a scatter."""
-
-PACED_BYTES = 8 << 10
-"""Shorter blocks leave at once: by the time that order matters, all of a dozen are under way."""
-
-PACE = 0.9
-"""Of the gap: a wire that idles loses more than order gains."""
-
-
-def pace_of(model: GridModel, root: int, n_bytes: int) -> Pace | None:
-    """How a root keeps its sends apart; None where they may as well leave at once.
-
-    On one cluster all ways are as long, and no order is better than another.
-    """
-    if model.n_clusters == 1 or n_bytes < PACED_BYTES:
-        return None
-    home, hosts = model.grid.cluster_of[root], model.grid.hosts
-    beside = frozenset(r for r in model.grid.clusters[home].ranks if hosts[r] == hosts[root])
-    return Pace(PACE * float(model.gap_s(n_bytes)[home, home]) / n_bytes, beside)
 
 
 def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
