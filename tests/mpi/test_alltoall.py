@@ -76,7 +76,7 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
     for labels in layouts(world.Get_size()).values():
         with grid_comm(world, labels) as comm:
             for name in NAMES:
-                ran.add(comm.forced("alltoall", name).explain("alltoall", 4000).winner.name)
+                ran.add(comm.forced("alltoall", name).explain("alltoall", 10_000).winner.name)
     assert ran | {"nodes"} == set(NAMES)
 
 

@@ -43,10 +43,11 @@ def test_long_ways_come_first_and_neighbours_last(sizes: tuple[int, ...]) -> Non
         [THREE[of[source]][of[target]] for source, target in enumerate(targets)]
         for targets in rounds_far_first(of, THREE)
     ]
-    assert sum(way[0]) == max(map(sum, way))
+    assert sum(way[0]) > 0.9 * max(map(sum, way))
     assert sum(way[-1]) == 0
     first = len(way) // 2
-    assert sum(map(sum, way[:first])) > 0.6 * sum(map(sum, way))
+    share = sum(map(sum, way[:first])) / sum(map(sum, way))
+    assert share > 1.15 * first / len(way)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 40), st.integers(0, 10))
