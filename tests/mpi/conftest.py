@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -206,3 +207,21 @@ def grids() -> Generator[Callable[[str], GridComm | None], None, None]:
             return made.get(layout)
 
         yield find
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which of plain mpi4py's methods ran on behalf of variants, on this rank."""
+    from mpi4py import MPI
+
+    from gridcoll.comm import variants
+
+    names: list[str] = []
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            names.append(name)
+            return getattr(MPI.Intracomm, name)
+
+    monkeypatch.setattr(variants, "MPI", SimpleNamespace(Intracomm=Recorder(), BYTE=MPI.BYTE))
+    return names

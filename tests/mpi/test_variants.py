@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll import GridComm
-from gridcoll.comm import variants
-from gridcoll.comm.methods import alltoall, broadcast
 from gridcoll.errors import DisagreementError
-from gridcoll.model import TimesBySize
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi import bodies
-from tests.mpi.blocks import outcome
 from tests.mpi.harness import Grids, check_algorithm
-from tests.mpi.support import grid_comm, grid_model, layouts
-from tests.mpi.test_alltoall_errors import WRONG as WRONG_ALLTOALL
-from tests.mpi.test_errors import WRONG as WRONG_BCAST
+from tests.mpi.support import grid_comm, layouts
+from tests.mpi.timed import QUICK, VARIANTS, call_of, timed_comm
 
 BODIES: dict[str, bodies.Body] = {
     "bcast": bodies.check_bcast,
@@ -36,59 +27,7 @@ BODIES: dict[str, bodies.Body] = {
     "reduce_scatter": bodies.check_reduce_scatter_block,
     "barrier": bodies.check_barrier,
 }
-VARIANTS = [(collective, name) for collective in TIMED for name in variants_of(collective)]
 UNIT_BYTES = {"allreduce": 8, "reduce": 8}
-QUICK = 1e-9
-
-
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of plain mpi4py's methods ran on behalf of variants, on this rank."""
-    names: list[str] = []
-
-    class Recorder:
-        def __getattr__(self, name: str) -> Any:
-            names.append(name)
-            return getattr(MPI.Intracomm, name)
-
-    monkeypatch.setattr(variants, "MPI", SimpleNamespace(Intracomm=Recorder(), BYTE=MPI.BYTE))
-    return names
-
-
-def call_of(collective: str, name: str) -> str:
-    """What ``called`` has of a variant."""
-    if name == VECTOR:
-        return "Alltoallv"
-    return "Ireduce_scatter_block" if collective == "reduce_scatter" else f"I{collective}"
-
-
-@contextmanager
-def timed_comm(
-    world: MPI.Intracomm,
-    times_s: Mapping[str, Mapping[str, float]],
-    labels: list[int] | None = None,
-) -> Iterator[GridComm]:
-    """Ours where natives took so long, by collective; two clusters unless told otherwise."""
-
-    def flat(seconds: float) -> TimesBySize:
-        return TimesBySize((8, 1 << 22), (seconds, seconds))
-
-    size = world.Get_size()
-    own = world.Dup()
-    model = replace(
-        grid_model(labels or layouts(size).get("two", [0] * size)),
-        native={collective: flat(by[NATIVE]) for collective, by in times_s.items()},
-        native_variants={
-            collective: {name: flat(s) for name, s in by.items() if name != NATIVE}
-            for collective, by in times_s.items()
-        },
-    )
-    comm = GridComm(own, model=model)
-    try:
-        yield comm
-    finally:
-        comm.Free()
-        own.Free()
 
 
 @pytest.mark.parametrize("layout", ["one cluster", "two", "interleaved", "all alone"])
@@ -197,94 +136,6 @@ def test_operations_of_the_users(world: MPI.Intracomm, called: list[str]) -> Non
             op.Free()
             assert (result == np.arange(1000) * size).all()
     assert called == ["Iallreduce"] * 5
-
-
-class TestKnown:
-    """A call that is known to be a variant is handed over unread, where that is safe."""
-
-    @pytest.mark.mpi(min_size=2)
-    @pytest.mark.parametrize(("collective", "name"), [v for v in VARIANTS if v[0] == "bcast"])
-    def test_bcast(
-        self,
-        world: MPI.Intracomm,
-        monkeypatch: pytest.MonkeyPatch,
-        collective: str,
-        name: str,
-        called: list[str],
-    ) -> None:
-        read = _count(monkeypatch, broadcast, "read_message")
-        with timed_comm(world, {collective: {NATIVE: 2 * QUICK, name: QUICK}}) as comm:
-            for n in (4, 4, 5, 4):
-                bodies.check_bcast(comm, n, 0)
-            assert (len(read), called) == (2, ["Ibcast"] * 4)
-
-    @pytest.mark.mpi(min_size=2)
-    @pytest.mark.parametrize("name", [NONBLOCKING, VECTOR])
-    def test_alltoall(
-        self,
-        world: MPI.Intracomm,
-        monkeypatch: pytest.MonkeyPatch,
-        name: str,
-        called: list[str],
-    ) -> None:
-        read = _count(monkeypatch, alltoall, "read_exchange")
-        size, rank = world.Get_size(), world.Get_rank()
-        with timed_comm(world, {"alltoall": {NATIVE: 2 * QUICK, name: QUICK}}) as comm:
-            bodies.check_routing(comm, 6)  # the second of its two calls is in place
-            assert len(read) == 2
-            # Ranks whose arguments must be read go the same way as those whose need not.
-            sent, got = np.arange(6 * size, dtype="i4") + 1000 * rank, np.zeros(6 * size, "i4")
-            into: Any = got if rank % 2 else [got, 6, MPI.INT]
-            comm.Alltoall(sent, into)
-            assert len(read) == 2 + (1 - rank % 2)
-            wanted = [np.arange(6) + 6 * rank + 1000 * other for other in range(size)]
-            assert (got == np.concatenate(wanted)).all()
-            assert called == [call_of("alltoall", name)] * 3
-
-    @pytest.mark.parametrize("name", [NONBLOCKING, VECTOR])
-    @pytest.mark.parametrize("what", WRONG_ALLTOALL)
-    def test_wrong_arguments_get_the_same_error(
-        self, world: MPI.Intracomm, name: str, what: str
-    ) -> None:
-        """When calls of that size are not known, and when they are."""
-        size = world.Get_size()
-        if what == "no even blocks" and size == 1:
-            return  # right, for one rank
-        wanted = outcome(lambda: world.Alltoall(*WRONG_ALLTOALL[what](size)))
-        assert wanted[0] != "no error"
-        with grid_comm(world) as comm:
-            ours = comm.forced("alltoall", name)
-            for n_doubles in (0, 1, 2, 3):
-                room = n_doubles * size
-                ours.Alltoall(np.zeros(room), np.zeros(room))
-                assert outcome(lambda: ours.Alltoall(*WRONG_ALLTOALL[what](size))) == wanted
-            bodies.check_routing(ours, 7)
-
-    @pytest.mark.parametrize("what", WRONG_BCAST)
-    def test_wrong_broadcasts_get_the_same_error(self, world: MPI.Intracomm, what: str) -> None:
-        def call(comm: MPI.Intracomm) -> object:
-            return WRONG_BCAST[what](comm, np.arange(12, dtype="i4"))
-
-        wanted = outcome(lambda: call(world))
-        with grid_comm(world) as comm:
-            ours = comm.forced("bcast", NONBLOCKING)
-            for n_bytes in (0, 48, 24):
-                ours.Bcast(np.zeros(n_bytes, "u1"))
-                assert outcome(lambda: call(ours)) == wanted
-            bodies.check_bcast(ours, 7)
-
-
-def _count(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
-    """Calls of a function of ``module``."""
-    calls: list[Any] = []
-    plain = getattr(module, name)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return plain(*args, **kwargs)
-
-    monkeypatch.setattr(module, name, counted)
-    return calls
 
 
 @pytest.mark.mpi(min_size=3)
