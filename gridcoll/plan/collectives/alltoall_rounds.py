@@ -105,11 +105,9 @@ def plan_paced(
 
     def program_of(rank: int) -> Program:
         receives = [
-            Recv(targets.index(rank), chunk, tag)
-            for targets in rounds
-            for tag, chunk in enumerate(
-                pieces_of("output", targets.index(rank), n_units, piece_units)
-            )
+            Recv(source, chunk, tag)
+            for source in (targets.index(rank) for targets in rounds)
+            for tag, chunk in enumerate(pieces_of("output", source, n_units, piece_units))
         ]
         sends = [
             Send(targets[rank], chunk, tag)
