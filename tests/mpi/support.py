@@ -6,8 +6,10 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
@@ -88,3 +90,16 @@ def bytes_kept(calls: Callable[[int], None], n_calls: int) -> int:
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return after - before
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """The arguments of each call of a function of ``module``, from now on."""
+    calls: list[Any] = []
+    plain = getattr(module, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.comm.gridcomm import _COLLECTIVES
 from gridcoll.comm.methods import alltoall, broadcast, reductions
-from tests.mpi.support import grid_comm, layouts, works
+from tests.mpi.support import count_calls, grid_comm, layouts, works
 
 CALLS: dict[str, tuple[Any, str, Callable[[GridComm, int], None]]] = {
     "Bcast": (broadcast, "read_message", lambda comm, n: comm.Bcast(np.zeros(n), 0)),
@@ -34,14 +34,7 @@ def test_only_the_first_call_of_a_size_is_read(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     module, reader, call = CALLS[name]
-    read: list[Any] = []
-    plain = getattr(module, reader)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        read.append(args)
-        return plain(*args, **kwargs)
-
-    monkeypatch.setattr(module, reader, counted)
+    read = count_calls(monkeypatch, module, reader)
     with grid_comm(world) as comm:
         native = comm.forced(name.lower(), "native")
         for n in (4, 4, 4, 5, 4):

@@ -12,23 +12,10 @@ from gridcoll.comm.methods import alltoall, broadcast
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, VECTOR
 from tests.mpi import bodies
 from tests.mpi.blocks import outcome
-from tests.mpi.support import grid_comm
+from tests.mpi.support import count_calls, grid_comm
 from tests.mpi.test_alltoall_errors import WRONG as WRONG_ALLTOALL
 from tests.mpi.test_errors import WRONG as WRONG_BCAST
 from tests.mpi.timed import QUICK, VARIANTS, call_of, timed_comm
-
-
-def _count(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
-    """Calls of a function of ``module``."""
-    calls: list[Any] = []
-    plain = getattr(module, name)
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return plain(*args, **kwargs)
-
-    monkeypatch.setattr(module, name, counted)
-    return calls
 
 
 @pytest.mark.mpi(min_size=2)
@@ -40,7 +27,7 @@ def test_a_broadcast_is_read_once_per_size(
     name: str,
     called: list[str],
 ) -> None:
-    read = _count(monkeypatch, broadcast, "read_message")
+    read = count_calls(monkeypatch, broadcast, "read_message")
     with timed_comm(world, {collective: {NATIVE: 2 * QUICK, name: QUICK}}) as comm:
         for n in (4, 4, 5, 4):
             bodies.check_bcast(comm, n, 0)
@@ -55,7 +42,7 @@ def test_an_exchange_is_read_once_per_size(
     name: str,
     called: list[str],
 ) -> None:
-    read = _count(monkeypatch, alltoall, "read_exchange")
+    read = count_calls(monkeypatch, alltoall, "read_exchange")
     size, rank = world.Get_size(), world.Get_rank()
     with timed_comm(world, {"alltoall": {NATIVE: 2 * QUICK, name: QUICK}}) as comm:
         bodies.check_routing(comm, 6)  # the second of its two calls is in place
