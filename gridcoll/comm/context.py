@@ -10,12 +10,12 @@ from functools import cached_property
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
-import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.bands import Bands
 from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings
+from gridcoll.comm.variants import NativeCall
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import run_program
@@ -38,6 +38,9 @@ class Demands(NamedTuple):
 
 ANY = Demands()
 PLAIN = Demands(plain=True)
+
+Key = tuple[object, ...]
+"""Of a call, as one rank sees it."""
 
 _Call = tuple[str, int, int, int, "Demands"]
 """Collective, bytes, root, bytes per unit, and what it demands."""
@@ -83,9 +86,9 @@ class Context:
 
     Attributes
     ----------
-    native_reductions : dict
-        Which native collective an allreduce of an array is known to take, so that nobody need look
-        again: by MPI's own operation, the array's type and its bytes.
+    known : dict
+        The native calls that are known to do what the key says, so that nobody need look again. It
+        names the method and everything that this rank's choice depends on, as simple values.
 
     Parameters
     ----------
@@ -116,8 +119,7 @@ class Context:
         self._threads = threads
         self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
-        self._native_calls: dict[tuple[str, int, int], str] = {}
-        self.native_reductions: dict[tuple[int, str, int] | None, str] = {}
+        self.known: dict[Key | None, NativeCall] = {}
         self._cluster_comms: ClusterComms | None = None
 
     @property
@@ -210,10 +212,6 @@ class Context:
         build = winner.build
         flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
         self._programs[key] = flow
-        if flow is None and demands == ANY and not self.settings.check:
-            if len(self._native_calls) >= N_CACHED_PLANS:
-                self._native_calls.clear()
-            self._native_calls[collective, n_bytes, root] = winner.name
         if len(self._programs) > N_CACHED_PLANS:
             self._programs.popitem(last=False)
         return flow
@@ -221,7 +219,7 @@ class Context:
     def native(
         self, collective: str, n_bytes: int | None, root: int, demands: Demands = ANY
     ) -> str:
-        """Which native collective does a call for which there is no program; see `run_native`.
+        """Which native collective does a call for which there is no program; see `native_call`.
 
         The plain one for a call that could not be read: its ``n_bytes`` are None.
         """
@@ -230,20 +228,15 @@ class Context:
         winner = self.choice(collective, n_bytes, root, demands=demands).winner
         return NATIVE if winner.build else winner.name
 
-    def known_native(self, collective: str, array: np.ndarray, n_blocks: int, root: int) -> str:
-        """Which native collective a call with ``array`` is known to take, so that nobody need look.
+    def know(self, key: Key | None, call: NativeCall) -> None:
+        """Enter into `known`; what was known before is forgotten when that is much.
 
-        Empty where that is not known. What is wrong with the array, MPI will say. An array is what
-        most calls have, and what a message costs that is short is what its ranks do before they
-        send it.
+        Nothing is where ranks compare their calls, which have to be read for that.
         """
-        return self._native_calls.get((collective, array.nbytes // n_blocks, root), "")
-
-    def learn_native_reduction(self, key: tuple[int, str, int], native: str) -> None:
-        """Enter into `native_reductions`; what was known before is forgotten when that is much."""
-        if len(self.native_reductions) >= N_CACHED_PLANS:
-            self.native_reductions.clear()
-        self.native_reductions[key] = native
+        if key is not None and not self.settings.check:
+            if len(self.known) >= N_CACHED_PLANS:
+                self.known.clear()
+            self.known[key] = call
 
     def asks_for_native(self, collective: str) -> bool:
         """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
@@ -303,7 +296,7 @@ class Context:
             self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
         )
         other._choices, other._programs = {}, OrderedDict()
-        other._native_calls, other.native_reductions = {}, {}
+        other.known = {}
         other.__dict__.pop("native_only", None)
         return other
 

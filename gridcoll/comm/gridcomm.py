@@ -194,6 +194,7 @@ class GridComm(
 
     def _end(self, end: Callable[[], None]) -> None:
         context, self._context = self._context, None
+        self._known = type(self)._known
         if context is not None:
             context.free()
         if self._borrowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, run_together
 from gridcoll.comm.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
-from gridcoll.comm.variants import run_native
+from gridcoll.comm.variants import native_call
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of
@@ -153,7 +154,7 @@ def time_native(
 
 
 def _step(comm: MPI.Intracomm, native: str, method: str, args: tuple[Any, ...]) -> Step:
-    return lambda: run_native(comm, native, method, *args)
+    return partial(native_call(native, method), comm, *args)
 
 
 def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from gridcoll.comm.clock import ClockOffset, run_again, run_together
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
-from gridcoll.comm.variants import run_native
+from gridcoll.comm.variants import native_call
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
 from gridcoll.plan.choose import Candidate, family_of
@@ -88,7 +88,7 @@ def _predicted(candidate: Candidate) -> float:
 
 def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> Step:
     method, args = CALLS[name](comm.Get_size(), n_bytes)
-    return lambda: run_native(comm, native, method, *args)
+    return partial(native_call(native, method), comm, *args)
 
 
 def _take_turns(comm: MPI.Intracomm, clock: ClockOffset, steps: Sequence[Step]) -> list[float]:

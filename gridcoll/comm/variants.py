@@ -5,6 +5,7 @@ All ranks must take the same one: MPI does not match a blocking call with a non-
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,30 @@ from mpi4py import MPI
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.plan.natives import NONBLOCKING, VECTOR
 
+NativeCall = Callable[..., None]
+"""Takes the communicator and what ``method`` takes."""
 
-def run_native(comm: MPI.Intracomm, native: str, method: str, *args: Any) -> None:
-    """Do plain mpi4py's ``method`` on ``comm`` as ``native`` has it, one of `plan.natives.NATIVES`.
+
+def native_call(native: str, method: str) -> NativeCall:
+    """What does plain mpi4py's ``method`` as ``native`` has it, one of `plan.natives.NATIVES`.
 
     `VECTOR` takes contiguous buffers of equal blocks, as `are_plain_blocks` says.
     """
     if native == NONBLOCKING:
-        start = getattr(MPI.Intracomm, f"I{method.lower()}")
-        wait_politely(start(comm, *args).Test)
-    elif native == VECTOR:
-        block_bytes = memoryview(args[1]).nbytes // comm.Get_size()
-        MPI.Intracomm.Alltoallv(comm, *([buffer, block_bytes, MPI.BYTE] for buffer in args))
-    else:
-        getattr(MPI.Intracomm, method)(comm, *args)
+        return _politely(getattr(MPI.Intracomm, f"I{method.lower()}"))
+    if native == VECTOR:
+        return _as_vectors
+    call: NativeCall = getattr(MPI.Intracomm, method)
+    return call
+
+
+def _politely(start: Callable[..., MPI.Request]) -> NativeCall:
+    return lambda *args: wait_politely(start(*args).Test)
+
+
+def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:
+    block_bytes = memoryview(buffers[1]).nbytes // comm.Get_size()
+    MPI.Intracomm.Alltoallv(comm, *([buffer, block_bytes, MPI.BYTE] for buffer in buffers))
 
 
 def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:

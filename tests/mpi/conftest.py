@@ -220,8 +220,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Recorder:
         def __getattr__(self, name: str) -> Any:
-            names.append(name)
-            return getattr(MPI.Intracomm, name)
+            plain = getattr(MPI.Intracomm, name)
+            return lambda *args: names.append(name) or plain(*args)
 
     monkeypatch.setattr(variants, "MPI", SimpleNamespace(Intracomm=Recorder(), BYTE=MPI.BYTE))
     return names

@@ -10,42 +10,83 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.context import Context
 from gridcoll.comm.gridcomm import _COLLECTIVES
-from gridcoll.comm.methods import alltoall, broadcast, reductions
+from gridcoll.comm.methods import reductions
+from gridcoll.plan.natives import NATIVE, NONBLOCKING, natives_of
 from tests.mpi.support import count_calls, grid_comm, layouts, works
 
-CALLS: dict[str, tuple[Any, str, Callable[[GridComm, int], None]]] = {
-    "Bcast": (broadcast, "read_message", lambda comm, n: comm.Bcast(np.zeros(n), 0)),
-    "Allreduce": (
-        reductions,
-        "read_reduction",
-        lambda comm, n: comm.Allreduce(np.zeros(n), np.zeros(n)),
+CALLS: dict[str, Callable[[GridComm, int], None]] = {
+    "Bcast": lambda comm, n: comm.Bcast(np.zeros(n), 0),
+    "Allreduce": lambda comm, n: comm.Allreduce(np.zeros(n), np.zeros(n)),
+    "Reduce": lambda comm, n: comm.Reduce(np.zeros(n), np.zeros(n)),
+    "Reduce_scatter_block": lambda comm, n: comm.Reduce_scatter_block(
+        np.zeros(n * comm.size), np.zeros(n)
     ),
-    "Alltoall": (
-        alltoall,
-        "read_exchange",
-        lambda comm, n: comm.Alltoall(np.zeros(n * comm.size), np.zeros(n * comm.size)),
-    ),
+    "Alltoall": lambda comm, n: comm.Alltoall(np.zeros(n * comm.size), np.zeros(n * comm.size)),
+    "Allgather": lambda comm, n: comm.Allgather(np.zeros(n), np.zeros(n * comm.size)),
+    "Gather": lambda comm, n: comm.Gather(np.zeros(n), np.zeros(n * comm.size)),
+    "Scatter": lambda comm, n: comm.Scatter(np.zeros(n * comm.size), np.zeros(n)),
+    "Barrier": lambda comm, n: comm.Barrier(),
 }
+
+PLANS = {"Bcast": "chain", "Allreduce": "coordinators", "Alltoall": "direct"}
+
+
+def collective_of(name: str) -> str:
+    return name.lower().removesuffix("_block")
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_only_the_first_call_of_a_size_is_read(
+@pytest.mark.parametrize("native", [NATIVE, NONBLOCKING])
+def test_only_the_first_call_of_a_size_is_looked_into(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str, native: str
+) -> None:
+    call, collective = CALLS[name], collective_of(name)
+    if native not in natives_of(collective):
+        return
+    looked = count_calls(monkeypatch, Context, "native")
+    with grid_comm(world) as comm:
+        ours = comm.forced(collective, native)
+        for n in (4, 4, 4, 5, 4):
+            call(ours, n)
+        assert len(looked) == (1 if name == "Barrier" else 2)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_one_communicator_knows_is_not_for_another(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    module, reader, call = CALLS[name]
-    read = count_calls(monkeypatch, module, reader)
+    call = CALLS[name]
     with grid_comm(world) as comm:
-        native = comm.forced(name.lower(), "native")
-        for n in (4, 4, 4, 5, 4):
-            call(native, n)
-        assert len(read) == 2
-        # What another communicator of the same ranks does with that size is its own business.
-        plans = {"Bcast": "chain", "Allreduce": "coordinators", "Alltoall": "direct"}
-        planned = comm.forced(name.lower(), plans[name])
+        call(comm.forced(name.lower(), "native"), 4)
+        ran = count_calls(monkeypatch, Context, "run")
+        planned = comm.forced(name.lower(), PLANS[name])
         call(planned, 4)
         call(planned, 4)
-        assert len(read) == 3 + (world.Get_size() > 1)  # alone, nothing is planned
+        assert len(ran) == 2 * (world.Get_size() > 1)  # alone, nothing is planned
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["Gather", "Scatter"])
+def test_a_root_may_leave_its_block_where_it_is(world: MPI.Intracomm, name: str) -> None:
+    """Which it then reads each time, and the others do not."""
+    size, rank, root = world.Get_size(), world.Get_rank(), world.Get_size() - 1
+    with grid_comm(world) as comm:
+        native = comm.forced(name.lower(), NATIVE)
+        for n in (4, 4, 4 * size, 4):
+            mine = np.arange(n) + 100 * rank
+            everybody = np.concatenate([np.arange(n) + 100 * other for other in range(size)])
+            staying: Any = MPI.IN_PLACE if rank == root else mine
+            if name == "Gather":
+                got = everybody if rank == root else np.zeros(0, int)
+                got[: rank * n] = 0
+                native.Gather(staying, got, root)
+                assert rank != root or (got.reshape(size, n)[:, 0] == 100 * np.arange(size)).all()
+            else:
+                mine[:] = 100 * rank + np.arange(n) if rank == root else 0
+                native.Scatter(everybody, staying, root)
+                assert (mine == np.arange(n) + 100 * rank).all()
 
 
 def test_an_allreduce_of_another_kind_is_read(

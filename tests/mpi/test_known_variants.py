@@ -46,12 +46,13 @@ def test_an_exchange_is_read_once_per_size(
     size, rank = world.Get_size(), world.Get_rank()
     with timed_comm(world, {"alltoall": {NATIVE: 2 * QUICK, name: QUICK}}) as comm:
         bodies.check_routing(comm, 6)  # the second of its two calls is in place
-        assert len(read) == 2
+        n_read = 1 + (name == VECTOR)
+        assert len(read) == n_read
         # Ranks whose arguments must be read go the same way as those whose need not.
         sent, got = np.arange(6 * size, dtype="i4") + 1000 * rank, np.zeros(6 * size, "i4")
         into: Any = got if rank % 2 else [got, 6, MPI.INT]
         comm.Alltoall(sent, into)
-        assert len(read) == 2 + (1 - rank % 2)
+        assert len(read) == n_read + (1 - rank % 2)
         wanted = [np.arange(6) + 6 * rank + 1000 * other for other in range(size)]
         assert (got == np.concatenate(wanted)).all()
         assert called == [call_of("alltoall", name)] * 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from numpy import ndarray
 
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import read_message
@@ -25,7 +26,6 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.pickles import Arrived, Heads, pickle_of
-from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow
@@ -56,6 +56,9 @@ class AllgatheringMethods(GridMethods):
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Allgather`, along the grid where that is predicted faster."""
+        key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf)
         context = self._context
         if context is None or context.native_only:
             return super().Allgather(sendbuf, recvbuf)
@@ -64,8 +67,7 @@ class AllgatheringMethods(GridMethods):
         agree(context, "Allgather", None, n_bytes)
         flow = None if n_bytes is None else context.program("allgather", n_bytes, 0)
         if call is None or flow is None:
-            native = context.native("allgather", n_bytes, 0)
-            return run_native(self, native, "Allgather", sendbuf, recvbuf)
+            return self._natively(context, "Allgather", n_bytes, 0, key, sendbuf, recvbuf)
         return call.run(context, flow)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:

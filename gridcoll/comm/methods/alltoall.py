@@ -12,15 +12,15 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
-from gridcoll.comm.variants import are_plain_blocks, run_native
+from gridcoll.comm.variants import are_plain_blocks, native_call
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.collectives.alltoallv import vector_program
-from gridcoll.plan.natives import NATIVE, VECTOR
+from gridcoll.plan.natives import VECTOR
 
 LENGTH_BYTES = 8
 """Objects tell each other their pickles' lengths first."""
@@ -31,16 +31,16 @@ class AlltoallMethods(GridMethods):
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Alltoall`, along the grid where that is predicted faster."""
+        key = ("Alltoall", recvbuf.nbytes) if type(recvbuf) is np.ndarray else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf)
+        return self._read_and_exchange(sendbuf, recvbuf, key)
+
+    def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None) -> None:
         context = self._context
         if context is None or context.native_only:
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
-        if type(recvbuf) is np.ndarray:
-            native = context.known_native("alltoall", recvbuf, n_ranks, 0)
-            if native == NATIVE:
-                return super().Alltoall(sendbuf, recvbuf)
-            if native and are_plain_blocks(sendbuf, recvbuf, n_ranks):
-                return run_native(self, native, "Alltoall", sendbuf, recvbuf)
         read = read_exchange(sendbuf, recvbuf, n_ranks)
         if context.settings.check:
             size = f"bytes={read[1].block_bytes}" if read else "with arguments that MPI refuses"
@@ -52,9 +52,12 @@ class AlltoallMethods(GridMethods):
         if flow is not None:
             _run(context, flow, source, into.message.view)
         elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
-            run_native(self, native, "Alltoall", source, into.message.view)
+            native_call(native, "Alltoall")(self, source, into.message.view)
+            context.know(key, _exchange_vectors)
         else:
-            return run_native(self, native, "Alltoall", sendbuf, recvbuf)
+            call = native_call(native, "Alltoall")
+            context.know(key, call)
+            return call(self, sendbuf, recvbuf)
         if into.message.store:
             into.message.store()
         return None
@@ -85,6 +88,13 @@ class AlltoallMethods(GridMethods):
         whole = (Arrived(Kind.PICKLE, each) for each in data)
         arrived = (parted.get(rank, each) for rank, each in enumerate(whole))
         return [each.load() if len(each.data) else None for each in arrived]
+
+
+def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:
+    """As vectors, known to be so; the MPI library would take some buffers for what they are not."""
+    if are_plain_blocks(sendbuf, recvbuf, comm.Get_size()):
+        return native_call(VECTOR, "Alltoall")(comm, sendbuf, recvbuf)
+    return comm._read_and_exchange(sendbuf, recvbuf, None)
 
 
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
+from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
-from gridcoll.comm.variants import run_native
+from gridcoll.comm.variants import native_call
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow
-from gridcoll.plan.natives import NATIVE
 
 HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
@@ -29,14 +28,14 @@ class BroadcastMethods(GridMethods):
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
+        plain = type(buf) is ndarray and type(root) is int
+        key = ("Bcast", buf.nbytes, root) if plain else None
+        if native := self._known.get(key):
+            return native(self, buf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
         root = rank
-        if type(buf) is np.ndarray and (native := context.known_native("bcast", buf, 1, root)):
-            if native == NATIVE:
-                return super().Bcast(buf, root)
-            return run_native(self, native, "Bcast", buf, root)
         writable = context.rank != root
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
@@ -44,7 +43,7 @@ class BroadcastMethods(GridMethods):
             require_equal(context.private, "Bcast", f"Bcast root={root} bytes={n_bytes}")
         flow = context.program("bcast", n_bytes, root)
         if flow is None:
-            return run_native(self, context.native("bcast", n_bytes, root), "Bcast", buf, root)
+            return self._natively(context, "Bcast", n_bytes, root, key, buf, root)
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
@@ -84,9 +83,9 @@ def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None
     if flow is not None:
         context.run(flow, _memory(flow, *parts))
     elif n_bytes:
-        native = context.native("bcast", n_bytes, root)
+        native = native_call(context.native("bcast", n_bytes, root), "Bcast")
         for part in parts:
-            run_native(context.private, native, "Bcast", [part, MPI.BYTE], root)
+            native(context.private, [part, MPI.BYTE], root)
 
 
 def _memory(flow: Dataflow, *parts: memoryview) -> Memory:

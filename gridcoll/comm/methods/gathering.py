@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numpy import ndarray
+
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
@@ -23,7 +25,6 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
 )
 from gridcoll.comm.pickles import Heads, pickle_of
-from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -54,6 +55,10 @@ class GatheringMethods(GridMethods):
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Gather`, along the grid where that is predicted faster."""
+        plain = type(sendbuf) is ndarray and type(root) is int
+        key = ("Gather", sendbuf.nbytes, root) if plain else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
@@ -64,16 +69,14 @@ class GatheringMethods(GridMethods):
             agree(context, "Gather", root, n_bytes)
             flow = None if n_bytes is None else context.program("gather", n_bytes, root)
             if message is None or flow is None:
-                native = context.native("gather", n_bytes, root)
-                return run_native(self, native, "Gather", sendbuf, recvbuf, root)
+                return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
             return move(context, flow, message.view, _NOTHING)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[root] if call else None
         agree(context, "Gather", root, n_bytes)
         flow = None if n_bytes is None else context.program("gather", n_bytes, root)
         if call is None or flow is None:
-            native = context.native("gather", n_bytes, root)
-            return run_native(self, native, "Gather", sendbuf, recvbuf, root)
+            return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
         move(context, flow, call.own(root), call.into.message.view)
         return call.store()
 

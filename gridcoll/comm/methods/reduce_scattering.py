@@ -8,6 +8,8 @@ from operator import index
 from typing import Any
 
 from mpi4py import MPI
+from mpi4py.MPI import Op
+from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import all_blocks
@@ -22,7 +24,7 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
-from gridcoll.comm.variants import run_native
+from gridcoll.comm.variants import native_call
 from gridcoll.engine.elements import aligned_bytes
 from gridcoll.plan import Dataflow
 from gridcoll.plan.natives import NATIVE
@@ -95,6 +97,10 @@ class ReduceScatteringMethods(GridMethods):
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
+        plain = type(recvbuf) is type(sendbuf) is ndarray and type(op) is Op
+        key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf, op)
         context = self._context
         if context is None or context.native_only:
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
@@ -103,8 +109,10 @@ class ReduceScatteringMethods(GridMethods):
         if call is None:
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
         elif not call.run(context):
-            native = call.native(context)
-            run_native(self, native, "Reduce_scatter_block", sendbuf, recvbuf, op)
+            native = native_call(call.native(context), "Reduce_scatter_block")
+            if call.reduction.predefined:
+                context.know(key, native)
+            native(self, sendbuf, recvbuf, op)
         return None
 
     def Reduce_scatter(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
+from mpi4py.MPI import Op
+from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import Context, Demands
 from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
-from gridcoll.comm.variants import run_native
+from gridcoll.comm.variants import native_call
 from gridcoll.engine.elements import ElementMemory, aligned_bytes
 from gridcoll.plan import Dataflow
 
@@ -26,6 +27,8 @@ _OPS = {
 }  # fmt: skip
 
 _EXACT = frozenset(op.handle for op in (MPI.LAND, MPI.BAND, MPI.LOR, MPI.BOR, MPI.LXOR, MPI.BXOR))
+
+_BARRIER = ("Barrier",)
 
 _accepted: dict[tuple[int, int], bool] = {}
 
@@ -100,13 +103,13 @@ class ReductionMethods(ObjectReductionMethods):
         That is the MPI library's affair where it is left to it: inside one cluster, where it was
         asked for, and for datatypes with gaps.
         """
+        plain = type(recvbuf) is ndarray and type(op) is Op
+        key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf, op)
         context = self._context
         if context is None or context.native_only:
             return super().Allreduce(sendbuf, recvbuf, op)
-        known = type(recvbuf) is np.ndarray and type(op) is MPI.Op
-        key = (op.handle, recvbuf.dtype.str, recvbuf.nbytes) if known else None
-        if native := context.native_reductions.get(key):
-            return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
         call = read_reduction(sendbuf, recvbuf, op)
         if context.settings.check:
             require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
@@ -114,14 +117,18 @@ class ReductionMethods(ObjectReductionMethods):
         if call is None:
             return super().Allreduce(sendbuf, recvbuf, op)
         if flow is None:
-            native = call.native(context, "allreduce", 0)
-            if key and call.predefined and not context.settings.check:
-                context.learn_native_reduction(key, native)
-            return run_native(self, native, "Allreduce", sendbuf, recvbuf, op)
+            native = native_call(call.native(context, "allreduce", 0), "Allreduce")
+            if call.predefined:
+                context.know(key, native)
+            return native(self, sendbuf, recvbuf, op)
         return context.run(flow, call.memory(flow))
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
+        plain = type(sendbuf) is ndarray and type(op) is Op and type(root) is int
+        key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf, op, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
@@ -137,12 +144,16 @@ class ReductionMethods(ObjectReductionMethods):
         if call is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         if flow is None:
-            native = call.native(context, "reduce", root)
-            return run_native(self, native, "Reduce", sendbuf, recvbuf, op, root)
+            native = native_call(call.native(context, "reduce", root), "Reduce")
+            if call.predefined:
+                context.know(key, native)
+            return native(self, sendbuf, recvbuf, op, root)
         return context.run(flow, call.memory(flow))
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
+        if native := self._known.get(_BARRIER):
+            return native(self)
         context = self._context
         if context is None or context.native_only:
             return super().Barrier()
@@ -150,7 +161,7 @@ class ReductionMethods(ObjectReductionMethods):
             require_equal(context.private, "Barrier", "Barrier")
         flow = context.program("barrier", 1, 0)
         if flow is None:
-            return run_native(self, context.native("barrier", 1, 0), "Barrier")
+            return self._natively(context, "Barrier", 1, 0, _BARRIER)
         return context.run(flow, barrier_memory(flow))
 
 

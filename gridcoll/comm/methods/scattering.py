@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from numpy import ndarray
+
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import Message, read_message
 from gridcoll.comm.context import Context
@@ -23,7 +25,6 @@ from gridcoll.comm.methods.moving import (
     take_flow,
 )
 from gridcoll.comm.pickles import Heads, pickle_each
-from gridcoll.comm.variants import run_native
 from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
@@ -57,6 +58,10 @@ class ScatteringMethods(GridMethods):
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
+        plain = type(recvbuf) is ndarray and type(root) is int
+        key = ("Scatter", recvbuf.nbytes, root) if plain else None
+        if native := self._known.get(key):
+            return native(self, sendbuf, recvbuf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
@@ -67,16 +72,16 @@ class ScatteringMethods(GridMethods):
             agree(context, "Scatter", root, n_bytes)
             flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
             if message is None or flow is None:
-                native = context.native("scatter", n_bytes, root)
-                return run_native(self, native, "Scatter", sendbuf, recvbuf, root)
+                return self._natively(
+                    context, "Scatter", n_bytes, root, key, sendbuf, recvbuf, root
+                )
             return _take(context, flow, message)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.source.sizes[root] if call else None
         agree(context, "Scatter", root, n_bytes)
         flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
         if call is None or flow is None:
-            native = context.native("scatter", n_bytes, root)
-            return run_native(self, native, "Scatter", sendbuf, recvbuf, root)
+            return self._natively(context, "Scatter", n_bytes, root, key, sendbuf, recvbuf, root)
         own = call.own(root)
         move(context, flow, call.source.message.view, own)
         return call.store(own)
