@@ -12,6 +12,7 @@ import numpy as np
 from gridcoll.errors import UsageError
 from gridcoll.model.correction import Correction
 from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
+from gridcoll.model.sample import Sample, draw_sample
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
 
@@ -129,14 +130,23 @@ class GridModel:
         For a cluster of one process its fastest link outward stands in: it shows what its network
         interface can do.
         """
-        link = self.links[i][j]
-        if link is not None:
-            return link
-        outward = [other for other in self.links[i] if other is not None]
-        if not outward:
-            return linear_plogp(1e-6, 10e9)  # one process in all: nothing is ever sent
-        largest = max(outward[0].sizes_bytes[-1], 1)
-        return min(outward, key=lambda other: other.gap(largest))
+        return self.links[i][j] or self._fastest_outward[i]
+
+    @cached_property
+    def _fastest_outward(self) -> tuple[PLogP, ...]:
+        """By cluster; where there is but one, of one process, nothing is ever sent."""
+        found = []
+        for row in self.links:
+            outward = [other for other in row if other is not None]
+            largest = max(outward[0].sizes_bytes[-1], 1) if outward else 1
+            fastest = min(outward, key=lambda other: other.gap(largest), default=None)
+            found.append(fastest or linear_plogp(1e-6, 10e9))
+        return tuple(found)
+
+    @cached_property
+    def sample(self) -> Sample:
+        """Some ranks that stand for all, where every rank talks to every other."""
+        return draw_sample(self)
 
     @cached_property
     def latency_s(self) -> FloatArray:

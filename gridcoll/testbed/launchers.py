@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridcoll.errors import TestbedError, UsageError
-from gridcoll.testbed.layout import AGENT
+from gridcoll.testbed.layout import AGENT, RUN_DIR
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ def _openmpi(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> l
         "--allow-run-as-root",
         *("--prtemca", "plm_ssh_agent", AGENT),
         *("--prtemca", "prte_if_include", "eth0"),
+        # By default below /tmp and called by process ids, which are the same in every testbed: what
+        # a killed job left there keeps daemons from starting.
+        *("--prtemca", "prte_tmpdir_base", RUN_DIR),
         *("--hostfile", hostfile),
         *("-n", str(n_ranks)),
         *("--map-by", "slot", "--bind-to", "none"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.model.limits import alltoall_limit_s, wires_from_spec
+from gridcoll.model.sample import MOST_SAMPLED
 from gridcoll.plan import REGISTRIES, choose
 from gridcoll.plan.collectives.alltoall import plan_direct, plan_pairwise
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
@@ -31,10 +32,8 @@ from gridcoll.plan.collectives.alltoall_messages import (
     tally,
 )
 from gridcoll.plan.collectives.alltoall_price import (
-    MOST_PRICED_RANKS,
     far_order,
     price_messages_s,
-    thinned,
 )
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
@@ -74,7 +73,7 @@ def test_messages_are_those_of_the_plan(labels: list[int]) -> None:
         fast = far_first_messages(grid, far_order(model))
         assert canonical(fast) == canonical(tally(candidate.build(1)))
     assert canonical(direct_messages(grid)) == canonical(tally(plan_direct(order, 1)))
-    assert canonical(pairwise_messages(n)) == canonical(tally(plan_pairwise(n, 1)))
+    assert canonical(pairwise_messages(grid)) == canonical(tally(plan_pairwise(n, 1)))
     assert canonical(lg_messages(grid)) == canonical(tally(plan_lg(grid, 1)))
     if len(grid.clusters) > 1:
         assert canonical(coordinator_messages(grid)) == canonical(tally(plan_coordinator(grid, 1)))
@@ -116,9 +115,7 @@ def test_no_plan_is_faster_than_the_limit(grid: str, n_bytes: int) -> None:
 def test_of_many_ranks_some_stand_for_several() -> None:
     """What is predicted of 208 ranks from a third of them, against the simulation of all."""
     model = load_model(str(HOSTFILES / "cem-five.toml"))
-    some, weight = thinned(model)
-    assert some.grid.n_ranks <= MOST_PRICED_RANKS + model.n_clusters
-    assert weight == 4
+    assert model.sample.model.grid.n_ranks <= MOST_SAMPLED + model.n_clusters
     simulated_s = {"far-first": 27.5e-3, "direct": 29.2e-3, "lg": 44.1e-3, "bruck": 98.2e-3}
     times = {c.name: c.predicted_s for c in choose("alltoall", model, 8192, 0).candidates}
     assert {n: times[n] for n in simulated_s} == pytest.approx(simulated_s, rel=0.15)
@@ -161,6 +158,6 @@ def test_what_a_message_costs_on_a_link_is_paid_at_the_interface() -> None:
 
 
 def test_no_messages_take_no_time() -> None:
-    none = np.empty(0, int)
-    nothing = Messages(none, none, none, none, np.empty((0, 2), int))
+    none, zero = np.empty(0, int), np.empty(0)
+    nothing = Messages(none, none, zero, zero, zero, zero, none, np.empty((0, 2), int))
     assert price_messages_s(model_of([0]), nothing, 100) == 0.0

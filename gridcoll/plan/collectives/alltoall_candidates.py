@@ -7,6 +7,7 @@ from functools import partial
 from itertools import combinations
 
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.sample import Sample
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.alltoall import (
     N_PAIRWISE_SLOTS,
@@ -20,6 +21,7 @@ from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
+    Weights,
     bruck_messages,
     coordinator_messages,
     direct_messages,
@@ -29,7 +31,7 @@ from gridcoll.plan.collectives.alltoall_messages import (
     paced_messages,
     pairwise_messages,
 )
-from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s, thinned
+from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s
 from gridcoll.plan.collectives.alltoall_rounds import Rounds, plan_paced, rounds_far_first
 from gridcoll.plan.collectives.pace import Pace, pace_of
 from gridcoll.plan.plan import Plan
@@ -95,15 +97,29 @@ def _builder(name: str, label: str, model: GridModel) -> Callable[[int], Plan]:
     return lambda n_units: _PLANS[name](model, n_units, f"{name}: {label}")
 
 
+def _of(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
+    return lambda some: messages_of(some.model.grid, some.weights)
+
+
+def _priced_s(
+    model: GridModel,
+    messages_of: Callable[[Sample], Messages],
+    n_bytes: int,
+    piece_bytes: int = 0,
+) -> float:
+    some = model.sample
+    messages = messages_of(some)
+    return price_messages_s(some.model, messages, n_bytes, piece_bytes, some.host_weights)
+
+
 def _candidate(
     name: str,
     label: str,
     model: GridModel,
-    messages_of: Callable[[GridModel], Messages],
+    messages_of: Callable[[Sample], Messages],
     n_bytes: int,
 ) -> Candidate:
-    some, weight = thinned(model)
-    predicted_s = price_messages_s(some, messages_of(some), n_bytes, weight)
+    predicted_s = _priced_s(model, messages_of, n_bytes)
     return Candidate(name, label, predicted_s, _builder(name, label, model))
 
 
@@ -111,17 +127,15 @@ def _with_pieces(
     whole: Candidate,
     plan: Callable[[GridModel, int, str, int], Plan],
     model: GridModel,
-    messages_of: Callable[[GridModel], Messages],
+    messages_of: Callable[[Sample], Messages],
     n_bytes: int,
 ) -> list[Candidate]:
     """``whole``, and the same in pieces where a long message waits for its receiver to answer."""
-    some, weight = thinned(model)
-    messages, whole_s = messages_of(some), whole.predicted_s or 0.0
-    found = [whole]
+    found, whole_s = [whole], whole.predicted_s or 0.0
     for piece in PIECES_BYTES:
         if not piece < n_bytes <= MOST_PIECES * piece:
             continue
-        predicted_s = price_messages_s(some, messages, n_bytes, weight, piece)
+        predicted_s = _priced_s(model, messages_of, n_bytes, piece)
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
             label = f"{whole.label}, in pieces of {format_size(piece)}"
             build = partial(_in_pieces, plan, model, f"{whole.name}: {label}", piece)
@@ -143,10 +157,7 @@ def _direct_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candid
     if model.grid.n_ranks == 1:
         return []
     label = "every block to its receiver, all at once"
-
-    def messages_of(some: GridModel) -> Messages:
-        return direct_messages(some.grid)
-
+    messages_of = _of(direct_messages)
     whole = _candidate("direct", label, model, messages_of, n_bytes)
     return _with_pieces(whole, _direct, model, messages_of, n_bytes)
 
@@ -157,8 +168,8 @@ def _far_first_candidates(model: GridModel, n_bytes: int, root: int) -> list[Can
         return []
     label = "every block to its receiver, those with the longest way first"
 
-    def messages_of(some: GridModel) -> Messages:
-        return far_first_messages(some.grid, far_order(some))
+    def messages_of(some: Sample) -> Messages:
+        return far_first_messages(some.model.grid, far_order(some.model), some.weights)
 
     whole = _candidate("far-first", label, model, messages_of, n_bytes)
     return _with_pieces(whole, _far_first, model, messages_of, n_bytes)
@@ -171,8 +182,8 @@ def _paced_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candida
         return []
     label = "a block at a time, those with the longest way first"
 
-    def messages_of(some: GridModel) -> Messages:
-        return paced_messages(_rounds(some))
+    def messages_of(some: Sample) -> Messages:
+        return paced_messages(_rounds(some.model))
 
     whole = _candidate("paced", label, model, messages_of, n_bytes)
     return _with_pieces(whole, _paced, model, messages_of, n_bytes)
@@ -183,11 +194,7 @@ def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Cand
     if model.grid.n_ranks == 1:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
-    return [
-        _candidate(
-            "pairwise", label, model, lambda some: pairwise_messages(some.grid.n_ranks), n_bytes
-        )
-    ]
+    return [_candidate("pairwise", label, model, _of(pairwise_messages), n_bytes)]
 
 
 def _bruck_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -210,11 +217,7 @@ def _coordinator_candidates(model: GridModel, n_bytes: int, root: int) -> list[C
         return []
     n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through coordinators"
-    found = [
-        _candidate(
-            "coordinator", label, model, lambda some: coordinator_messages(some.grid), n_bytes
-        )
-    ]
+    found = [_candidate("coordinator", label, model, _of(coordinator_messages), n_bytes)]
     if model.n_clusters > 2:
         found += _hub_candidates(model, n_bytes)
     return found
@@ -226,8 +229,12 @@ def _hub_candidates(model: GridModel, n_bytes: int) -> list[Candidate]:
         return []
     label = f"{2 * (model.n_clusters - 1)} messages between clusters, coordinators meet at "
     label += grid.clusters[hub].name
-    some, weight = thinned(model)
-    predicted_s = price_messages_s(some, hub_messages(some.grid, hub), n_bytes, weight)
+
+    def messages_of(some: Sample) -> Messages:
+        part = some.model
+        return hub_messages(part.grid, find_hub(part.latency_s), some.weights)
+
+    predicted_s = _priced_s(model, messages_of, n_bytes)
 
     def build(n_units: int) -> Plan:
         return plan_hub(grid, hub, n_units, f"coordinator: {label}")
@@ -247,8 +254,10 @@ def _node_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidat
     n_messages = len(hosts.clusters) * (len(hosts.clusters) - 1)
     label = f"{n_messages} messages between hosts, through a rank of each"
 
-    def messages_of(some: GridModel) -> Messages:
-        return coordinator_messages(by_host(some.grid))
+    def messages_of(some: Sample) -> Messages:
+        of_hosts, cluster_of = by_host(some.model.grid), some.model.grid.cluster_of
+        weights = (some.weights[cluster_of[host.ranks[0]]] for host in of_hosts.clusters)
+        return coordinator_messages(of_hosts, tuple(weights))
 
     return [_candidate("nodes", label, model, messages_of, n_bytes)]
 
@@ -260,7 +269,7 @@ def _lg_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]
     sizes = [len(cluster) for cluster in grid.clusters]
     n_messages = 2 * sum(max(a, b) for a, b in combinations(sizes, 2))
     label = f"{n_messages} messages between clusters, put together by local groups"
-    return [_candidate("lg", label, model, lambda some: lg_messages(some.grid), n_bytes)]
+    return [_candidate("lg", label, model, _of(lg_messages), n_bytes)]
 
 
 register(

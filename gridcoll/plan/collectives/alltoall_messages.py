@@ -1,7 +1,8 @@
 """The messages of all-to-all plans as arrays: what is priced, without a plan being written.
 
 `tally` reads them off a plan; the other functions give the same for a kind of plan at once, so that
-a choice among hundreds of ranks takes milliseconds.
+a choice among hundreds of ranks takes milliseconds. Among thousands, those of a `Sample` stand for
+all: functions take its ``weights``, and every message says for how many it stands.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_bruck import bruck_steps
 from gridcoll.plan.collectives.alltoall_lg import exchanges
 from gridcoll.plan.collectives.alltoall_rounds import Rounds
@@ -32,8 +35,10 @@ class Messages:
     ----------
     source, target : (M,) int array
         Ranks. The messages of one source stand in the order of its program.
-    n_blocks : (M,) int array
+    n_blocks : (M,) array
         How many blocks it carries, so that one tally serves every block size.
+    n_out, n_in, n_alike : (M,) array
+        How many like it its source sends, its target gets, and there are in all; 1 but in samples.
     stage : (M,) int array
         0 for what needs no other message, else one more than the latest stage it needs.
     needs : (N, 2) int array
@@ -42,19 +47,35 @@ class Messages:
 
     source: IntArray
     target: IntArray
-    n_blocks: IntArray
+    n_blocks: FloatArray
+    n_out: FloatArray
+    n_in: FloatArray
+    n_alike: FloatArray
     stage: IntArray
     needs: IntArray
 
 
-def _messages(rows: Sequence[IntArray], needs: Sequence[IntArray] = ()) -> Messages:
-    """From ``(n, 3)`` arrays of source, target and blocks."""
-    source, target, n_blocks = np.concatenate([np.empty((0, 3), int), *rows]).T
+def _rows(
+    source: npt.ArrayLike,
+    target: npt.ArrayLike,
+    n_blocks: npt.ArrayLike = 1,
+    n_out: npt.ArrayLike = 1,
+    n_in: npt.ArrayLike = 1,
+    n_alike: npt.ArrayLike = 1,
+) -> FloatArray:
+    """Messages, one a row, with all that `Messages` says of them but what needs what."""
+    columns = np.broadcast_arrays(source, target, n_blocks, n_out, n_in, n_alike)
+    return np.stack(columns, axis=-1, dtype=float).reshape(-1, len(columns))
+
+
+def _messages(rows: Sequence[FloatArray], needs: Sequence[IntArray] = ()) -> Messages:
+    source, target, n_blocks, n_out, n_in, n_alike = np.concatenate([_rows([], []), *rows]).T
     later, earlier = all_needs = np.concatenate([np.empty((0, 2), int), *needs]).T
     stage = np.zeros(len(source), int)
     while (stage[later] <= stage[earlier]).any():
         np.maximum.at(stage, later, stage[earlier] + 1)
-    return Messages(source, target, n_blocks, stage, all_needs.T)
+    ends = source.astype(int), target.astype(int)
+    return Messages(*ends, n_blocks, n_out, n_in, n_alike, stage, all_needs.T)
 
 
 def tally(plan: Plan) -> Messages:
@@ -74,25 +95,41 @@ def tally(plan: Plan) -> Messages:
             for later in flow.releases[index]:
                 carried[later] |= what
     needs = [(k, number[key]) for k, keys in enumerate(comes) for key in keys]
-    return _messages([np.array(found, int).reshape(-1, 3)], [np.array(needs, int).reshape(-1, 2)])
+    rows = [_rows(*np.reshape(found, (-1, 3)).T)]
+    return _messages(rows, [np.array(needs, int).reshape(-1, 2)])
 
 
-def _to_each(source: IntArray, targets: IntArray) -> IntArray:
+Weights = tuple[float, ...]
+"""By cluster, for how many each of its ranks stands; empty where each stands for itself."""
+
+
+def _by_rank(grid: Grid, weights: Weights) -> FloatArray:
+    by_cluster = np.array(weights or (1.0,) * len(grid.clusters))
+    return np.asarray(by_cluster[list(grid.cluster_of)])
+
+
+def _to_each(
+    source: IntArray, targets: IntArray, weight_of: FloatArray | None = None
+) -> FloatArray:
     """One block from each of n ranks to each of its row of ``targets``, (n, k)."""
-    n, k = targets.shape
-    return np.stack([np.repeat(source, k), targets.ravel(), np.ones(n * k, int)], axis=1)
+    source = np.broadcast_to(source[:, None], targets.shape)
+    if weight_of is None:
+        return _rows(source, targets)
+    n_out, n_in = weight_of[targets], weight_of[source]
+    return _rows(source, targets, 1, n_out, n_in, n_out * n_in)
 
 
-def _inside(ranks: IntArray) -> IntArray:
+def _inside(ranks: Sequence[int], weight_of: FloatArray) -> FloatArray:
     """The direct exchange within a cluster."""
-    n = len(ranks)
-    return _to_each(ranks, ranks[(np.arange(n)[:, None] + np.arange(1, n)) % n])
+    n, all_ranks = len(ranks), np.array(ranks)
+    return _to_each(all_ranks, all_ranks[(np.arange(n)[:, None] + np.arange(1, n)) % n], weight_of)
 
 
 @lru_cache(maxsize=64)
-def direct_messages(grid: Grid) -> Messages:
+def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_direct`, ranks in the order of their clusters."""
-    return _messages([_inside(np.array([r for cluster in grid.clusters for r in cluster.ranks]))])
+    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
+    return _messages([_inside(order, _by_rank(grid, weights))])
 
 
 @lru_cache(maxsize=64)
@@ -102,36 +139,38 @@ def paced_messages(rounds: Rounds) -> Messages:
 
 
 @lru_cache(maxsize=64)
-def far_first_messages(grid: Grid, far_order: tuple[tuple[int, ...], ...]) -> Messages:
+def far_first_messages(
+    grid: Grid, far_order: tuple[tuple[int, ...], ...], weights: Weights = ()
+) -> Messages:
     """Of `plan_far_first`."""
     clusters = [np.array(cluster.ranks) for cluster in grid.clusters]
+    weight_of = _by_rank(grid, weights)
     rows = []
     for ranks, others in zip(clusters, far_order, strict=True):
         at = np.arange(len(ranks))[:, None]
         parts = [clusters[c][(at + np.arange(len(clusters[c]))) % len(clusters[c])] for c in others]
         inside = ranks[(at + np.arange(1, len(ranks))) % len(ranks)]
-        rows.append(_to_each(ranks, np.concatenate([*parts, inside], axis=1)))
+        rows.append(_to_each(ranks, np.concatenate([*parts, inside], axis=1), weight_of))
     return _messages(rows)
 
 
 @lru_cache(maxsize=64)
-def pairwise_messages(n_ranks: int) -> Messages:
+def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_pairwise`."""
-    ranks = np.arange(n_ranks)
-    steps = np.arange(1, n_ranks)
-    if n_ranks & (n_ranks - 1) == 0:
-        return _messages([_to_each(ranks, ranks[:, None] ^ steps)])
-    return _messages([_inside(ranks)])
+    ranks, weight_of = np.arange(grid.n_ranks), _by_rank(grid, weights)
+    if grid.n_ranks & (grid.n_ranks - 1) == 0:
+        return _messages([_to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)])
+    return _messages([_inside(range(grid.n_ranks), weight_of)])
 
 
 @lru_cache(maxsize=64)
 def bruck_messages(n_ranks: int) -> Messages:
     """Of `plan_bruck`."""
     ranks, steps = np.arange(n_ranks), bruck_steps(n_ranks)
-    rows, needs, before = list[IntArray](), list[IntArray](), set[int]()
+    rows, needs, before = list[FloatArray](), list[IntArray](), set[int]()
     for k, step in enumerate(steps):
         to = (ranks + (1 << k)) % n_ranks
-        rows.append(np.stack([ranks, to, np.full(n_ranks, len(step))], axis=1))
+        rows.append(_rows(ranks, to, len(step)))
         # A block came with the step of its next lower bit; and steps leave in order.
         before |= {(d % (1 << k)).bit_length() - 1 for d in step} - {-1}
         for e in sorted(before):
@@ -140,77 +179,142 @@ def bruck_messages(n_ranks: int) -> Messages:
     return _messages(rows, needs)
 
 
+class _LgScale(NamedTuple):
+    """For what messages of LG from one cluster to another stand, in a sample."""
+
+    collected: float
+    """A block to its collector: how many its source sends and its collector gets."""
+    n_blocks: float
+    """Those of a message across, as a multiple of what it carries in the sample."""
+    n_out: float
+    n_in: float
+    n_alike: float
+
+
+@lru_cache(maxsize=1024)
+def _lg_scale(n_source: int, n_target: int, source_weight: float, target_weight: float) -> _LgScale:
+    """Of ``n_source`` ranks that collect for ``n_target``; each stands for as many as it weighs."""
+    source_size, target_size = n_source * source_weight, n_target * target_weight
+    n_alike = max(source_size, target_size) / max(n_source, n_target)
+    # Of all blocks, those that a message's collector has itself go nowhere before.
+    n_collected = n_source * n_target - max(n_source, n_target)
+    size_collected = source_size * target_size - max(source_size, target_size)
+    return _LgScale(
+        size_collected / max(n_collected, 1) / source_weight if n_collected else 1.0,
+        min(source_size, target_size) / min(n_source, n_target),
+        n_alike / source_weight,
+        n_alike / target_weight,
+        n_alike,
+    )
+
+
 @lru_cache(maxsize=64)
-def lg_messages(grid: Grid) -> Messages:
+def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_lg`: to collectors, across, and inside; collectors wait for what they collect."""
-    to_collectors, across, needs = list[IntArray](), list[tuple[int, int, int]](), list[IntArray]()
-    n_before = 0
+    weight_of, cluster_of = _by_rank(grid, weights), grid.cluster_of
+    members = [len(grid.clusters[c]) for c in cluster_of]
+    collected = list[tuple[float, ...]]()
+    across = list[tuple[float, ...]]()
+    needs = list[tuple[int, int]]()
     for exchange in exchanges(grid):
         for collector, target, sources in exchange.messages:
-            others = np.array([source for source in sources if source != collector], int)
-            n = len(others)
-            to_collectors.append(np.stack([others, np.full(n, collector), np.ones(n, int)], axis=1))
-            needs.append(np.stack([np.full(n, len(across)), n_before + np.arange(n)], axis=1))
-            across.append((collector, target, len(sources)))
-            n_before += n
-    inside = [_inside(np.array(cluster.ranks)) for cluster in grid.clusters]
-    for each in needs:
-        each[:, 0] += n_before
-    return _messages([*to_collectors, np.array(across, int).reshape(-1, 3), *inside], needs)
+            scale = _lg_scale(
+                *(members[rank] for rank in (collector, target)),
+                *(float(weight_of[rank]) for rank in (collector, target)),
+            )
+            for source in sources:
+                if source != collector:
+                    needs.append((len(across), len(collected)))
+                    alike = scale.collected * float(weight_of[source])
+                    collected.append(
+                        (source, collector, 1, scale.collected, scale.collected, alike)
+                    )
+            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
+    inside = [_inside(cluster.ranks, weight_of) for cluster in grid.clusters]
+    later = np.array(needs, int).reshape(-1, 2)
+    later[:, 0] += len(collected)
+    return _messages([_table(collected), _table(across), *inside], [later])
 
 
 @lru_cache(maxsize=64)
-def coordinator_messages(grid: Grid) -> Messages:
+def coordinator_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_coordinator`: to coordinators, between them, back, and inside."""
     clusters = [cluster.ranks for cluster in grid.clusters]
-    n_clusters, n_ranks = len(clusters), grid.n_ranks
-    found: list[tuple[int, int, int]] = []
+    sizes, members = _sizes(grid, weights)
+    n_clusters, n_ranks = len(clusters), sum(sizes)
+    found = list[tuple[float, ...]]()
     between: dict[tuple[int, int], int] = {}
     handed: dict[tuple[int, int], list[int]] = {}
     for c, ranks in enumerate(clusters):
         for d in ((c + step) % n_clusters for step in range(1, n_clusters)):
             handed[c, d] = list(range(len(found), len(found) + len(ranks) - 1))
-            found += [(member, ranks[0], len(clusters[d])) for member in ranks[1:]]
+            found += [_to_desk(member, ranks[0], sizes[d], members[c]) for member in ranks[1:]]
     for c, ranks in enumerate(clusters):
         for d in ((c + step) % n_clusters for step in range(1, n_clusters)):
             between[c, d] = len(found)
-            found.append((ranks[0], clusters[d][0], len(ranks) * len(clusters[d])))
-    needs = [(between[link], k) for link, members in handed.items() for k in members]
+            found.append(_between_desks(ranks[0], clusters[d][0], sizes[c] * sizes[d]))
+    needs = [(between[link], k) for link, all_members in handed.items() for k in all_members]
     for c, ranks in enumerate(clusters):
         for member in ranks[1:]:
             needs += [(len(found), between[d, c]) for d in range(n_clusters) if d != c]
-            found.append((ranks[0], member, n_ranks - len(ranks)))
-    inside = [_inside(np.array(ranks)) for ranks in clusters]
-    return _messages(
-        [np.array(found, int).reshape(-1, 3), *inside], [np.array(needs, int).reshape(-1, 2)]
-    )
+            found.append(_from_desk(ranks[0], member, n_ranks - sizes[c], members[c]))
+    inside = [_inside(ranks, _by_rank(grid, weights)) for ranks in clusters]
+    return _messages([_table(found), *inside], [np.array(needs, int).reshape(-1, 2)])
 
 
 @lru_cache(maxsize=64)
-def hub_messages(grid: Grid, hub: int) -> Messages:
+def hub_messages(grid: Grid, hub: int, weights: Weights = ()) -> Messages:
     """Of `plan_hub`: to coordinators, to the hub, from it, and to members."""
     clusters = [cluster.ranks for cluster in grid.clusters]
+    sizes, members = _sizes(grid, weights)
+    n_ranks = sum(sizes)
     spokes = [c for c in range(len(clusters)) if c != hub]
-    crossing = [len(ranks) * (grid.n_ranks - len(ranks)) for ranks in clusters]
-    found: list[tuple[int, int, int]] = []
-    needs: list[tuple[int, int]] = []
+    crossing = [size * (n_ranks - size) for size in sizes]
+    found = list[tuple[float, ...]]()
+    needs = list[tuple[int, int]]()
     handed: list[list[int]] = []
-    for ranks in clusters:
+    for c, ranks in enumerate(clusters):
         handed.append(list(range(len(found), len(found) + len(ranks) - 1)))
-        found += [(member, ranks[0], grid.n_ranks) for member in ranks[1:]]
+        found += [_to_desk(member, ranks[0], n_ranks, members[c]) for member in ranks[1:]]
     to_hub = {}
     for c in spokes:
         needs += [(len(found), k) for k in handed[c]]
         to_hub[c] = len(found)
-        found.append((clusters[c][0], clusters[hub][0], crossing[c]))
+        found.append(_between_desks(clusters[c][0], clusters[hub][0], crossing[c]))
     came = {hub: list(to_hub.values())}
     for c in spokes:
         others = [k for d, k in to_hub.items() if d != c] + handed[hub]
         needs += [(len(found), k) for k in others]
         came[c] = [len(found)]
-        found.append((clusters[hub][0], clusters[c][0], crossing[c]))
+        found.append(_between_desks(clusters[hub][0], clusters[c][0], crossing[c]))
     for c, ranks in enumerate(clusters):
         for member in ranks[1:]:
             needs += [(len(found), k) for k in (*handed[c], *came[c])]
-            found.append((ranks[0], member, grid.n_ranks))
-    return _messages([np.array(found, int).reshape(-1, 3)], [np.array(needs, int).reshape(-1, 2)])
+            found.append(_from_desk(ranks[0], member, n_ranks, members[c]))
+    return _messages([_table(found)], [np.array(needs, int).reshape(-1, 2)])
+
+
+def _sizes(grid: Grid, weights: Weights) -> tuple[list[float], list[float]]:
+    """By cluster: all ranks, and for how many members besides the coordinator each one stands."""
+    sampled = [len(cluster) for cluster in grid.clusters]
+    sizes = [
+        n * weight for n, weight in zip(sampled, weights or (1.0,) * len(sampled), strict=True)
+    ]
+    return sizes, [(size - 1) / max(n - 1, 1) for n, size in zip(sampled, sizes, strict=True)]
+
+
+def _to_desk(member: int, desk: int, n_blocks: float, members: float) -> tuple[float, ...]:
+    return member, desk, n_blocks, 1, members, members
+
+
+def _between_desks(source: int, target: int, n_blocks: float) -> tuple[float, ...]:
+    return source, target, n_blocks, 1, 1, 1
+
+
+def _from_desk(desk: int, member: int, n_blocks: float, members: float) -> tuple[float, ...]:
+    return desk, member, n_blocks, members, 1, members
+
+
+def _table(rows: Sequence[tuple[float, ...]]) -> FloatArray:
+    """What `_rows` makes of columns."""
+    return np.array(rows, float).reshape(-1, 6)

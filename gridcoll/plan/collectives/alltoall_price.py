@@ -11,33 +11,28 @@ stage by stage instead of event by event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_messages import IntArray, Messages
 
-MOST_PRICED_RANKS = 64
-"""Of more ranks some stand for several: time grows with the square of their number."""
-
-
-def thinned(model: GridModel) -> tuple[GridModel, int]:
-    """The model with every ``n``-th rank of each cluster, and ``n``: how many each stands for."""
-    n = -(-model.grid.n_ranks // MOST_PRICED_RANKS)
-    if n == 1:
-        return model, 1
-    kept = sorted(rank for cluster in model.grid.clusters for rank in cluster.ranks[::n])
-    return model.restrict(kept), n
-
 
 class _Costs:
-    """What each message costs where it passes, (M,) arrays; each stands for ``weight`` per rank.
+    """What each message costs where it passes, (M,) arrays, with all those it stands for.
 
     With ``piece_bytes``, a message stands for as many as that makes of it, one after another.
     """
 
     def __init__(
-        self, model: GridModel, messages: Messages, n_bytes: int, weight: int, piece_bytes: int
+        self,
+        model: GridModel,
+        messages: Messages,
+        n_bytes: int,
+        piece_bytes: int,
+        host_weights: Sequence[float],
     ) -> None:
         cluster = np.array(model.grid.cluster_of)
         sizes, which = np.unique(messages.n_blocks, return_inverse=True)
@@ -46,24 +41,25 @@ class _Costs:
         gap_s, alone_s = model.gap_and_alone_s(in_bytes / n_pieces)
         empty_s, _ = model.gap_and_alone_s(np.zeros(1))
         i, j = cluster[messages.source], cluster[messages.target]
-        port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces * weight
+        port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces
         alone_s = (n_pieces - 1.0) * gap_s + alone_s
         # A slower link leaves interfaces free, but what any message costs there is paid at them.
-        self.empty_s = empty_s[i, j, 0] * weight
+        self.empty_s = empty_s[i, j, 0]
         least_s = np.where(i == j, 0.0, self.empty_s)
-        self.out_s = np.maximum(port_s[i, which], least_s)
-        self.in_s = np.maximum(port_s[j, which], least_s)
+        self.out_s = np.maximum(port_s[i, which], least_s) * messages.n_out
+        self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
         self.alone_s = alone_s[i, j, which]
         self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
         self.shared_s = np.zeros(len(i))
         if model.together_bytes_per_s:
             rate = model.link_bytes_per_s[i, j]
-            self.shared_s = np.where(
-                i == j, 0.0, messages.n_blocks * weight**2 * float(n_bytes) / rate
-            )
-        self._share_hosts(model, messages)
+            n_blocks = messages.n_blocks * messages.n_alike
+            self.shared_s = np.where(i == j, 0.0, n_blocks * float(n_bytes) / rate)
+        self._share_hosts(model, messages, host_weights)
 
-    def _share_hosts(self, model: GridModel, messages: Messages) -> None:
+    def _share_hosts(
+        self, model: GridModel, messages: Messages, host_weights: Sequence[float]
+    ) -> None:
         """Ranks of one host share its interface, and do without it among themselves."""
         number = {host: k for k, host in enumerate(dict.fromkeys(model.grid.hosts))}
         self.shares = len(number) < model.grid.n_ranks
@@ -72,9 +68,14 @@ class _Costs:
         hosts = np.array([number[host] for host in model.grid.hosts])
         self.host = hosts[messages.source]
         at_home = self.host == hosts[messages.target]
-        self.wire_s = np.where(at_home, 0.0, np.maximum(self.out_s - self.empty_s, 0.0))
-        for each in (self.out_s, self.in_s, self.alone_s):
-            each[at_home] = self.empty_s[at_home]
+        wire_s = np.maximum(self.out_s - self.empty_s * messages.n_out, 0.0)
+        if host_weights:
+            has_several = messages.n_alike > messages.n_out  # sources for which this one stands
+            wire_s *= np.where(has_several, np.array(host_weights)[messages.source], 1.0)
+        self.wire_s = np.where(at_home, 0.0, wire_s)
+        for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
+            each[at_home] = (self.empty_s * times)[at_home]
+        self.alone_s[at_home] = self.empty_s[at_home]
 
 
 def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
@@ -93,15 +94,22 @@ def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> Flo
 
 
 def price_messages_s(
-    model: GridModel, messages: Messages, n_bytes: int, weight: int = 1, piece_bytes: int = 0
+    model: GridModel,
+    messages: Messages,
+    n_bytes: int,
+    piece_bytes: int = 0,
+    host_weights: Sequence[float] = (),
 ) -> float:
     """When the last of ``messages`` has arrived, in seconds, for blocks of ``n_bytes``.
 
-    ``weight`` is that of `thinned` models; messages are cut at ``piece_bytes``, if not 0.
+    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`.
     """
     if not len(messages.source):
         return 0.0
-    costs = _Costs(model, messages, n_bytes, weight, piece_bytes)
+    costs = _Costs(model, messages, n_bytes, piece_bytes, host_weights)
+    # Of those that one stands for, the last leaves and arrives when all before have.
+    more_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
+    first_in_s = costs.in_s / messages.n_in
     ready = np.zeros(len(messages.source))
     ended = np.zeros(len(messages.source))
     for stage in range(int(messages.stage.max()) + 1):
@@ -113,9 +121,9 @@ def price_messages_s(
         if costs.shares:
             start = _in_turn(costs.host[now], start, costs.wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
-        in_s = costs.in_s[now]
-        reaches = enters + costs.alone_s[now]
-        ended[now] = _in_turn(messages.target[now], reaches - in_s, in_s) + in_s
+        in_s, first = costs.in_s[now], enters + costs.alone_s[now]
+        begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
+        ended[now] = _in_turn(messages.target[now], begins, in_s) + in_s
     return float(ended.max())
 
 
@@ -135,12 +143,9 @@ def _in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatAr
 def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
     """By cluster, the others: farthest first; those alike each beginning after itself."""
     n = model.n_clusters
-    return tuple(
-        tuple(
-            sorted(
-                (d for d in range(n) if d != c),
-                key=lambda d: (-float(model.latency_s[c, d]), (d - c) % n),
-            )
-        )
-        for c in range(n)
-    )
+    found = []
+    for c in range(n):
+        others = (c + np.arange(1, n)) % n
+        by_latency = np.argsort(-model.latency_s[c, others], kind="stable")
+        found.append(tuple(others[by_latency].tolist()))
+    return tuple(found)

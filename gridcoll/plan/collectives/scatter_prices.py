@@ -20,20 +20,24 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
     carried = np.unique(size)
     at = {int(count): k for k, count in enumerate(carried)}
     n_carried = carried.astype(float) * n_bytes
-    gaps, alone = model.gap_and_alone_s(n_carried)
-    gap_s, alone_s = gaps.tolist(), alone.tolist()
-    shared_s = _shared_s(model, n_carried).tolist()
+    home, everywhere = cluster_of[subtrees.tree.root], range(model.n_clusters)
+    gaps, alone = model.gap_and_alone_s(n_carried, (everywhere, everywhere))
+    gap_s, inside_s = gaps.tolist(), alone.tolist()
+    _, alone = model.gap_and_alone_s(n_carried, ([home] * len(everywhere), everywhere))
+    outward_s, shared_s = alone.tolist(), _shared_s(model, home, n_carried).tolist()
     held_s = [0.0] * len(size)
-    pipe_free_s: dict[tuple[int, int], float] = {}
+    pipe_free_s = [0.0] * len(everywhere)
     for rank in subtrees.order:
         i, port_s = cluster_of[rank], held_s[rank]
         for child in subtrees.tree.children[rank]:
             j, k = cluster_of[child], at[size[child]]
-            enters_s = max(port_s, pipe_free_s.get((i, j), 0.0)) if i != j else port_s
-            if i != j:
-                pipe_free_s[i, j] = enters_s + shared_s[i][j][k]
-            held_s[child] = enters_s + alone_s[i][j][k]
-            port_s += gap_s[i][i][k]
+            if i == j:
+                held_s[child] = port_s + inside_s[j][k]
+            else:
+                enters_s = max(port_s, pipe_free_s[j])
+                pipe_free_s[j] = enters_s + shared_s[j][k]
+                held_s[child] = enters_s + outward_s[j][k]
+            port_s += gap_s[i][k]
     return max(held_s)
 
 
@@ -50,12 +54,12 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     """
     home = model.grid.cluster_of[root]
     gaps, alone = (table[..., 0] for table in model.gap_and_alone_s(np.array([float(n_bytes)])))
-    shared = _shared_s(model, np.array([float(n_bytes)]))[..., 0]
+    shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
     port_s = float(gaps[home, home])
     n_sent, latest_s = 0, 0.0
     for turn, cluster in enumerate(order):
         n_blocks = len(model.grid.clusters[cluster])
-        pace_s = max(port_s, float(gaps[home, cluster]), float(shared[home, cluster]))
+        pace_s = max(port_s, float(gaps[home, cluster]), float(shared[cluster]))
         n_sent += n_blocks
         # A slow link's turn lets others pass; a fast one's ends when all before have been sent.
         last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
@@ -68,8 +72,8 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     return max(latest_s, own_s)
 
 
-def _shared_s(model: GridModel, n_bytes: np.ndarray) -> np.ndarray:
-    """How long messages keep what all flows between two clusters share, (C, C, S)."""
+def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
+    """How long messages keep what all flows from ``home`` to another cluster share, (C, S)."""
     if not model.together_bytes_per_s:
-        return np.zeros((model.n_clusters, model.n_clusters, len(n_bytes)))
-    return np.asarray(n_bytes / model.link_bytes_per_s[:, :, None])
+        return np.zeros((model.n_clusters, len(n_bytes)))
+    return np.asarray(n_bytes / model.link_bytes_per_s[home, :, None])
