@@ -17,6 +17,7 @@ import pytest
 from gridcoll.errors import TestbedError
 from gridcoll.testbed import launchers, pingpong, preflight
 from gridcoll.testbed.instances import Instance, list_instances
+from gridcoll.testbed.layout import RUN_DIR
 from gridcoll.testbed.preflight import Sighting, check_transport, find_faults
 from gridcoll.testbed.run import Job, wait_for
 from gridcoll.testbed.testbed import Testbed
@@ -68,6 +69,13 @@ def output_of(job: Job, *command: str, env: dict[str, str] | None = None) -> str
 
 
 class TestJobs:
+    def test_what_daemons_keep_ends_with_the_testbed(self, small: Testbed, mpi: str) -> None:
+        """Process ids are the same in every testbed, and Open MPI calls its folders by them."""
+        tell = ("sh", "-c", 'echo "$PMIX_SERVER_TMPDIR"')
+        folders = set(output_of(Job(small, mpi), *tell, env=ENV).split())
+        assert all(folder.startswith(f"{RUN_DIR}/") for folder in folders)
+        assert bool(folders) == (mpi == "openmpi")
+
     def test_ranks_hosts_nodes_and_environment(self, small: Testbed, mpi: str) -> None:
         job = Job(small, mpi)
         seen = json.loads(output_of(job, "python", "-c", WHO, env=ENV))
