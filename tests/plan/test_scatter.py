@@ -122,6 +122,14 @@ def test_thin_links_work_at_the_same_time() -> None:
     assert "longest way first" in short.label
 
 
+def test_a_scatter_of_uneven_blocks_says_that_the_root_may_keep_them_apart() -> None:
+    """It alone knows their sizes; what is chosen for all says what it will do."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    uneven, back = (choose(name, model, 0, 1).winner for name in ("scatterv", "gatherv"))
+    assert "long ones one after another" in uneven.label
+    assert "one after another" not in back.label
+
+
 def test_serving_order_is_farthest_first_and_home_last() -> None:
     model = model_of([0, 1, 2, 0, 1, 2, 2])
     assert serving_ranks(model, 3, 8) == [1, 4, 2, 5, 6, 0]

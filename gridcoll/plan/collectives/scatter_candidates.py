@@ -69,6 +69,12 @@ def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candida
     return _straight("flat", "every block by itself", model, n_bytes, root, turn)
 
 
+def _uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """The same of blocks whose sizes the root alone knows, and with them whether to pace."""
+    label = "every block by itself; long ones one after another, unless flat is asked for"
+    return _straight("flat", label, model, n_bytes, root, turn)
+
+
 def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
     """Straight from the root to each rank, one block after another."""
     pace = pace_of(model, root, n_bytes)
@@ -214,5 +220,5 @@ for _way in WAYS:
     _register("gather", plan_gather, _way, f"{_way.source}; backwards")
 # Only the root knows the sizes of blocks: no rank in between could take part, nothing be chosen.
 _UNEVEN = replace(WAYS[0], good_for="blocks of any sizes, which only the root knows all of")
-_register("scatterv", _of_scatter, _UNEVEN, _UNEVEN.source)
+_register("scatterv", _of_scatter, replace(_UNEVEN, candidates=_uneven), _UNEVEN.source)
 _register("gatherv", plan_gather, _UNEVEN, f"{_UNEVEN.source}; backwards")
