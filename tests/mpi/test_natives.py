@@ -53,11 +53,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> tuple[Times, list[str]]:
         step()
         return takes[order[-1]](order.count(order[-1]) - 1)
 
-    def run_native(_comm: MPI.Intracomm, native: str, *_: object) -> None:
-        order.append(native)
+    def native_call(native: str, _method: str) -> Callable[..., None]:
+        return lambda *_args: order.append(native)
 
     monkeypatch.setattr(natives, "run_together", run_together)
-    monkeypatch.setattr(natives, "run_native", run_native)
+    monkeypatch.setattr(natives, "native_call", native_call)
     return takes, order
 
 
