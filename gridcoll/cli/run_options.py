@@ -32,7 +32,8 @@ Usage: mpiexec -n N python -m gridcoll run [OPTIONS] FILE [ARGS]...
        mpiexec -n N python -m gridcoll run [OPTIONS] -c CODE [ARGS]...
 
   Run an unmodified mpi4py application with MPI.COMM_WORLD replaced by a
-  grid-aware communicator. Without a grid file the network is measured first.
+  grid-aware communicator. Without a grid file the network is measured first;
+  with --keep FILE.json only the first time.
 
 Options (each as the environment variable GRIDCOLL_OPTION):
 {options}
@@ -63,7 +64,7 @@ def parse_run(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if variable is None:
             _require_collective(option, value)
         name = PREFIX + option.removeprefix("--").upper()
-        settings[name] = _grid_path(value) if option == "--grid" else value
+        settings[name] = _PATHS.get(option, str)(value)
     if rest and rest[0] == "--":
         del rest[0]
     if rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
@@ -89,7 +90,14 @@ def _grid_path(value: str) -> str:
     try:
         return str(find_gridfile(value).absolute())
     except UsageError:
-        return str(Path(value).absolute())  # rank 0 reads it; its host may have it
+        return _absolute(value)  # rank 0 reads it; its host may have it
+
+
+def _absolute(value: str) -> str:
+    return str(Path(value).absolute())
+
+
+_PATHS = {"--grid": _grid_path, "--keep": _absolute}
 
 
 def prepare_run(argv: Sequence[str]) -> Callable[[], object]:

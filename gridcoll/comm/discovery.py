@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 
 from mpi4py import MPI
@@ -9,6 +11,7 @@ from mpi4py import MPI
 from gridcoll.comm.agreement import require_equal, together
 from gridcoll.comm.settings import Settings
 from gridcoll.errors import FileError, UsageError
+from gridcoll.files import check_writable
 from gridcoll.model import (
     GridModel,
     declared_model,
@@ -16,14 +19,18 @@ from gridcoll.model import (
     format_model,
     parse_model,
     read_model,
+    write_model,
 )
 from gridcoll.topology.gridfile import read_gridfile
+
+_log = logging.getLogger("gridcoll")
 
 
 def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None) -> GridModel:
     """The model of ``comm``'s grid, the same on all ranks. Collective.
 
-    ``given`` if there is one, else what ``settings.grid_file`` says, else measured.
+    ``given`` if there is one, else what ``settings.grid_file`` says, else what was kept in
+    ``settings.keep_file``, else measured, and kept there.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
@@ -33,9 +40,51 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
         return model
     if settings.grid_file:
         return load_model(comm, settings.grid_file)
+    if settings.keep_file and _is_kept(comm, settings.keep_file):
+        return load_model(comm, settings.keep_file)
+    return _measure(comm, settings)
+
+
+def _is_kept(comm: MPI.Intracomm, path: str) -> bool:
+    """Whether there is a file at ``path``, as rank 0 sees it. Collective.
+
+    Raises `FileError` on all ranks if there is none and none can be put there.
+    """
+
+    def look() -> bool:
+        if comm.Get_rank() == 0 and not Path(path).exists():
+            check_writable(path)
+            return False
+        return True
+
+    return bool(comm.bcast(together(comm, look), 0))
+
+
+def _measure(comm: MPI.Intracomm, settings: Settings) -> GridModel:
+    """The model that measuring gives, kept where ``settings`` say. Collective.
+
+    Over a network that takes minutes, in which an application seems to hang: rank 0 says so.
+    """
     from gridcoll.comm.measuring import discover  # the prober is not needed to read a file
 
-    return discover(comm, settings.tolerance)
+    n_hosts, keep = len(set(comm.allgather(MPI.Get_processor_name()))), settings.keep_file
+    speaks, began_s = comm.Get_rank() == 0, time.monotonic()
+    if speaks and n_hosts > 1:
+        _log.warning(
+            "gridcoll: measuring the network between %d hosts, which takes minutes%s",
+            n_hosts,
+            "" if keep else "; GRIDCOLL_KEEP=FILE.json keeps what is found for the next run",
+        )
+    model = discover(comm, settings.tolerance)
+    if keep:
+        together(comm, lambda: write_model(model, keep) if speaks else None)
+    if speaks and n_hosts > 1:
+        _log.warning(
+            "gridcoll: measured in %.0f s%s",
+            time.monotonic() - began_s,
+            f"; the model is in {keep}" if keep else "",
+        )
+    return model
 
 
 def load_model(comm: MPI.Intracomm, path: str) -> GridModel:

@@ -136,3 +136,22 @@ def test_a_grid_that_does_not_fit_is_said_once(run: Callable[..., Done], tmp_pat
     assert done.stderr.count("gridcoll: FileError: grid file") == 1
     assert "it describes ranks 0..5, the job has 3 ranks" in done.stderr
     assert done.stdout == ""
+
+
+KEEPING = """
+import os, sys
+os.chdir(os.path.dirname(os.__file__))
+from mpi4py import MPI
+print(MPI.COMM_WORLD.model.origin, "gridcoll.engine.probe" in sys.modules, flush=True)
+"""
+
+
+def test_what_the_first_run_measured_the_second_one_reads(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
+    """Wherever the application goes before it imports MPI."""
+    for probed in (True, False):
+        done = run(KEEPING, "--keep", "kept.json")
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert done.stdout.splitlines() == [f"measured {probed}"] * 3
+        assert (tmp_path / "kept.json").exists()

@@ -1,0 +1,134 @@
+"""GRIDCOLL_KEEP: measured once, read from then on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.comm import discovery, measuring
+from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.model import GridModel, read_model, write_model
+from tests.mpi.support import grid_model, works
+
+
+@pytest.fixture
+def path(world: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One place for all ranks; it is in GRIDCOLL_KEEP, and nothing is there yet."""
+    path = Path(world.bcast(str(tmp_path / "grid.json")))
+    monkeypatch.delenv("GRIDCOLL_GRID", raising=False)
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path))
+    return path
+
+
+@pytest.fixture
+def measured(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> list[GridModel]:
+    """What was measured, in order; really, and counted."""
+    found: list[GridModel] = []
+
+    def discover(comm: MPI.Intracomm, tolerance: float) -> GridModel:
+        found.append(real(comm, tolerance))
+        return found[-1]
+
+    real = measuring.discover
+    monkeypatch.setattr(measuring, "discover", discover)
+    return found
+
+
+def refused(world: MPI.Intracomm, kind: type[GridcollError], part: str) -> None:
+    """Every rank raises ``kind``, with one text."""
+    with pytest.raises(kind) as caught:
+        GridComm(world)
+    texts = world.allgather(str(caught.value))
+    assert texts == texts[:1] * len(texts)
+    assert part in texts[0]
+
+
+def test_measured_once(world: MPI.Intracomm, path: Path, measured: list[GridModel]) -> None:
+    for _ in range(3):
+        comm = GridComm(world)
+        works(comm)
+        assert comm.model == measured[0]
+        comm.Free()
+        world.Barrier()
+    assert len(measured) == 1
+    if world.Get_rank() == 0:
+        assert read_model(path) == measured[0]
+
+
+def test_only_rank_0_needs_the_file(
+    world: MPI.Intracomm,
+    tmp_path: Path,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hosts need not share a file system; every rank has a directory of its own here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRIDCOLL_KEEP", "own.json")
+    for _ in range(2):
+        GridComm(world).Free()
+    assert len(measured) == 1
+    assert Path("own.json").exists() == (world.Get_rank() == 0)
+
+
+def test_one_of_another_job_is_not_replaced(
+    world: MPI.Intracomm, path: Path, measured: list[GridModel]
+) -> None:
+    other = grid_model([0] * (world.Get_size() + 1))
+    if world.Get_rank() == 0:
+        write_model(other, path)
+    refused(world, FileError, "measure again")
+    assert not measured
+    if world.Get_rank() == 0:
+        assert read_model(path) == other
+
+
+def test_no_place_to_keep_it_is_an_error_before_measuring(
+    world: MPI.Intracomm, path: Path, measured: list[GridModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path.parent / "no" / "such" / "place.json"))
+    refused(world, FileError, "cannot write")
+    assert not measured
+
+
+def test_not_beside_a_grid_nor_a_declared_one(
+    world: MPI.Intracomm, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_GRID", "other.json")
+    refused(world, UsageError, "GRIDCOLL_KEEP: not beside GRIDCOLL_GRID")
+    monkeypatch.delenv("GRIDCOLL_GRID")
+    monkeypatch.setenv("GRIDCOLL_KEEP", "grid.toml")
+    refused(world, UsageError, "GRIDCOLL_KEEP: .toml files are declared grids")
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("keep", [True, False])
+def test_minutes_of_silence_are_announced(
+    world: MPI.Intracomm,
+    path: Path,
+    keep: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By rank 0 alone, before and after; on one machine there is nothing to say."""
+    if not keep:
+        monkeypatch.delenv("GRIDCOLL_KEEP")
+    model = grid_model([0] * world.Get_size())
+    monkeypatch.setattr(measuring, "discover", lambda *_args: model)
+    caplog.set_level(logging.INFO, "gridcoll")
+    for host, n_lines in (("here", 0), (f"host{world.Get_rank()}", 2)):
+        monkeypatch.setattr(discovery.MPI, "Get_processor_name", lambda host=host: host)
+        caplog.clear()
+        GridComm(world).Free()
+        if world.Get_rank() == 0 and keep:
+            path.unlink()
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == (n_lines if world.Get_rank() == 0 else 0)
+        if said:
+            assert f"between {world.Get_size()} hosts" in said[0]
+            assert ("GRIDCOLL_KEEP=FILE.json" in said[0]) != keep
+            assert (str(path) in said[1]) == keep
