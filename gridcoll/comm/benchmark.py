@@ -118,7 +118,7 @@ def run_benchmark(
         raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
     private = MPI.Intracomm.Dup(comm)
     try:
-        clock = estimate_offset(private)
+        clock = estimate_offset(private, comm.grid)
         rows: list[Row] = []
         for n_bytes in sizes:
             names = algorithms

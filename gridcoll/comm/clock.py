@@ -14,8 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
+from gridcoll.topology.grid import Grid
 
 N_SAMPLES = 7
+
+MOST_CROWDED = 64
+"""More ranks than that do not share the cores of one host, where each takes its time to wake."""
+
 _TAG = 2
 
 
@@ -31,34 +36,48 @@ class ClockOffset:
         return time.monotonic() + self.offset_s
 
 
-def estimate_offset(comm: MPI.Intracomm) -> ClockOffset:
+def estimate_offset(comm: MPI.Intracomm, grid: Grid | None = None) -> ClockOffset:
     """Compare clocks with rank 0 by the quickest of several round trips. Collective.
 
-    ``latency_s`` is the largest latency seen from rank 0, the same on all ranks.
+    Of ``grid``, which is that of ``comm``, coordinators do; others compare with their coordinator,
+    all clusters at once. So thousands of ranks cost no more than the coordinators and the largest
+    cluster. ``latency_s`` is the largest latency seen, the same on all ranks.
     """
-    offset, latency = 0.0, 0.0
-    rank, size = comm.Get_rank(), comm.Get_size()
-    stamp = np.zeros(1)
-    for other in range(1, size):
-        if rank not in (0, other):
-            continue
-        samples = []
-        for _ in range(N_SAMPLES):
-            start = time.monotonic()
-            if rank == 0:
-                _receive(comm, stamp, other)
-                stamp[0] = time.monotonic()
-                _send(comm, stamp, other)
-            else:
-                _send(comm, stamp, 0)
-                _receive(comm, stamp, 0)
-                end = time.monotonic()
-                samples.append((end - start, float(stamp[0]) - (start + end) / 2))
-        if samples:
-            trip, offset = min(samples)
-            latency = trip / 2
+    rank = comm.Get_rank()
+    groups = [range(comm.Get_size())] if grid is None else [c.ranks for c in grid.clusters]
+    mine = next(ranks for ranks in groups if rank in ranks)
+    offset_s = latency_s = 0.0
+    for ranks in ([ranks[0] for ranks in groups], mine):
+        # Whoever is asked by the second has heard from rank 0 in the first, as its lowest rank.
+        if rank == ranks[0]:
+            for other in ranks[1:]:
+                _tell_time(comm, other, offset_s)
+        elif rank in ranks:
+            latency_s, offset_s = _ask_time(comm, ranks[0])
     wait_for_all(comm)
-    return ClockOffset(offset, comm.allreduce(latency, MPI.MAX))
+    return ClockOffset(offset_s, comm.allreduce(latency_s, MPI.MAX))
+
+
+def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float) -> None:
+    """Rank 0's time, as far as we know, whenever ``peer`` asks."""
+    stamp = np.zeros(1)
+    for _ in range(N_SAMPLES):
+        _receive(comm, stamp, peer)
+        stamp[0] = time.monotonic() + offset_s
+        _send(comm, stamp, peer)
+
+
+def _ask_time(comm: MPI.Intracomm, peer: int) -> tuple[float, float]:
+    """Latency to ``peer``, and what our clock lacks of the time it tells."""
+    stamp, samples = np.zeros(1), []
+    for _ in range(N_SAMPLES):
+        start = time.monotonic()
+        _send(comm, stamp, peer)
+        _receive(comm, stamp, peer)
+        end = time.monotonic()
+        samples.append((end - start, float(stamp[0]) - (start + end) / 2))
+    trip_s, offset_s = min(samples)
+    return trip_s / 2, offset_s
 
 
 def _send(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
@@ -76,7 +95,9 @@ def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], obj
     """
     # Rank 0 names a time late enough for everybody to have heard of it.
     wait_for_all(comm)
-    slack = 3 * clock.latency_s + 2e-3 + 0.2e-3 * comm.Get_size()
+    size = comm.Get_size()
+    n_hops = max(size.bit_length(), 3)
+    slack = n_hops * clock.latency_s + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
     start = comm.bcast(clock.now() + slack if comm.Get_rank() == 0 else None, 0)
     # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core from
     # starting on time.

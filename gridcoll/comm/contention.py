@@ -11,6 +11,7 @@ from gridcoll.comm.clock import estimate_offset, run_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import wait_for_all
 from gridcoll.model import GridModel
 from gridcoll.plan import dataflow
 from gridcoll.plan.collectives.alltoall import plan_direct
@@ -18,6 +19,9 @@ from gridcoll.plan.collectives.alltoall_messages import direct_messages
 from gridcoll.plan.collectives.alltoall_price import price_messages_s
 
 BLOCK_BYTES = 1 << 14
+MOST_EXCHANGING = 64
+"""Ranks of a cluster: every one of them holds a block of each of them, twice."""
+
 MOST_CONTENTION = 4.0
 LEAST_SPREAD = 0.05
 """Bounds closer than this part of the upper one say nothing of what lies between."""
@@ -26,26 +30,37 @@ LEAST_SPREAD = 0.05
 def measure_contention(comm: MPI.Intracomm, model: GridModel, n_runs: int = 5) -> tuple[float, ...]:
     """γ of every cluster, from a direct exchange inside all of them at once. Collective.
 
-    1 for a cluster of one rank, and where the bounds are too close to tell.
+    Among `MOST_EXCHANGING` of a cluster's ranks. 1 for a cluster of one rank, and where the bounds
+    are too close to tell.
     """
     rank = comm.Get_rank()
     cluster = model.grid.cluster_of[rank]
-    inside = MPI.Intracomm(comm.Split(cluster, rank))
-    try:
-        n = inside.Get_size()
-        flow = dataflow(plan_direct(range(n), BLOCK_BYTES).programs[inside.Get_rank()])
-        blocks = [memoryview(bytearray(n * BLOCK_BYTES)) for _ in range(2)]
-        memory, transport = ByteMemory(*blocks), MPITransport(inside)
-        clock = estimate_offset(inside)
-        took = [
-            run_together(inside, clock, lambda: run_program(flow, transport, memory))
-            for _ in range(n_runs)
-        ]
-    finally:
-        inside.Free()
-    here = model.restrict(model.grid.clusters[cluster].ranks)
-    found = comm.allgather(fit_contention(here, float(np.median(took)) - model.start_s))
+    exchanging = model.grid.clusters[cluster].spread(MOST_EXCHANGING)
+    inside = comm.Split(cluster if rank in exchanging else MPI.UNDEFINED, rank)
+    gamma = 1.0
+    if inside != MPI.COMM_NULL:
+        try:
+            took_s = _time_exchange(MPI.Intracomm(inside), n_runs)
+        finally:
+            inside.Free()
+        gamma = fit_contention(model.restrict(exchanging), took_s - model.start_s)
+    wait_for_all(comm)
+    found = comm.allgather(gamma)
     return tuple(found[each.coordinator] for each in model.grid.clusters)
+
+
+def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
+    """Median seconds of a direct exchange between all ranks of ``comm``."""
+    n = comm.Get_size()
+    flow = dataflow(plan_direct(range(n), BLOCK_BYTES).programs[comm.Get_rank()])
+    blocks = [memoryview(bytearray(n * BLOCK_BYTES)) for _ in range(2)]
+    memory, transport = ByteMemory(*blocks), MPITransport(comm)
+    clock = estimate_offset(comm)
+    took = [
+        run_together(comm, clock, lambda: run_program(flow, transport, memory))
+        for _ in range(n_runs)
+    ]
+    return float(np.median(took))
 
 
 def fit_contention(model: GridModel, took_s: float) -> float:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, run_together
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
+from gridcoll.comm.sizes import affordable
 from gridcoll.engine.elements import ElementMemory
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
@@ -84,7 +85,7 @@ def measure_corrections(
     something that ran already stays in front. Of families that did not run at a size, the model is
     believed no more than of the best that did.
     """
-    sizes = TRIAL_SIZES[collective]
+    sizes = affordable(collective, comm.Get_size(), TRIAL_SIZES[collective])
     found: dict[int, dict[str, float]] = {}
     for done, n_bytes in enumerate(sizes):
         progress(f"plans for {collective}", done, len(sizes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,9 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
 PACE_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
+
+MOST_IN_CHAIN = 64
+"""Ranks of a cluster that show the pace of all."""
 
 NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
 
@@ -75,7 +78,7 @@ def discover(
     )
     model = replace(model, start_s=measure_start(comm, model))
     model = replace(model, contention=measure_contention(comm, model))
-    clock = estimate_offset(comm)
+    clock = estimate_offset(comm, grid)
     tried = [name for name in RUNS if name in collectives]
     model = try_plans(comm, model, clock, progress, tried)
     if native:
@@ -143,21 +146,28 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
     """Seconds per segment while every cluster passes segments down a chain at once. Collective.
 
     The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
-    ranks which share cores. Links between clusters have no part in it. None where no cluster has
-    two ranks.
+    ranks which share cores. Links between clusters have no part in it, nor have more ranks of a
+    cluster than `MOST_IN_CHAIN`. None where no cluster has two ranks.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
-    inside = MPI.Intracomm(comm.Split(grid.cluster_of[comm.Get_rank()], comm.Get_rank()))
-    rank, size = inside.Get_rank(), inside.Get_size()
-    tree = RankTree(0, find_shape("chain").children(size))
-    transport = MPITransport(inside)
-    clock = estimate_offset(comm)
+    rank = comm.Get_rank()
+    cluster = grid.cluster_of[rank]
+    chain = grid.clusters[cluster].spread(MOST_IN_CHAIN)
+    inside = MPI.Intracomm(comm.Split(cluster if rank in chain else MPI.UNDEFINED, rank))
+    clock = estimate_offset(comm, grid)
+
+    def step(segment: int, n: int) -> Callable[[], object]:
+        if inside == MPI.COMM_NULL:
+            return lambda: None
+        tree = RankTree(0, find_shape("chain").children(inside.Get_size()))
+        program = plan_bcast([tree], n * segment, segment).programs[inside.Get_rank()]
+        flow, transport = dataflow(program), MPITransport(inside)
+        memory = ByteMemory(memoryview(bytearray(n * segment)))
+        return lambda: run_program(flow, transport, memory)
 
     def run(segment: int, n: int) -> float:
-        flow = dataflow(plan_bcast([tree], n * segment, segment).programs[rank])
-        memory = ByteMemory(memoryview(bytearray(n * segment)))
-        return run_together(comm, clock, lambda: run_program(flow, transport, memory))
+        return run_together(comm, clock, step(segment, n))
 
     seconds: list[float] = []
     for segment in PACE_SIZES:
@@ -165,7 +175,8 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
         long_s = min(run(segment, 3 * n_segments) for _ in range(2))
         short_s = min(run(segment, n_segments) for _ in range(2))
         seconds.append(max((long_s - short_s) / (2 * n_segments), 0.0))
-    inside.Free()
+    if inside != MPI.COMM_NULL:
+        inside.Free()
     return TimesBySize(PACE_SIZES, tuple(seconds))
 
 
@@ -177,7 +188,7 @@ def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> flo
     flow = dataflow(winner.build(8).programs[comm.Get_rank()])
     memory = ByteMemory(memoryview(bytearray(8)))
     transport = MPITransport(comm)
-    clock = estimate_offset(comm)
+    clock = estimate_offset(comm, model.grid)
     took = [
         run_together(comm, clock, lambda: run_program(flow, transport, memory))
         for _ in range(n_runs)

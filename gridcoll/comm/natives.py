@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import ClockOffset, run_together
 from gridcoll.comm.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
+from gridcoll.comm.sizes import affordable
 from gridcoll.comm.variants import native_call
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
@@ -75,13 +76,6 @@ CALLS = {
 }
 """Of the library's own collectives, those that are timed: the call, by ranks and size."""
 
-LARGEST_BYTES = {
-    **dict.fromkeys(("gather", "scatter", "allgather", "reduce_scatter"), 1 << 16),
-    **dict.fromkeys(("alltoall", "reduce"), 1 << 19),
-    "barrier": 8,
-}
-"""Blocks for every rank add up, and barriers have no size. Beyond, time grows in proportion."""
-
 LONG_S = 1.0
 """What took this long in all is not run again: noise is no longer what matters."""
 
@@ -130,7 +124,7 @@ def time_native(
     winning. Neither from what it does with the shortest.
     """
     what = f"native {name}"
-    sizes_bytes = [n for n in sizes_bytes if n <= LARGEST_BYTES.get(name, n)]
+    sizes_bytes = affordable(name, comm.Get_size(), sizes_bytes)
     found: dict[str, dict[int, float]] = {native: {} for native in natives_of(name)}
     left = list(found)
     for k, n_bytes in enumerate(sizes_bytes):

@@ -17,6 +17,7 @@ from mpi4py import MPI
 from gridcoll.comm.clock import ClockOffset, run_again, run_together
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
+from gridcoll.comm.sizes import affordable
 from gridcoll.comm.variants import native_call
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
@@ -49,7 +50,11 @@ def play_off(
 
     Equal on all ranks. Needs corrections and natives of ``collectives``.
     """
-    sizes = [(name, n_bytes) for name in collectives for n_bytes in TRIAL_SIZES[name]]
+    sizes = [
+        (name, n_bytes)
+        for name in collectives
+        for n_bytes in affordable(name, comm.Get_size(), TRIAL_SIZES[name])
+    ]
     for done, (name, n_bytes) in enumerate(sizes):
         progress("plans and natives in turns", done, len(sizes))
         plans, natives = _contenders(model, name, n_bytes)

@@ -18,6 +18,7 @@ MESSAGE_BYTES = 1 << 15
 N_MESSAGES = 12
 """Per flow, after a third as many that open its window."""
 
+FIRST_LANES = 16
 MOST_PER_RANK = 4
 WORTH_MORE = 1.1
 """Flows of each rank are doubled as long as that carries so much more."""
@@ -30,25 +31,29 @@ def measure_together(
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per second of several flows at once between every two clusters. Collective.
 
-    As many flows as the smaller cluster has ranks, each between other ranks; then two and four of
-    each rank, if those carry more. Both directions count as alike.
+    Flows between other ranks of both clusters, on as many nodes as there are: `FIRST_LANES`, and
+    twice as many as long as that carries more and the smaller cluster has ranks left; then two and
+    four of each rank, if those carry more. Both directions count as alike.
     """
     n = len(grid.clusters)
     rates = np.ones((n, n))
     rounds = rounds_of_pairs(n)
     for done, pairs in enumerate(rounds):
         progress("flows together", done, len(rounds))
-        n_flows, grows = 1, True
+        n_lanes, n_flows, grows = FIRST_LANES, 1, True
+        most_lanes = max(_n_lanes(grid, a, b) for a, b in pairs)
         while grows:
-            grows = False
             # Twice: the slower run met a disturbance.
-            runs = [_measure_round(comm, grid, pairs, n_flows) for _ in range(2)]
+            runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
             found = np.maximum(*runs)
+            grows = any(found[pair] > WORTH_MORE * rates[pair] for pair in pairs)
             for a, b in pairs:
-                grows |= found[a, b] > WORTH_MORE * rates[a, b]
                 rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])
-            n_flows *= 2
-            grows &= n_flows <= min(MOST_PER_RANK, max(_n_lanes(grid, a, b) for a, b in pairs))
+            if n_lanes < most_lanes:
+                n_lanes *= 2
+            else:
+                n_flows *= 2
+                grows &= n_flows <= min(MOST_PER_RANK, most_lanes)
     progress("flows together", len(rounds), len(rounds))
     return tuple(tuple(float(x) for x in row) for row in rates)
 
@@ -58,18 +63,22 @@ def _n_lanes(grid: Grid, a: int, b: int) -> int:
 
 
 def _measure_round(
-    comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], n_flows: int
+    comm: MPI.Intracomm,
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    most_lanes: int,
+    n_flows: int,
 ) -> np.ndarray:
     """Bytes per second between the clusters of each of ``pairs``, all at the same time.
 
-    ``n_flows`` of every rank, or as many as it has partners.
+    ``n_flows`` of each of at most ``most_lanes`` ranks, or as many as it has partners.
     """
     rank, n = comm.Get_rank(), len(grid.clusters)
     mine = np.zeros((n, n))
     wait_for_all(comm)
     for a, b in pairs:
-        lanes = _n_lanes(grid, a, b)
-        senders, receivers = (grid.clusters[c].ranks[:lanes] for c in (a, b))
+        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
         if rank in senders:
             at = senders.index(rank)
             peers = [receivers[(at + k) % lanes] for k in range(min(n_flows, lanes))]
@@ -88,7 +97,7 @@ def _measure_round(
     comm.Allreduce(mine, slowest, MPI.MAX)
     rates = np.ones((n, n))
     for a, b in pairs:
-        lanes = _n_lanes(grid, a, b)
+        lanes = min(most_lanes, _n_lanes(grid, a, b))
         moved = N_MESSAGES * MESSAGE_BYTES * min(n_flows, lanes) * lanes
         rates[a, b] = moved / max(float(slowest[a, b]), 1e-9)
     return rates

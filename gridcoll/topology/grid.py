@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from gridcoll.errors import UsageError
@@ -54,6 +55,15 @@ class Cluster:
         for process in self.processes:
             by_host.setdefault(process.host, []).append(process)
         return tuple(tuple(processes) for processes in by_host.values())
+
+    def spread(self, most: int) -> tuple[int, ...]:
+        """``most`` ranks, or all if there are fewer, ascending: nodes give one each in turn.
+
+        The coordinator is among them.
+        """
+        turns = zip_longest(*self.nodes)
+        chosen = (process.rank for turn in turns for process in turn if process)
+        return tuple(sorted(islice(chosen, most)))
 
     def __len__(self) -> int:
         return len(self.processes)

@@ -29,7 +29,7 @@ def test_flows_are_doubled_as_long_as_they_carry_more(
 ) -> None:
     seen: list[int] = []
 
-    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, _lanes: int, n_flows: int) -> np.ndarray:
         seen.append(n_flows)
         disturbed = len(seen) % 2
         return np.full((2, 2), min(per_flow * n_flows, most) / (1 + disturbed))
@@ -43,7 +43,7 @@ def test_flows_are_doubled_as_long_as_they_carry_more(
 def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, _lanes: int, n_flows: int) -> np.ndarray:
         seen.append(n_flows)
         return np.full((2, 2), 10.0 * n_flows)
 
@@ -56,7 +56,7 @@ def test_a_lonely_rank_holds_nobody_else_back(monkeypatch: pytest.MonkeyPatch) -
     """Clusters of one are measured in the same round as those that several flows can serve."""
     seen: list[int] = []
 
-    def measure(_comm: Any, _grid: Grid, _pairs: Any, n_flows: int) -> np.ndarray:
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, _lanes: int, n_flows: int) -> np.ndarray:
         seen.append(n_flows)
         return np.full((4, 4), 10.0 * n_flows)
 
@@ -64,3 +64,28 @@ def test_a_lonely_rank_holds_nobody_else_back(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(together, "rounds_of_pairs", lambda _n: [[(0, 1), (2, 3)]])
     together.measure_together(MPI.COMM_SELF, Grid.from_labels([0] * 4 + [1] * 4 + [2, 3]))
     assert seen == [1, 1, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("per_lane", "most", "tried"),
+    [
+        (1.0, 1e9, [(16, 1), (32, 1), (64, 1), (64, 2), (64, 4)]),
+        (1.0, 20.0, [(16, 1), (32, 1), (64, 1)]),  # no more than the step before
+        (1.0, 16.0, [(16, 1), (32, 1)]),
+    ],
+)
+def test_thousands_of_ranks_do_not_all_send_at_once(
+    monkeypatch: pytest.MonkeyPatch, per_lane: float, most: float, tried: list[tuple[int, int]]
+) -> None:
+    """More of them as long as they carry more."""
+    seen: list[tuple[int, int]] = []
+
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, lanes: int, n_flows: int) -> np.ndarray:
+        seen.append((lanes, n_flows))
+        return np.full((2, 2), min(per_lane * min(lanes, 50) * n_flows, most))
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    grid = Grid.from_labels([0] * 50 + [1] * 60)
+    rates = together.measure_together(MPI.COMM_SELF, grid)
+    assert rates[0][1] == min(200 * per_lane, most)
+    assert seen == [step for step in tried for _ in range(2)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
+from gridcoll.comm import contention as module
 from gridcoll.comm.contention import (
     BLOCK_BYTES,
     MOST_CONTENTION,
@@ -28,6 +29,24 @@ def test_the_same_on_all_ranks(world: MPI.Intracomm, layout: str) -> None:
     assert len(contention) == model.n_clusters
     assert all(0 <= each <= MOST_CONTENTION for each in contention)
     assert world.allgather(contention) == [contention] * world.Get_size()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_some_ranks_show_it_for_many(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
+        sizes.append(comm.Get_size())
+        return real(comm, n_runs)
+
+    real = module._time_exchange
+    monkeypatch.setattr(module, "_time_exchange", time_exchange)
+    monkeypatch.setattr(module, "MOST_EXCHANGING", 2)
+    labels = layouts(world.Get_size())["lonely root"]
+    model = grid_model(labels)
+    assert len(measure_contention(world, model)) == 2
+    everyone = [exchanging for mine in world.allgather(sizes) for exchanging in mine]
+    assert everyone == [1, 2, 2]
 
 
 def test_the_contention_that_explains_a_time() -> None:

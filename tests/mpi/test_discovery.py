@@ -102,3 +102,32 @@ def test_a_communicator_that_measures_itself(world: MPI.Intracomm) -> None:
     comm.Bcast(buffer, 0)
     assert (buffer == 0).all()
     comm.Free()
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("most", [2, 64])
+def test_the_pace_of_some_is_that_of_many(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The same on all ranks, those that only watch included."""
+    monkeypatch.setattr(measuring, "MOST_IN_CHAIN", most)
+    monkeypatch.setattr(measuring, "PACE_SIZES", (1 << 10,))
+    ran: list[int] = []
+    run = measuring.run_program
+
+    def counting(*args: object) -> object:
+        ran.append(1)
+        return run(*args)
+
+    monkeypatch.setattr(measuring, "run_program", counting)
+    labels = layouts(world.Get_size())["lonely root"]
+    grid = Grid.from_labels(labels)
+    pace = measuring.measure_pace(world, grid, 2)
+    assert pace is not None
+    assert world.allgather(pace) == [pace] * world.Get_size()
+    n_running = sum(bool(n) for n in world.allgather(len(ran)))
+    assert n_running == sum(min(len(cluster), most) for cluster in grid.clusters)
+
+
+def test_nobody_alone_has_a_pace(world: MPI.Intracomm) -> None:
+    assert measuring.measure_pace(world, Grid.from_labels(range(world.Get_size()))) is None

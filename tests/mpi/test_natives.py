@@ -9,7 +9,8 @@ from mpi4py import MPI
 
 from gridcoll.comm import natives
 from gridcoll.comm.clock import ClockOffset, estimate_offset
-from gridcoll.comm.natives import CALLS, LARGEST_BYTES, time_native
+from gridcoll.comm.natives import CALLS, time_native
+from gridcoll.comm.sizes import LARGEST_BYTES
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi.support import grid_model, layouts

@@ -43,6 +43,13 @@ class TestCluster:
         nodes = Cluster("a", processes).nodes
         assert [[p.rank for p in node] for node in nodes] == [[0, 2], [1, 3]]
 
+    def test_spread_takes_of_all_nodes_in_turn(self) -> None:
+        hosts = "aaaabcc"
+        many = Cluster("a", tuple(Process(10 + k, host) for k, host in enumerate(hosts)))
+        spreads = [(10,), (10, 14), (10, 14, 15), (10, 11, 14, 15), (10, 11, 14, 15, 16)]
+        assert [many.spread(most) for most in range(1, 6)] == spreads
+        assert many.spread(7) == many.spread(99) == many.ranks
+
 
 class TestGrid:
     def test_every_rank_once(self) -> None:
