@@ -57,73 +57,105 @@ def find_clusters(
     if not (np.isfinite(off_diagonal).all() and (off_diagonal >= 0).all()):
         raise UsageError("latency_s: must be finite and non-negative off the diagonal")
     matrix = np.maximum(np.maximum(matrix, matrix.T), resolution_s)
+    np.fill_diagonal(matrix, 0.0)
+    groups = _Groups(matrix, tolerance)
     rows, columns = np.triu_indices(n, k=1)
     # A stable sort keeps the order of (row, column) among equal edges: ties go to low numbers.
     by_length = np.argsort(matrix[rows, columns], kind="stable")
-    group_of = [-1] * n
-    groups: list[list[int]] = []
-    shortest: list[float] = []
-    for edge in by_length:
-        a, b = int(rows[edge]), int(columns[edge])
-        if group_of[a] < 0 and group_of[b] < 0:
-            group_of[a] = group_of[b] = len(groups)
-            groups.append([a, b])
-            shortest.append(float(matrix[a, b]))
-            continue
-        if group_of[a] < 0 or group_of[b] < 0:
-            joiner, member = (a, b) if group_of[a] < 0 else (b, a)
-            group = group_of[member]
-            if (matrix[joiner, groups[group]] <= shortest[group] * (1 + tolerance)).all():
-                group_of[joiner] = group
-                groups[group].append(joiner)
-        elif group_of[a] != group_of[b]:
-            first, second = sorted((group_of[a], group_of[b]))
-            if _belong_together(matrix, groups, shortest, (first, second), tolerance):
-                for node in groups[second]:
-                    group_of[node] = first
-                groups[first] += groups[second]
-                groups[second] = []
-                shortest[first] = min(shortest[first], shortest[second])
-    _release_strangers(matrix, groups, shortest, tolerance)
-    groups = [group for group in groups if group]
-    grouped = {node for group in groups for node in group}
-    groups += [[node] for node in range(n) if node not in grouped]
-    return sorted(sorted(group) for group in groups)
+    for a, b in zip(rows[by_length].tolist(), columns[by_length].tolist(), strict=True):
+        if groups.are_settled(a, b):
+            break
+        groups.take(a, b)
+    groups.release_strangers()
+    found = [members for members in groups.members if members]
+    grouped = {node for members in found for node in members}
+    found += [[node] for node in range(n) if node not in grouped]
+    return sorted(sorted(members) for members in found)
 
 
-def _belong_together(
-    matrix: npt.NDArray[np.float64],
-    groups: list[list[int]],
-    shortest: list[float],
-    pair: tuple[int, int],
-    tolerance: float,
-) -> bool:
-    limit = min(shortest[k] for k in pair) * (1 + tolerance)
-    if max(shortest[k] for k in pair) > limit:
-        return False
-    members = groups[pair[0]] + groups[pair[1]]
-    inside = matrix[np.ix_(members, members)]
-    return bool((inside[~np.eye(len(members), dtype=bool)] <= limit).all())
+class _Groups:
+    """Groups that grow by edges, from the shortest on.
 
-
-def _release_strangers(
-    matrix: npt.NDArray[np.float64],
-    groups: list[list[int]],
-    shortest: list[float],
-    tolerance: float,
-) -> None:
-    """Release nodes that joined a group only because every nearer node was already taken.
-
-    Two left-over nodes found a group whatever lies between them. A node is not at home there if a
-    neighbour outside is nearer by more than the tolerance: Table 3 of Barchet-Steffenel and Mounié
-    2006 lists its two single IDPOT machines (242 us apart, 60 us from six others) apart.
+    A look at one edge must cost little, for there are half a million between a thousand nodes: of
+    every group we keep how far each node is from the farthest of its members, and how far apart
+    those are.
     """
-    for group, founded_s in zip(groups, shortest, strict=True):
-        outside = [node for node in range(len(matrix)) if node not in group]
-        if outside:
-            nearest_s = matrix[np.ix_(group, outside)].min(axis=1)
-            group[:] = [
-                node
-                for node, nearest in zip(group, nearest_s, strict=True)
-                if nearest * (1 + tolerance) >= founded_s
-            ]
+
+    def __init__(self, matrix: npt.NDArray[np.float64], tolerance: float) -> None:
+        self._matrix = matrix
+        self._n_left = len(matrix)
+        self._group_of = [-1] * len(matrix)
+        self.members: list[list[int]] = []
+        self._founded_s: list[float] = []
+        self._limit_s: list[float] = []
+        self._far_s: list[npt.NDArray[np.float64]] = []
+        self._across_s: list[float] = []
+        self._slack = 1 + tolerance
+
+    def are_settled(self, a: int, b: int) -> bool:
+        """Whether neither this edge nor a longer one changes anything."""
+        return self._n_left <= 1 and float(self._matrix[a, b]) > max(self._limit_s, default=-1.0)
+
+    def take(self, a: int, b: int) -> None:
+        """Found a group, let one in, or make two groups one: by the edge between two nodes."""
+        first, second = sorted((self._group_of[a], self._group_of[b]))
+        if second < 0:
+            self._found(a, b)
+        elif first < 0:
+            joiner = a if self._group_of[a] < 0 else b
+            if self._far_s[second][joiner] <= self._limit_s[second]:
+                self._add(second, joiner)
+        elif first != second and self._matrix[a, b] <= self._limit_s[first]:
+            self._unite(first, second)
+
+    def _found(self, a: int, b: int) -> None:
+        group, length_s = len(self.members), float(self._matrix[a, b])
+        self.members.append([a, b])
+        self._founded_s.append(length_s)
+        self._limit_s.append(length_s * self._slack)
+        self._far_s.append(np.maximum(self._matrix[a], self._matrix[b]))
+        self._across_s.append(length_s)
+        self._group_of[a] = self._group_of[b] = group
+        self._n_left -= 2
+
+    def _add(self, group: int, joiner: int) -> None:
+        self._across_s[group] = max(self._across_s[group], float(self._far_s[group][joiner]))
+        self.members[group].append(joiner)
+        np.maximum(self._far_s[group], self._matrix[joiner], out=self._far_s[group])
+        self._group_of[joiner] = group
+        self._n_left -= 1
+
+    def _unite(self, first: int, second: int) -> None:
+        """Make two groups one if all that lies between any of their nodes is within the limit."""
+        between_s = float(self._far_s[first][self.members[second]].max())
+        across_s = max(between_s, self._across_s[first], self._across_s[second])
+        limit_s = min(self._limit_s[first], self._limit_s[second])
+        if across_s > limit_s:
+            return
+        for node in self.members[second]:
+            self._group_of[node] = first
+        self.members[first] += self.members[second]
+        self.members[second] = []
+        np.maximum(self._far_s[first], self._far_s[second], out=self._far_s[first])
+        self._across_s[first] = across_s
+        self._founded_s[first] = min(self._founded_s[first], self._founded_s[second])
+        self._limit_s[first] = limit_s
+
+    def release_strangers(self) -> None:
+        """Release nodes that joined a group only because every nearer node was already taken.
+
+        Two left-over nodes found a group whatever lies between them. A node is not at home there if
+        a neighbour outside is nearer by more than the tolerance: Table 3 of Barchet-Steffenel and
+        Mounié 2006 lists its two single IDPOT machines (242 us apart, 60 us from six others) apart.
+        """
+        everybody = range(len(self._matrix))
+        for group, founded_s in zip(self.members, self._founded_s, strict=True):
+            inside = set(group)
+            outside = [node for node in everybody if node not in inside]
+            if outside and group:
+                nearest_s = self._matrix[np.ix_(group, outside)].min(axis=1)
+                group[:] = [
+                    node
+                    for node, nearest in zip(group, nearest_s, strict=True)
+                    if nearest * self._slack >= founded_s
+                ]

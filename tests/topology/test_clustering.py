@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE, find_clusters
+from tests.topology.plain_clustering import plain_clusters
 
 # Barchet-Steffenel and Mounié 2006, Table 3: machines, and latencies between clusters in us. The
 # diagonal is inside a cluster; clusters of one machine have none.
@@ -82,6 +83,16 @@ def test_groups_founded_apart_become_one() -> None:
     )
     assert find_clusters(matrix, 0.3) == [[0, 1, 2, 3]]
     assert find_clusters(matrix, 0.15) == [[0, 1], [2, 3]]
+
+
+def test_a_wide_group_does_not_become_part_of_a_narrow_one() -> None:
+    """All latencies between both are within the tolerance, and one inside the second is not."""
+    matrix = np.full((5, 5), 1.2)
+    for pair, latency in {(0, 1): 1.0, (2, 3): 1.1, (2, 4): 1.12, (3, 4): 1.4}.items():
+        matrix[pair] = matrix[pair[::-1]] = latency
+    assert find_clusters(matrix) == [[0, 1], [2, 3, 4]]
+    matrix[3, 4] = matrix[4, 3] = 1.3
+    assert find_clusters(matrix) == [[0, 1, 2, 3, 4]]
 
 
 def test_below_the_resolution_all_is_equal() -> None:
@@ -187,3 +198,35 @@ def test_ties_go_to_low_numbers(seed: int) -> None:
     hair = np.zeros((n, n))
     hair[rows, columns] = np.arange(len(rows)) * 1e-9
     assert find_clusters(matrix) == find_clusters(matrix + hair)
+
+
+LENGTHS = (1e-5, 1.2e-5, 1.3e-5, 1.35e-5, 2e-5, 1e-3, 1.2e-3)
+"""So few that many edges are equal, or about as much longer as the tolerance."""
+
+
+@given(
+    st.integers(0, 12).flatmap(
+        lambda n: st.lists(
+            st.lists(st.sampled_from(LENGTHS), min_size=n, max_size=n), min_size=n, max_size=n
+        )
+    ),
+    st.sampled_from([0.0, 0.1, 0.3, 1.0]),
+    st.sampled_from([0.0, 1.25e-5]),
+)
+def test_as_when_every_latency_is_looked_at_again(
+    rows: list[list[float]], tolerance: float, resolution_s: float
+) -> None:
+    matrix = np.array(rows).reshape(len(rows), len(rows))
+    wanted = plain_clusters(matrix, tolerance, resolution_s)
+    assert find_clusters(matrix, tolerance, resolution_s) == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_when_every_latency_is_looked_at_again_over_sites(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    site = random.integers(0, 4, 30)
+    between = np.abs(site[:, None] - site[None, :])
+    matrix = np.where(between == 0, 1e-4, 1e-2 * (1 + between)) * (
+        1 + 0.5 * random.random((30, 30))
+    )
+    assert find_clusters(matrix) == plain_clusters(matrix, DEFAULT_TOLERANCE, 0.0)
