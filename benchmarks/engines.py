@@ -65,11 +65,11 @@ def compare(repeats: int) -> None:
     from mpi4py import MPI
 
     from gridcoll import GridComm
-    from gridcoll.comm.clock import estimate_offset, run_together
+    from gridcoll.comm.clock import find_clock, run_together
     from gridcoll.engine import runner
 
     world = MPI.COMM_WORLD
-    clock, comm = estimate_offset(world), GridComm(world)
+    clock, comm = find_clock(world), GridComm(world)
     engines = {"python": lambda *_: None, "compiled": runner.begin_compiled}
     for collective, algorithm, n_bytes in CASES:
         step = call_of(comm.forced(collective, algorithm), collective, n_bytes)
@@ -77,7 +77,7 @@ def compare(repeats: int) -> None:
         for turn in range(repeats + 1):
             for engine in ENGINES if turn % 2 else ENGINES[::-1]:
                 runner.begin_compiled = engines[engine]
-                took[engine].append(run_together(world, clock, step))
+                took[engine].append(run_together(clock, step))
         if world.Get_rank() == 0:
             python, compiled = (took[engine][1:] for engine in ENGINES)
             medians = statistics.median(python) * 1e3, statistics.median(compiled) * 1e3

@@ -181,7 +181,7 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     private = comm.Dup()
     scratch = memoryview(bytearray(plan.scratch_of(comm.Get_rank())))
     memory = ByteMemory(memoryview(bytearray(n_bytes)), scratch=scratch)
-    traced = trace_plan(private, plan, memory)
+    traced = trace_plan(private, comm.grid, plan, memory)
     private.Free()
     if comm.Get_rank() != 0:
         return

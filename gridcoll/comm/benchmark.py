@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, estimate_offset, run_again, run_together
+from gridcoll.comm.clock import CommonClock, find_clock, run_again, run_together
 from gridcoll.comm.gridcomm import GridComm
 from gridcoll.comm.trials import TRIALS, Trial
 from gridcoll.errors import GridcollError, UsageError
@@ -118,7 +118,7 @@ def run_benchmark(
         raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
     private = MPI.Intracomm.Dup(comm)
     try:
-        clock = estimate_offset(private, comm.grid)
+        clock = find_clock(private, comm.grid)
         rows: list[Row] = []
         for n_bytes in sizes:
             names = algorithms
@@ -141,7 +141,7 @@ def run_benchmark(
 
 def _take_turns(
     private: MPI.Intracomm,
-    clock: ClockOffset,
+    clock: CommonClock,
     trials: Sequence[Trial],
     repeats: int,
     longest_s: float,
@@ -163,15 +163,16 @@ def _take_turns(
 
 
 def _run_once(
-    private: MPI.Intracomm, clock: ClockOffset, trial: Trial, calls: Iterator[int]
+    private: MPI.Intracomm, clock: CommonClock, trial: Trial, calls: Iterator[int]
 ) -> float:
     """Seconds of one run. Raises `GridcollError` on all ranks if its result is wrong."""
     call = next(calls)
     trial.reset(call)
-    took_s = run_together(private, clock, trial.step)
-    wrong = private.allreduce(0 if trial.verify(call) else 1, MPI.SUM)
-    if wrong:
-        raise GridcollError(f"{trial.variant}: wrong result on {wrong} ranks")
+    took_s = run_together(clock, trial.step)
+    wrong = not trial.verify(call)
+    if clock.latest(wrong):
+        n_wrong = private.allreduce(wrong, MPI.SUM)
+        raise GridcollError(f"{trial.variant}: wrong result on {n_wrong} ranks")
     return took_s
 
 

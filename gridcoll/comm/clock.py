@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
+from gridcoll.engine.elements import ElementMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import PoliteWait, wait_politely
+from gridcoll.plan import dataflow
+from gridcoll.plan.collectives.allreduce import Piece, plan_allreduce
 from gridcoll.topology.grid import Grid
 
 N_SAMPLES = 7
@@ -25,37 +30,64 @@ _TAG = 2
 
 
 @dataclass(frozen=True)
-class ClockOffset:
-    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's."""
+class CommonClock:
+    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's.
+
+    Attributes
+    ----------
+    offset_s : float
+    slack_s : float
+        After the last rank called `latest`, all will have its result within this time.
+    latest : callable
+        The largest of all ranks' values, on all of them. Collective; ranks wait politely.
+    """
 
     offset_s: float
-    latency_s: float
+    slack_s: float
+    latest: Callable[[float], float]
 
     def now(self) -> float:
         """Rank 0's clock, as far as this rank can tell."""
         return time.monotonic() + self.offset_s
 
 
-def estimate_offset(comm: MPI.Intracomm, grid: Grid | None = None) -> ClockOffset:
+def find_clock(comm: MPI.Intracomm, grid: Grid | None = None) -> CommonClock:
     """Compare clocks with rank 0 by the quickest of several round trips. Collective.
 
     Of ``grid``, which is that of ``comm``, coordinators do; others compare with their coordinator,
     all clusters at once. So thousands of ranks cost no more than the coordinators and the largest
-    cluster. ``latency_s`` is the largest latency seen, the same on all ranks.
+    cluster. Without one, all ranks are near each other.
     """
-    rank = comm.Get_rank()
-    groups = [range(comm.Get_size())] if grid is None else [c.ranks for c in grid.clusters]
-    mine = next(ranks for ranks in groups if rank in ranks)
+    rank, size = comm.Get_rank(), comm.Get_size()
+    grid = grid or Grid.from_labels([0] * size)
+    mine = grid.clusters[grid.cluster_of[rank]].ranks
     offset_s = latency_s = 0.0
-    for ranks in ([ranks[0] for ranks in groups], mine):
+    for ranks in ([cluster.coordinator for cluster in grid.clusters], mine):
         # Whoever is asked by the second has heard from rank 0 in the first, as its lowest rank.
         if rank == ranks[0]:
             for other in ranks[1:]:
                 _tell_time(comm, other, offset_s)
         elif rank in ranks:
             latency_s, offset_s = _ask_time(comm, ranks[0])
-    wait_for_all(comm)
-    return ClockOffset(offset_s, comm.allreduce(latency_s, MPI.MAX))
+    latest = _find_latest(comm, grid)
+    slack_s = 3 * latest(latency_s) + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
+    return CommonClock(offset_s, slack_s, latest)
+
+
+def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
+    """`CommonClock.latest`: one latency between clusters, where the library's takes several."""
+    pieces = [Piece(0, 1, (0,) * len(grid.clusters))]
+    plan = plan_allreduce(grid, 1, pieces, 1, "binomial")
+    flow, transport = dataflow(plan.programs[comm.Get_rank()]), MPITransport(comm)
+    mine, largest = (memoryview(bytearray(8)) for _ in range(2))
+    memory = ElementMemory(largest, mine, flow, MPI.DOUBLE, MPI.MAX)
+
+    def latest(value: float) -> float:
+        mine.cast("d")[0] = value
+        run_program(flow, transport, memory)
+        return largest.cast("d")[0]
+
+    return latest
 
 
 def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float) -> None:
@@ -88,17 +120,13 @@ def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
     wait_politely(comm.Irecv(data, peer, _TAG).Test, PoliteWait(300e-6))
 
 
-def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], object]) -> float:
+def run_together(clock: CommonClock, step: Callable[[], object]) -> float:
     """Run ``step`` on all ranks from one agreed moment; seconds until the last rank is done.
 
     Collective; the result is the same on all ranks.
     """
-    # Rank 0 names a time late enough for everybody to have heard of it.
-    wait_for_all(comm)
-    size = comm.Get_size()
-    n_hops = max(size.bit_length(), 3)
-    slack = n_hops * clock.latency_s + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
-    start = comm.bcast(clock.now() + slack if comm.Get_rank() == 0 else None, 0)
+    # When the last one comes, all know when all will have heard of it.
+    start = clock.latest(clock.now()) + clock.slack_s
     # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core from
     # starting on time.
     while (left := start - clock.now()) > 0:
@@ -107,9 +135,7 @@ def run_together(comm: MPI.Intracomm, clock: ClockOffset, step: Callable[[], obj
         else:
             os.sched_yield()
     step()
-    took_s = clock.now() - start
-    wait_for_all(comm)
-    return float(comm.allreduce(took_s, MPI.MAX))
+    return clock.latest(clock.now() - start)
 
 
 def run_again(run: Callable[[], float], n_runs: int) -> list[float]:

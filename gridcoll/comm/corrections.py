@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.comm.clock import CommonClock, run_together
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
 from gridcoll.comm.sizes import affordable
 from gridcoll.engine.elements import ElementMemory
@@ -75,7 +75,7 @@ TRIAL_SIZES = {
 def measure_corrections(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: ClockOffset,
+    clock: CommonClock,
     collective: str,
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Correction]:
@@ -103,7 +103,7 @@ def _factor(tried: dict[str, float], family: str) -> float:
 
 
 def _try_size(
-    comm: MPI.Intracomm, model: GridModel, clock: ClockOffset, collective: str, n_bytes: int
+    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, collective: str, n_bytes: int
 ) -> dict[str, float]:
     """Measured over predicted of each family that ran, in the order of trials."""
     tried: dict[str, float] = {}
@@ -116,16 +116,16 @@ def _try_size(
         if winner.build is None or (family := family_of(collective, winner.name)) in tried:
             break
         step = RUNS[collective](comm, winner.build, n_bytes)
-        factor = _median_s(comm, clock, step) / _predicted_s(plain, winner)
+        factor = _median_s(clock, step) / _predicted_s(plain, winner)
         tried[family] = float(np.clip(factor, *_FACTORS))
     return tried
 
 
-def _median_s(comm: MPI.Intracomm, clock: ClockOffset, step: Step) -> float:
+def _median_s(clock: CommonClock, step: Step) -> float:
     """Of the more runs the shorter they are. Equal on all ranks."""
     took_s: list[float] = []
     while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
-        took_s.append(run_together(comm, clock, step))
+        took_s.append(run_together(clock, step))
     return float(np.median(took_s))
 
 
@@ -138,7 +138,7 @@ def _predicted_s(choice: Choice, wanted: Candidate) -> float:
 def try_plans(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: ClockOffset,
+    clock: CommonClock,
     progress: Callable[[str, int, int], None],
     collectives: Sequence[str] = tuple(RUNS),
 ) -> GridModel:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import estimate_offset, run_together
+from gridcoll.comm.clock import find_clock, run_together
 from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.corrections import RUNS, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
@@ -78,7 +78,7 @@ def discover(
     )
     model = replace(model, start_s=measure_start(comm, model))
     model = replace(model, contention=measure_contention(comm, model))
-    clock = estimate_offset(comm, grid)
+    clock = find_clock(comm, grid)
     tried = [name for name in RUNS if name in collectives]
     model = try_plans(comm, model, clock, progress, tried)
     if native:
@@ -155,7 +155,7 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
     cluster = grid.cluster_of[rank]
     chain = grid.clusters[cluster].spread(MOST_IN_CHAIN)
     inside = MPI.Intracomm(comm.Split(cluster if rank in chain else MPI.UNDEFINED, rank))
-    clock = estimate_offset(comm, grid)
+    clock = find_clock(comm, grid)
 
     def step(segment: int, n: int) -> Callable[[], object]:
         if inside == MPI.COMM_NULL:
@@ -167,7 +167,7 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
         return lambda: run_program(flow, transport, memory)
 
     def run(segment: int, n: int) -> float:
-        return run_together(comm, clock, step(segment, n))
+        return run_together(clock, step(segment, n))
 
     seconds: list[float] = []
     for segment in PACE_SIZES:
@@ -188,9 +188,8 @@ def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> flo
     flow = dataflow(winner.build(8).programs[comm.Get_rank()])
     memory = ByteMemory(memoryview(bytearray(8)))
     transport = MPITransport(comm)
-    clock = estimate_offset(comm, model.grid)
+    clock = find_clock(comm, model.grid)
     took = [
-        run_together(comm, clock, lambda: run_program(flow, transport, memory))
-        for _ in range(n_runs)
+        run_together(clock, lambda: run_program(flow, transport, memory)) for _ in range(n_runs)
     ]
     return max(float(np.median(took)) - winner.predicted_s, 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, run_together
+from gridcoll.comm.clock import CommonClock, run_together
 from gridcoll.comm.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
 from gridcoll.comm.sizes import affordable
 from gridcoll.comm.variants import native_call
@@ -111,7 +111,7 @@ class NativeTimes:
 def time_native(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: ClockOffset,
+    clock: CommonClock,
     name: str,
     sizes_bytes: Sequence[int],
     progress: Callable[[str, int, int], None],
@@ -133,7 +133,7 @@ def time_native(
         method, args = CALLS[name](comm.Get_size(), n_bytes)
         steps = {native: _step(comm, native, method, args) for native in left}
         settled = n_bytes >= SETTLED_BYTES
-        medians = _time_steps(comm, clock, steps, plan_s if settled else None)
+        medians = _time_steps(clock, steps, plan_s if settled else None)
         for native, seconds in medians.items():
             found[native][n_bytes] = seconds
         if settled and _is_hopeless(medians[NATIVE], plan_s, 3):
@@ -157,7 +157,7 @@ def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:
 
 
 def _time_steps(
-    comm: MPI.Intracomm, clock: ClockOffset, steps: Mapping[str, Step], plan_s: float | None
+    clock: CommonClock, steps: Mapping[str, Step], plan_s: float | None
 ) -> dict[str, float]:
     """Median seconds of each of ``steps``, the plain native first. Collective.
 
@@ -169,7 +169,7 @@ def _time_steps(
     left = list(steps)
     for turn in range(MOST_RUNS):
         for native in list(reversed(left) if turn % 2 else left):
-            took[native].append(run_together(comm, clock, steps[native]))
+            took[native].append(run_together(clock, steps[native]))
             if not turn and native == NATIVE and _is_hopeless(took[NATIVE][0], plan_s, MOST_GAIN):
                 left = [NATIVE]
                 break

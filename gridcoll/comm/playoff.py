@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import ClockOffset, run_again, run_together
+from gridcoll.comm.clock import CommonClock, run_again, run_together
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
 from gridcoll.comm.sizes import affordable
@@ -42,7 +42,7 @@ LONG_S = 2.0
 def play_off(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: ClockOffset,
+    clock: CommonClock,
     progress: Callable[[str, int, int], None],
     collectives: Sequence[str] = tuple(RUNS),
 ) -> GridModel:
@@ -64,7 +64,7 @@ def play_off(
             *(RUNS[name](comm, plan.build, n_bytes) for plan in plans if plan.build),
             *(_native_step(comm, name, native, n_bytes) for native in natives),
         ]
-        medians = _take_turns(comm, clock, steps)
+        medians = _take_turns(clock, steps)
         model = _learn_plans(model, name, n_bytes, list(zip(plans, medians, strict=False)))
         took = dict(zip(natives, medians[len(plans) :], strict=True))
         model = _learn_natives(model, name, n_bytes, took)
@@ -96,14 +96,14 @@ def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> S
     return partial(native_call(native, method), comm, *args)
 
 
-def _take_turns(comm: MPI.Intracomm, clock: ClockOffset, steps: Sequence[Step]) -> list[float]:
+def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
     """Median seconds of each; they take turns, to and fro, so that each comes after others."""
     took: list[list[float]] = [[] for _ in steps]
     began = time.monotonic()
     for turn in range(MOST_ROUNDS):
         for k in range(len(steps)) if turn % 2 else reversed(range(len(steps))):
-            took[k] += run_again(partial(run_together, comm, clock, steps[k]), RUNS_PER_TURN)
-        if comm.allreduce(time.monotonic() - began > LONG_S, MPI.LOR):
+            took[k] += run_again(partial(run_together, clock, steps[k]), RUNS_PER_TURN)
+        if clock.latest(time.monotonic() - began) > LONG_S:
             break
     return [float(np.median(each)) for each in took]
 

@@ -30,6 +30,9 @@ MOST_MESSAGES = 1000
 MOST_ATTEMPTS = 4
 """Trains whose times do not fit together are sent again so often."""
 
+LONG_S = 0.5
+"""Trains that take so long are sent once: moments of noise are short."""
+
 LIKELY = 1.15
 """A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
 
@@ -155,6 +158,7 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
     # Whoever else wants the core or the wire makes anything longer: the quickest is the link's.
     alone_s = min(channel.round_trip_s(n_bytes) for _ in range(repeats)) - empty_s / 2
     n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
+    repeats = channel.agree(repeats if took_s < LONG_S else 1)
     longer_s = math.inf
     for attempt in range(MOST_ATTEMPTS):
         for again in range(repeats):

@@ -142,7 +142,8 @@ KEEPING = """
 import os, sys
 os.chdir(os.path.dirname(os.__file__))
 from mpi4py import MPI
-print(MPI.COMM_WORLD.model.origin, "gridcoll.engine.probe" in sys.modules, flush=True)
+probed = "gridcoll.engine.probe" in sys.modules
+sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\n")  # whole, whoever else prints
 """
 
 

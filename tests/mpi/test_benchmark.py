@@ -101,7 +101,7 @@ def test_what_pays_for_the_variant_before_does_not_count(
 ) -> None:
     ran: list[object] = []
 
-    def run_together(_comm: object, _clock: object, step: Callable[[], object]) -> float:
+    def run_together(_clock: object, step: Callable[[], object]) -> float:
         step()
         ran.append(step)
         return 100.0 if len(ran) % (1 + RUNS_PER_TURN) == 1 else 1.0
@@ -119,7 +119,7 @@ def test_what_pays_for_the_variant_before_does_not_count(
 
 
 def test_who_takes_too_long_gets_no_further_turn(comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_together(_comm: object, _clock: object, step: Callable[[], object]) -> float:
+    def run_together(_clock: object, step: Callable[[], object]) -> float:
         step()
         return 3.0
 

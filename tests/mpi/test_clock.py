@@ -29,11 +29,43 @@ def test_all_clocks_tell_rank_0s_time(world: MPI.Intracomm, layout: str | None) 
     if layout is not None:
         labels = layouts(world.Get_size()).get(layout, [0] * world.Get_size())
         grid = Grid.from_labels(labels)
-    found = clock.estimate_offset(world, grid)
+    found = clock.find_clock(world, grid)
     assert abs(found.offset_s + SKEW_S * world.Get_rank()) < CLOSE_S
-    assert (found.latency_s > 0) == (world.Get_size() > 1)
-    assert world.allgather(found.latency_s) == [found.latency_s] * world.Get_size()
-    assert 0 <= clock.run_together(world, found, lambda: None) < CLOSE_S
+    assert found.slack_s > 0
+    assert world.allgather(found.slack_s) == [found.slack_s] * world.Get_size()
+    assert 0 <= clock.run_together(found, lambda: None) < CLOSE_S
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_latest_of_all(world: MPI.Intracomm, layout: str) -> None:
+    size = world.Get_size()
+    labels = layouts(size).get(layout, [0] * size)
+    found = clock.find_clock(world, Grid.from_labels(labels))
+    for last in range(size):
+        value = (world.Get_rank() - last) % size
+        assert found.latest(-float(value)) == 0.0
+
+
+def test_all_begin_after_the_last_has_come(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the time that the last one takes is everybody's."""
+    now_s = [10.0 + world.Get_rank()]
+    began_s: list[float] = []
+
+    def step() -> None:
+        began_s.append(now_s[0])
+        now_s[0] += 1.0 + world.Get_rank()
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds + 1e-4
+
+    found = clock.find_clock(world)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(clock.time, "sleep", sleep)
+    took_s = clock.run_together(clock.CommonClock(0.0, 0.5, found.latest), step)
+    assert began_s[0] == pytest.approx(10.0 + world.Get_size() - 1 + 0.5, abs=1e-3)
+    assert took_s == pytest.approx(world.Get_size(), abs=1e-3)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -51,7 +83,7 @@ def test_rank_0_compares_with_coordinators_only(
     monkeypatch.setattr(clock, "_tell_time", telling)
     labels = layouts(world.Get_size()).get(layout, [0] * world.Get_size())
     grid = Grid.from_labels(labels)
-    clock.estimate_offset(world, grid)
+    clock.find_clock(world, grid)
     coordinators = [cluster.coordinator for cluster in grid.clusters]
     rank = world.Get_rank()
     wanted = coordinators[1:] if rank == 0 else []

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import corrections
-from gridcoll.comm.clock import ClockOffset, estimate_offset
+from gridcoll.comm.clock import CommonClock, find_clock
 from gridcoll.plan import choose
 from gridcoll.plan.choose import family_of
 from tests.mpi.support import grid_model, layouts
@@ -26,7 +26,7 @@ def test_what_would_run_at_every_size_was_tried(
     """And all ranks learn the same."""
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {name: (8, 1 << 13)})
     model = grid_model(layouts(world.Get_size())["two"])
-    learned = corrections.try_plans(world, model, estimate_offset(world), quiet, [name])
+    learned = corrections.try_plans(world, model, find_clock(world), quiet, [name])
     found = learned.corrections[name]
     assert world.allgather(found) == [found] * world.Get_size()
     for size in (8, 1 << 13):
@@ -41,14 +41,16 @@ def test_a_plan_that_is_slower_than_predicted_gives_way(
     """The long one runs three times, the short one nine."""
     n_bytes, runs_s = 1 << 16, iter([30.0] * 3 + [1e-9] * 9)
 
-    def run_together(_comm: MPI.Intracomm, _clock: ClockOffset, step: corrections.Step) -> float:
+    def run_together(_clock: CommonClock, step: corrections.Step) -> float:
         step()
         return next(runs_s)
 
     monkeypatch.setattr(corrections, "run_together", run_together)
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (n_bytes,)})
     model = grid_model(layouts(world.Get_size())["two"])
-    learned = corrections.measure_corrections(world, model, ClockOffset(0.0, 0.0), "bcast", quiet)
+    learned = corrections.measure_corrections(
+        world, model, CommonClock(0.0, 0.0, float), "bcast", quiet
+    )
     assert next(runs_s, None) is None
     assert len(learned) == 2
     slow, quick = learned

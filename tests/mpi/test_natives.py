@@ -8,14 +8,14 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import natives
-from gridcoll.comm.clock import ClockOffset, estimate_offset
+from gridcoll.comm.clock import CommonClock, find_clock
 from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.sizes import LARGEST_BYTES
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi.support import grid_model, layouts
 
-CLOCK = ClockOffset(0.0, 0.0)
+CLOCK = CommonClock(0.0, 0.0, float)
 
 
 def test_all_that_have_variants_are_timed() -> None:
@@ -28,7 +28,7 @@ def test_every_native_is_timed_up_to_its_largest_size(world: MPI.Intracomm, name
     """The same on all ranks; of blocks for every rank only sizes that add up to little."""
     model = grid_model(layouts(world.Get_size())["two"])
     sizes = (8, 1 << 10, (1 << 16) + 8)
-    found = time_native(world, model, estimate_offset(world), name, sizes, lambda *_: None)
+    found = time_native(world, model, find_clock(world), name, sizes, lambda *_: None)
     wanted = tuple(n for n in sizes if n <= LARGEST_BYTES.get(name, n))
     for times in (found.plain, *found.variants.values()):
         assert times.sizes_bytes == wanted[: len(times.sizes_bytes)]
@@ -48,9 +48,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> tuple[Times, list[str]]:
     takes: Times = {}
     order: list[str] = []
 
-    def run_together(
-        _comm: MPI.Intracomm, _clock: ClockOffset, step: Callable[[], object]
-    ) -> float:
+    def run_together(_clock: CommonClock, step: Callable[[], object]) -> float:
         step()
         return takes[order[-1]](order.count(order[-1]) - 1)
 

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import playoff
-from gridcoll.comm.clock import ClockOffset, estimate_offset
+from gridcoll.comm.clock import CommonClock, find_clock
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.choose import MARGIN, family_of
@@ -47,9 +47,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
     known: dict[int, float] = {}
     left: Iterator[float] = iter(seconds[::-1])  # the first turn goes backwards
 
-    def run_together(
-        _comm: MPI.Intracomm, _clock: ClockOffset, step: Callable[[], object]
-    ) -> float:
+    def run_together(_clock: CommonClock, step: Callable[[], object]) -> float:
         step()
         comes_after_another = not ran or ran[-1] is not step or len(ran) % per_turn == 0
         ran.append(step)
@@ -66,7 +64,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
 @pytest.mark.parametrize("name", playoff.RUNS)
 def test_all_ranks_learn_the_same_by_real_runs(world: MPI.Intracomm, name: str) -> None:
     model = close_model(world, name)
-    learned = playoff.play_off(world, model, estimate_offset(world), quiet, [name])
+    learned = playoff.play_off(world, model, find_clock(world), quiet, [name])
     text = repr((learned.corrections, learned.native, learned.native_variants))
     assert world.allgather(text) == [text] * world.Get_size()
     assert learned.native[name] != model.native[name]
@@ -86,7 +84,7 @@ def test_the_choice_is_what_the_turns_say(
     best_s = plans[0].predicted_s or 0.0
     seconds = [best_s * factor for factor in (*(1.0, 1.2)[: len(plans)], native_is)]
     ran = turns(monkeypatch, *seconds)
-    learned = playoff.play_off(world, model, ClockOffset(0.0, 0.0), quiet, ["bcast"])
+    learned = playoff.play_off(world, model, CommonClock(0.0, 0.0, float), quiet, ["bcast"])
     n = (len(plans) + 1) * (1 + playoff.RUNS_PER_TURN)
     assert ran[:n] == ran[n : 2 * n][::-1], "to and fro"
     choice = choose("bcast", learned, SIZE, 0)
@@ -104,7 +102,7 @@ def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(playoff, "CLOSE_S", -1.0)
     monkeypatch.setattr(playoff, "run_together", None)
     model = close_model(world, "bcast")
-    assert playoff.play_off(world, model, ClockOffset(0.0, 0.0), quiet, ["bcast"]) == model
+    assert playoff.play_off(world, model, CommonClock(0.0, 0.0, float), quiet, ["bcast"]) == model
 
 
 @pytest.mark.mpi(min_size=4)
