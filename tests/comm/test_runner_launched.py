@@ -143,7 +143,7 @@ import os, sys
 os.chdir(os.path.dirname(os.__file__))
 from mpi4py import MPI
 probed = "gridcoll.engine.probe" in sys.modules
-sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\n")  # whole, whoever else prints
+sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\\n")  # whole, whoever else prints
 """
 
 
