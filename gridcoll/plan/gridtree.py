@@ -51,26 +51,26 @@ class GridTree:
     def line(self, grid: Grid, cluster: int) -> tuple[int, ...]:
         """The ranks of ``cluster`` in the order the shape is laid over.
 
-        Lane 0 is rank order from the root, or the coordinator, on. In the root's cluster, other
+        Lane 0 is `Cluster.line` from the root, or the coordinator, on. In the root's cluster, other
         lanes turn the line behind the root, so that it ends at another member; elsewhere they turn
         the whole line: lane after lane, everybody is first equally often.
         """
-        ranks = grid.clusters[cluster].ranks
+        ranks = grid.clusters[cluster].line
         if cluster == grid.cluster_of[self.root]:
-            at = ranks.index(self.root)
+            at = grid.clusters[cluster].places[self.root]
             others = ranks[at + 1 :] + ranks[:at]
             return (self.root, *_turned(others, self.lane))
         return _turned(ranks, self.lane)
 
     def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
         """The rank at ``place`` of the line of ``cluster``, without writing the line."""
-        ranks = grid.clusters[cluster].ranks
+        ranks = grid.clusters[cluster].line
         if cluster != grid.cluster_of[self.root]:
             return ranks[(place + self.lane) % len(ranks)]
         if place == 0:
             return self.root
         turn = (place - 1 + self.lane) % (len(ranks) - 1)
-        return ranks[(ranks.index(self.root) + 1 + turn) % len(ranks)]
+        return ranks[(grid.clusters[cluster].places[self.root] + 1 + turn) % len(ranks)]
 
     def expand(self, grid: Grid) -> RankTree:
         """The tree over ranks. A relay serves other clusters before its own."""

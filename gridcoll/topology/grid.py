@@ -43,6 +43,19 @@ class Cluster:
         """The ranks of this cluster, ascending."""
         return tuple(process.rank for process in self.processes)
 
+    @cached_property
+    def line(self) -> tuple[int, ...]:
+        """The ranks node by node, the coordinator first: neighbours share a node where they can.
+
+        What goes along it enters every node once and leaves it once, wherever ranks were placed.
+        """
+        return tuple(process.rank for node in self.nodes for process in node)
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Where in `line` each rank stands."""
+        return {rank: place for place, rank in enumerate(self.line)}
+
     @property
     def coordinator(self) -> int:
         """The rank that relays for this cluster: its lowest."""

@@ -107,7 +107,7 @@ def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
     if model.grid.n_ranks < 3:
         return []
     order = shortest_path(model.latency_s, 0)
-    ring = [rank for c in order for rank in model.grid.clusters[c].ranks]
+    ring = [rank for c in order for rank in model.grid.clusters[c].line]
     costs = BlockCosts(model, n_bytes, segment_sizes(n_bytes))
     totals_s = price_ring(costs, order)
     how = "around all ranks in cluster order"

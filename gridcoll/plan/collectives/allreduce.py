@@ -51,7 +51,7 @@ class Piece:
     Attributes
     ----------
     owners : tuple of int
-        ``owners[cluster]``: place in the cluster of who collects it.
+        ``owners[cluster]``: place in the cluster's `line` of who collects it.
     home : int
         The cluster whose owner combines it: two WAN latencies, every byte crosses the WAN once.
         `EVERYWHERE`: each owner gets all partial results and combines them: one WAN latency.
@@ -104,7 +104,7 @@ def keeps_rank_order(grid: Grid, pieces: Sequence[Piece], shape: str) -> bool:
 
     Clusters must be intervals of ranks, and so must the subtrees inside them.
     """
-    if any(c.ranks[-1] - c.ranks[0] != len(c) - 1 for c in grid.clusters):
+    if any(c.line != tuple(range(c.ranks[0], c.ranks[0] + len(c))) for c in grid.clusters):
         return False
     if shape == "flat":
         return True
@@ -128,7 +128,7 @@ def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[
     So that not everybody sends to the same owner at the same time.
     """
     cluster = grid.cluster_of[rank]
-    place = grid.clusters[cluster].ranks.index(rank)
+    place = grid.clusters[cluster].places[rank]
     owned = [s.start for s in segments if s.piece.owners[cluster] == place]
     first = min(owned, default=0)
     rounds: list[list[tuple[int, Segment]]] = []
@@ -184,20 +184,19 @@ class _Writer:
         self._segments = cut_pieces(self._pieces, segment_units)
 
     def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].ranks[piece.owners[cluster]]
+        return self._grid.clusters[cluster].line[piece.owners[cluster]]
 
     def _place(self, rank: int, piece: Piece) -> _Place:
-        """The tree lies over the cluster's ranks turned so that the owner comes first."""
-        cluster = self._grid.cluster_of[rank]
-        ranks = self._grid.clusters[cluster].ranks
-        first, size = piece.owners[cluster], len(ranks)
+        """The tree lies over the cluster's line turned so that the owner comes first."""
+        cluster = self._grid.clusters[self._grid.cluster_of[rank]]
+        line = cluster.line
+        first, size = piece.owners[self._grid.cluster_of[rank]], len(line)
         parents, children = _tree(self._shape, size)
-        place = (rank - ranks[0] if ranks[-1] - ranks[0] == size - 1 else ranks.index(rank)) - first
-        place %= size
+        place = (cluster.places[rank] - first) % size
         parent = parents[place]
         return _Place(
-            ranks[(parent + first) % size] if parent >= 0 else -1,
-            tuple(ranks[(child + first) % size] for child in children[place]),
+            line[(parent + first) % size] if parent >= 0 else -1,
+            tuple(line[(child + first) % size] for child in children[place]),
         )
 
     def _zone_units(self, rank: int) -> int:

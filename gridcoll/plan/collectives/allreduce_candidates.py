@@ -179,7 +179,8 @@ def find_neighbours(model: GridModel) -> Grid:
         group = [group[i] if g == group[j] else g for g in group]
     if group == list(range(model.n_clusters)):
         return model.grid
-    return Grid.from_labels([group[cluster] for cluster in model.grid.cluster_of])
+    labels = [group[cluster] for cluster in model.grid.cluster_of]
+    return Grid.from_labels(labels, model.grid.hosts)
 
 
 def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -200,7 +201,7 @@ def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if n < 3 or n_bytes < SMALLEST_SEGMENT:
         return []
     order = shortest_path(model.latency_s, 0)
-    ring = [rank for c in order for rank in model.grid.clusters[c].ranks]
+    ring = [rank for c in order for rank in model.grid.clusters[c].line]
     costs = costs_of(model, n_bytes, n_bytes // n)
     totals = price_ring(costs, order)
     best = int(np.argmin(totals))

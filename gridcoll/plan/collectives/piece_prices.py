@@ -110,7 +110,7 @@ def load_of_pieces(
     them together. ``parts[group]``: how many partial results each of its owners passes on.
     """
     load = PieceLoad(grid.n_ranks)
-    members = [list(cluster.ranks) for cluster in groups.clusters]
+    members = [list(cluster.line) for cluster in groups.clusters]
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]

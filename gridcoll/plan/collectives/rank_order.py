@@ -74,7 +74,7 @@ class _Writer:
         return [b for b in self._blocks if self._grid.cluster_of[b.start] == cluster]
 
     def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].ranks[piece.owners[cluster]]
+        return self._grid.clusters[cluster].line[piece.owners[cluster]]
 
     def _up(self, segment: int, block: Block) -> int:
         """The tag of a part on its way up; results have those after all of them."""

@@ -87,7 +87,7 @@ def _reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     home = grid.cluster_of[root]
     owners = tuple(
-        cluster.ranks.index(root) if c == home else 0 for c, cluster in enumerate(grid.clusters)
+        cluster.places[root] if c == home else 0 for c, cluster in enumerate(grid.clusters)
     )
     cuts: dict[str, Cut] = {"at the root": lambda n_units: [Piece(0, n_units, owners, home)]}
     if _in_parts(model, n_bytes):

@@ -1,0 +1,100 @@
+"""Ranks that share hosts: wherever they were placed, what is long enters a host once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model import GridModel
+from gridcoll.plan import REGISTRIES, choose
+from gridcoll.plan.check import check_plan
+from gridcoll.plan.traffic import count_traffic
+from gridcoll.topology import Grid
+from tests.plan.grids import model_of
+
+N_BYTES = 96_000
+
+PLACED = {
+    "block": [f"{cluster}{host}" for cluster in "ab" for host in range(3) for _ in range(4)],
+    "cyclic": [f"{cluster}{host}" for cluster in "ab" for _ in range(4) for host in range(3)],
+    "cyclic over all": [f"{'ab'[k % 2]}{k // 2 % 3}" for k in range(24)],
+}
+"""Four ranks on each of three hosts in each of two clusters: who is where, by rank."""
+
+
+def placed_model(hosts: list[str], together: float = 1e9) -> GridModel:
+    labels = [host[0] for host in hosts]
+    order = list(dict.fromkeys(labels))
+    model = model_of([order.index(label) for label in labels], together=together)
+    return replace(model, grid=Grid.from_labels(labels, hosts))
+
+
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "inside", "times"),
+    [
+        ("bcast", "chain", "", 1.0),
+        ("reduce", "chain", "", 1.0),
+        ("allreduce", "ring", "", 2.0),
+        ("allreduce", "lanes", "chain inside", 3.0),  # up, across, down
+    ],
+)
+def test_interfaces_carry_a_message_once(
+    hosts: list[str], collective: str, algorithm: str, inside: str, times: float
+) -> None:
+    """In rank order a chain would leave a host as often as that has ranks."""
+    model = placed_model(hosts)
+    found = REGISTRIES[collective][algorithm].candidates(model, N_BYTES, 0)
+    build = next(c.build for c in found if inside in c.label)
+    assert build is not None
+    by_host = Grid.from_labels(hosts)
+    sent = count_traffic(build(N_BYTES), by_host).units
+    for host in range(len(by_host.clusters)):
+        for end in (0, 1):
+            carried = sum(n for ends, n in sent.items() if ends[0] != ends[1] and ends[end] == host)
+            assert carried <= times * N_BYTES
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=2, max_size=12),
+    st.sampled_from(sorted(REGISTRIES)),
+    st.sampled_from([8, 5000]),
+    st.data(),
+)
+def test_every_candidate_is_right_wherever_ranks_are(
+    places: list[tuple[int, int]], collective: str, n_bytes: int, data: st.DataObject
+) -> None:
+    """Its promise of rank order, too."""
+    model = placed_model([f"{'abc'[cluster]}{host}" for cluster, host in places])
+    root = data.draw(st.integers(0, len(places) - 1))
+    for candidate in choose(collective, model, n_bytes, root).candidates:
+        if candidate.build is not None:
+            check_plan(candidate.build(7), ordered=candidate.ordered)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter"])
+@pytest.mark.parametrize("places", ["abab", "abba", "aabb", "ababcdcd"])
+@pytest.mark.parametrize("n_bytes", [8, 5000])
+def test_rank_order_is_promised_only_where_it_is_kept(
+    collective: str, places: str, n_bytes: int
+) -> None:
+    """Clusters are intervals of ranks; their hosts are not always."""
+    clusters = ["x" if host in "ab" else "y" for host in places]
+    model = placed_model([cluster + host for cluster, host in zip(clusters, places, strict=True)])
+    for candidate in choose(collective, model, n_bytes, 0).candidates:
+        if candidate.build is not None:
+            check_plan(candidate.build(9), ordered=candidate.ordered)
+
+
+def test_neighbours_keep_their_hosts() -> None:
+    from gridcoll.plan.collectives.allreduce_candidates import find_neighbours
+
+    model = replace(model_of([0, 1, 2] * 4, (1e-3, 1e-3, 5e-3)))
+    hosts = [f"{k % 3}-{k // 6}" for k in range(12)]
+    groups = find_neighbours(replace(model, grid=Grid.from_labels([0, 1, 2] * 4, hosts)))
+    assert groups.hosts == tuple(hosts)
+    assert len(groups.clusters) < 3
