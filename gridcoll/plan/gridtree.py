@@ -52,25 +52,25 @@ class GridTree:
         """The ranks of ``cluster`` in the order the shape is laid over.
 
         Lane 0 is `Cluster.line` from the root, or the coordinator, on. In the root's cluster, other
-        lanes turn the line behind the root, so that it ends at another member; elsewhere they turn
-        the whole line: lane after lane, everybody is first equally often.
+        lanes turn the line behind the root, so that it ends at another member; elsewhere another
+        one is first: lane after lane, everybody equally often.
         """
-        ranks = grid.clusters[cluster].line
+        ranks = grid.clusters[cluster]
         if cluster == grid.cluster_of[self.root]:
-            at = grid.clusters[cluster].places[self.root]
-            others = ranks[at + 1 :] + ranks[:at]
-            return (self.root, *_turned(others, self.lane))
-        return _turned(ranks, self.lane)
+            return ranks.line_from(self.root, self.lane)
+        return ranks.line_from(ranks.in_turns[self.lane % len(ranks)])
 
     def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
         """The rank at ``place`` of the line of ``cluster``, without writing the line."""
-        ranks = grid.clusters[cluster].line
+        if grid.clusters[cluster].shares_nodes:
+            return self.line(grid, cluster)[place]
+        ranks = grid.clusters[cluster].ranks
         if cluster != grid.cluster_of[self.root]:
             return ranks[(place + self.lane) % len(ranks)]
         if place == 0:
             return self.root
         turn = (place - 1 + self.lane) % (len(ranks) - 1)
-        return ranks[(grid.clusters[cluster].places[self.root] + 1 + turn) % len(ranks)]
+        return ranks[(ranks.index(self.root) + 1 + turn) % len(ranks)]
 
     def expand(self, grid: Grid) -> RankTree:
         """The tree over ranks. A relay serves other clusters before its own."""
@@ -96,8 +96,3 @@ def chain_tree(
     """A chain inside every cluster, whose last rank relays."""
     relays = tuple(len(cluster) - 1 for cluster in grid.clusters)
     return GridTree(root, tuple(transfers), ("chain",) * len(relays), relays, lane)
-
-
-def _turned(ranks: tuple[int, ...], places: int) -> tuple[int, ...]:
-    places %= max(len(ranks), 1)
-    return ranks[places:] + ranks[:places]

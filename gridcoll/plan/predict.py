@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.schedule.trees import Profile, find_shape, profile
+from gridcoll.plan.lines import LineCosts, line_costs, place_costs
 
 
 @dataclass(frozen=True)
@@ -81,28 +81,43 @@ class SegmentCosts:
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
         return self.model.gap_and_alone_s(self._segment, (senders, receivers))
 
+    @cached_property
+    def _at_home(self) -> tuple[FloatArray, FloatArray]:
+        """The same two of a message between ranks of one host, (C, 1) each: of an empty one."""
+        every = range(self.model.n_clusters)
+        return self.model.gap_and_alone_s(np.zeros(1), (every, every))
+
+    def way_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
+        """What ``waits`` and ``hops``, (…, C, 2) each, take, (…, C, S).
+
+        Of either first those between hosts, then those inside one. A hop costs a lone segment's
+        way; a sender's further children wait a gap each.
+        """
+        port_s, hop_s = self._at_home
+        far = waits[..., :1] * self.port_s + hops[..., :1] * self.hop_s
+        return np.asarray(far + waits[..., 1:] * port_s + hops[..., 1:] * hop_s)
+
     def inside_s(self, shapes: Sequence[str]) -> FloatArray:
         """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
         rest = self.n_segments - 1
         result = np.empty((self.model.n_clusters, len(shapes), len(self.segment_bytes)))
         for k, shape in enumerate(shapes):
-            profiles = [profile(shape, len(cluster)) for cluster in self.model.grid.clusters]
-            degrees = np.array([float(found.max_degree) for found in profiles])
-            result[:, k] = self.first_inside(profiles) + rest * degrees[:, None] * self.port_s
+            lines = [line_costs(shape, c.node_sizes) for c in self.model.grid.clusters]
+            busiest = np.array([line.busiest for line in lines])
+            result[:, k] = self.first_inside(lines) + rest * busiest[:, None] * self.port_s
         return result
 
-    def first_inside(self, profiles: Sequence[Profile]) -> FloatArray:
+    def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
         """When the last member of each cluster has the first segment after the entry does, (C, S).
 
-        A hop costs a lone segment's way; a sender's further children wait a gap each.
+        Members stand in a line, one for each cluster.
         """
-        most = max(len(found.gaps) for found in profiles)
-        gaps, latencies = np.zeros((2, most, len(profiles), 1))
-        for c, found in enumerate(profiles):
-            gaps[: len(found.gaps), c, 0] = found.gaps
-            latencies[: len(found.gaps), c, 0] = found.latencies
-        ways = (gaps - latencies) * self.port_s + latencies * self.hop_s
-        return np.asarray(ways.max(axis=0))
+        most = max(len(line.waits) for line in lines)
+        waits, hops = np.zeros((2, most, len(lines), 2))
+        for c, line in enumerate(lines):
+            waits[: len(line.waits), c] = line.waits
+            hops[: len(line.hops), c] = line.hops
+        return np.asarray(self.way_s(waits, hops).max(axis=0))
 
 
 @dataclass(frozen=True)
@@ -155,29 +170,17 @@ def _inside(
 
     A cluster's relay serves ``n_out`` other clusters first.
     """
-    sizes = [len(cluster) for cluster in costs.model.grid.clusters]
-    profiles = [profile(shape, size) for shape, size in zip(shapes, sizes, strict=True)]
-    places = [_at_place(*key) for key in zip(shapes, sizes, relays, strict=True)]
-    gaps, latencies, degrees = np.array(places, dtype=float).T[:, :, None]
+    hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
+    lines = [line_costs(*key) for key in zip(shapes, hosts, strict=True)]
+    places = [place_costs(*key) for key in zip(shapes, hosts, relays, strict=True)]
+    at_relay = np.array(places, dtype=float)
+    sends = at_relay[:, 4:]
     served = np.array(n_out, dtype=float)[:, None]
-    most = np.array([float(found.max_degree) for found in profiles])[:, None]
+    busiest = np.array([line.busiest for line in lines])[:, None]
     # Ranks below the relay wait for its sends to other clusters.
-    waits = served * (degrees > 0)
+    waits = served * (sends > 0)
     return (
-        latencies * costs.hop_s + (gaps - latencies) * costs.port_s,
-        costs.first_inside(profiles) + waits * costs.port_s,
-        np.maximum(most, degrees + served) * costs.port_s,
+        costs.way_s(at_relay[:, :2], at_relay[:, 2:4]),
+        costs.first_inside(lines) + waits * costs.port_s,
+        np.maximum(busiest, sends + served) * costs.port_s,
     )
-
-
-@lru_cache(maxsize=1024)
-def _at_place(shape: str, size: int, place: int) -> tuple[int, int, int]:
-    """Gaps, latencies and degree of the vertex at ``place`` of a shape's line."""
-    if place == 0:
-        return 0, 0, profile(shape, size).root_degree
-    children = find_shape(shape).children(size)
-    counts = [(0, 0)] * size
-    for v, sends in enumerate(children):
-        for position, child in enumerate(sends, start=1):
-            counts[child] = (counts[v][0] + position, counts[v][1] + 1)
-    return *counts[place], len(children[place])

@@ -10,6 +10,7 @@ import numpy as np
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.lines import crossings_of
 from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
 from gridcoll.schedule.trees import degrees
 from gridcoll.topology.grid import Grid
@@ -22,7 +23,8 @@ class Load:
     Attributes
     ----------
     interfaces : (C,) array
-        Sends per segment of the busiest rank of each cluster; at least 1, what each receives.
+        Sends per segment of the busiest interface of each cluster, or what it takes in if that is
+        more, as where ranks share one; at least 1, what each rank receives.
     flows, links : dict of (int, int) to float
         Transfers per segment between clusters: of the busiest pair of ranks, and of all.
     """
@@ -49,6 +51,9 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
             ends = tree.rank_at(grid, sender, tree.relays[sender]), tree.rank_at(grid, receiver, 0)
             pairs[ends] += 1
     interfaces = np.array([max(1.0, float(of_members.max())) for of_members in sends])
+    for c in range(len(grid.clusters)):
+        if grid.clusters[c].shares_nodes:
+            interfaces[c] = _busiest_host(trees, grid, c)
     flows: dict[tuple[int, int], float] = {}
     links: dict[tuple[int, int], float] = {}
     for (sender, receiver), count in pairs.items():
@@ -56,6 +61,22 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
         flows[link] = max(flows.get(link, 0.0), count * share)
         links[link] = links.get(link, 0.0) + count * share
     return Load(interfaces, flows, links)
+
+
+def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
+    """What the busiest host of ``cluster`` sends or takes in per segment."""
+    host = np.array(grid.host_of)
+    hosts = np.unique(host[list(grid.clusters[cluster].ranks)], return_inverse=True)
+    number = dict(zip(grid.clusters[cluster].ranks, hosts[1].tolist(), strict=True))
+    out, into = np.zeros((2, len(hosts[0])))
+    for tree in trees:
+        line = np.array([number[rank] for rank in tree.line(grid, cluster)])
+        sent, taken = crossings_of(tree.shapes[cluster], line, len(out))
+        sent[line[tree.relays[cluster]]] += len(tree.outgoing[cluster])
+        taken[line[0]] += cluster != grid.cluster_of[tree.root]
+        out += sent / len(trees)
+        into += taken / len(trees)
+    return float(max(out.max(), into.max(), 1.0))
 
 
 def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:

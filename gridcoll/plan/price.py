@@ -1,10 +1,11 @@
 """What a plan takes: every message of it, walked through the network in the order of time.
 
-One-port, full duplex, pLogP. A rank's interface sends one message at a time, each for the gap that
-holds inside its cluster, and takes messages in likewise. Towards one peer it starts a message no
-sooner than that link's own gap after the last. Where the model knows what all flows between two
-clusters carry together, they share it. Works for any plan; `plan.predict` is the fast estimate for
-trees.
+One-port, full duplex, pLogP. An interface sends one message at a time, each for the gap that holds
+inside its cluster, and takes messages in likewise. Ranks of one host share it; among themselves,
+where they do not need it, a message takes what an empty one does. Towards one peer a rank starts a
+message no sooner than that link's own gap after the last. Where the model knows what all flows
+between two clusters carry together, they share it. Works for any plan; `plan.predict` is the fast
+estimate for trees.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class _Costs:
     def __init__(self, plan: Plan, model: GridModel, unit_bytes: int) -> None:
         sizes = sorted(
             {op.chunk.size for program in plan.programs for op in program if isinstance(op, Send)}
+            | {0}
         )
-        n_bytes = np.array(sizes or [0], dtype=float) * unit_bytes
+        n_bytes = np.array(sizes, dtype=float) * unit_bytes
         gap_s, alone_s = model.gap_and_alone_s(n_bytes)
         self._at = {size: k for k, size in enumerate(sizes)}
         self._gap_s = gap_s.tolist()
@@ -72,15 +74,24 @@ class _Costs:
         if model.together_bytes_per_s:
             self._shared_s = (n_bytes / model.link_bytes_per_s[:, :, None]).tolist()
         self.cluster_of = model.grid.cluster_of
+        self._host_of = model.grid.host_of
 
-    def port(self, rank: int, size: int) -> float:
-        """How long a message keeps an interface of ``rank``."""
+    def port_of(self, rank: int, peer: int) -> int:
+        """What a message to or from ``peer`` keeps: the host's interface; at home, the rank."""
+        host = self._host_of[rank]
+        return -1 - rank if host == self._host_of[peer] else host
+
+    def port(self, rank: int, peer: int, size: int) -> float:
+        """How long a message keeps `port_of` of ``rank`` and ``peer``."""
         cluster = self.cluster_of[rank]
-        return float(self._gap_s[cluster][cluster][self._at[size]])
+        at_home = self._host_of[rank] == self._host_of[peer]
+        return float(self._gap_s[cluster][cluster][0 if at_home else self._at[size]])
 
     def link(self, sender: int, receiver: int, size: int) -> tuple[float, float, float]:
         """Gap and lone time from rank to rank, and the message's share of what all flows carry."""
         i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
+        if self._host_of[sender] == self._host_of[receiver]:
+            k = 0
         shared = self._shared_s[i][j][k] if i != j else 0.0
         return self._gap_s[i][j][k], self._alone_s[i][j][k], shared
 
@@ -94,9 +105,8 @@ class _Rank:
     start_s: list[float]
     end_s: list[float]
     sends: dict[int, list[tuple[float, int]]]  # by peer a heap of when and which became ready
-    out_free: float = 0.0
-    in_free: float = 0.0
     cpu_free: float = 0.0
+    wakes: float = math.inf  # when it looks again whether it can send
 
 
 class _Simulation:
@@ -113,6 +123,8 @@ class _Simulation:
         self._n_events = 0
         self._link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._pipe_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._out_free: defaultdict[int, float] = defaultdict(float)  # by `_Costs.port_of`
+        self._in_free: defaultdict[int, float] = defaultdict(float)
         self._receive_of: dict[tuple[int, int, int], int] = {}
         self._posted_in_order: dict[tuple[int, int, int], deque[int]] = {}
         self._arrived: dict[tuple[int, int], float] = {}  # by rank and receive
@@ -174,20 +186,28 @@ class _Simulation:
                 self._at(rank.cpu_free, "done", number, index)
 
     def _send(self, time: float, number: int, _index: int) -> None:
-        """Start the oldest ready send whose link is free, if the interface is."""
+        """Start ready sends, the oldest first, as long as their links and ports are free."""
         rank = self._ranks[number]
-        if not rank.sends or rank.out_free > time:
-            return  # whatever frees the interface asks again
-        links = [(self._link_free[number, peer], peer) for peer in rank.sends]
-        startable = [(rank.sends[peer][0], peer) for free, peer in links if free <= time]
-        if not startable:
-            self._at(min(links)[0], "send", number, -1)
-            return
-        (_, index), peer = min(startable)
-        heappop(rank.sends[peer])
-        if not rank.sends[peer]:
-            del rank.sends[peer]
-        self._start(time, number, index)
+        if time >= rank.wakes:
+            rank.wakes = math.inf
+        while rank.sends:
+            frees = [(self._free(number, peer), peer) for peer in rank.sends]
+            startable = [(rank.sends[peer][0], peer) for free, peer in frees if free <= time]
+            if not startable:
+                soonest = min(frees)[0]
+                if soonest < rank.wakes:
+                    rank.wakes = soonest
+                    self._at(soonest, "send", number, -1)
+                return
+            (_, index), peer = min(startable)
+            heappop(rank.sends[peer])
+            if not rank.sends[peer]:
+                del rank.sends[peer]
+            self._start(time, number, index)
+
+    def _free(self, number: int, peer: int) -> float:
+        """From when on a message to ``peer`` may start."""
+        return max(self._link_free[number, peer], self._out_free[self._costs.port_of(number, peer)])
 
     def _start(self, time: float, number: int, index: int) -> None:
         rank = self._ranks[number]
@@ -199,11 +219,11 @@ class _Simulation:
         pipe = (self._costs.cluster_of[number], self._costs.cluster_of[op.peer])
         enters = max(time, self._pipe_free[pipe])
         self._pipe_free[pipe] = enters + shared_s
-        rank.out_free = time + self._costs.port(number, size)
+        free = time + self._costs.port(number, op.peer, size)
+        self._out_free[self._costs.port_of(number, op.peer)] = free
         self._link_free[number, op.peer] = time + gap_s
         rank.start_s[index] = time
-        self._at(rank.out_free, "done", number, index)
-        self._at(rank.out_free, "send", number, -1)
+        self._at(free, "done", number, index)
         receive = self._receive_of.get((number, op.peer, op.tag))
         if receive is not None:
             self._at(enters + alone_s, "arrive", op.peer, receive)
@@ -214,10 +234,12 @@ class _Simulation:
         op = rank.flow.program[index]
         if not isinstance(op, Recv):
             raise PlanError(f"rank {number}, op {index} ({op}): is no receive")
-        port_s = self._costs.port(number, op.chunk.size)
-        rank.in_free = max(time, rank.in_free + port_s)
-        rank.start_s[index] = rank.in_free - port_s
-        self._arrived[number, index] = rank.in_free
+        port_s = self._costs.port(number, op.peer, op.chunk.size)
+        port = self._costs.port_of(number, op.peer)
+        free = max(time, self._in_free[port] + port_s)
+        self._in_free[port] = free
+        rank.start_s[index] = free - port_s
+        self._arrived[number, index] = free
         self._deliver(time, number, op)
 
     def _deliver(self, time: float, number: int, op: Recv) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, zip_longest
-from typing import NamedTuple
+from itertools import chain, zip_longest
+from typing import NamedTuple, TypeVar
 
 from gridcoll.errors import UsageError
 
@@ -16,6 +16,14 @@ class Process(NamedTuple):
 
     rank: int
     host: str
+
+
+T = TypeVar("T")
+
+
+def _turned(things: tuple[T, ...], places: int) -> tuple[T, ...]:
+    places %= max(len(things), 1)
+    return things[places:] + things[:places]
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,30 @@ class Cluster:
         """
         return tuple(process.rank for node in self.nodes for process in node)
 
+    def line_from(self, first: int, turn: int = 0) -> tuple[int, ...]:
+        """A line that begins with rank ``first`` and the rest of its node; then the next nodes.
+
+        Those stand in another order for every ``turn``, and end at another rank.
+        """
+        own = next(k for k, node in enumerate(self._by_node) if first in node)
+        here, *others = _turned(self._by_node, own)
+        beside = _turned(here, here.index(first))[1:]
+        if not others:
+            return (first, *_turned(beside, turn))
+        within, among = divmod(turn, len(others))
+        away = (_turned(node, within) for node in _turned(tuple(others), among))
+        return (first, *beside, *chain.from_iterable(away))
+
+    @cached_property
+    def _by_node(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(process.rank for process in node) for node in self.nodes)
+
+    @cached_property
+    def in_turns(self) -> tuple[int, ...]:
+        """The ranks, nodes giving one each in turn: who is first in as many lines."""
+        turns = zip_longest(*self.nodes)
+        return tuple(process.rank for turn in turns for process in turn if process)
+
     @cached_property
     def places(self) -> dict[int, int]:
         """Where in `line` each rank stands."""
@@ -69,14 +101,22 @@ class Cluster:
             by_host.setdefault(process.host, []).append(process)
         return tuple(tuple(processes) for processes in by_host.values())
 
+    @cached_property
+    def node_sizes(self) -> tuple[int, ...]:
+        """How many ranks each of `nodes` has."""
+        return tuple(map(len, self.nodes))
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether any node has several of its ranks."""
+        return len(self.nodes) < len(self.processes)
+
     def spread(self, most: int) -> tuple[int, ...]:
         """``most`` ranks, or all if there are fewer, ascending: nodes give one each in turn.
 
         The coordinator is among them.
         """
-        turns = zip_longest(*self.nodes)
-        chosen = (process.rank for turn in turns for process in turn if process)
-        return tuple(sorted(islice(chosen, most)))
+        return tuple(sorted(self.in_turns[:most]))
 
     def __len__(self) -> int:
         return len(self.processes)
@@ -131,6 +171,17 @@ class Grid:
             for rank in cluster.ranks:
                 owner[rank] = index
         return tuple(owner)
+
+    @cached_property
+    def shares_hosts(self) -> bool:
+        """Whether any host has several ranks."""
+        return any(cluster.shares_nodes for cluster in self.clusters)
+
+    @cached_property
+    def host_of(self) -> tuple[int, ...]:
+        """``host_of[rank]`` numbers the rank's host; hosts in the order of their lowest rank."""
+        number = {host: k for k, host in enumerate(dict.fromkeys(self.hosts))}
+        return tuple(number[host] for host in self.hosts)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:

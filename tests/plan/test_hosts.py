@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, choose
 from gridcoll.plan.check import check_plan
+from gridcoll.plan.price import price_plan
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -88,6 +89,26 @@ def test_rank_order_is_promised_only_where_it_is_kept(
     for candidate in choose(collective, model, n_bytes, 0).candidates:
         if candidate.build is not None:
             check_plan(candidate.build(9), ordered=candidate.ordered)
+
+
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize("collective", ["bcast", "allreduce", "reduce"])
+@pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])
+def test_predictions_know_who_shares_an_interface(
+    hosts: list[str], collective: str, n_bytes: int
+) -> None:
+    """Against a walk of every message: of the fastest of each kind."""
+    model, seen = placed_model(hosts), set()
+    for candidate in choose(collective, model, n_bytes, 0).candidates:
+        if candidate.build is None or candidate.name in seen or candidate.predicted_s is None:
+            continue
+        seen.add(candidate.name)
+        unit_bytes = 1 if collective == "bcast" else 8
+        walked = price_plan(candidate.build(n_bytes // unit_bytes), model, unit_bytes=unit_bytes)
+        tolerance = 0.25 if collective == "bcast" else 0.4
+        assert candidate.predicted_s == pytest.approx(walked.makespan_s, rel=tolerance), (
+            candidate.label
+        )
 
 
 def test_neighbours_keep_their_hosts() -> None:

@@ -13,6 +13,7 @@ from gridcoll.plan.price import price_plan
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
 GRIDS = ("three-sites", "grid5000", "long-fat", "thin-wan", "one-cluster", "two-sites-uneven")
+GRIDS += ("two-sites-shared",)
 
 
 @pytest.mark.parametrize("grid", GRIDS)

@@ -15,7 +15,7 @@ import numpy as np
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.allreduce import EVERYWHERE
-from gridcoll.schedule.trees import Profile, profile
+from gridcoll.plan.lines import LineCosts, line_costs, place_costs
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,21 @@ class Costs:
         """Members by cluster, (C,)."""
         return np.array([len(cluster) for cluster in self.model.grid.clusters])
 
-    def first_inside(self, shapes: Sequence[Profile]) -> FloatArray:
+    def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
         """A lone segment's way between all members of each cluster and its owner, (C, S)."""
-        every = np.arange(len(shapes))
-        hop_s = self.alone_s[every, every]
+        every = np.arange(len(lines))
+        far = (self.port_s, self.alone_s[every, every])
+        near = self.model.gap_and_alone_s(np.zeros(1), (every.tolist(), every.tolist()))
         found = np.empty_like(self.port_s)
-        # Clusters of one size share a profile.
-        for shape in {id(each): each for each in shapes}.values():
-            alike = [c for c, each in enumerate(shapes) if each is shape]
-            waits = (shape.gaps - shape.latencies)[:, None, None] * self.port_s[alike]
-            ways = waits + shape.latencies[:, None, None] * hop_s[alike]
-            found[alike] = ways.max(axis=0)
+        # Clusters whose hosts are alike share their costs.
+        for line in {id(each): each for each in lines}.values():
+            alike = [c for c, each in enumerate(lines) if each is line]
+            counts = (line.waits[:, 0], line.hops[:, 0], line.waits[:, 1], line.hops[:, 1])
+            ways = sum(
+                count[:, None, None] * seconds[alike]
+                for count, seconds in zip(counts, (*far, *near), strict=True)
+            )
+            found[alike] = np.asarray(ways).max(axis=0)
         return found
 
     @cached_property
@@ -90,11 +94,14 @@ class Costs:
 def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
     """Trees inside clusters, an exchange between coordinators or a meeting at ``home``'s."""
     n = costs.model.n_clusters
-    shapes = [profile(shape, int(size)) for size in costs.sizes]
-    inside = costs.first_inside(shapes)
+    hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
+    lines = [line_costs(shape, each) for each in hosts]
+    at_first = [place_costs(shape, each, 0)[-1] for each in hosts]
+    inside = costs.first_inside(lines)
     n_out = [n - 1 if home in (EVERYWHERE, c) else 1 for c in range(n)]
     sends = [
-        max(p.root_degree + out, p.max_degree + 1) for p, out in zip(shapes, n_out, strict=True)
+        max(first + out, line.busiest + 1)
+        for line, first, out in zip(lines, at_first, n_out, strict=True)
     ]
     period = (np.array(sends)[:, None] * costs.port_s).max(axis=0)
     apart = costs.gap_between_s
@@ -110,11 +117,13 @@ def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     turn = np.zeros(len(costs.segment_bytes))
-    for link, n_hops in [
-        *((hop, 1) for hop in hops),
-        *(((c, c), costs.sizes[c] - 1) for c in inner),
-    ]:
-        turn = turn + n_hops * costs.alone_s[link]
+    at_home = costs.model.gap_and_alone_s(np.zeros(1))[1]
+    for hop in hops:
+        turn = turn + costs.alone_s[hop]
+    for c in inner:
+        n_hosts = len(costs.model.grid.clusters[c].nodes)
+        turn = turn + (n_hosts - 1) * costs.alone_s[c, c]
+        turn = turn + (costs.sizes[c] - n_hosts) * at_home[c, c]
     used = [*hops, *((c, c) for c in inner)]
     pace = np.max([costs.gap_s[link] for link in used], axis=0)
     longest = np.max([costs.alone_s[link] for link in used], axis=0)

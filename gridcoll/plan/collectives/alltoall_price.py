@@ -61,11 +61,10 @@ class _Costs:
         self, model: GridModel, messages: Messages, host_weights: Sequence[float]
     ) -> None:
         """Ranks of one host share its interface, and do without it among themselves."""
-        number = {host: k for k, host in enumerate(dict.fromkeys(model.grid.hosts))}
-        self.shares = len(number) < model.grid.n_ranks
+        self.shares = model.grid.shares_hosts
         if not self.shares:
             return
-        hosts = np.array([number[host] for host in model.grid.hosts])
+        hosts = np.array(model.grid.host_of)
         self.host = hosts[messages.source]
         at_home = self.host == hosts[messages.target]
         wire_s = np.maximum(self.out_s - self.empty_s * messages.n_out, 0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,70 +25,69 @@ COLLECT, MEET, PART, HAND_OUT = range(4)
 """Phases: to owners, to where pieces are combined, from there, and from owners."""
 
 
-@dataclass
 class PieceLoad:
-    """Units that pass through every rank's interface, by phase, and between ranks far apart.
+    """Units that pass through every host's interface, by phase, and between ranks far apart.
+
+    Ranks of one host share its interface, and do without it among themselves.
 
     Attributes
     ----------
-    out, into : (4, P) arrays
-    at_once : (P,) array
+    out, into : (4, H) arrays
+    at_once : (H,) array
         What needs no other data to be sent.
     flows : list of dict
         By phase and pair of ranks of different clusters.
     """
 
-    n_ranks: int
-    out: FloatArray = field(init=False)
-    into: FloatArray = field(init=False)
-    at_once: FloatArray = field(init=False)
-    flows: list[defaultdict[tuple[int, int], float]] = field(init=False)
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._host = np.array(grid.host_of)
+        n_hosts = int(self._host.max()) + 1
+        self.out, self.into = np.zeros((2, 4, n_hosts))
+        self.at_once = np.zeros(n_hosts)
+        self.flows: list[defaultdict[tuple[int, int], float]] = [
+            defaultdict(float) for _ in range(4)
+        ]
 
-    def __post_init__(self) -> None:
-        self.out, self.into = np.zeros((2, 4, self.n_ranks))
-        self.at_once = np.zeros(self.n_ranks)
-        self.flows = [defaultdict(float) for _ in range(4)]
-
-    def send(self, phase: int, grid: Grid, sender: int, receiver: int, n_units: float) -> None:
+    def send(self, phase: int, sender: int, receiver: int, n_units: float) -> None:
         """One message."""
-        self.out[phase, sender] += n_units
-        self.into[phase, receiver] += n_units
+        grid, ends = self._grid, (self._host[sender], self._host[receiver])
+        if ends[0] != ends[1]:
+            self.out[phase, ends[0]] += n_units
+            self.into[phase, ends[1]] += n_units
         if grid.cluster_of[sender] != grid.cluster_of[receiver]:
             self.flows[phase][sender, receiver] += n_units
 
-    def inside(
-        self, grid: Grid, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool
-    ) -> None:
+    def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
         """Between all of ``ranks`` and the owner at ``place``, in ``shape``."""
-        owner, last = ranks[place], ranks[place - 1]
-        if owner == last:
+        if len(ranks) == 1:
             return
-        scattered = len({grid.cluster_of[rank] for rank in ranks}) > 1
+        cluster_of, owner = self._grid.cluster_of, ranks[place]
+        scattered = len({cluster_of[rank] for rank in ranks}) > 1
         for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True) if scattered else ():
             other = owner if shape == "flat" else after
-            if grid.cluster_of[rank] != grid.cluster_of[other]:
+            if cluster_of[rank] != cluster_of[other]:
                 ends = (rank, other) if up else (other, rank)
                 self.flows[COLLECT if up else HAND_OUT][ends] += n_units
         away, at_owner = self.out[COLLECT], self.into[COLLECT]
         if not up:
             away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
-        away[ranks] += n_units
-        away[owner] -= n_units
-        if shape == "flat":
-            at_owner[owner] += n_units * (len(ranks) - 1)
-        else:
-            at_owner[ranks] += n_units
-            at_owner[last] -= n_units
+        hosts = self._host[ranks[place:] + ranks[:place]]
+        nearer = hosts[:1] if shape == "flat" else hosts[:-1]
+        crosses = hosts[1:] != nearer
+        farther, nearer = hosts[1:][crosses], np.broadcast_to(nearer, len(hosts) - 1)[crosses]
+        np.add.at(away, farther, n_units)
+        np.add.at(at_owner, nearer, n_units)
         if up:
-            self.at_once[ranks if shape == "flat" else [last]] += n_units
-            self.at_once[owner] -= n_units * (shape == "flat")
+            first = farther if shape == "flat" else hosts[-1:][crosses[-1:]]
+            np.add.at(self.at_once, first, n_units)
 
-    def exchange(self, grid: Grid, owners: Sequence[int], n_units: Sequence[float]) -> None:
+    def exchange(self, owners: Sequence[int], n_units: Sequence[float]) -> None:
         """Each of ``owners`` sends its units to all others, where pieces are combined."""
-        units = np.array(n_units, dtype=float)
-        self.out[MEET, owners] += (len(owners) - 1) * units
-        self.into[MEET, owners] += units.sum() - units
-        cluster_of, flows = grid.cluster_of, self.flows[MEET]
+        units, hosts = np.array(n_units, dtype=float), self._host[list(owners)]
+        np.add.at(self.out[MEET], hosts, (len(owners) - 1) * units)
+        np.add.at(self.into[MEET], hosts, units.sum() - units)
+        cluster_of, flows = self._grid.cluster_of, self.flows[MEET]
         for owner, of_owner in zip(owners, n_units, strict=True):
             for other in owners:
                 if cluster_of[owner] != cluster_of[other]:
@@ -109,24 +107,24 @@ def load_of_pieces(
     A piece has an owner in each cluster of ``groups``, which are those of ``grid`` or several of
     them together. ``parts[group]``: how many partial results each of its owners passes on.
     """
-    load = PieceLoad(grid.n_ranks)
+    load = PieceLoad(grid)
     members = [list(cluster.line) for cluster in groups.clusters]
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
         for ranks, place in zip(members, piece.owners, strict=True):
-            load.inside(grid, ranks, place, n_units, shape, up=True)
+            load.inside(ranks, place, n_units, shape, up=True)
             if root < 0:
-                load.inside(grid, ranks, place, n_units, shape, up=False)
+                load.inside(ranks, place, n_units, shape, up=False)
         if piece.home == EVERYWHERE:
-            load.exchange(grid, owners, [n_parts * n_units for n_parts in parts])
+            load.exchange(owners, [n_parts * n_units for n_parts in parts])
         else:
             for c, owner in enumerate(owners):
                 if c != piece.home:
-                    load.send(MEET, grid, owner, owners[piece.home], parts[c] * n_units)
+                    load.send(MEET, owner, owners[piece.home], parts[c] * n_units)
             for receiver in [root] if root >= 0 else owners:
                 if receiver != owners[piece.home]:
-                    load.send(PART, grid, owners[piece.home], receiver, n_units)
+                    load.send(PART, owners[piece.home], receiver, n_units)
     return load
 
 
@@ -147,10 +145,13 @@ def price_pieces(
     load = load_of_pieces(grid, groups, pieces, parts, shape, root)
     per_unit = costs.port_s / costs.segment_bytes
 
-    def busiest(by_rank: FloatArray) -> FloatArray:
-        """Of what passes every rank, (…, P), how long the busiest takes, (…, S)."""
-        by_cluster = np.zeros((len(per_unit), *by_rank.shape[:-1]))
-        np.maximum.at(by_cluster, np.array(grid.cluster_of), by_rank.T)
+    cluster_of = np.zeros(len(load.at_once), dtype=int)
+    cluster_of[list(grid.host_of)] = grid.cluster_of
+
+    def busiest(by_host: FloatArray) -> FloatArray:
+        """Of what passes every host, (…, H), how long the busiest takes, (…, S)."""
+        by_cluster = np.zeros((len(per_unit), *by_host.shape[:-1]))
+        np.maximum.at(by_cluster, cluster_of, by_host.T)
         return np.asarray((by_cluster.T[..., None] * per_unit).max(axis=-2))
 
     by_phase = busiest(np.maximum(load.out, load.into))
