@@ -152,9 +152,10 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
     rank = comm.Get_rank()
-    cluster = grid.cluster_of[rank]
-    chain = grid.clusters[cluster].spread(MOST_IN_CHAIN)
-    inside = MPI.Intracomm(comm.Split(cluster if rank in chain else MPI.UNDEFINED, rank))
+    cluster = grid.clusters[grid.cluster_of[rank]]
+    takes_part = rank in cluster.spread(MOST_IN_CHAIN)
+    colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
+    inside = MPI.Intracomm(comm.Split(colour, cluster.places[rank]))
     clock = find_clock(comm, grid)
 
     def step(segment: int, n: int) -> Callable[[], object]:
