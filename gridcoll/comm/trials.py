@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
+from gridcoll.comm.context import ANY, Demands
 from gridcoll.comm.gridcomm import GridComm
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.plan.natives import NATIVE, NONBLOCKING
@@ -37,6 +38,7 @@ class _Call:
     start: Callable[[MPI.Intracomm], MPI.Request]
     reset: Callable[[int], None]
     verify: Callable[[int], bool]
+    demands: Demands = ANY
 
     def trials(self, comm: GridComm, algorithms: Sequence[str]) -> list[Trial]:
         """Native, native non-blocking with our polite wait, ours, and ``algorithms``."""
@@ -58,7 +60,11 @@ class _Call:
         ]
 
     def _planned(self, variant: str, comm: GridComm) -> Trial:
-        winner = comm.explain(self.collective, self.n_bytes, self.root).winner
+        winner = (
+            comm._need()
+            .choice(self.collective, self.n_bytes, self.root, demands=self.demands)
+            .winner
+        )
         return Trial(
             variant,
             self.reset,
@@ -151,6 +157,7 @@ def allreduce_trials(
         lambda comm: comm.Iallreduce(data.mine, data.result),
         data.reset,
         data.verify,
+        Demands(equal=True),  # sums of doubles must have the same bits everywhere
     ).trials(comm, algorithms)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from mpi4py import MPI
@@ -12,7 +13,7 @@ from gridcoll.comm import GridComm, benchmark
 from gridcoll.comm.benchmark import RUNS_PER_TURN, Row, mpi_name, run_benchmark
 from gridcoll.comm.trials import TRIALS
 from gridcoll.errors import UsageError
-from gridcoll.model import declared_model
+from gridcoll.model import TimesBySize, declared_model
 from gridcoll.model.limits import wires_from_model
 from gridcoll.topology import parse_gridfile
 
@@ -87,6 +88,19 @@ def test_every_plan_tried_is_timed_once(comm) -> None:
     assert timed[-1].variant == "gridcoll:plain-binomial"
     stored = {c.label: c.stored_s for c in choice.candidates}
     assert [row.stored_s for row in timed] == [stored.get(row.algorithm) for row in timed]
+
+
+@pytest.mark.parametrize(("collective", "native"), [("bcast", True), ("allreduce", False)])
+def test_a_row_says_what_really_ran(comm, collective: str, native: bool) -> None:
+    """Sums of doubles are not left to the library, however fast it is: bits may differ."""
+    times = TimesBySize((8,), (1e-9,))
+    fast = GridComm(MPI.COMM_WORLD, model=replace(comm.model, native={collective: times}))
+    before = fast.traffic()
+    rows = run_benchmark(fast, collective, [8], wires_from_model(comm.model), repeats=3)
+    (row,) = (row for row in rows if row.variant == "gridcoll")
+    assert row.algorithm.startswith("native") == native
+    assert bool(fast.traffic().since(before).n_inter_messages) == (not native)
+    fast.Free()
 
 
 def test_short_calls_are_repeated_more_often(comm) -> None:
