@@ -64,6 +64,9 @@ class Cluster:
 
         Those stand in another order for every ``turn``, and end at another rank.
         """
+        if not self.shares_nodes:  # what follows takes thousands of steps
+            at = self.places[first]
+            return (first, *_turned(self.ranks[at + 1 :] + self.ranks[:at], turn))
         own = next(k for k, node in enumerate(self._by_node) if first in node)
         here, *others = _turned(self._by_node, own)
         beside = _turned(here, here.index(first))[1:]

@@ -43,6 +43,24 @@ class TestCluster:
         nodes = Cluster("a", processes).nodes
         assert [[p.rank for p in node] for node in nodes] == [[0, 2], [1, 3]]
 
+    def test_a_line_goes_node_by_node(self) -> None:
+        mixed = Cluster("a", tuple(Process(rank, host) for rank, host in enumerate("xyxzyx")))
+        assert mixed.line == (0, 2, 5, 1, 4, 3)
+        assert [mixed.places[rank] for rank in range(6)] == [0, 3, 1, 5, 4, 2]
+        assert mixed.in_turns == (0, 1, 3, 2, 4, 5)
+        assert mixed.node_sizes == (3, 2, 1)
+        assert mixed.line_from(2) == (2, 5, 0, 1, 4, 3)
+        assert mixed.line_from(4) == (4, 1, 3, 0, 2, 5)
+        assert mixed.line_from(4, 1) == (4, 1, 0, 2, 5, 3)
+        assert mixed.line_from(4, 2) == (4, 1, 3, 2, 5, 0)
+
+    def test_a_line_on_one_node_or_many(self) -> None:
+        together = Cluster("a", tuple(Process(rank, "x") for rank in range(4)))
+        assert together.line_from(1, 1) == (1, 3, 0, 2)
+        apart = cluster("a", 0, 1, 2, 3)
+        assert apart.line == apart.ranks == apart.in_turns
+        assert apart.line_from(1, 1) == (1, 3, 0, 2)
+
     def test_spread_takes_of_all_nodes_in_turn(self) -> None:
         hosts = "aaaabcc"
         many = Cluster("a", tuple(Process(10 + k, host) for k, host in enumerate(hosts)))
