@@ -253,6 +253,28 @@ def test_only_broadcasts_run_backwards() -> None:
 def test_a_ring_visits_everybody() -> None:
     with pytest.raises(PlanError, match="must visit every rank once"):
         plan_ring([0, 2], 3, 1)
+    with pytest.raises(PlanError, match="hosts must have its 2 ranks"):
+        plan_ring([0, 1], 3, 1, hosts=[1, 2])
+
+
+@pytest.mark.parametrize("hosts", [(2, 1, 3), (6,), (1, 5), (3, 3), (1,) * 6])
+@pytest.mark.parametrize("n_units", [0, 2, 40])
+def test_a_ring_enters_hosts_least(hosts: tuple[int, ...], n_units: int) -> None:
+    """2 m (H-1)/H out of every host and into it, to a unit of each block."""
+    ring = [2, 0, 1, 3, 5, 4]
+    plan = plan_ring(ring, n_units, 3, hosts=hosts)
+    check_plan(plan)
+    host_of = dict(zip(ring, np.repeat(range(len(hosts)), hosts).tolist(), strict=True))
+    crossing = [
+        (host_of[rank], host_of[op.peer], op.chunk.size)
+        for rank, program in enumerate(plan.programs)
+        for op in program
+        if isinstance(op, Send) and host_of[rank] != host_of[op.peer]
+    ]
+    least = 2 * n_units * (len(hosts) - 1) / len(hosts)
+    for host in range(len(hosts)):
+        for end in (0, 1):
+            assert sum(c[2] for c in crossing if c[end] == host) <= least + 2
 
 
 def test_a_ring_moves_least() -> None:

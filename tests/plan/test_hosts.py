@@ -39,7 +39,7 @@ def placed_model(hosts: list[str], together: float = 1e9) -> GridModel:
     [
         ("bcast", "chain", "", 1.0),
         ("reduce", "chain", "", 1.0),
-        ("allreduce", "ring", "", 2.0),
+        ("allreduce", "ring", "", 2 * 5 / 6),
         ("allreduce", "lanes", "chain inside", 3.0),  # up, across, down
     ],
 )

@@ -202,14 +202,16 @@ def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     order = shortest_path(model.latency_s, 0)
     ring = [rank for c in order for rank in model.grid.clusters[c].line]
-    costs = costs_of(model, n_bytes, n_bytes // n)
+    hosts = [size for c in order for size in model.grid.clusters[c].node_sizes]
+    costs = costs_of(model, n_bytes, n_bytes // len(hosts))
     totals = price_ring(costs, order)
     best = int(np.argmin(totals))
     segment = int(costs.segment_bytes[best])
     label = f"all ranks in cluster order; {format_size(segment)} segments"
 
     def build(n_units: int) -> Plan:
-        return plan_ring(ring, n_units, segment_units(n_units, segment, n_bytes), f"ring: {label}")
+        longest = segment_units(n_units, segment, n_bytes)
+        return plan_ring(ring, n_units, longest, f"ring: {label}", hosts)
 
     return [Candidate("ring", label, float(totals[best]), build, None, segment)]
 

@@ -113,7 +113,7 @@ def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
 
 def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     """A ring over all ranks, the clusters in ``order``."""
-    n = int(costs.sizes.sum())
+    n = sum(len(cluster.nodes) for cluster in costs.model.grid.clusters)  # hosts
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     turn = np.zeros(len(costs.segment_bytes))
