@@ -55,10 +55,10 @@ class GridTree:
         lanes turn the line behind the root, so that it ends at another member; elsewhere another
         one is first: lane after lane, everybody equally often.
         """
-        ranks = grid.clusters[cluster]
+        members = grid.clusters[cluster]
         if cluster == grid.cluster_of[self.root]:
-            return ranks.line_from(self.root, self.lane)
-        return ranks.line_from(ranks.in_turns[self.lane % len(ranks)])
+            return members.line_from(self.root, self.lane)
+        return members.line_from(members.in_turns[self.lane % len(members)])
 
     def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
         """The rank at ``place`` of the line of ``cluster``, without writing the line."""
