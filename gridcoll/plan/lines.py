@@ -46,7 +46,7 @@ def line_costs(shape: str, hosts: Hosts) -> LineCosts:
         return LineCosts(
             np.stack([waits, none], axis=1), np.stack([hops, none], axis=1), found.max_degree
         )
-    out, into = crossings(shape, hosts)
+    out, into = _crossings(shape, hosts)
     # Ranks of one host wait for one another as well: whoever is the last of them.
     most = int(max(out.max(), into.max()))
     counts = [*_counts(shape, hosts), *([(most - 1, 0, 1, 0)] if most else [])]
@@ -64,11 +64,11 @@ def place_costs(shape: str, hosts: Hosts, place: int) -> tuple[int, int, int, in
     """Waits and hops of ``place``, as `LineCosts` has them, and how often its host sends."""
     if max(hosts) == 1 and place == 0:
         return 0, 0, 0, 0, profile(shape, len(hosts)).root_degree
-    out, _ = crossings(shape, hosts)
-    return *_counts(shape, hosts)[place], int(out[host_of_place(hosts, place)])
+    out, _ = _crossings(shape, hosts)
+    return *_counts(shape, hosts)[place], int(out[_host_of_place(hosts, place)])
 
 
-def host_of_place(hosts: Hosts, place: int) -> int:
+def _host_of_place(hosts: Hosts, place: int) -> int:
     """Which of ``hosts`` the ``place`` of the line is on."""
     return next(k for k, end in enumerate(accumulate(hosts)) if place < end)
 
@@ -92,7 +92,7 @@ def _counts(shape: str, hosts: Hosts) -> list[tuple[int, int, int, int]]:
 
 
 @lru_cache(maxsize=4096)
-def edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of parents and of their children, (n - 1,) each."""
     children = find_shape(shape).children(n)
     pairs = [(place, child) for place, sends in enumerate(children) for child in sends]
@@ -100,7 +100,7 @@ def edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
     return both[:, 0], both[:, 1]
 
 
-def crossings(shape: str, hosts: Hosts) -> tuple[FloatArray, FloatArray]:
+def _crossings(shape: str, hosts: Hosts) -> tuple[FloatArray, FloatArray]:
     """How often every host sends to others, and takes in, per segment of ``shape``, (H,) each."""
     host = np.repeat(np.arange(len(hosts)), hosts)
     return crossings_of(shape, host, len(hosts))
@@ -108,7 +108,7 @@ def crossings(shape: str, hosts: Hosts) -> tuple[FloatArray, FloatArray]:
 
 def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray, FloatArray]:
     """The same of a line whose ``k``-th place is on ``host[k]``."""
-    parents, children = (host[places] for places in edges(shape, len(host)))
+    parents, children = (host[places] for places in _edges(shape, len(host)))
     away = parents != children
     return (
         np.bincount(parents[away], minlength=n_hosts).astype(float),

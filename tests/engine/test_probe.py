@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridcoll.engine import probe
 from gridcoll.engine.probe import _fit, _Sample, gap_of_trains
 
 GAP_S, EMPTY_S, N = 1e-3, 10e-3, 12
@@ -57,3 +58,32 @@ def test_a_shorter_message_takes_no_longer_than_a_longer_one() -> None:
     gaps = {0: 1e-5, 1024: 5e-4, 4096: 3e-4, 16384: 1e-3}
     link = _fit({size: _Sample(gap, 6e-3, 1e-5, 1e-5) for size, gap in gaps.items()}, EMPTY_S)
     assert link.gap_s == (1e-5, 3e-4, 3e-4, 1e-3)
+
+
+class _Link:
+    """The active end of a link on which a message takes ``gap_s``; counts trains."""
+
+    def __init__(self, gap_s: float) -> None:
+        self.gap_s, self.n_trains = gap_s, 0
+
+    def round_trip_s(self, n_bytes: int) -> float:
+        return EMPTY_S + self.gap_s
+
+    def train_s(self, n_bytes: int, n_messages: int) -> float:
+        self.n_trains += 1
+        return EMPTY_S + n_messages * self.gap_s
+
+    def agree(self, value: int) -> int:
+        return value
+
+
+@pytest.mark.parametrize(("gap_s", "n_trains"), [(20e-3, 1 + 1 + 2), (0.5, 1 + 1)])
+def test_long_trains_are_sent_once(
+    monkeypatch: pytest.MonkeyPatch, gap_s: float, n_trains: int
+) -> None:
+    """One that outlasts the round trip and one of twice as many; short ones once more."""
+    monkeypatch.setattr(probe, "_overheads", lambda *_: (0.0, 0.0))
+    link = _Link(gap_s)
+    sample = probe._measure_size(link, 1 << 20, EMPTY_S)  # type: ignore[arg-type]
+    assert sample.gap_s == pytest.approx(gap_s)
+    assert link.n_trains == n_trains
