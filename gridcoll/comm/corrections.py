@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,6 +26,9 @@ MOST_TRIALS = 4
 FEWEST_RUNS, MOST_RUNS = 3, 9
 ENOUGH_S = 0.3
 """Runs that took so long together show more than the noise of the moment."""
+
+BEHIND = 1.5
+"""What takes so many times as long as the fastest, twice, runs no more."""
 
 _FACTORS = (0.25, 16.0)  # whatever is beyond was an accident of this moment
 
@@ -107,6 +111,7 @@ def _try_size(
 ) -> dict[str, float]:
     """Measured over predicted of each family that ran, in the order of trials."""
     tried: dict[str, float] = {}
+    fastest_s = math.inf
     plain = choose(collective, model, n_bytes, 0, grid_only=True)
     families = {family_of(collective, name) for name in REGISTRIES[collective]}
     for _ in range(MOST_TRIALS):
@@ -116,16 +121,22 @@ def _try_size(
         if winner.build is None or (family := family_of(collective, winner.name)) in tried:
             break
         step = RUNS[collective](comm, winner.build, n_bytes)
-        factor = _median_s(clock, step) / _predicted_s(plain, winner)
-        tried[family] = float(np.clip(factor, *_FACTORS))
+        took_s = _median_s(clock, step, fastest_s)
+        fastest_s = min(fastest_s, took_s)
+        tried[family] = float(np.clip(took_s / _predicted_s(plain, winner), *_FACTORS))
     return tried
 
 
-def _median_s(clock: CommonClock, step: Step) -> float:
-    """Of the more runs the shorter they are. Equal on all ranks."""
+def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
+    """Of the more runs the shorter they are; of two where ``fastest_s`` is far ahead.
+
+    Equal on all ranks.
+    """
     took_s: list[float] = []
     while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
         took_s.append(run_together(clock, step))
+        if len(took_s) == 2 and min(took_s) > BEHIND * fastest_s:
+            break
     return float(np.median(took_s))
 
 

@@ -14,7 +14,7 @@ from gridcoll.comm.corrections import RUNS, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.playoff import play_off
-from gridcoll.comm.together import measure_together
+from gridcoll.comm.together import MESSAGE_BYTES, measure_together
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.probe import Channel, measure_plogp
 from gridcoll.engine.runner import run_program
@@ -71,10 +71,11 @@ def discover(
     model = GridModel(grid, links, "measured", tolerance)
     if len(set(grid.hosts)) == 1:
         return model  # shared memory: no plan of ours is meant for it
+    one_flow = MESSAGE_BYTES / model.gap_s(MESSAGE_BYTES)
     model = replace(
         model,
         pace=measure_pace(comm, grid),
-        together_bytes_per_s=measure_together(comm, grid, progress),
+        together_bytes_per_s=measure_together(comm, grid, one_flow, progress),
     )
     model = replace(model, start_s=measure_start(comm, model))
     model = replace(model, contention=measure_contention(comm, model))

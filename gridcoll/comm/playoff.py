@@ -34,7 +34,7 @@ MOST_PLANS = 3
 RUNS_PER_TURN = 2
 """After one that does not count."""
 
-MOST_ROUNDS = 15
+FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
 LONG_S = 2.0
 """Of one collective at one size: then no further round begins."""
 
@@ -97,15 +97,27 @@ def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> S
 
 
 def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
-    """Median seconds of each; they take turns, to and fro, so that each comes after others."""
+    """Median seconds of each; they take turns, to and fro, so that each comes after others.
+
+    Who never was as fast as the fastest always is has lost, and plays no more.
+    """
     took: list[list[float]] = [[] for _ in steps]
+    left = list(range(len(steps)))
     began = time.monotonic()
     for turn in range(MOST_ROUNDS):
-        for k in range(len(steps)) if turn % 2 else reversed(range(len(steps))):
+        for k in left if turn % 2 else reversed(left):
             took[k] += run_again(partial(run_together, clock, steps[k]), RUNS_PER_TURN)
-        if clock.latest(time.monotonic() - began) > LONG_S:
+        if turn + 1 >= FEWEST_ROUNDS:
+            left = _still_in(took, left)
+        if len(left) == 1 or clock.latest(time.monotonic() - began) > LONG_S:
             break
     return [float(np.median(each)) for each in took]
+
+
+def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:
+    """Those of ``left`` whose fastest run was no slower than the leader's slowest."""
+    leader = min(left, key=lambda k: float(np.median(took[k])))
+    return [k for k in left if min(took[k]) <= max(took[leader])]
 
 
 def _learn_plans(

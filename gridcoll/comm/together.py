@@ -27,13 +27,16 @@ _TAG = 2
 
 
 def measure_together(
-    comm: MPI.Intracomm, grid: Grid, progress: Progress = silent
+    comm: MPI.Intracomm, grid: Grid, one_flow: np.ndarray, progress: Progress = silent
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per second of several flows at once between every two clusters. Collective.
 
     Flows between other ranks of both clusters, on as many nodes as there are: `FIRST_LANES`, and
     twice as many as long as that carries more and the smaller cluster has ranks left; then two and
     four of each rank, if those carry more. Both directions count as alike.
+
+    ``one_flow`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the first lanes
+    carry no more, the link between the clusters is full.
     """
     n = len(grid.clusters)
     rates = np.ones((n, n))
@@ -46,7 +49,8 @@ def measure_together(
             # Twice: the slower run met a disturbance.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
             found = np.maximum(*runs)
-            grows = any(found[pair] > WORTH_MORE * rates[pair] for pair in pairs)
+            known = np.maximum(rates, one_flow)
+            grows = any(found[pair] > WORTH_MORE * known[pair] for pair in pairs)
             for a, b in pairs:
                 rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])
             if n_lanes < most_lanes:

@@ -31,7 +31,10 @@ MOST_ATTEMPTS = 4
 """Trains whose times do not fit together are sent again so often."""
 
 LONG_S = 0.5
-"""Trains that take so long are sent once: moments of noise are short."""
+"""What takes so long is sent once: moments of noise are short."""
+
+SAME_RATE = 0.05
+"""Between two sizes with the same rate but for this part, nothing is left to be found."""
 
 LIKELY = 1.15
 """A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
@@ -142,6 +145,8 @@ def measure_plogp(channel: Channel) -> PLogP | None:
     pairs = [pair for pair in pairwise(FIRST_SIZES) if pair[0] >= 1 << 12]
     while pairs and len(samples) < len(FIRST_SIZES) + MOST_ADDED_SIZES:
         low, high = pairs.pop(0)
+        if channel.agree(int(_same_rate(low, samples[low].gap_s, high, samples[high].gap_s))):
+            continue
         middle = (low + high) // 2
         sample = _measure_size(channel, middle, empty_s)
         between = (samples[low].gap_s + samples[high].gap_s) / 2
@@ -153,11 +158,20 @@ def measure_plogp(channel: Channel) -> PLogP | None:
     return _fit(samples, empty_s) if channel.active else None
 
 
+def _same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
+    rates = low / max(low_gap_s, 1e-12), high / max(high_gap_s, 1e-12)
+    return max(rates) <= (1 + SAME_RATE) * min(rates)
+
+
 def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
     repeats = 3 if n_bytes < 1 << 12 else 2  # long messages repeat themselves well
-    # Whoever else wants the core or the wire makes anything longer: the quickest is the link's.
-    alone_s = min(channel.round_trip_s(n_bytes) for _ in range(repeats)) - empty_s / 2
-    n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
+    lone_s = channel.round_trip_s(n_bytes)
+    if channel.agree(int(lone_s - empty_s >= max(LONG_S, empty_s))):
+        n_messages, took_s = 1, lone_s  # which is a train that outlasts its answer
+    else:
+        # Whoever else wants the core or the wire makes anything longer: the quickest is the link's.
+        lone_s = min(lone_s, *(channel.round_trip_s(n_bytes) for _ in range(repeats - 1)))
+        n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
     repeats = channel.agree(repeats if took_s < LONG_S else 1)
     longer_s = math.inf
     for attempt in range(MOST_ATTEMPTS):
@@ -169,7 +183,7 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
         if channel.agree(int(likely)):
             break
     send_s, recv_s = _overheads(channel, n_bytes)
-    return _Sample(gap_s, alone_s, send_s, recv_s)
+    return _Sample(gap_s, lone_s - empty_s / 2, send_s, recv_s)
 
 
 def gap_of_trains(

@@ -36,8 +36,23 @@ def test_flows_are_doubled_as_long_as_they_carry_more(
 
     monkeypatch.setattr(together, "_measure_round", measure)
     grid = Grid.from_labels([0] * 5 + [1] * 6)
-    assert together.measure_together(MPI.COMM_SELF, grid)[0][1] == carried
+    one_flow = np.ones((2, 2))
+    assert together.measure_together(MPI.COMM_SELF, grid, one_flow)[0][1] == carried
     assert seen == [n_flows for n_flows in tried for _ in range(2)]
+
+
+def test_a_link_that_one_flow_fills_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was seen counts, even if that is less."""
+    seen: list[int] = []
+
+    def measure(_comm: Any, _grid: Grid, _pairs: Any, _lanes: int, n_flows: int) -> np.ndarray:
+        seen.append(n_flows)
+        return np.full((2, 2), 9.0)
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    grid = Grid.from_labels([0] * 4 + [1] * 4)
+    assert together.measure_together(MPI.COMM_SELF, grid, np.full((2, 2), 10.0))[0][1] == 9.0
+    assert seen == [1, 1]
 
 
 def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +63,8 @@ def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.Monkey
         return np.full((2, 2), 10.0 * n_flows)
 
     monkeypatch.setattr(together, "_measure_round", measure)
-    together.measure_together(MPI.COMM_SELF, Grid.from_labels([0, 0, 1, 1, 1]))
+    grid = Grid.from_labels([0, 0, 1, 1, 1])
+    together.measure_together(MPI.COMM_SELF, grid, np.full((2, 2), 5.0))
     assert seen == [1, 1, 2, 2]
 
 
@@ -62,7 +78,8 @@ def test_a_lonely_rank_holds_nobody_else_back(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(together, "_measure_round", measure)
     monkeypatch.setattr(together, "rounds_of_pairs", lambda _n: [[(0, 1), (2, 3)]])
-    together.measure_together(MPI.COMM_SELF, Grid.from_labels([0] * 4 + [1] * 4 + [2, 3]))
+    grid = Grid.from_labels([0] * 4 + [1] * 4 + [2, 3])
+    together.measure_together(MPI.COMM_SELF, grid, np.ones((4, 4)))
     assert seen == [1, 1, 2, 2, 4, 4]
 
 
@@ -86,6 +103,6 @@ def test_thousands_of_ranks_do_not_all_send_at_once(
 
     monkeypatch.setattr(together, "_measure_round", measure)
     grid = Grid.from_labels([0] * 50 + [1] * 60)
-    rates = together.measure_together(MPI.COMM_SELF, grid)
+    rates = together.measure_together(MPI.COMM_SELF, grid, np.ones((2, 2)))
     assert rates[0][1] == min(200 * per_lane, most)
     assert seen == [step for step in tried for _ in range(2)]

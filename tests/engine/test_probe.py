@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,29 +63,49 @@ def test_a_shorter_message_takes_no_longer_than_a_longer_one() -> None:
 
 
 class _Link:
-    """The active end of a link on which a message takes ``gap_s``; counts trains."""
+    """The active end of a link on which messages take ``gap_s`` of their sizes; counts trains."""
 
-    def __init__(self, gap_s: float) -> None:
-        self.gap_s, self.n_trains = gap_s, 0
+    active = True
+
+    def __init__(self, gap_s: Callable[[int], float]) -> None:
+        self.gap_s, self.n_trains, self.sizes = gap_s, 0, set[int]()
 
     def round_trip_s(self, n_bytes: int) -> float:
-        return EMPTY_S + self.gap_s
+        self.sizes.add(n_bytes)
+        return EMPTY_S + self.gap_s(n_bytes)
 
     def train_s(self, n_bytes: int, n_messages: int) -> float:
         self.n_trains += 1
-        return EMPTY_S + n_messages * self.gap_s
+        return EMPTY_S + n_messages * self.gap_s(n_bytes)
 
     def agree(self, value: int) -> int:
         return value
 
 
-@pytest.mark.parametrize(("gap_s", "n_trains"), [(20e-3, 1 + 1 + 2), (0.5, 1 + 1)])
+@pytest.mark.parametrize(("gap_s", "n_trains"), [(20e-3, 1 + 1 + 2), (0.3, 1 + 1), (0.6, 1)])
 def test_long_trains_are_sent_once(
     monkeypatch: pytest.MonkeyPatch, gap_s: float, n_trains: int
 ) -> None:
-    """One that outlasts the round trip and one of twice as many; short ones once more."""
+    """One that outlasts the round trip and one of twice as many; short ones once more.
+
+    Where a lone message takes so long, it is the shorter train.
+    """
     monkeypatch.setattr(probe, "_overheads", lambda *_: (0.0, 0.0))
-    link = _Link(gap_s)
+    link = _Link(lambda n_bytes: gap_s)
     sample = probe._measure_size(link, 1 << 20, EMPTY_S)  # type: ignore[arg-type]
     assert sample.gap_s == pytest.approx(gap_s)
     assert link.n_trains == n_trains
+
+
+@pytest.mark.parametrize(
+    ("slower_from", "wanted"), [(1 << 30, set()), (100_000, {163_840, 114_688, 90_112, 102_400})]
+)
+def test_sizes_are_added_where_the_rate_changes(
+    monkeypatch: pytest.MonkeyPatch, slower_from: int, wanted: set[int]
+) -> None:
+    """And none is tried between two that messages pass at one rate."""
+    monkeypatch.setattr(probe, "_overheads", lambda *_: (0.0, 0.0))
+    link = _Link(lambda n_bytes: n_bytes * (1e-8 if n_bytes < slower_from else 4e-8))
+    found = probe.measure_plogp(link)  # type: ignore[arg-type]
+    assert found is not None
+    assert link.sizes - set(probe.FIRST_SIZES) == wanted

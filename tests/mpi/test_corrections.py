@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,12 @@ from mpi4py import MPI
 
 from gridcoll.comm import corrections
 from gridcoll.comm.clock import CommonClock, find_clock
+from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
 from gridcoll.plan.choose import family_of
 from tests.mpi.support import grid_model, layouts
+
+SIZE = 1 << 16
 
 
 def quiet(_what: str, _done: int, _of: int) -> None:
@@ -34,26 +38,55 @@ def test_what_would_run_at_every_size_was_tried(
         assert family_of(name, winner.name) in found
 
 
+def learn_from(
+    world: MPI.Intracomm,
+    model: GridModel,
+    monkeypatch: pytest.MonkeyPatch,
+    runs_s: Sequence[float],
+) -> dict[str, Correction]:
+    """What two families teach whose runs take ``runs_s``, of which none is left over."""
+    left = iter(runs_s)
+
+    def run_together(_clock: CommonClock, step: corrections.Step) -> float:
+        step()
+        return next(left)
+
+    monkeypatch.setattr(corrections, "run_together", run_together)
+    monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (SIZE,)})
+    learned = corrections.measure_corrections(
+        world, model, CommonClock(0.0, 0.0, float), "bcast", quiet
+    )
+    assert next(left, None) is None
+    assert len(learned) == 2
+    return learned
+
+
+@pytest.mark.mpi(min_size=4)
+def test_what_is_far_behind_runs_twice(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once: the first run opens connections. And the median counts as ever."""
+    model = grid_model(layouts(world.Get_size())["two"])
+    plans = choose("bcast", model, SIZE, 0, grid_only=True).candidates
+    assert plans[0].predicted_s is not None
+    # The first seems slow enough for the second to be tried, which is slower yet.
+    first_s = 8 * plans[0].predicted_s
+    runs_s = [first_s] * 3 + [2 * first_s] * 2
+    monkeypatch.setattr(corrections, "ENOUGH_S", 0.0)
+    monkeypatch.setattr(corrections, "MOST_TRIALS", 2)
+    first, second = learn_from(world, model, monkeypatch, runs_s).values()
+    assert second.factors[0] > first.factors[0] == pytest.approx(8.0)
+
+
 @pytest.mark.mpi(min_size=4)
 def test_a_plan_that_is_slower_than_predicted_gives_way(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The long one runs three times, the short one nine."""
-    n_bytes, runs_s = 1 << 16, iter([30.0] * 3 + [1e-9] * 9)
-
-    def run_together(_clock: CommonClock, step: corrections.Step) -> float:
-        step()
-        return next(runs_s)
-
-    monkeypatch.setattr(corrections, "run_together", run_together)
-    monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (n_bytes,)})
     model = grid_model(layouts(world.Get_size())["two"])
-    learned = corrections.measure_corrections(
-        world, model, CommonClock(0.0, 0.0, float), "bcast", quiet
-    )
-    assert next(runs_s, None) is None
-    assert len(learned) == 2
+    learned = learn_from(world, model, monkeypatch, [30.0] * 3 + [1e-9] * 9)
     slow, quick = learned
+    n_bytes = SIZE
     assert learned[slow].factors[0] > 2 > 1 > learned[quick].factors[0]
     corrected = replace(model, corrections={"bcast": learned})
     winner = choose("bcast", corrected, n_bytes, 0, grid_only=True).winner

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from mpi4py import MPI
@@ -93,6 +94,37 @@ def test_the_choice_is_what_the_turns_say(
     mine = [c for c in choice.candidates if c.build and family_of("bcast", c.name) == family]
     assert mine[0].predicted_s == pytest.approx(best_s)
     assert learned.native["bcast"].predict(SIZE) == pytest.approx(best_s * native_is)
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    ("seconds", "rounds"),
+    [
+        ((1.0, 1.2, 1.3), (2, 2, 2)),  # all behind at once
+        ((1.0, 1.0, 1.3), (4, 4, 2)),  # who is not goes on
+        ((1.2, 1.0, 1.0), (2, 4, 4)),
+    ],
+)
+def test_who_is_clearly_behind_plays_no_more(
+    world: MPI.Intracomm,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: Sequence[float],
+    rounds: Sequence[int],
+) -> None:
+    """The others do until they differ."""
+    monkeypatch.setattr(playoff, "MOST_ROUNDS", 4)
+    monkeypatch.setattr(playoff, "LONG_S", 1e9)
+    n_runs = [0] * len(seconds)
+
+    def run(k: int) -> float:
+        n_runs[k] += 1
+        return seconds[k]
+
+    steps = [partial(run, k) for k in range(len(seconds))]
+    monkeypatch.setattr(playoff, "run_together", lambda _clock, step: step())
+    medians = playoff._take_turns(CommonClock(0.0, 0.0, float), steps)
+    assert medians == list(seconds)
+    assert n_runs == [(1 + playoff.RUNS_PER_TURN) * each for each in rounds]
 
 
 @pytest.mark.mpi(min_size=4)

@@ -111,6 +111,37 @@ def test_predictions_know_who_shares_an_interface(
         )
 
 
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter", "gather", "scatter"])
+@pytest.mark.parametrize("n_bytes", [8, 1024, 16384])
+def test_predictions_of_blocks_know_who_shares_an_interface(
+    hosts: list[str], collective: str, n_bytes: int
+) -> None:
+    """Against a walk of every message: of all candidates."""
+    model = placed_model(hosts)
+    plans = [c for c in choose(collective, model, n_bytes, 1).candidates if c.build]
+    assert len(plans) > 1
+    for candidate in plans:
+        assert candidate.build is not None
+        walked = price_plan(candidate.build(n_bytes), model)
+        assert candidate.predicted_s == pytest.approx(walked.makespan_s, rel=0.25), candidate.label
+
+
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+@pytest.mark.parametrize("algorithm", ["lanes", "ring"])
+def test_a_block_enters_every_host_once(hosts: list[str], collective: str, algorithm: str) -> None:
+    """Or leaves it once, combined; around a ring it may come back to where it began."""
+    (candidate,) = REGISTRIES[collective][algorithm].candidates(placed_model(hosts), 900, 0)
+    assert candidate.build is not None
+    by_host = Grid.from_labels(hosts)
+    units = count_traffic(candidate.build(900), by_host).units
+    end = 1 if collective == "allgather" else 0
+    for host in range(len(by_host.clusters)):
+        passed = sum(n for ends, n in units.items() if ends[0] != ends[1] and ends[end] == host)
+        assert passed <= (24 - 4 if algorithm == "lanes" else 24) * 900
+
+
 def test_neighbours_keep_their_hosts() -> None:
     from gridcoll.plan.collectives.allreduce_candidates import find_neighbours
 

@@ -120,16 +120,17 @@ class _Coordinators:
                     ops += peers[clusters[other].coordinator].send(chunk)
         else:
             ops += peers[ranks[0]].send(own)
-        below = find_shape(self._shape).children(len(ranks))
-        place = ranks.index(rank)
-        above = [ranks[v] for v, children in enumerate(below) if place in children]
+        line = clusters[home].line
+        below = find_shape(self._shape).children(len(line))
+        place = clusters[home].places[rank]
+        above = [line[v] for v, children in enumerate(below) if place in children]
         for cluster in (home, *self._others(home)):
             source = above or [clusters[cluster].coordinator] * (cluster != home)
             for chunk in self._whole(cluster):
                 for peer in source:
                     ops += peers[peer].receive(chunk)
                 for child in below[place]:
-                    ops += peers[ranks[child]].send(chunk)
+                    ops += peers[line[child]].send(chunk)
             if self._zones[cluster] is not self._output:
                 ops += copy_runs(clusters[cluster].ranks, self._zones[cluster], self._output)
         return tuple(ops)

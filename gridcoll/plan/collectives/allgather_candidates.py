@@ -98,8 +98,8 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
 
 
 def _intervals(grid: Grid) -> bool:
-    """Whether every cluster's ranks follow one another: what it combines is in rank order then."""
-    return all(c.ranks[-1] - c.ranks[0] == len(c) - 1 for c in grid.clusters)
+    """Whether ranks of a cluster, or of a host, are neighbours: sums are in rank order then."""
+    return all(c.line == tuple(range(c.coordinator, c.coordinator + len(c))) for c in grid.clusters)
 
 
 def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:

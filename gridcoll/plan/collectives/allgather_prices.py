@@ -13,7 +13,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.schedule.trees import profile
+from gridcoll.plan.lines import line_costs, place_costs
 
 
 @dataclass(frozen=True)
@@ -40,33 +40,53 @@ class BlockCosts:
         """Members by cluster, (C,)."""
         return np.array([len(cluster) for cluster in self.model.grid.clusters])
 
+    @cached_property
+    def hosts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By cluster: how many hosts, and the most and the fewest ranks on one, (C,) each."""
+        nodes = [cluster.node_sizes for cluster in self.model.grid.clusters]
+        counts, most, least = zip(*((len(n), max(n), min(n)) for n in nodes), strict=True)
+        return np.array(counts), np.array(most), np.array(least)
+
+    @cached_property
+    def beside(self) -> tuple[FloatArray, FloatArray]:
+        """Between ranks of one host, ``g`` and a lone message's way: an empty one's, (C,) each."""
+        every = range(self.model.n_clusters)
+        gap_s, alone_s = self.model.gap_and_alone_s(np.zeros(1), (every, every))
+        return gap_s[:, 0], alone_s[:, 0]
+
 
 def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
-    """Straight to the own cluster and to one rank of each other, who hands it out, (S,).
+    """To one rank of each other cluster, to one of each other host, and to those beside, (S,).
 
-    ``upwards``: the other way, combined by that one.
+    Who gets it from elsewhere hands it on likewise. ``upwards``: the other way, combined by that
+    one.
     """
     alone_s, sizes, n = costs.links[1], costs.sizes, costs.model.n_clusters
+    hosts, most, least = costs.hosts
     port_s = np.einsum("iis->is", costs.links[0])
-    hop_s = np.einsum("iis->is", alone_s) * (sizes > 1)[:, None]
+    home_port_s, home_hop_s = costs.beside
+    beside_s = home_hop_s * (most > 1)
+    hop_s = np.einsum("iis->is", alone_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
-    n_out, n_in = (sizes - 1) * (1 + n_turns) + (n - 1), sizes.sum() - 1
+    n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + (n - 1)), sizes.sum() - least
     # What is handed on, or combined, is a segment behind at every hop.
-    n_behind = (n - 1) * (n_turns > 0) * (sizes > 1)
+    n_behind = (n - 1) * (n_turns > 0) * (hosts > 1)
     n_passed = np.maximum(n_out, n_in)[:, None] * costs.n_segments + n_behind[:, None]
-    total_s = (n_passed * port_s - port_s * (sizes > 1)[:, None] + hop_s).max(axis=0)
+    total_s = (n_passed * port_s - port_s * (hosts > 1)[:, None] + hop_s).max(axis=0)
+    handed_s = (most - 1) / most * sizes.sum() * home_port_s  # by each rank on its host
+    total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
     for i in range(n):
         for j in range(n):
             if i == j:
                 continue
             flow_s = _flow_s(costs, i, j)
             if upwards:  # shares for entries are all sent before the first sum is
-                n_before = (sizes[i] - 1) * (1 + n_turns[i]) * costs.n_segments
-                sums_s = (n_turns[i] * costs.n_segments - 1) * port_s[i]
-                way_s = n_before * port_s[i] + np.maximum(flow_s, sums_s)
+                n_before = most[i] * (hosts[i] - 1) * (1 + n_turns[i]) * costs.n_segments
+                sums_s = (most[i] * n_turns[i] * costs.n_segments - 1) * port_s[i]
+                way_s = n_before * port_s[i] + np.maximum(flow_s, sums_s) + beside_s[i]
             else:
-                last_s = max(sizes[j] - 2, 0) * port_s[j]
-                n_handed = np.maximum(n_turns[j] * (sizes[j] - 1), 1) * costs.n_segments
+                last_s = max(hosts[j] - 2, 0) * port_s[j]
+                n_handed = np.maximum(most[j] * n_turns[j] * (hosts[j] - 1), 1) * costs.n_segments
                 way_s = np.maximum(flow_s + last_s, (n_handed - 1) * port_s[j]) + hop_s[j]
             total_s = np.maximum(total_s, alone_s[i, j] + way_s)
     return np.asarray(total_s)
@@ -81,15 +101,21 @@ def _flow_s(costs: BlockCosts, i: int, j: int) -> FloatArray:
 
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
-    """Around a ring over all ranks, the clusters in ``order``, (S,)."""
-    gap_s, alone_s = costs.links
+    """Around a ring over all ranks, the clusters in ``order``, host by host, (S,)."""
+    (gap_s, alone_s), (hosts, _, _) = costs.links, costs.hosts
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
-    links = [*hops, *((c, c) for c in inner for _ in range(costs.sizes[c] - 1 + (not hops)))]
+    far = [(c, c) for c in inner for _ in range(hosts[c] - 1 + (not hops))]
+    links = [*hops, *far]
     pace_s = np.max([gap_s[link] for link in links], axis=0)
+    ways_s, gaps_s = ([table[link] for link in links] for table in (alone_s, gap_s))
+    for c in inner:
+        n_beside = costs.sizes[c] - hosts[c]
+        for table, seconds in zip((gaps_s, ways_s), costs.beside, strict=True):
+            table += [np.full_like(pace_s, seconds[c])] * n_beside
     # A block goes on when it is there and the one before it has gone; not over one of the hops.
-    steps_s = np.array([np.maximum(alone_s[link], costs.n_segments * pace_s) for link in links])
-    last_s = np.min([alone_s[link] - gap_s[link] for link in links], axis=0)
+    steps_s = np.array([np.maximum(way_s, costs.n_segments * pace_s) for way_s in ways_s])
+    last_s = np.min([way_s - gap_s for way_s, gap_s in zip(ways_s, gaps_s, strict=True)], axis=0)
     return np.asarray(steps_s.sum(axis=0) - steps_s.min(axis=0) + last_s)
 
 
@@ -97,27 +123,27 @@ def price_coordinators(model: GridModel, n_bytes: int, shape: str) -> float:
     """A cluster's blocks together, between coordinators and down ``shape`` inside, in seconds."""
     sizes = np.array([len(cluster) for cluster in model.grid.clusters])
     n = len(sizes)
-    gap_s, alone_s = model.gap_and_alone_s(np.append(sizes, 1).astype(float) * n_bytes)
-    shapes = [profile(shape, int(size)) for size in sizes]
+    # Of the blocks of each cluster, of one block, and of nothing.
+    gap_s, alone_s = model.gap_and_alone_s(np.append(sizes, [1, 0]).astype(float) * n_bytes)
+    nodes = [cluster.node_sizes for cluster in model.grid.clusters]
+    n_away = np.array([size - hosts[0] for size, hosts in zip(sizes, nodes, strict=True)])
     one = np.arange(n)
-    alone_inside_s = alone_s[one, one, n] * (sizes > 1)
-    collected_s = np.maximum(sizes - 2, 0) * gap_s[one, one, n] + alone_inside_s
+    collected_s = np.maximum(n_away - 1, 0) * gap_s[one, one, n]
+    collected_s += np.where(n_away, alone_s[one, one, n], alone_s[one, one, n + 1] * (sizes > 1))
     latest_s = 0.0
     for c in range(n):
-        inner = shapes[c]
+        sends = place_costs(shape, nodes[c], 0)[4]
         # Handed out: the own blocks, then those of each other cluster as they come.
-        port_s = inner.root_degree * float(sum(gap_s[c, c, other] for other in range(n)))
+        port_s = sends * float(sum(gap_s[c, c, other] for other in range(n)))
         port_s += (n - 1) * float(gap_s[c, c, c])
         last = max((other for other in range(n)), key=lambda other: float(gap_s[c, c, other]))
-        ways = (inner.gaps - inner.latencies) * gap_s[c, c, last]
-        ways = ways + inner.latencies * alone_s[c, c, last]
-        down_s = float(ways.max()) if sizes[c] > 1 else 0.0
+        line, at = line_costs(shape, nodes[c]), [last, n + 1]
+        down_s = float((line.waits @ gap_s[c, c, at] + line.hops @ alone_s[c, c, at]).max())
         come_s = max(
             (float(collected_s[o] + (n - 2) * gap_s[o, o, o] + alone_s[o, c, o])
              for o in range(n) if o != c),
             default=float(collected_s[c]),
         )  # fmt: skip
-        own_port_s = inner.root_degree * float(gap_s[c, c, last])
-        full_s = float(collected_s[c]) + port_s - own_port_s + down_s
+        full_s = float(collected_s[c]) + port_s - sends * float(gap_s[c, c, last]) + down_s
         latest_s = max(latest_s, come_s + down_s, full_s)
     return latest_s

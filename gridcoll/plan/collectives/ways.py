@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, zip_longest
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from gridcoll.errors import PlanError
 from gridcoll.plan.collectives.bcast import cut_segments
 from gridcoll.topology.grid import Grid
+
+T = TypeVar("T")
 
 
 class Ways(Protocol):
@@ -58,22 +60,31 @@ class RingWays:
 
 
 class LaneWays:
-    """Straight to every rank of the owner's cluster, and to one of each other cluster.
+    """To one rank of each other cluster, to one of each other host of the own, and to those beside.
 
-    That one hands it to its own. The members of a cluster take turns in doing so, whatever the
-    sizes of clusters.
+    Who gets it from elsewhere hands it on likewise: inside its cluster, or on its host. So a block
+    enters every host once. Members take turns in receiving, whatever the sizes of clusters and
+    hosts.
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._clusters = [cluster.ranks for cluster in grid.clusters]
-        self.order = tuple(rank for ranks in self._clusters for rank in ranks)
+        self._entries = [cluster.in_turns for cluster in grid.clusters]
+        self._nodes = [
+            [tuple(process.rank for process in node) for node in cluster.nodes]
+            for cluster in grid.clusters
+        ]
+        # Node by node: then the ranks of a node meet all other owners in one order.
+        self.order = tuple(rank for cluster in grid.clusters for rank in cluster.line)
         self.stream_of = grid.cluster_of
         self._place = {rank: at for at, rank in enumerate(self.order)}
-        self._first = tuple(accumulate(map(len, self._clusters), initial=0))
+        self._first = tuple(accumulate(map(len, grid.clusters), initial=0))
+        self._node_of = {
+            rank: at for nodes in self._nodes for at, node in enumerate(nodes) for rank in node
+        }
 
     def entry(self, owner: int, cluster: int) -> int:
         """The rank of another cluster that the owner sends to."""
-        ranks = self._clusters[cluster]
+        ranks = self._entries[cluster]
         turn = self._place[owner]
         if turn >= self._first[cluster]:
             turn -= len(ranks)
@@ -82,36 +93,60 @@ class LaneWays:
     def parent(self, owner: int, rank: int) -> int:
         if rank == owner:
             return -1
-        cluster = self.stream_of[rank]
-        if cluster == self.stream_of[owner]:
+        source = self._source(owner, self.stream_of[rank])
+        if rank == source:
             return owner
-        entry = self.entry(owner, cluster)
-        return owner if rank == entry else entry
+        node = self._node_of[rank]
+        if node == self._node_of[source]:
+            return source
+        door = self._door(owner, self._nodes[self.stream_of[rank]][node])
+        return source if rank == door else door
 
     def children(self, owner: int, rank: int) -> Sequence[int]:
         cluster = self.stream_of[rank]
-        if rank == owner:
-            n = len(self._clusters)
-            others = [self.entry(owner, (cluster + k) % n) for k in range(1, n)]
-            return [*others, *self._neighbours(rank, cluster)]
-        if cluster != self.stream_of[owner] and rank == self.entry(owner, cluster):
-            return self._neighbours(rank, cluster)
-        return ()
+        at, nodes = self._node_of[rank], self._nodes[cluster]
+        source = self._source(owner, cluster)
+        if rank != source and (at == self._node_of[source] or rank != self._door(owner, nodes[at])):
+            return ()
+        beside = _after(nodes[at], nodes[at].index(rank))
+        if rank != source:
+            return beside
+        away = [self._door(owner, node) for node in _after(nodes, at)]
+        if rank != owner:
+            return [*away, *beside]
+        n = len(self._nodes)
+        return [*(self.entry(owner, (cluster + k) % n) for k in range(1, n)), *away, *beside]
 
     def upwards(self, rank: int) -> list[list[int]]:
-        """Other clusters' blocks first, all entries busy at any time; then ours, our own last."""
-        home = self.stream_of[rank]
-        ranks = self._clusters[home]
-        far = [owner for owner in self.order if self.stream_of[owner] != home]
-        turns = [far[k : k + len(ranks)] for k in range(0, len(far), len(ranks))]
-        at = ranks.index(rank) + 1
-        return [*([*turn[at:], *turn[:at]] for turn in turns), [*ranks[at:], *ranks[:at]]]
+        """Other clusters' blocks first, all entries busy at any time; then ours, our own last.
 
-    def _neighbours(self, rank: int, cluster: int) -> Sequence[int]:
-        """The others of the rank's cluster, each beginning after itself."""
-        ranks = self._clusters[cluster]
-        at = self._place[rank] - self._first[cluster]
-        return ranks[at + 1 :] + ranks[:at]
+        In one order for all ranks of a node, whose sums one of them collects.
+        """
+        home = self.stream_of[rank]
+        nodes, at = self._nodes[home], self._node_of[rank]
+        beside = nodes[at]
+        size, behind = len(self._entries[home]), self._place[beside[-1]] - self._first[home] + 1
+        far = [owner for owner in self.order if self.stream_of[owner] != home]
+        turns = [far[k : k + size] for k in range(0, len(far), size)]
+        near = [owner for node in _after(nodes, at) for owner in node]
+        own = beside.index(rank)
+        return [
+            *([*turn[behind:], *turn[:behind]] for turn in turns),
+            [*near, *_after(beside, own), rank],
+        ]
+
+    def _source(self, owner: int, cluster: int) -> int:
+        """Who of ``cluster`` has the owner's block first."""
+        return owner if self.stream_of[owner] == cluster else self.entry(owner, cluster)
+
+    def _door(self, owner: int, node: tuple[int, ...]) -> int:
+        """Who of another node of a cluster has the owner's block first."""
+        return node[self._place[owner] % len(node)]
+
+
+def _after(things: Sequence[T], at: int) -> Sequence[T]:
+    """All others, beginning with the one after ``things[at]``, going round."""
+    return [*things[at + 1 :], *things[:at]]
 
 
 class Segment(NamedTuple):
