@@ -121,10 +121,11 @@ def test_predictions_of_blocks_know_who_shares_an_interface(
     model = placed_model(hosts)
     plans = [c for c in choose(collective, model, n_bytes, 1).candidates if c.build]
     assert len(plans) > 1
+    tolerance = 0.06 if collective in ("gather", "scatter") else 0.25
     for candidate in plans:
         assert candidate.build is not None
-        walked = price_plan(candidate.build(n_bytes), model)
-        assert candidate.predicted_s == pytest.approx(walked.makespan_s, rel=0.25), candidate.label
+        walked_s = price_plan(candidate.build(n_bytes), model).makespan_s
+        assert candidate.predicted_s == pytest.approx(walked_s, rel=tolerance), candidate.label
 
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
