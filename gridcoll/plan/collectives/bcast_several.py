@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import lcm
 
@@ -22,6 +23,15 @@ MOST_SPLIT = 16
 GAIN_WORTH_LANES = 1.15
 """Several flows must carry this much more than one for lanes to be tried."""
 
+ALIKE = 1.02
+"""Numbers of trees that are predicted to take at most so many times the least are as good."""
+
+SPARE = 1.5
+"""Flows that windows limit should be able to carry so many times what they have to.
+
+They stop for a round trip whenever their windows are spent: their gap is an average only.
+"""
+
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
@@ -39,14 +49,35 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     n_ends = max(len(model.grid.clusters[source]) - 1, 1)
     most = min(MOST_LANES, n_ends * max(len(model.grid.clusters[c]) for c in order[1:]))
-    tried = [
-        tree_candidate(
+    tried = {
+        n_lanes: tree_candidate(
             "lanes", model, n_bytes, [chain_tree(model.grid, root, hops, k) for k in range(n_lanes)]
         )
         for n_lanes in (2, 3, 4, 6, 8, 12, 16)
         if n_lanes <= most
-    ]
-    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+    }
+    return _fewest(model, hops, tried)
+
+
+def _fewest(
+    model: GridModel, hops: Sequence[tuple[int, int]], tried: Mapping[int, Candidate]
+) -> list[Candidate]:
+    """Of candidates by their number of trees, fewest first, one of those that are as fast as any.
+
+    The first with flows to spare over all ``hops`` between clusters, else the one with most.
+    """
+    if not tried:
+        return []
+    large = float(1 << 20)
+    gap_s = model.gap_s(large)
+    n_wanted = max(
+        gap_s[i, j] * min(large / max(gap_s[i, i], gap_s[j, j]), model.link_bytes_per_s[i, j])
+        for i, j in hops
+    )
+    least_s = min(c.predicted_s or 0.0 for c in tried.values())
+    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE * least_s}
+    enough = [n for n in alike if n * large >= SPARE * n_wanted]
+    return [alike[enough[0] if enough else max(alike)]]
 
 
 def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -67,16 +98,16 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_ends = max(sizes[source] - 1, 1)
     even = lcm(n_ends, *(sizes[c] for c in order[1:]))
     counts = {n for n in (n_ends, 2 * n_ends, even, max(sizes)) if 2 <= n <= MOST_STARS}
-    tried = [
-        tree_candidate(
+    tried = {
+        n: tree_candidate(
             "stars",
             model,
             n_bytes,
             [GridTree(root, transfers, shapes, relays, lane) for lane in range(n)],
         )
         for n in sorted(counts)
-    ]
-    return [min(tried, key=lambda c: c.predicted_s or 0.0)] if tried else []
+    }
+    return _fewest(model, transfers, tried)
 
 
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
