@@ -49,6 +49,14 @@ def check_writable(path: str | Path) -> None:
         raise FileError(f"cannot write {path}: {folder} is no directory we may write to")
 
 
+def make_directory(path: str | Path) -> None:
+    """Make the directory ``path``, in one that is there. Raises `FileError`."""
+    try:
+        Path(path).mkdir(exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from None
+
+
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Replace the file at ``path`` by ``content``; readers see the old one or the new one.
 

@@ -31,7 +31,9 @@ _ENTRIES = (
         "GRIDCOLL_GRID", "FILE", "declared grid (.toml) or measured model (.json): do not measure"
     ),
     Variable(
-        "GRIDCOLL_KEEP", "FILE", "measured model (.json): measure if there is none yet, and keep it"
+        "GRIDCOLL_KEEP",
+        "PATH",
+        "measured model (.json), or a directory of them: measure once and keep",
     ),
     Variable(
         "GRIDCOLL_CHECK", "0|1", "compare operation, root and bytes across ranks before each call"

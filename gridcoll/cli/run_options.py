@@ -33,7 +33,7 @@ Usage: mpiexec -n N python -m gridcoll run [OPTIONS] FILE [ARGS]...
 
   Run an unmodified mpi4py application with MPI.COMM_WORLD replaced by a
   grid-aware communicator. Without a grid file the network is measured first;
-  with --keep FILE.json only the first time.
+  with --keep FILE.json, or --keep DIR, only the first time on these hosts.
 
 Options (each as the environment variable GRIDCOLL_OPTION):
 {options}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from mpi4py import MPI
@@ -11,7 +13,7 @@ from mpi4py import MPI
 from gridcoll.comm.agreement import require_equal, together
 from gridcoll.comm.settings import Settings
 from gridcoll.errors import FileError, UsageError
-from gridcoll.files import check_writable
+from gridcoll.files import check_writable, make_directory
 from gridcoll.model import (
     GridModel,
     declared_model,
@@ -30,7 +32,7 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
     """The model of ``comm``'s grid, the same on all ranks. Collective.
 
     ``given`` if there is one, else what ``settings.grid_file`` says, else what was kept in
-    ``settings.keep_file``, else measured, and kept there.
+    ``settings.keep_file`` (for these hosts, if that is a directory), else measured, and kept there.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
@@ -40,42 +42,61 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
         return model
     if settings.grid_file:
         return load_model(comm, settings.grid_file)
-    if settings.keep_file and _is_kept(comm, settings.keep_file):
-        return load_model(comm, settings.keep_file)
-    return _measure(comm, settings)
+    if not settings.keep_file:
+        return _measure(comm, settings.tolerance)
+    path, is_kept = _look_for_kept(comm, settings.keep_file)
+    return load_model(comm, path) if is_kept else _measure(comm, settings.tolerance, path)
 
 
-def _is_kept(comm: MPI.Intracomm, path: str) -> bool:
-    """Whether there is a file at ``path``, as rank 0 sees it. Collective.
+def _look_for_kept(comm: MPI.Intracomm, place: str) -> tuple[str, bool]:
+    """The file of this job at ``place``, and whether it is there, as rank 0 sees it. Collective.
 
-    Raises `FileError` on all ranks if there is none and none can be put there.
+    In a directory every job has its own; a place that is not there yet and has no suffix becomes
+    one. Raises `FileError` on all ranks if there is no file and none can be put there.
     """
+    hosts = comm.gather(MPI.Get_processor_name(), 0)
 
-    def look() -> bool:
-        if comm.Get_rank() == 0 and not Path(path).exists():
+    def look() -> tuple[str, bool]:
+        if hosts is None:
+            return "", False
+        path = Path(place)
+        if not (path.exists() or path.suffix):
+            make_directory(path)
+        if path.is_dir():
+            path /= _name_of_job(hosts)
+        is_kept = path.exists()
+        if not is_kept:
             check_writable(path)
-            return False
-        return True
+        return str(path), is_kept
 
-    return bool(comm.bcast(together(comm, look), 0))
+    path, is_kept = comm.bcast(together(comm, look), 0)
+    return str(path), bool(is_kept)
 
 
-def _measure(comm: MPI.Intracomm, settings: Settings) -> GridModel:
-    """The model that measuring gives, kept where ``settings`` say. Collective.
+def _name_of_job(hosts: Sequence[str]) -> str:
+    """A file name that the same ranks on the same hosts under the same MPI library give again."""
+    job = "\n".join([MPI.Get_library_version(), *hosts])
+    return f"{len(hosts)}-ranks-{hashlib.sha256(job.encode()).hexdigest()[:16]}.json"
+
+
+def _measure(comm: MPI.Intracomm, tolerance: float, keep: str = "") -> GridModel:
+    """The model that measuring gives, kept in the file ``keep`` if one is named. Collective.
 
     Over a network that takes minutes, in which an application seems to hang: rank 0 says so.
     """
     from gridcoll.comm.measuring import discover  # the prober is not needed to read a file
 
-    n_hosts, keep = len(set(comm.allgather(MPI.Get_processor_name()))), settings.keep_file
+    n_hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     speaks, began_s = comm.Get_rank() == 0, time.monotonic()
     if speaks and n_hosts > 1:
         _log.warning(
             "gridcoll: measuring the network between %d hosts, which takes minutes%s",
             n_hosts,
-            "" if keep else "; GRIDCOLL_KEEP=FILE.json keeps what is found for the next run",
+            ""
+            if keep
+            else "; GRIDCOLL_KEEP=FILE.json or =DIR keeps what is found for the next run",
         )
-    model = discover(comm, settings.tolerance)
+    model = discover(comm, tolerance)
     if keep:
         together(comm, lambda: write_model(model, keep) if speaks else None)
     if speaks and n_hosts > 1:

@@ -21,7 +21,8 @@ class Settings:
     grid_file : str
         Empty: measure.
     keep_file : str
-        Where what is measured is kept; read instead of measuring where there is one already.
+        Where what is measured is kept, a file or a directory with one per set of hosts; read
+        instead of measuring where it was kept already.
     check : bool
     force : str
         ``""``, ``"grid"`` or ``"native"``.

@@ -59,6 +59,31 @@ def test_measured_once(world: MPI.Intracomm, path: Path, measured: list[GridMode
         assert read_model(path) == measured[0]
 
 
+def test_a_directory_has_a_file_per_job(
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other hosts, fewer ranks or another library: another file, and none is replaced."""
+    path = path.parent / "grids"  # is made
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path))
+    jobs = [("one", "MPI"), ("other", "MPI"), ("one", "another MPI"), ("one", "MPI")]
+    for host, library in jobs:
+        monkeypatch.setattr(discovery.MPI, "Get_processor_name", lambda host=host: host)
+        monkeypatch.setattr(discovery.MPI, "Get_library_version", lambda library=library: library)
+        GridComm(world).Free()
+        world.Barrier()
+    assert len(measured) == 3
+    fewer = world.Split(int(world.Get_rank() == 0), 0)
+    GridComm(MPI.Intracomm(fewer)).Free()
+    fewer.Free()
+    if world.Get_rank() == 0:
+        kept = [file.name for file in path.iterdir()]
+        assert len(kept) == 3 + (world.Get_size() > 1)
+        assert all(name.startswith((f"{world.Get_size()}-ranks-", "1-ranks-")) for name in kept)
+
+
 def test_only_rank_0_needs_the_file(
     world: MPI.Intracomm,
     tmp_path: Path,
@@ -130,5 +155,5 @@ def test_minutes_of_silence_are_announced(
         assert len(said) == (n_lines if world.Get_rank() == 0 else 0)
         if said:
             assert f"between {world.Get_size()} hosts" in said[0]
-            assert ("GRIDCOLL_KEEP=FILE.json" in said[0]) != keep
+            assert ("GRIDCOLL_KEEP=" in said[0]) != keep
             assert (str(path) in said[1]) == keep
