@@ -33,7 +33,7 @@ _ENTRIES = (
     Variable(
         "GRIDCOLL_KEEP",
         "PATH",
-        "measured model (.json), or a directory of them: measure once and keep",
+        "measured model (.json), or a directory of them: measure once",
     ),
     Variable(
         "GRIDCOLL_CHECK", "0|1", "compare operation, root and bytes across ranks before each call"

@@ -92,9 +92,7 @@ def _measure(comm: MPI.Intracomm, tolerance: float, keep: str = "") -> GridModel
         _log.warning(
             "gridcoll: measuring the network between %d hosts, which takes minutes%s",
             n_hosts,
-            ""
-            if keep
-            else "; GRIDCOLL_KEEP=FILE.json or =DIR keeps what is found for the next run",
+            "" if keep else "; GRIDCOLL_KEEP=FILE.json or =DIR keeps it for the next run",
         )
     model = discover(comm, tolerance)
     if keep:
