@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import find_clock, run_together
+from gridcoll.comm.clock import Series, find_clock
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import MPITransport
@@ -55,10 +55,8 @@ def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
     flow = dataflow(plan_direct(range(n), BLOCK_BYTES).programs[comm.Get_rank()])
     blocks = [memoryview(bytearray(n * BLOCK_BYTES)) for _ in range(2)]
     memory, transport = ByteMemory(*blocks), MPITransport(comm)
-    clock = find_clock(comm)
-    took = [
-        run_together(clock, lambda: run_program(flow, transport, memory)) for _ in range(n_runs)
-    ]
+    series = Series(find_clock(comm))
+    took = [series.run(lambda: run_program(flow, transport, memory)) for _ in range(n_runs)]
     return float(np.median(took))
 
 

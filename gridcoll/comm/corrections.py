@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import CommonClock, run_together
+from gridcoll.comm.clock import CommonClock, Series
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
 from gridcoll.comm.sizes import affordable
 from gridcoll.engine.elements import ElementMemory
@@ -133,8 +133,9 @@ def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
     Equal on all ranks.
     """
     took_s: list[float] = []
+    series = Series(clock)
     while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
-        took_s.append(run_together(clock, step))
+        took_s.append(series.run(step))
         if len(took_s) == 2 and min(took_s) > BEHIND * fastest_s:
             break
     return float(np.median(took_s))

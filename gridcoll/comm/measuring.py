@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import find_clock, run_together
+from gridcoll.comm.clock import CommonClock, Series, find_clock, run_together
 from gridcoll.comm.contention import measure_contention
 from gridcoll.comm.corrections import RUNS, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
@@ -71,15 +71,15 @@ def discover(
     model = GridModel(grid, links, "measured", tolerance)
     if len(set(grid.hosts)) == 1:
         return model  # shared memory: no plan of ours is meant for it
+    clock = find_clock(comm, grid)
     one_flow = MESSAGE_BYTES / model.gap_s(MESSAGE_BYTES)
     model = replace(
         model,
-        pace=measure_pace(comm, grid),
+        pace=measure_pace(comm, grid, clock),
         together_bytes_per_s=measure_together(comm, grid, one_flow, progress),
     )
-    model = replace(model, start_s=measure_start(comm, model))
+    model = replace(model, start_s=measure_start(comm, model, clock))
     model = replace(model, contention=measure_contention(comm, model))
-    clock = find_clock(comm, grid)
     tried = [name for name in RUNS if name in collectives]
     model = try_plans(comm, model, clock, progress, tried)
     if native:
@@ -143,7 +143,9 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
     return first, (nodes[1][0].rank if len(nodes) > 1 else grid.clusters[a].ranks[1])
 
 
-def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> TimesBySize | None:
+def measure_pace(
+    comm: MPI.Intracomm, grid: Grid, clock: CommonClock, n_segments: int = 48
+) -> TimesBySize | None:
     """Seconds per segment while every cluster passes segments down a chain at once. Collective.
 
     The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
@@ -157,7 +159,6 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
     takes_part = rank in cluster.spread(MOST_IN_CHAIN)
     colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
     inside = MPI.Intracomm(comm.Split(colour, cluster.places[rank]))
-    clock = find_clock(comm, grid)
 
     def step(segment: int, n: int) -> Callable[[], object]:
         if inside == MPI.COMM_NULL:
@@ -182,7 +183,9 @@ def measure_pace(comm: MPI.Intracomm, grid: Grid, n_segments: int = 48) -> Times
     return TimesBySize(PACE_SIZES, tuple(seconds))
 
 
-def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> float:
+def measure_start(
+    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, n_runs: int = 7
+) -> float:
     """Seconds by which the shortest broadcast exceeds its prediction. Collective."""
     winner = choose("bcast", model, 8, 0, grid_only=True).winner
     if winner.build is None or winner.predicted_s is None:
@@ -190,8 +193,6 @@ def measure_start(comm: MPI.Intracomm, model: GridModel, n_runs: int = 7) -> flo
     flow = dataflow(winner.build(8).programs[comm.Get_rank()])
     memory = ByteMemory(memoryview(bytearray(8)))
     transport = MPITransport(comm)
-    clock = find_clock(comm, model.grid)
-    took = [
-        run_together(clock, lambda: run_program(flow, transport, memory)) for _ in range(n_runs)
-    ]
+    series = Series(clock)
+    took = [series.run(lambda: run_program(flow, transport, memory)) for _ in range(n_runs)]
     return max(float(np.median(took)) - winner.predicted_s, 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import CommonClock, run_together
+from gridcoll.comm.clock import CommonClock, Series
 from gridcoll.comm.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
 from gridcoll.comm.sizes import affordable
 from gridcoll.comm.variants import native_call
@@ -166,10 +166,10 @@ def _time_steps(
     that is timed.
     """
     took: dict[str, list[float]] = {native: [] for native in steps}
-    left = list(steps)
+    left, series = list(steps), Series(clock)
     for turn in range(MOST_RUNS):
         for native in list(reversed(left) if turn % 2 else left):
-            took[native].append(run_together(clock, steps[native]))
+            took[native].append(series.run(steps[native]))
             if not turn and native == NATIVE and _is_hopeless(took[NATIVE][0], plan_s, MOST_GAIN):
                 left = [NATIVE]
                 break

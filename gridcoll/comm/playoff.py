@@ -6,7 +6,6 @@ the machine did meanwhile, noise would decide, for every later call of that size
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import CommonClock, run_again, run_together
+from gridcoll.comm.clock import CommonClock, Series, run_again
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
 from gridcoll.comm.sizes import affordable
@@ -102,14 +101,13 @@ def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
     Who never was as fast as the fastest always is has lost, and plays no more.
     """
     took: list[list[float]] = [[] for _ in steps]
-    left = list(range(len(steps)))
-    began = time.monotonic()
+    left, series = list(range(len(steps))), Series(clock)
     for turn in range(MOST_ROUNDS):
         for k in left if turn % 2 else reversed(left):
-            took[k] += run_again(partial(run_together, clock, steps[k]), RUNS_PER_TURN)
+            took[k] += run_again(partial(series.run, steps[k]), RUNS_PER_TURN)
         if turn + 1 >= FEWEST_ROUNDS:
             left = _still_in(took, left)
-        if len(left) == 1 or clock.latest(time.monotonic() - began) > LONG_S:
+        if len(left) == 1 or series.ended_s - series.began_s > LONG_S:
             break
     return [float(np.median(each)) for each in took]
 

@@ -68,6 +68,52 @@ def test_all_begin_after_the_last_has_come(
     assert took_s == pytest.approx(world.Get_size(), abs=1e-3)
 
 
+def test_the_next_begins_when_all_know_that_the_last_has_ended(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that are done sooner wait as well, and nobody asks again."""
+    now_s = [10.0]
+    began_s: list[float] = []
+    asked: list[float] = []
+
+    def step() -> None:
+        began_s.append(now_s[0])
+        now_s[0] += 1.0 + world.Get_rank()
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds + 1e-4
+
+    def latest(value: float) -> float:
+        asked.append(value)
+        return found.latest(value)
+
+    found = clock.find_clock(world)
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(clock.time, "sleep", sleep)
+    series = clock.Series(clock.CommonClock(0.0, 0.5, latest))
+    longest_s = world.Get_size()
+    for _ in range(3):
+        assert series.run(step) == pytest.approx(longest_s, abs=1e-3)
+    wanted = [10.5 + k * (longest_s + 0.5) for k in range(3)]
+    assert began_s == pytest.approx(wanted, abs=1e-2)
+    assert series.began_s == pytest.approx(10.5)
+    assert series.ended_s == pytest.approx(wanted[-1] + longest_s, abs=1e-2)
+    assert len(asked) == 1 + 3
+
+
+@pytest.mark.parametrize(("latency_s", "wait_s"), [(1.0, 0.5), (0.1, 5.0)])
+def test_the_slack_is_what_was_seen_and_no_more_than_can_be(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, latency_s: float, wait_s: float
+) -> None:
+    """A busy moment of the machine does not count as latency."""
+    monkeypatch.setattr(clock, "_longest_wait", lambda _clock: wait_s)
+    monkeypatch.setattr(clock, "_ask_time", lambda _comm, _peer: (latency_s, 0.0))
+    monkeypatch.setattr(clock, "_tell_time", lambda *_args: None)
+    slack_s = clock.find_clock(world).slack_s
+    if world.Get_size() > 1:
+        assert slack_s == pytest.approx(min(1.5 * wait_s, 3 * latency_s), rel=0.05)
+
+
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rank_0_compares_with_coordinators_only(

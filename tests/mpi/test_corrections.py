@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import corrections
-from gridcoll.comm.clock import CommonClock, find_clock
+from gridcoll.comm.clock import CommonClock, Series, find_clock
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
 from gridcoll.plan.choose import family_of
@@ -47,11 +47,11 @@ def learn_from(
     """What two families teach whose runs take ``runs_s``, of which none is left over."""
     left = iter(runs_s)
 
-    def run_together(_clock: CommonClock, step: corrections.Step) -> float:
+    def run(_series: Series, step: corrections.Step) -> float:
         step()
         return next(left)
 
-    monkeypatch.setattr(corrections, "run_together", run_together)
+    monkeypatch.setattr(Series, "run", run)
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (SIZE,)})
     learned = corrections.measure_corrections(
         world, model, CommonClock(0.0, 0.0, float), "bcast", quiet

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm import measuring
+from gridcoll.comm.clock import find_clock
 from gridcoll.comm.grouping import find_grid
 from gridcoll.comm.measuring import discover, measure_links, representatives
 from gridcoll.engine import probe
@@ -122,7 +123,7 @@ def test_the_pace_of_some_is_that_of_many(
     monkeypatch.setattr(measuring, "run_program", counting)
     labels = layouts(world.Get_size())["lonely root"]
     grid = Grid.from_labels(labels)
-    pace = measuring.measure_pace(world, grid, 2)
+    pace = measuring.measure_pace(world, grid, find_clock(world), 2)
     assert pace is not None
     assert world.allgather(pace) == [pace] * world.Get_size()
     n_running = sum(bool(n) for n in world.allgather(len(ran)))
@@ -130,4 +131,5 @@ def test_the_pace_of_some_is_that_of_many(
 
 
 def test_nobody_alone_has_a_pace(world: MPI.Intracomm) -> None:
-    assert measuring.measure_pace(world, Grid.from_labels(range(world.Get_size()))) is None
+    grid, clock = Grid.from_labels(range(world.Get_size())), find_clock(world)
+    assert measuring.measure_pace(world, grid, clock) is None

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import natives
-from gridcoll.comm.clock import CommonClock, find_clock
+from gridcoll.comm.clock import CommonClock, Series, find_clock
 from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.sizes import LARGEST_BYTES
 from gridcoll.plan import choose
@@ -48,14 +48,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> tuple[Times, list[str]]:
     takes: Times = {}
     order: list[str] = []
 
-    def run_together(_clock: CommonClock, step: Callable[[], object]) -> float:
+    def run(_series: Series, step: Callable[[], object]) -> float:
         step()
         return takes[order[-1]](order.count(order[-1]) - 1)
 
     def native_call(native: str, _method: str) -> Callable[..., None]:
         return lambda *_args: order.append(native)
 
-    monkeypatch.setattr(natives, "run_together", run_together)
+    monkeypatch.setattr(Series, "run", run)
     monkeypatch.setattr(natives, "native_call", native_call)
     return takes, order
 

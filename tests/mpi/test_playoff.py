@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import playoff
-from gridcoll.comm.clock import CommonClock, find_clock
+from gridcoll.comm.clock import CommonClock, Series, find_clock
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.choose import MARGIN, family_of
@@ -48,7 +48,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
     known: dict[int, float] = {}
     left: Iterator[float] = iter(seconds[::-1])  # the first turn goes backwards
 
-    def run_together(_clock: CommonClock, step: Callable[[], object]) -> float:
+    def run(_series: Series, step: Callable[[], object]) -> float:
         step()
         comes_after_another = not ran or ran[-1] is not step or len(ran) % per_turn == 0
         ran.append(step)
@@ -56,7 +56,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
             known[id(step)] = next(left)
         return known[id(step)] + comes_after_another
 
-    monkeypatch.setattr(playoff, "run_together", run_together)
+    monkeypatch.setattr(Series, "run", run)
     return ran
 
 
@@ -121,7 +121,7 @@ def test_who_is_clearly_behind_plays_no_more(
         return seconds[k]
 
     steps = [partial(run, k) for k in range(len(seconds))]
-    monkeypatch.setattr(playoff, "run_together", lambda _clock, step: step())
+    monkeypatch.setattr(Series, "run", lambda _series, step: step())
     medians = playoff._take_turns(CommonClock(0.0, 0.0, float), steps)
     assert medians == list(seconds)
     assert n_runs == [(1 + playoff.RUNS_PER_TURN) * each for each in rounds]
@@ -132,7 +132,7 @@ def test_who_is_clearly_behind_plays_no_more(
 def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playoff, "CLOSE", 0.5)
     monkeypatch.setattr(playoff, "CLOSE_S", -1.0)
-    monkeypatch.setattr(playoff, "run_together", None)
+    monkeypatch.setattr(Series, "run", None)
     model = close_model(world, "bcast")
     assert playoff.play_off(world, model, CommonClock(0.0, 0.0, float), quiet, ["bcast"]) == model
 
