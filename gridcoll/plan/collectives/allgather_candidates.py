@@ -86,13 +86,19 @@ def _along(
 
 
 def _lanes(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
-    """Every block crosses to each other cluster once, its members taking turns in receiving."""
+    """Every block goes to each other cluster and host once, whose ranks take turns in receiving."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []
     costs = BlockCosts(model, n_bytes, segment_sizes(n_bytes))
-    across = ", one of each other cluster, who hands it on" if model.n_clusters > 1 else ""
-    how = f"straight to the own cluster{across}"
+    others = [
+        what
+        for what, there_are in (("host", grid.shares_hosts), ("cluster", model.n_clusters > 1))
+        if there_are
+    ]
+    how = f"straight to the own {'host' if grid.shares_hosts else 'cluster'}"
+    if others:
+        how += f", one of each other {' and '.join(others)}, who hands it on"
     totals_s = price_lanes(costs, upwards=planner is plan_reduce_scatter)
     return _along("lanes", how, lambda: LaneWays(grid), costs, totals_s, planner, _intervals(grid))
 
