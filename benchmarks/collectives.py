@@ -21,7 +21,7 @@ import json
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -223,7 +223,7 @@ def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> Non
         print(path)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
     parser.add_argument("--collectives", default=",".join(README), help=", ".join(SIZES))
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--algorithms", default="", help="time these as well")
     add_models_option(parser)
     add_dilation_option(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     collectives = options.collectives.split(",")
     grids, mpis = options.grids.split(","), options.mpis.split(",")
     if options.what == "run":
