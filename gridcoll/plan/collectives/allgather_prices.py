@@ -75,29 +75,33 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     total_s = (n_passed * port_s - port_s * (hosts > 1)[:, None] + hop_s).max(axis=0)
     handed_s = (most - 1) / most * sizes.sum() * home_port_s  # by each rank on its host
     total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
-    for i in range(n):
-        for j in range(n):
-            if i == j:
-                continue
-            flow_s = _flow_s(costs, i, j)
-            if upwards:  # shares for entries are all sent before the first sum is
-                n_before = most[i] * (hosts[i] - 1) * (1 + n_turns[i]) * costs.n_segments
-                sums_s = (most[i] * n_turns[i] * costs.n_segments - 1) * port_s[i]
-                way_s = n_before * port_s[i] + np.maximum(flow_s, sums_s) + beside_s[i]
-            else:
-                last_s = max(hosts[j] - 2, 0) * port_s[j]
-                n_handed = np.maximum(most[j] * n_turns[j] * (hosts[j] - 1), 1) * costs.n_segments
-                way_s = np.maximum(flow_s + last_s, (n_handed - 1) * port_s[j]) + hop_s[j]
-            total_s = np.maximum(total_s, alone_s[i, j] + way_s)
-    return np.asarray(total_s)
+    if n == 1:
+        return np.asarray(total_s)
+    flow_s = _flows_s(costs)
+    if upwards:  # shares for entries are all sent before the first sum is
+        n_before = (most * (hosts - 1) * (1 + n_turns))[:, None] * costs.n_segments
+        sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
+        way_s = (n_before * port_s + beside_s[:, None])[:, None] + np.maximum(
+            flow_s, sums_s[:, None]
+        )
+    else:
+        last_s = np.maximum(hosts - 2, 0)[:, None] * port_s
+        n_handed = np.maximum(most * n_turns * (hosts - 1), 1)[:, None] * costs.n_segments
+        handed_s = (n_handed - 1) * port_s
+        way_s = np.maximum(flow_s + last_s, handed_s) + hop_s
+    between = ~np.eye(n, dtype=bool)
+    return np.asarray(np.maximum(total_s, (alone_s + way_s)[between].max(axis=0)))
 
 
-def _flow_s(costs: BlockCosts, i: int, j: int) -> FloatArray:
-    """From the first segment to the last between two clusters: a flow's pace, or the link's."""
-    n_segments = costs.n_segments * costs.sizes[i]
-    shared_s = costs.n_bytes * costs.sizes[i] / costs.model.link_bytes_per_s[i, j]
-    own_s = (costs.n_segments - 1) * costs.links[0][i, j]
-    return np.asarray(np.maximum(own_s, shared_s * (1 - 1 / n_segments)))
+def _flows_s(costs: BlockCosts) -> FloatArray:
+    """Between two clusters, from the first segment to the last: a flow's pace, or the link's.
+
+    (C, C, S).
+    """
+    n_segments = costs.n_segments * costs.sizes[:, None, None]
+    shared_s = costs.n_bytes * costs.sizes[:, None] / costs.model.link_bytes_per_s
+    own_s = (costs.n_segments - 1) * costs.links[0]
+    return np.asarray(np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments)))
 
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
