@@ -34,7 +34,7 @@ RUNS_PER_TURN = 2
 """After one that does not count."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
-LONG_S = 2.0
+LONG_S = 1.2
 """Of one collective at one size: then no further round begins."""
 
 

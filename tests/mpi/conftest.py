@@ -191,19 +191,23 @@ def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def grids() -> Generator[Callable[[str], GridComm | None], None, None]:
     """Ours over all ranks, by name of layout, made at the first test of a module that asks.
 
-    None for layouts that so many ranks cannot form, or that are one of the others with them.
+    None for layouts that so many ranks cannot form, or that are one of the others with them. After
+    a name may follow `support.SHARED`.
     """
     from mpi4py import MPI
 
-    from tests.mpi.support import grid_comm, layouts
+    from tests.mpi.support import SHARED, grid_comm, layouts, shared_hosts
 
     labels = layouts(MPI.COMM_WORLD.Get_size())
     made: dict[str, GridComm] = {}
     with ExitStack() as stack:
 
         def find(layout: str) -> GridComm | None:
-            if layout in labels and layout not in made:
-                made[layout] = stack.enter_context(grid_comm(MPI.COMM_WORLD, labels[layout]))
+            clusters = labels.get(layout.removesuffix(SHARED))
+            if clusters is not None and layout not in made:
+                hosts = shared_hosts(clusters) if layout.endswith(SHARED) else ()
+                comm = grid_comm(MPI.COMM_WORLD, clusters, hosts=hosts)
+                made[layout] = stack.enter_context(comm)
             return made.get(layout)
 
         yield find

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.model import GridModel
+from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 
 SIZES = (0, 1, 2, 3, 7, 64, 1009, 8191, 65537, 300007)
@@ -22,6 +24,10 @@ SIZES = (0, 1, 2, 3, 7, 64, 1009, 8191, 65537, 300007)
 TESTSOME_CRASHES = MPI.Get_library_version().startswith("Open MPI")
 """Open MPI 5.0.11 crashes in a Testsome that has a message of a kilobyte that is longer than its
 receive, and says nothing of one of sixteen bytes."""
+
+
+SHARED = " on shared hosts"
+"""After a layout's name: ranks of a cluster share hosts; else each has its own."""
 
 
 def layouts(n_ranks: int) -> dict[str, list[int]]:
@@ -42,20 +48,33 @@ def layouts(n_ranks: int) -> dict[str, list[int]]:
     return found
 
 
-def grid_model(labels: Sequence[int], native_s: float | None = None) -> GridModel:
+def shared_hosts(labels: Sequence[int]) -> list[str]:
+    """Hosts by rank: about two ranks of a cluster on each, dealt out over them in turn."""
+    places = [labels[:rank].count(label) for rank, label in enumerate(labels)]
+    n_hosts = {label: max(labels.count(label) // 2, 1) for label in labels}
+    return [f"{c}-{at % n_hosts[c]}" for c, at in zip(labels, places, strict=True)]
+
+
+def grid_model(
+    labels: Sequence[int], native_s: float | None = None, hosts: Sequence[str] = ()
+) -> GridModel:
     """A model in which several flows carry more than one, so that lanes make sense, too."""
-    return model_of(labels, native_s=native_s, together=1e9)
+    model = model_of(labels, native_s=native_s, together=1e9)
+    return replace(model, grid=Grid.from_labels(labels, hosts)) if hosts else model
 
 
 @contextmanager
 def grid_comm(
-    world: MPI.Intracomm, labels: Sequence[int] | None = None, native_s: float | None = None
+    world: MPI.Intracomm,
+    labels: Sequence[int] | None = None,
+    native_s: float | None = None,
+    hosts: Sequence[str] = (),
 ) -> Iterator[GridComm]:
     """A `GridComm` over a duplicate of ``world``; two clusters unless told otherwise."""
     if labels is None:
         labels = layouts(world.Get_size()).get("two", [0] * world.Get_size())
     own = world.Dup()
-    comm = GridComm(own, model=grid_model(labels, native_s))
+    comm = GridComm(own, model=grid_model(labels, native_s, hosts))
     try:
         yield comm
     finally:

@@ -14,11 +14,11 @@ from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_allreduce, check_reduce, values
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
-from tests.mpi.support import grid_comm
+from tests.mpi.support import SHARED, grid_comm
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
-    *("lonely root", "all alone"),
+    *("lonely root", "all alone", f"interleaved{SHARED}"),
 )
 SIZES = (0, 1, 2, 3, 7, 64, 1009, 65537)
 

@@ -11,11 +11,11 @@ from gridcoll.plan.collectives.bcast_strategies import PREFIX
 from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_bcast
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
-from tests.mpi.support import SIZES, grid_comm, layouts
+from tests.mpi.support import SHARED, SIZES, grid_comm, layouts
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
-    *("lonely root", "all alone"),
+    *("lonely root", "all alone", f"interleaved{SHARED}"),
 )
 
 

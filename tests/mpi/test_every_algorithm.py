@@ -13,7 +13,7 @@ from gridcoll.plan.natives import natives_of
 from tests.mpi import bodies
 from tests.mpi.blocks import LAYOUTS
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
-from tests.mpi.support import grid_comm
+from tests.mpi.support import SHARED, grid_comm
 
 
 class Subject(NamedTuple):
@@ -34,7 +34,7 @@ EVERY = [(collective, name) for collective in SUBJECTS for name in REGISTRIES[co
 EVERY += [(collective, name) for collective in SUBJECTS for name in natives_of(collective)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, f"two{SHARED}", f"three interleaved{SHARED}"])
 @pytest.mark.parametrize(("collective", "algorithm"), EVERY)
 def test_on_every_layout(
     grids: Grids, collective: str, algorithm: str, layout: str, n_planned: list[int]

@@ -44,3 +44,9 @@ def test_of_those_alike_the_first_with_enough(
     tried = {n: Candidate("lanes", str(n), seconds) for n, seconds in predicted_s.items()}
     found = bcast_several._fewest(model, [(0, 1)], tried)
     assert [candidate.label for candidate in found] == [str(chosen)] * (chosen is not None)
+
+
+def test_inside_one_cluster_no_flow_has_to_be_spared() -> None:
+    model = load_model(str(HOSTFILES / "one-cluster.toml"))
+    (found,) = REGISTRIES["bcast"]["stars"].candidates(model, 1 << 20, 0)
+    assert found.label.startswith("5 trees")

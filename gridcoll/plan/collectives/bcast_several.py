@@ -70,13 +70,13 @@ def _fewest(
         return []
     large = float(1 << 20)
     gap_s = model.gap_s(large)
-    n_wanted = max(
+    bytes_wanted = [
         gap_s[i, j] * min(large / max(gap_s[i, i], gap_s[j, j]), model.link_bytes_per_s[i, j])
         for i, j in hops
-    )
+    ]
     least_s = min(c.predicted_s or 0.0 for c in tried.values())
     alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE * least_s}
-    enough = [n for n in alike if n * large >= SPARE * n_wanted]
+    enough = [n for n in alike if n * large >= SPARE * max(bytes_wanted, default=0.0)]
     return [alike[enough[0] if enough else max(alike)]]
 
 
