@@ -72,7 +72,7 @@ def discover(
     if len(set(grid.hosts)) == 1:
         return model  # shared memory: no plan of ours is meant for it
     clock = find_clock(comm, grid)
-    one_flow = MESSAGE_BYTES / model.gap_s(MESSAGE_BYTES)
+    one_flow = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
     model = replace(
         model,
         pace=measure_pace(comm, grid, clock),
