@@ -75,6 +75,9 @@ def test_every_candidate_is_right_wherever_ranks_are(
     for candidate in choose(collective, model, n_bytes, root).candidates:
         if candidate.build is not None:
             check_plan(candidate.build(7), ordered=candidate.ordered)
+        if candidate.build_blocks is not None:
+            uneven = [3 * rank % 4 for rank in range(len(places))]
+            check_plan(candidate.build_blocks(uneven), ordered=candidate.ordered)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter"])
