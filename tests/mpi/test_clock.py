@@ -46,25 +46,34 @@ def test_the_latest_of_all(world: MPI.Intracomm, layout: str) -> None:
         assert found.latest(-float(value)) == 0.0
 
 
+class FakeTime:
+    """A clock that only sleeping and `step` move; when steps began."""
+
+    def __init__(self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 10.0
+        self.began_s: list[float] = []
+        self._rank = world.Get_rank()
+        monkeypatch.setattr(clock.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(clock.time, "sleep", self._sleep)
+
+    def step(self) -> None:
+        """Takes a second on rank 0, one more on every following one."""
+        self.began_s.append(self.now_s)
+        self.now_s += 1.0 + self._rank
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds + 1e-4
+
+
 def test_all_begin_after_the_last_has_come(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the time that the last one takes is everybody's."""
-    now_s = [10.0 + world.Get_rank()]
-    began_s: list[float] = []
-
-    def step() -> None:
-        began_s.append(now_s[0])
-        now_s[0] += 1.0 + world.Get_rank()
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += seconds + 1e-4
-
     found = clock.find_clock(world)
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(clock.time, "sleep", sleep)
-    took_s = clock.run_together(clock.CommonClock(0.0, 0.5, found.latest), step)
-    assert began_s[0] == pytest.approx(10.0 + world.Get_size() - 1 + 0.5, abs=1e-3)
+    fake = FakeTime(world, monkeypatch)
+    fake.now_s += world.Get_rank()
+    took_s = clock.run_together(clock.CommonClock(0.0, 0.5, found.latest), fake.step)
+    assert fake.began_s[0] == pytest.approx(10.0 + world.Get_size() - 1 + 0.5, abs=1e-3)
     assert took_s == pytest.approx(world.Get_size(), abs=1e-3)
 
 
@@ -72,30 +81,20 @@ def test_the_next_begins_when_all_know_that_the_last_has_ended(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that are done sooner wait as well, and nobody asks again."""
-    now_s = [10.0]
-    began_s: list[float] = []
     asked: list[float] = []
-
-    def step() -> None:
-        began_s.append(now_s[0])
-        now_s[0] += 1.0 + world.Get_rank()
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += seconds + 1e-4
 
     def latest(value: float) -> float:
         asked.append(value)
         return found.latest(value)
 
     found = clock.find_clock(world)
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(clock.time, "sleep", sleep)
+    fake = FakeTime(world, monkeypatch)
     series = clock.Series(clock.CommonClock(0.0, 0.5, latest))
     longest_s = world.Get_size()
     for _ in range(3):
-        assert series.run(step) == pytest.approx(longest_s, abs=1e-3)
+        assert series.run(fake.step) == pytest.approx(longest_s, abs=1e-3)
     wanted = [10.5 + k * (longest_s + 0.5) for k in range(3)]
-    assert began_s == pytest.approx(wanted, abs=1e-2)
+    assert fake.began_s == pytest.approx(wanted, abs=1e-2)
     assert series.began_s == pytest.approx(10.5)
     assert series.ended_s == pytest.approx(wanted[-1] + longest_s, abs=1e-2)
     assert len(asked) == 1 + 3
