@@ -32,7 +32,7 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
     """The model of ``comm``'s grid, the same on all ranks. Collective.
 
     ``given`` if there is one, else what ``settings.grid_file`` says, else what was kept in
-    ``settings.keep_file`` (for these hosts, if that is a directory), else measured, and kept there.
+    ``settings.keep`` (for these hosts, if that is a directory), else measured, and kept there.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
@@ -42,9 +42,9 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
         return model
     if settings.grid_file:
         return load_model(comm, settings.grid_file)
-    if not settings.keep_file:
+    if not settings.keep:
         return _measure(comm, settings.tolerance)
-    path, is_kept = _look_for_kept(comm, settings.keep_file)
+    path, is_kept = _look_for_kept(comm, settings.keep)
     return load_model(comm, path) if is_kept else _measure(comm, settings.tolerance, path)
 
 

@@ -72,11 +72,11 @@ def discover(
     if len(set(grid.hosts)) == 1:
         return model  # shared memory: no plan of ours is meant for it
     clock = find_clock(comm, grid)
-    one_flow = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
+    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
     model = replace(
         model,
         pace=measure_pace(comm, grid, clock),
-        together_bytes_per_s=measure_together(comm, grid, one_flow, progress),
+        together_bytes_per_s=measure_together(comm, grid, one_flow_bytes_per_s, progress),
     )
     model = replace(model, start_s=measure_start(comm, model, clock))
     model = replace(model, contention=measure_contention(comm, model))

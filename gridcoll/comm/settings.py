@@ -20,7 +20,7 @@ class Settings:
     ----------
     grid_file : str
         Empty: measure.
-    keep_file : str
+    keep : str
         Where what is measured is kept, a file or a directory with one per set of hosts; read
         instead of measuring where it was kept already.
     check : bool
@@ -34,7 +34,7 @@ class Settings:
     """
 
     grid_file: str = ""
-    keep_file: str = ""
+    keep: str = ""
     check: bool = False
     force: str = ""
     tolerance: float = DEFAULT_TOLERANCE
@@ -42,15 +42,15 @@ class Settings:
     reproducible: bool = False
 
     def __post_init__(self) -> None:
-        if self.grid_file and self.keep_file:
+        if self.grid_file and self.keep:
             raise UsageError(
                 "GRIDCOLL_KEEP: not beside GRIDCOLL_GRID, which says that nothing is measured; got "
-                f"{self.keep_file!r} and {self.grid_file!r}"
+                f"{self.keep!r} and {self.grid_file!r}"
             )
-        if self.keep_file.endswith(".toml"):
+        if self.keep.endswith(".toml"):
             raise UsageError(
                 "GRIDCOLL_KEEP: .toml files are declared grids; a model's ends in .json, "
-                f"got {self.keep_file!r}"
+                f"got {self.keep!r}"
             )
         if self.force not in ("", "grid", "native"):
             raise UsageError(f"GRIDCOLL_FORCE: must be grid or native, got {self.force!r}")
@@ -63,7 +63,7 @@ class Settings:
         """All settings on one line: equal on all ranks, or the job is misconfigured."""
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
-            f"grid={self.grid_file} keep={self.keep_file} check={self.check} force={self.force} "
+            f"grid={self.grid_file} keep={self.keep} check={self.check} force={self.force} "
             f"tolerance={self.tolerance} reproducible={self.reproducible} {forced}"
         )
 
@@ -78,7 +78,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         raise UsageError(f"GRIDCOLL_TOLERANCE: must be a number, got {tolerance!r}") from None
     return Settings(
         grid_file=env.get("GRIDCOLL_GRID", ""),
-        keep_file=env.get("GRIDCOLL_KEEP", ""),
+        keep=env.get("GRIDCOLL_KEEP", ""),
         check=_flag(env, "GRIDCOLL_CHECK"),
         force=env.get("GRIDCOLL_FORCE", ""),
         tolerance=parsed,

@@ -27,7 +27,7 @@ _TAG = 2
 
 
 def measure_together(
-    comm: MPI.Intracomm, grid: Grid, one_flow: np.ndarray, progress: Progress = silent
+    comm: MPI.Intracomm, grid: Grid, one_flow_bytes_per_s: np.ndarray, progress: Progress = silent
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per second of several flows at once between every two clusters. Collective.
 
@@ -35,8 +35,8 @@ def measure_together(
     twice as many as long as that carries more and the smaller cluster has ranks left; then two and
     four of each rank, if those carry more. Both directions count as alike.
 
-    ``one_flow`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the first lanes
-    carry no more, the link between the clusters is full.
+    ``one_flow_bytes_per_s`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the
+    first lanes carry no more, the link between the clusters is full.
     """
     n = len(grid.clusters)
     rates = np.ones((n, n))
@@ -49,7 +49,7 @@ def measure_together(
             # Twice: the slower run met a disturbance.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
             found = np.maximum(*runs)
-            known = np.maximum(rates, one_flow)
+            known = np.maximum(rates, one_flow_bytes_per_s)
             grows = any(found[pair] > WORTH_MORE * known[pair] for pair in pairs)
             for a, b in pairs:
                 rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])

@@ -112,10 +112,16 @@ def test_one_of_another_job_is_not_replaced(
         assert read_model(path) == other
 
 
+@pytest.mark.parametrize("place", ["place.json", "place"])
 def test_no_place_to_keep_it_is_an_error_before_measuring(
-    world: MPI.Intracomm, path: Path, measured: list[GridModel], monkeypatch: pytest.MonkeyPatch
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
-    monkeypatch.setenv("GRIDCOLL_KEEP", str(path.parent / "no" / "such" / "place.json"))
+    """Neither a file nor a directory can be made where there is none above it."""
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path.parent / "no" / "such" / place))
     refused(world, FileError, "cannot write")
     assert not measured
 

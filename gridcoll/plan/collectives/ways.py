@@ -21,7 +21,7 @@ class Ways(Protocol):
     """A tree per owner.
 
     ``order`` holds all ranks; blocks of owners soon before a rank in it are handled first.
-    ``cluster_of[owner]`` is the stream that the owner's segments come over.
+    ``stream_of[owner]`` is the stream that the owner's segments come over.
     """
 
     order: tuple[int, ...]
