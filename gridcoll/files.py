@@ -44,9 +44,12 @@ def read_text(path: str | Path, kind: str) -> str:
 
 def check_writable(path: str | Path) -> None:
     """Raise `FileError` unless a file may be put at ``path``: before an hour's work, not after."""
-    folder = Path(path).parent
-    if not os.access(folder, os.W_OK):
-        raise FileError(f"cannot write {path}: {folder} is no directory we may write to")
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory")
+    place = path if _is_stream(path) else path.resolve().parent
+    if not os.access(place, os.W_OK):
+        raise FileError(f"cannot write {path}: {place} is nothing we may write to")
 
 
 def make_directory(path: str | Path) -> None:
@@ -57,13 +60,26 @@ def make_directory(path: str | Path) -> None:
         raise FileError(f"cannot write {path}: {error}") from None
 
 
+def _is_stream(path: Path) -> bool:
+    """Whether ``path`` is written to, not replaced: ``/dev/stdout`` must stay what it is."""
+    return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
+
+
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Replace the file at ``path`` by ``content``; readers see the old one or the new one.
 
-    Raises `FileError` when the directory cannot be written.
+    A symbolic link stays one, and what it points to is replaced; a device or a pipe gets the
+    content. Raises `FileError` when that cannot be written.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
+    if _is_stream(path):
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise FileError(f"cannot write {path}: {error}") from None
+        return
+    path = path.resolve()
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

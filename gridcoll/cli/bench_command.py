@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, write_atomically
+from gridcoll.pictures import new_figure, write_picture
 from gridcoll.topology.units import parse_size_bytes
 
 if TYPE_CHECKING:
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
 
     from gridcoll.comm.benchmark import Row
     from gridcoll.comm.gridcomm import GridComm
+    from gridcoll.model.limits import Wires
 
 DEFAULT_SIZES = "8,1K,64K,1M,4M"
+ALL = "all"
 
 
 @click.command()
@@ -37,7 +42,7 @@ DEFAULT_SIZES = "8,1K,64K,1M,4M"
     help="Also time these, by name (see gridcoll list); 'all', or 'tried': those chosen among.",
 )
 @click.option(
-    "--grid", "grid_file", default="", help="Declared grid (.toml) to take the physical limit from."
+    "--grid", "grid_name", default="", help="Declared grid, file or name, that sets the limit."
 )
 @click.option("--json", "json_file", default="", help="Write the rows to this file as JSON.")
 @click.option("--model-file", default="", help="Keep the measured model in this file, or reuse it.")
@@ -53,12 +58,12 @@ def command(
     repeats: int,
     root: int,
     algorithms: str,
-    grid_file: str,
+    grid_name: str,
     json_file: str,
     model_file: str,
     trace_prefix: str,
 ) -> None:
-    """Time COLLECTIVE natively and through gridcoll; run it under mpiexec.
+    """Time COLLECTIVE (bcast, alltoall, …) natively and through gridcoll; run it under mpiexec.
 
     Ranks start at an agreed time, results are verified, and every time is that of the last rank.
     """
@@ -67,28 +72,26 @@ def command(
     from gridcoll.cli.voice import one_voice
     from gridcoll.comm.agreement import together
     from gridcoll.comm.benchmark import run_benchmark
-    from gridcoll.model.limits import wires_from_model, wires_from_spec
+    from gridcoll.model.limits import wires_from_model
     from gridcoll.plan import REGISTRIES
-    from gridcoll.topology.gridfile import read_gridfile
 
     world = MPI.COMM_WORLD
     leading = world.Get_rank() == 0
 
     with one_voice(world):
-        together(world, lambda: _check_places(json_file, model_file) if leading else None)
+        # Mistakes are found before measuring, which takes minutes.
         n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
-        comm = _measured(world, collective, model_file)
-        hosts = world.allgather(MPI.Get_processor_name())
-        wires = (
-            together(world, lambda: wires_from_spec(read_gridfile(grid_file), hosts))
-            if grid_file
-            else wires_from_model(comm.model)
-        )
         names = [name for name in algorithms.split(",") if name]
-        if names == ["all"]:
-            names = list(REGISTRIES.get(collective, {}))
+        together(world, lambda: _check_request(collective, names, root, world.Get_size()))
+        together(world, lambda: _check_trace(collective, trace_prefix) if leading else None)
+        together(world, lambda: _check_places(json_file, model_file) if leading else None)
+        declared = _declared_wires(world, grid_name)
+        comm = _measured(world, collective, model_file)
+        wires = declared or wires_from_model(comm.model)
+        if ALL in names:
+            names = list(REGISTRIES[collective])
         if leading:
-            _print_header(collective, comm, grid_file)
+            _print_header(collective, comm, grid_name)
         run_benchmark(
             comm,
             collective,
@@ -103,10 +106,49 @@ def command(
             _trace(comm, max(n_bytes), root, trace_prefix)
 
 
+def _check_request(collective: str, names: list[str], root: int, n_ranks: int) -> None:
+    """Raise `UsageError` for what cannot be timed."""
+    from gridcoll.comm.benchmark import TRIED, check_timed
+    from gridcoll.plan.choose import check_forced
+
+    check_timed(collective)
+    for name in names:
+        if name not in (ALL, TRIED):
+            check_forced(collective, name)
+    if not 0 <= root < n_ranks:
+        raise UsageError(f"--root {root}: must be in [0, {n_ranks})")
+
+
+def _check_trace(collective: str, prefix: str) -> None:
+    """Raise `UsageError` or `FileError` where a trace could not be had or drawn."""
+    if not prefix:
+        return
+    if collective != "bcast":
+        raise UsageError(f"--trace: bcast is traced, {collective} is not")
+    new_figure(1, 1)
+    check_writable(f"{prefix}-traced.svg")
+
+
 def _check_places(*paths: str) -> None:
-    """Fail before measuring, not after it."""
     for path in filter(None, paths):
         check_writable(path)
+
+
+def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
+    """Those of the named grid file, which rank 0 reads; None without one. Collective."""
+    from mpi4py import MPI
+
+    from gridcoll.comm.agreement import together
+    from gridcoll.model.limits import wires_from_spec
+    from gridcoll.topology.gridfile import read_gridfile
+
+    hosts = world.allgather(MPI.Get_processor_name())
+    reads = bool(grid_name) and world.Get_rank() == 0
+
+    def read() -> Wires | None:
+        return wires_from_spec(read_gridfile(find_gridfile(grid_name)), hosts) if reads else None
+
+    return world.bcast(together(world, read), 0)
 
 
 class _Teller:
@@ -188,15 +230,15 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     from rich.console import Console
 
     for name, timeline in (("predicted", price_plan(plan, comm.model)), ("traced", traced)):
-        draw_gantt(plan, timeline, comm.grid).savefig(f"{prefix}-{name}.svg")
+        write_picture(draw_gantt(plan, timeline, comm.grid), f"{prefix}-{name}.svg")
         click.echo(f"# {name}, {timeline.makespan_s * 1e3:.1f} ms: {prefix}-{name}.svg")
         Console().print(gantt_text(plan, timeline, comm.grid))
 
 
-def _print_header(collective: str, comm: object, grid_file: str) -> None:
+def _print_header(collective: str, comm: object, grid_name: str) -> None:
     from gridcoll.comm.benchmark import mpi_name
 
-    click.echo(f"# gridcoll {collective} benchmark, {mpi_name()}, limits of {grid_file or 'model'}")
+    click.echo(f"# gridcoll {collective} benchmark, {mpi_name()}, limits of {grid_name or 'model'}")
     click.echo(
         f"# {'bytes':>9} {'variant':26} {'median ms':>10} {'q1':>9} {'q3':>9} "
         f"{'predicted':>9} {'limit':>9} {'x limit':>8}"

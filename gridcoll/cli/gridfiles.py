@@ -9,11 +9,11 @@ from gridcoll.errors import UsageError
 
 def _folders() -> tuple[Path, ...]:
     package = Path(__file__).resolve().parent.parent
-    return Path("hostfiles"), package.parent / "hostfiles"
+    return Path("hostfiles"), package.parent / "hostfiles", package / "hostfiles"
 
 
 def known_grids() -> list[str]:
-    """The names of the grids in ``hostfiles/``, here or beside the package."""
+    """The names of the grids in ``hostfiles/``: here, beside the package, or in it if installed."""
     return sorted({path.stem for folder in _folders() for path in folder.glob("*.toml")})
 
 

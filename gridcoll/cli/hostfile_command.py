@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gridcoll.cli.gridfiles import find_gridfile
-from gridcoll.errors import FileError
+from gridcoll.files import write_atomically
 from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.hostfile import FORMATS, first_hosts, format_hostfile, format_use
 
@@ -24,9 +24,6 @@ def command(grid: str, kind: str, ranks: int | None, output: Path | None) -> Non
     if output is None:
         click.echo(text, nl=False)
     else:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise FileError(f"hostfile {output}: {error}") from None
+        write_atomically(output, text)
     use = format_use(kind, str(output or "FILE"), len(first_hosts(spec, ranks)))
     click.echo(f"use: {use}", err=True)

@@ -12,7 +12,8 @@ from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.gridmap import stdout_console
 from gridcoll.cli.placement_grid import load_placement_grid, plan_allreduce_price
 from gridcoll.cli.selection_report import selection_data, show_selection
-from gridcoll.errors import FileError, UsageError
+from gridcoll.errors import UsageError
+from gridcoll.files import write_atomically
 from gridcoll.placement.allreduce import FORMS, PLAN
 from gridcoll.placement.configurations import draw_configurations
 from gridcoll.placement.cost import IterationCost
@@ -66,7 +67,7 @@ def command(
         draw_configurations([(cost, selection.best.clusters)], plot)
     if hostfile is not None and kind is not None:
         hosts = where.hosts(selection.best.clusters)
-        _write_hostfile(hostfile, FORMATS[kind].format_hosts(hosts))
+        write_atomically(hostfile, FORMATS[kind].format_hosts(hosts))
         click.echo(f"use: {format_use(kind, str(hostfile), len(hosts))}", err=True)
 
 
@@ -96,11 +97,3 @@ def _other_forms(cost: IterationCost, search: str, seed: int) -> dict[str, Predi
         for form in FORMS
         if form != cost.problem.allreduce.form
     }
-
-
-def _write_hostfile(path: Path, text: str) -> None:
-    """Not atomically: ``/dev/stdout`` must stay what it is."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"hostfile {path}: {error}") from None

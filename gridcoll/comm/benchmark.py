@@ -66,6 +66,12 @@ def mpi_name() -> str:
     return f"mpich {words[words.index('Version:') + 1]}" if "Version:" in words else words[0]
 
 
+def check_timed(collective: str) -> None:
+    """Raise `UsageError` unless there is a benchmark of ``collective``."""
+    if collective not in TRIALS:
+        raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
+
+
 def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
     """One algorithm for each different plan that the choice for this call was among."""
     rows = rows_of(comm.explain(collective, n_bytes, root))
@@ -114,8 +120,7 @@ def run_benchmark(
     GridcollError
         When a result is wrong, on all ranks.
     """
-    if collective not in TRIALS:
-        raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
+    check_timed(collective)
     private = MPI.Intracomm.Dup(comm)
     try:
         clock = find_clock(private, comm.grid)

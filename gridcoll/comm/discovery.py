@@ -127,7 +127,16 @@ def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
 
 
 def check_fit(model: GridModel, hosts: list[str], place: str) -> None:
-    """Raise `FileError` unless ``model`` describes a job whose rank ``i`` runs on ``hosts[i]``."""
+    """Raise `FileError` unless ``model`` describes a job whose rank ``i`` runs on ``hosts[i]``.
+
+    Another MPI library than the one it was measured under has other natives, and other times.
+    """
+    mpi, _ = MPI.get_vendor()
+    if model.mpi and model.mpi != mpi:
+        raise FileError(
+            f"model file {place}: it was measured under {model.mpi}, this is {mpi}; measure again "
+            "with gridcoll discover"
+        )
     if model.grid.n_ranks != len(hosts):
         raise FileError(
             f"model file {place}: it describes {model.grid.n_ranks} ranks, the job has "

@@ -59,9 +59,10 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 2, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 3, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
+    MOST_VAIN = 64,
     IDLE_POLLS = 100, /* as in executor.py */
 };
 
@@ -89,6 +90,9 @@ typedef struct run {
     int *places;             /* where ended heads are told */
     char *statuses;
     int64_t *n_sent, *bytes_sent; /* by lane */
+    int64_t waits_since_ns;       /* since when nothing has ended; 0 if something just did */
+    int64_t n_vain;               /* how often since then the watch woke us for nothing */
+    int paused, woken;            /* whether the last pause was one under watch; what ended it */
 } run_t;
 
 static int64_t now_ns(void)
@@ -457,58 +461,73 @@ int64_t gridcoll_bytes_sent(const run_t *run, int64_t lane) { return run->bytes_
 
 /* ---- waiting: see waiting.py -------------------------------------------------------------- */
 
+/* Longer pauses need to be ended by the watch, in time, when a message comes. So it is trusted with
+ * as much as it has shown: every end that it told of doubles the shortest pause, and one that it
+ * missed starts from the beginning. A socket that stays readable, because it is not MPI's, must not
+ * keep us from sleeping: what wakes us again and again for nothing is not listened to any more until
+ * something ends. */
+
 /* Whether it ended because of the watch. */
-static int pause_ns(const wait_t *wait, int64_t ns)
+static int pause_ns(int64_t watch, int64_t ns)
 {
     struct timespec time = {ns / 1000000000, ns % 1000000000};
-    if (wait->watch < 0) {
+    if (watch < 0) {
         nanosleep(&time, NULL);
         return 0;
     }
-    struct pollfd descriptor = {(int)wait->watch, POLLIN, 0};
+    struct pollfd descriptor = {(int)watch, POLLIN, 0};
     return ppoll(&descriptor, 1, &time, NULL) > 0;
 }
 
-/* Run until everything is done (1), or for patience_ns without an end (0). */
+/* Something has ended: what that says of the watch. */
+static void judge_watch(run_t *run, wait_t *wait)
+{
+    if (run->paused && run->woken)
+        wait->trust += wait->trust < MOST_TRUST;
+    else if (run->paused) {
+        wait->trust = 0;
+        wait->n_missed++;
+    }
+    run->paused = run->woken = 0;
+    run->n_vain = run->waits_since_ns = 0;
+}
+
+/* Run until everything is done (1), or until nothing has ended at a look patience_ns after the first
+ * that found nothing (0). */
 int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
 {
-    int64_t began_ns = 0, since_ns = 0;
-    int paused = 0, woken = 0;
+    int64_t began_ns = 0;
     while (run->n_left) {
         int progress = 0;
         for (int64_t k = 0; k < wait->n_polls && !progress; k++)
             progress = gridcoll_advance(run);
         if (progress) {
-            if (paused && woken)
-                wait->trust += wait->trust < MOST_TRUST;
-            else if (paused) {
-                wait->trust = 0;
-                wait->n_missed++;
-            }
-            paused = 0;
-            since_ns = 0;
+            judge_watch(run, wait);
             continue;
         }
         int64_t now = now_ns();
         if (!began_ns)
             began_ns = now;
-        if (!since_ns)
-            since_ns = now;
+        if (!run->waits_since_ns)
+            run->waits_since_ns = now;
         if (now - began_ns > patience_ns)
             return 0;
-        int64_t waited = now - since_ns, ns = waited / wait->waits_per_pause;
-        if (waited < wait->spin_ns && !wait->trust) {
+        run->n_vain += run->woken;
+        int64_t watch = run->n_vain < MOST_VAIN ? wait->watch : -1;
+        int64_t trust = watch < 0 ? 0 : wait->trust;
+        int64_t waited = now - run->waits_since_ns, ns = waited / wait->waits_per_pause;
+        if (waited < wait->spin_ns && !trust) {
             sched_yield();
             continue;
         }
-        int64_t shortest = wait->first_pause_ns << wait->trust;
+        int64_t shortest = wait->first_pause_ns << trust;
         ns = ns < shortest ? shortest : ns;
         ns = ns > wait->longest_pause_ns ? wait->longest_pause_ns : ns;
         int until_due = run->n_ready && ns > run->due_ns - now;
         if (until_due)
             ns = run->due_ns > now ? run->due_ns - now : 0;
-        woken = pause_ns(wait, ns);
-        paused = !until_due; /* says nothing of the watch */
+        run->woken = pause_ns(watch, ns);
+        run->paused = watch >= 0 && !until_due; /* else it says nothing of the watch */
     }
     return 1;
 }

@@ -24,7 +24,7 @@ from gridcoll.plan.dataflow import Dataflow
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
-_INTERFACE = 2
+_INTERFACE = 3
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3

@@ -92,6 +92,8 @@ class GridModel:
     native_variants : mapping of str to mapping of str to TimesBySize
         By collective and name: other calls of the library that do the same, up to the size at
         which timing one was given up because it could not win.
+    mpi : str
+        The MPI library it was measured under; empty where that is not known, or does not matter.
     """
 
     grid: Grid
@@ -105,6 +107,7 @@ class GridModel:
     contention: tuple[float, ...] = ()
     corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
     native_variants: Mapping[str, Mapping[str, TimesBySize]] = field(default_factory=dict)
+    mpi: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -226,6 +229,7 @@ class GridModel:
             start_s=self.start_s,
             contention=tuple(self.contention[c] for c in origin) if self.contention else (),
             corrections=self.corrections,
+            mpi=self.mpi,
         )
 
 
@@ -255,7 +259,7 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
             rates += [spec.rate_bytes_per_s[i, j]]
             rates += [spec.uplink_bytes_per_s[i], spec.uplink_bytes_per_s[j]]
         latency_s = float(spec.latency_s[i, j])
-        if spec.window_bytes:
+        if spec.window_bytes and latency_s:
             rates.append(spec.window_bytes / (2 * latency_s))
         return linear_plogp(latency_s, float(min(rates)))
 

@@ -67,6 +67,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
     corrections: dict[str, dict[str, _Correction]] = {}
     native_variants: dict[str, dict[str, _Times]] = {}
+    mpi: str = ""
 
 
 def format_model(model: GridModel) -> bytes:
@@ -112,6 +113,7 @@ def format_model(model: GridModel) -> bytes:
             collective: {name: _write_times(times) for name, times in sorted(variants.items())}
             for collective, variants in sorted(model.native_variants.items())
         },
+        mpi=model.mpi,
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -181,6 +183,7 @@ def _build(document: _Document) -> GridModel:
             collective: {name: _read_times(times) for name, times in variants.items()}
             for collective, variants in document.native_variants.items()
         },
+        document.mpi,
     )
 
 

@@ -25,7 +25,7 @@ from gridcoll.study.options import (
     OVERLAP,
     PLOTS,
     make_accounting,
-    make_directory,
+    prepare_output,
     table_console,
     write_csv,
     write_json,
@@ -70,6 +70,7 @@ def command(
     """
     calibration = Calibration(float(parse_size_bytes(window)), parse_rate_bytes_per_s(local_rate))
     accounting = make_accounting(busy, internal_start)
+    prepare_output(output, draws=True)
     rows = []
     for n_bytes in np.linspace(0, largest * MEGABYTE, points + 1)[1:]:
         instance = grid_instance(float(n_bytes), calibration, root, accounting)
@@ -83,7 +84,6 @@ def command(
     else:
         _print(rows, root)
     if output is not None:
-        make_directory(output)
         write_csv(output / "grid5000.csv", rows)
         write_json(output / "grid5000.json", rows)
         draw_figure(_figure(rows, root), output / f"paper-000-figure-5.{plots}")

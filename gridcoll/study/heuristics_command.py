@@ -19,8 +19,8 @@ from gridcoll.study.options import (
     PLOTS,
     SEED,
     make_accounting,
-    make_directory,
     parse_counts,
+    prepare_output,
     progress_bar,
     table_console,
     write_csv,
@@ -102,8 +102,7 @@ def command(
         PARAMETERS[parameters], filling, internal, make_accounting(busy, internal_start),
         iterations, min(references, iterations), seed=seed,
     )  # fmt: skip
-    if output is not None:
-        make_directory(output)
+    prepare_output(output, draws=True)
     if references:
         warm_up()
     scores: list[Score] = []

@@ -20,9 +20,9 @@ from gridcoll.study.options import (
     OVERLAP,
     SEED,
     make_accounting,
-    make_directory,
     parse_counts,
     parse_seconds,
+    prepare_output,
     progress_bar,
     table_console,
     write_csv,
@@ -75,8 +75,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure the gap to the optimum, and the time it takes to close it."""
-    if output is not None:
-        make_directory(output)
+    prepare_output(output)
     if accelerate is not False:
         accelerate = warm_up() or accelerate
     setting = Setting(

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
+from gridcoll.pictures import new_figure
 from gridcoll.schedule import Accounting
 
 
@@ -64,7 +65,7 @@ SEED = click.option("--seed", type=click.IntRange(0), default=1, show_default=Tr
 OUTPUT = click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory to write tables (CSV, JSON) and plots to.",
+    help="Directory for tables (CSV, JSON) and, where there are any, plots.",
 )
 PLOTS = click.option(
     "--plots",
@@ -99,8 +100,15 @@ def progress_bar() -> Progress:
     )
 
 
-def make_directory(path: Path) -> None:
-    """Create ``path`` if need be. Raises `FileError`."""
+def prepare_output(path: Path | None, *, draws: bool = False) -> None:
+    """Create the directory ``path`` if one is asked for and need be: before the work, not after it.
+
+    Raises `FileError`, or `UsageError` if pictures are to be drawn and cannot be.
+    """
+    if path is None:
+        return
+    if draws:
+        new_figure(1, 1)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,10 +15,11 @@ from gridcoll.study.options import (
     JSON,
     OUTPUT,
     SEED,
-    make_directory,
+    prepare_output,
     progress_bar,
     table_console,
     write_csv,
+    write_json,
 )
 from gridcoll.study.placement import Row, find_kind, run_cases
 from gridcoll.study.placement_cases import CASE_KINDS, CaseKind
@@ -49,8 +50,7 @@ def command(
     A search fails where another one finds better. The paper's numbers stand beside ours.
     """
     kinds = [find_kind(name) for name in names or CASE_KINDS]
-    if output is not None:
-        make_directory(output)
+    prepare_output(output)
     data: list[dict[str, Any]] = []
     for kind in kinds:
         n_cases = kind.n_cases if cases is None else cases
@@ -61,6 +61,7 @@ def command(
             table_console().print(_table(kind, n_cases, elements or kind.n_elements, rows))
         if output is not None:
             write_csv(output / f"placement-table-{kind.table}.csv", records)
+            write_json(output / f"placement-table-{kind.table}.json", records)
     if as_json:
         click.echo(json.dumps(data, indent=1))
 

@@ -31,9 +31,12 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str) -> fl
     if match is None or match[2] not in units:
         raise UsageError(f"{what} {text!r}: expected a number and one of the units {known}")
     try:
-        return float(match[1]) * units[match[2]]
+        value = float(match[1]) * units[match[2]]
     except ValueError:
         raise UsageError(f"{what} {text!r}: {match[1]!r} is not a number") from None
+    if not math.isfinite(value):
+        raise UsageError(f"{what} {text!r}: too large")
+    return value
 
 
 def parse_duration_s(text: str) -> float:
