@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from mpi4py import MPI
@@ -16,7 +16,8 @@ T = TypeVar("T")
 def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
     """Run ``step`` on every rank; if any rank's raises a `GridcollError`, all raise that one.
 
-    The lowest failing rank's error is the one raised. Collective over ``comm``.
+    The lowest failing rank's error is the one raised; of an error that nobody thought of, as a file
+    system's, it becomes a `GridcollError`, for the others must not wait. Collective over ``comm``.
     """
     failure: GridcollError | None = None
     result: T | None = None
@@ -24,6 +25,9 @@ def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
         result = step()
     except GridcollError as error:
         failure = error
+    except Exception as error:
+        failure = GridcollError(f"rank {comm.Get_rank()}: {type(error).__name__}: {error}")
+        failure.__cause__ = error
     raise_together(comm, failure)
     return result  # type: ignore[return-value]
 
@@ -50,3 +54,17 @@ def require_equal(comm: MPI.Intracomm, what: str, value: str) -> None:
     if any(other != values[0] for other in values):
         odd = next(rank for rank, other in enumerate(values) if other != values[0])
         raise DisagreementError(f"{what}: rank 0 has {values[0]!r}, rank {odd} has {values[odd]!r}")
+
+
+def require_alike(comm: MPI.Intracomm, what: str, signatures: Iterable[str]) -> None:
+    """Raise `DisagreementError` on all ranks unless all ``signatures`` of all are one. Collective.
+
+    Empty ones go with any.
+    """
+    mine = sorted({each for each in signatures if each})
+    known = [(rank, each) for rank, have in enumerate(comm.allgather(mine)) for each in have]
+    for rank, other in known:
+        if other != known[0][1]:
+            raise DisagreementError(
+                f"{what}: rank {known[0][0]} has elements of {known[0][1]}, rank {rank} of {other}"
+            )

@@ -32,11 +32,8 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
 
     Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
     """
-    buffer, count, displacement, datatype = _unpack(spec)
-    if datatype is None:
-        datatype = MPI.Datatype.fromcode(_type_code(buffer))
-    elif isinstance(datatype, str):
-        datatype = MPI.Datatype.fromcode(datatype)
+    buffer, count, displacement, _ = _unpack(spec)
+    datatype = datatype_of(spec)
     unit_bytes = datatype.Get_size()
     if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
         return None
@@ -51,6 +48,17 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
     if count < 0 or offset < 0 or offset + count * unit_bytes > len(view):
         raise ValueError("out of bounds")
     return Elements(view[offset : offset + count * unit_bytes], count, datatype)
+
+
+def datatype_of(spec: Any) -> MPI.Datatype:
+    """The type of its elements, also where these are blocks with counts of their own.
+
+    Raises some exception for a ``spec`` that mpi4py does not take.
+    """
+    buffer, last = (spec[0], spec[-1]) if type(spec) in (list, tuple) else (spec, None)
+    if isinstance(last, MPI.Datatype):
+        return last
+    return MPI.Datatype.fromcode(last if isinstance(last, str) else _type_code(buffer))
 
 
 def _unpack(spec: Any) -> tuple[Any, int | None, int | None, Any]:

@@ -32,7 +32,7 @@ def native_call(native: str, method: str) -> NativeCall:
 
 
 def _politely(start: Callable[..., MPI.Request]) -> NativeCall:
-    return lambda *args: wait_politely(start(*args).Test)
+    return lambda *args: wait_politely(start(*args).Test, kept=args)
 
 
 def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:

@@ -7,6 +7,7 @@ It is built when gridcoll is installed where a C compiler is at hand; without it
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -17,10 +18,19 @@ from mpi4py import MPI
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import DEFAULT_WINDOW, Memory, Transport
 from gridcoll.engine.transport import MPITransport
-from gridcoll.engine.waiting import FIRST_PAUSE_S, SPIN_S, polls_at_once
+from gridcoll.engine.waiting import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    SPIN_S,
+    WAITS_PER_PAUSE,
+    Hold,
+    polls_at_once,
+)
 from gridcoll.engine.watch import watch
 from gridcoll.errors import UsageError
 from gridcoll.plan.dataflow import Dataflow
+
+_log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
@@ -62,7 +72,10 @@ class _Library:
     """The functions of compiled.c, and what they need to know of MPI."""
 
     def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:  # of another machine, where sites share the installation
+            raise UsageError(f"{path}: {error}; install gridcoll again") from None
         if library.gridcoll_interface() != _INTERFACE:
             raise UsageError(f"{path}: was built from another version; install gridcoll again")
         pointer = ctypes.c_void_p
@@ -86,8 +99,8 @@ class _Library:
             *(MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), MPI.UNDEFINED),
         )
         self.wait = _Wait(
-            *(int(seconds * 1e9) for seconds in (SPIN_S, FIRST_PAUSE_S, 1e-3)),
-            *(100, polls_at_once(), watch().descriptor, 0, 0),
+            *(int(seconds * 1e9) for seconds in (SPIN_S, FIRST_PAUSE_S, LONGEST_PAUSE_S)),
+            *(WAITS_PER_PAUSE, polls_at_once(), watch().descriptor, 0, 0),
         )
 
 
@@ -104,7 +117,10 @@ def _mpi_functions() -> list[ctypes._FuncPointer]:
 
 @cache
 def _library() -> _Library | None:
-    """None where it is not wanted, or was not built."""
+    """None where it is not wanted, was not built, or is of no use here, which is worth a word.
+
+    Raises `UsageError` if it was asked for by name.
+    """
     wanted = os.environ.get("GRIDCOLL_ENGINE", "")
     if wanted not in ("", "python", "compiled"):
         raise UsageError(f"GRIDCOLL_ENGINE: must be python or compiled, got {wanted!r}")
@@ -112,7 +128,13 @@ def _library() -> _Library | None:
         return None
     if not LIBRARY.exists():
         raise UsageError("GRIDCOLL_ENGINE=compiled: gridcoll was installed without a C compiler")
-    return _Library(LIBRARY)
+    try:
+        return _Library(LIBRARY)
+    except UsageError as error:
+        if wanted:
+            raise
+        _log.warning("gridcoll: plans run in Python: %s", error)
+        return None
 
 
 class CompiledRun:
@@ -123,9 +145,10 @@ class CompiledRun:
     ) -> None:
         self._library = library
         self._flow, self._transport = flow, transport
-        self._kept = (call, *kept)  # buffers must outlive the run
+        flat = flow.flat  # two threads may each have made one, of which the flow keeps the last
+        self._kept = (call, flat, *kept)  # buffers must outlive the run
         self._run = library.begin(
-            MPI.Get_address(flow.flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
+            MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
         )
         if not self._run:
             raise MemoryError(f"a run of {len(flow.program)} ops")
@@ -138,13 +161,15 @@ class CompiledRun:
         return bool(self._library.advance(self._run))
 
     def run(self) -> None:
-        """To its end, waiting politely."""
+        """To its end, waiting politely; what a signal's handler raises comes after that."""
         wait, patience_ns = ctypes.addressof(self._library.wait), int(PATIENCE_S * 1e9)
-        while not self._library.run(self._run, wait, patience_ns):
+        hold = Hold(self)
+        while not hold.back(self._library.run, self._run, wait, patience_ns):
             pass
         if self._library.wait.n_missed:
             self._library.wait.n_missed = 0
             watch().look()
+        hold.release()
 
     def check(self) -> None:
         if isinstance(self._transport, CountingTransport):

@@ -83,8 +83,8 @@ class Executor:
     tested, all lanes in one call, which bounds the cost of a poll by the number of lanes and lets
     MPI look at its network once.
 
-    A transfer that fails (a message longer than what it is received into) stops nothing: what was
-    left under way would reach into buffers that are no more, and into later calls.
+    An op that fails (a message longer than what it is received into) stops nothing: what was left
+    under way would reach into buffers that are no more, and into later calls.
     """
 
     def __init__(
@@ -194,10 +194,15 @@ class Executor:
             op = self._program[index]
             if not isinstance(op, Recv):
                 raise PlanError(f"op {index} ({op}) is queued as a receive")
-            request = self._transport.irecv(self._memory.view(op.chunk), op.peer, self._tags[index])
-            self._enter(lane, index, request)
             if self._trace:
                 self._trace(index, "start")
+            view, tag = self._memory.view(op.chunk), self._tags[index]
+            try:
+                request = self._transport.irecv(view, op.peer, tag)
+            except Exception as error:
+                self._fail(index, error)
+            else:
+                self._enter(lane, index, request)
 
     def _too_early(self) -> bool:
         """Whether what is ready first may not start yet; what is ready behind it waits with it."""
@@ -211,16 +216,26 @@ class Executor:
             if self._trace:
                 self._trace(index, "start")
             op = self._program[index]
-            if isinstance(op, Send):
-                view, tag = self._memory.view(op.chunk), self._tags[index]
-                request = self._transport.isend(view, op.peer, tag)
-                self._enter(self._lane_of[index], index, request)
-            elif isinstance(op, Reduce):
-                self._memory.reduce(op.source, op.into, op.source_first)
-                self._complete(index)
-            elif isinstance(op, Copy):
-                self._memory.copy(op.source, op.into)
-                self._complete(index)
+            try:
+                if isinstance(op, Send):
+                    view, tag = self._memory.view(op.chunk), self._tags[index]
+                    request = self._transport.isend(view, op.peer, tag)
+                elif isinstance(op, Reduce):
+                    self._memory.reduce(op.source, op.into, op.source_first)
+                elif isinstance(op, Copy):
+                    self._memory.copy(op.source, op.into)
+            except Exception as error:
+                self._fail(index, error)
+            else:
+                if isinstance(op, Send):
+                    self._enter(self._lane_of[index], index, request)
+                else:
+                    self._complete(index)
+
+    def _fail(self, index: int, error: Exception) -> None:
+        """The op is over; the others go on."""
+        self._failure = self._failure or error
+        self._complete(index)
 
     def _complete(self, index: int) -> None:
         self._n_left -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gridcoll.engine.compiled import begin_compiled
 from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Run, Trace, Transport
-from gridcoll.engine.waiting import PoliteWait, polls_at_once
+from gridcoll.engine.waiting import Hold, PoliteWait, polls_at_once
 from gridcoll.plan.dataflow import Dataflow
 
 
@@ -22,17 +22,19 @@ def run_program(
 ) -> None:
     """Run one rank's program to its end, waiting politely.
 
-    Raises what a transfer failed of when nothing is under way any more.
+    Raises what a transfer failed of, or a signal's handler raised, when nothing is under way any
+    more.
     """
     if trace is None and (compiled := begin_compiled(flow, transport, memory, window)):
         compiled.run()
         compiled.check()
         return
     executor = Executor(flow, transport, memory, window, trace)
-    wait, n_polls = PoliteWait(), polls_at_once()
+    wait, n_polls, hold = PoliteWait(), polls_at_once(), Hold(executor)
     while not executor.done:
         if any(executor.advance() for _ in range(n_polls)):
             wait.reset()
         else:
-            wait()
+            hold.back(wait)
     executor.check()
+    hold.release()

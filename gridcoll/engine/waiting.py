@@ -6,17 +6,19 @@ import os
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+T = TypeVar("T")
 
 SPIN_S = 50e-6
 """How long to poll without pause: about what a message inside a cluster takes."""
 
 FIRST_PAUSE_S = 10e-6  # asked for: a sleep lasts some 60 us longer on a stock Linux
 LONGEST_PAUSE_S = 1e-3
-_PAUSE_PER_WAIT = 0.01
+WAITS_PER_PAUSE = 100
 
 
 @cache
@@ -53,14 +55,53 @@ class PoliteWait:
         if waited_s < self._spin_s:
             os.sched_yield()
         else:
-            time.sleep(min(max(_PAUSE_PER_WAIT * waited_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
+            time.sleep(min(max(waited_s / WAITS_PER_PAUSE, FIRST_PAUSE_S), LONGEST_PAUSE_S))
 
 
-def wait_politely(poll: Callable[[], bool], wait: PoliteWait | None = None) -> None:
-    """Call ``poll`` until it returns true, pausing politely in between."""
-    wait = wait or PoliteWait()
+class Hold:
+    """Holds back what signals' handlers raise, as interrupts, while something is under way.
+
+    Transfers reach into buffers, and into later calls, until they end: so the first exception waits
+    for the end, as it would for a blocking call of the MPI library. A second one gets through; then
+    ``kept``, what transfers reach into, is kept for ever, and the communicator is of no more use.
+    """
+
+    __slots__ = ("_held", "_kept")
+
+    abandoned: ClassVar[list[object]] = []
+
+    def __init__(self, kept: object) -> None:
+        self._kept = kept
+        self._held: BaseException | None = None
+
+    def back(self, step: Callable[..., T], *args: object) -> T | None:
+        """What ``step`` returns; None if it was interrupted. It must not raise anything itself."""
+        try:
+            return step(*args)
+        except BaseException as error:
+            if self._held is not None:
+                self.abandoned.append(self._kept)
+                raise
+            self._held = error
+            return None
+
+    def release(self) -> None:
+        """Everything has ended: raise what was held back."""
+        if self._held is not None:
+            raise self._held
+
+
+def wait_politely(
+    poll: Callable[[], bool], wait: PoliteWait | None = None, kept: object = None
+) -> None:
+    """Call ``poll`` until it returns true, pausing politely in between.
+
+    What a signal's handler raises comes after that: see `Hold`, also for ``kept``.
+    """
+    wait, hold = wait or PoliteWait(), Hold((poll, kept))
     while not any(poll() for _ in range(polls_at_once())):
-        wait()
+        hold.back(wait)
+    hold.release()
 
 
 def wait_for_all(comm: MPI.Intracomm) -> None:

@@ -201,8 +201,32 @@ class TestByteMemory:
 
     def test_bytes_have_no_operation(self) -> None:
         memory = ByteMemory(memoryview(bytearray(4)))
+        executor = Executor(dataflow((Reduce(out(0, 1), out(1, 2)),)), FakeTransport(), memory)
+        assert executor.done
         with pytest.raises(PlanError, match=r"reduce output\[0:1\] into output\[1:2\]"):
-            Executor(dataflow((Reduce(out(0, 1), out(1, 2)),)), FakeTransport(), memory)
+            executor.check()
+
+
+@pytest.mark.parametrize("method", ["isend", "irecv"])
+def test_what_cannot_even_be_started_stops_nothing(method: str) -> None:
+    class Refusing(FakeTransport):
+        pass
+
+    def refuse(self: FakeTransport, view: Any, peer: int, tag: int) -> FakeRequest:
+        if tag == 1:
+            raise OSError(f"no {method}")
+        return getattr(FakeTransport, method)(self, view, peer, tag)  # type: ignore[no-any-return]
+
+    setattr(Refusing, method, refuse)
+    transport = Refusing()
+    engine = Executor(dataflow(forward(3)), transport, ByteMemory(memoryview(bytearray(9))))
+    while not engine.done:
+        for request in (*transport.sent.values(), *transport.posted.values()):
+            request.done = True
+        engine.advance()
+    assert len(transport.log) == 5
+    with pytest.raises(OSError, match=f"no {method}"):
+        engine.check()
 
 
 def test_streams_of_one_source_do_not_wait_for_each_other() -> None:

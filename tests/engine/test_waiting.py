@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gridcoll.engine import waiting
-from gridcoll.engine.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPIN_S, PoliteWait
+from gridcoll.engine.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPIN_S, Hold, PoliteWait
 
 
 @dataclass
@@ -89,10 +89,36 @@ def test_wait_politely_polls_until_true_as_often_between_pauses_as_the_mpi_needs
     assert next(answers, None) is None
 
 
-def test_a_real_wait_burns_little_of_a_core() -> None:
-    """Processor time, not the clock: however long a busy machine makes the wait."""
-    import time
+def interrupted(clock: Clock, *at: int) -> None:
+    """From now on, these sleeps (the first is 1) are interrupted."""
+    plain = clock.sleep
 
-    began_s, used_s = time.monotonic(), time.process_time()
-    waiting.wait_politely(lambda: time.monotonic() - began_s > 0.3)
-    assert time.process_time() - used_s < 0.15
+    def sleep(seconds: float) -> None:
+        plain(seconds)
+        if len(clock.slept_s) in at:
+            raise KeyboardInterrupt
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+
+
+def test_an_interrupt_waits_for_the_end(clock: Clock) -> None:
+    """What is under way would reach into buffers that are no more."""
+    interrupted(clock, 2)
+    polls = iter([False] * 200 + [True])
+    with pytest.raises(KeyboardInterrupt):
+        waiting.wait_politely(lambda: next(polls))
+    assert next(polls, None) is None
+
+
+def test_a_second_interrupt_gets_through_and_buffers_are_kept(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned: list[object] = []
+    monkeypatch.setattr(Hold, "abandoned", abandoned)
+    interrupted(clock, 2, 5)
+    buffers = [bytearray(3)]
+    with pytest.raises(KeyboardInterrupt):
+        waiting.wait_politely(lambda: False, kept=buffers)
+    assert len(clock.slept_s) == 5
+    [(_, kept)] = abandoned
+    assert kept is buffers

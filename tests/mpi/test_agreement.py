@@ -311,13 +311,15 @@ class TestTogether:
     def test_nobody_fails(self, world: MPI.Intracomm) -> None:
         raise_together(world, None)
 
-    def test_other_errors_are_the_ranks_own(self, world: MPI.Intracomm) -> None:
-        """What is not ours to explain is not shared; all ranks raise it here."""
+    def test_nobody_waits_for_who_fails_of_something_else(self, world: MPI.Intracomm) -> None:
+        """As of a file system that answers with errors nobody thought of, on one rank."""
+        last = world.Get_size() - 1
 
         def step() -> None:
-            raise ZeroDivisionError
+            if world.Get_rank() == last:
+                raise PermissionError("not yours")
 
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(GridcollError, match=f"rank {last}: PermissionError: not yours"):
             together(world, step)
 
     @pytest.mark.mpi(min_size=3)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ class FakeMPI:
     log: list[str] = field(default_factory=list)
     tested: list[list[str]] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
+    is_over: Callable[[int], bool] = lambda n_polls: False
 
     def functions(self) -> Iterator[Callable[..., int]]:
         def start(kind: str) -> Callable[..., int]:
@@ -44,6 +48,8 @@ class FakeMPI:
         def test_some(n: int, requests, n_ended, places, statuses) -> int:  # type: ignore[no-untyped-def]
             mine = [self.log[requests[k]] for k in range(n)]
             self.tested.append(mine)
+            if self.is_over(len(self.tested)):
+                self.ended.update(self.log)
             over = [k for k, each in enumerate(mine) if each in self.ended]
             n_ended[0] = len(over)
             for k, place in enumerate(reversed(over)):
@@ -195,3 +201,80 @@ def test_every_band_has_tags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert fake.log == [
         f"send {what} peer 1 tag {tag}" for what, tag in (("a", 6), ("b", 7), ("c", 6))
     ]
+
+
+@dataclass
+class Looks:
+    """In place of the process's watch of sockets."""
+
+    descriptor: int
+    n: int = 0
+
+    def look(self) -> None:
+        self.n += 1
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def waiting_run(
+    monkeypatch: pytest.MonkeyPatch, is_over: Callable[[int], bool], watch: int, trust: int = 0
+) -> tuple[CompiledRun, FakeMPI, Looks]:
+    """A run whose one message is there as soon as ``is_over`` says so of the number of polls."""
+    run, fake = begin(monkeypatch, 64, Recv(0, out(0, 1), 0))
+    fake.is_over = is_over
+    wait, looks = run._library.wait, Looks(watch)
+    wait.watch, wait.trust, wait.spin_ns, wait.n_polls = watch, trust, 0, 1
+    monkeypatch.setattr(compiled, "watch", lambda: looks)
+    return run, fake, looks
+
+
+def n_sleeps() -> int:
+    """How often this thread has given its core away of its own will."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+@pytest.mark.parametrize("trust", [0, 6])
+def test_what_stays_readable_does_not_keep_a_rank_from_sleeping(
+    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int], trust: int
+) -> None:
+    """A socket that is not MPI's, which somebody closed at its other end."""
+    os.write(pipe[1], b"x")
+    run, _, _ = waiting_run(monkeypatch, lambda n_polls: n_polls == 500, pipe[0], trust)
+    before = n_sleeps()
+    run.run()
+    assert n_sleeps() - before > 400
+
+
+def test_long_waits_take_few_polls_whoever_looks_at_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every pause is a hundredth of the wait so far: 100 for each e-fold of 10 us, and no more."""
+    monkeypatch.setattr(compiled, "PATIENCE_S", 1e-3)
+    ends_s = time.monotonic() + 0.3
+    run, fake, _ = waiting_run(monkeypatch, lambda _: time.monotonic() > ends_s, -1)
+    run.run()
+    assert len(fake.tested) < 100 + 100 * math.log(0.3 / 1e-3) + 10
+
+
+def test_a_watch_that_tells_is_trusted_and_one_that_misses_looks_again(
+    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
+) -> None:
+    run, _, looks = waiting_run(monkeypatch, lambda n_polls: n_polls == 3, pipe[0], 2)
+    run.run()
+    assert (run._library.wait.trust, looks.n) == (0, 1)
+    os.write(pipe[1], b"x")
+    run, _, looks = waiting_run(monkeypatch, lambda n_polls: n_polls == 3, pipe[0], 2)
+    run.run()
+    assert (run._library.wait.trust, looks.n) == (3, 0)
+
+
+def test_a_run_keeps_the_program_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads may each write one; the flow keeps the last."""
+    run, _ = begin(monkeypatch, 64, Recv(0, out(0, 1), 0))
+    assert any(each is run._flow.flat for each in run._kept)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +17,11 @@ from gridcoll.engine import compiled, runner, transport
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.elements import ElementMemory
+from gridcoll.engine.executor import Executor
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import N_BANDS, MPITransport
+from gridcoll.engine.waiting import Hold
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
 from gridcoll.plan.collectives.allreduce import Piece
@@ -179,26 +184,81 @@ def test_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found() is None
 
 
-def test_signals_are_heard_while_nothing_comes() -> None:
-    def interrupt(*_: object) -> None:
+def test_a_library_of_another_machine_or_version_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One rank must not raise where others run."""
+    found = compiled._library.__wrapped__
+    foreign = tmp_path / "_compiled.so"
+    foreign.write_bytes(b"\x7fELF of another machine")
+    for change, said in (
+        ((compiled, "LIBRARY", foreign), "install gridcoll again"),
+        ((compiled, "_INTERFACE", -5), "built from another version"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*change)
+            caplog.clear()
+            assert found() is None
+            assert said in caplog.text
+            patch.setenv("GRIDCOLL_ENGINE", "compiled")
+            with pytest.raises(UsageError, match=said):
+                found()
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Calls something from a signal's handler every 20 ms."""
+
+    def ring(step: Callable[[], object]) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: step())
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield ring
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupted_call_ends_first(engine: str, alarm: Callable[..., None]) -> None:
+    """Signals are heard while nothing comes; a receive must not outlive its buffer."""
+    comm = MPI.Intracomm(MPI.COMM_SELF.Dup())
+    transport, got = MPITransport(comm), bytearray(1)
+
+    def interrupt() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        comm.Send(b"x", 0, transport.first_tag)
         raise KeyboardInterrupt
 
+    alarm(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_program(dataflow((Recv(0, out(0, 1), 0),)), transport, ByteMemory(memoryview(got)))
+    assert got == b"x"
+    comm.Free()
+
+
+def test_who_interrupts_twice_gets_through(
+    engine: str, alarm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way then stays where it is for ever."""
+    abandoned: list[object] = []
+    monkeypatch.setattr(Hold, "abandoned", abandoned)
     comm = MPI.Intracomm(MPI.COMM_SELF.Dup())
-    transport = MPITransport(comm)
-    program = dataflow((Recv(0, out(0, 1), 0),))
-    run = begin_compiled(program, transport, ByteMemory(memoryview(bytearray(1))))
-    assert run is not None
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        with pytest.raises(KeyboardInterrupt):
-            run.run()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    comm.Send(bytearray(1), 0, transport.first_tag)
-    run.run()
-    run.check()
+    transport, got, n_rings = MPITransport(comm), bytearray(1), count(1)
+
+    def interrupt() -> None:
+        if next(n_rings) == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    alarm(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_program(dataflow((Recv(0, out(0, 1), 0),)), transport, ByteMemory(memoryview(got)))
+    [run] = abandoned
+    assert isinstance(run, CompiledRun | Executor)
+    comm.Send(b"x", 0, transport.first_tag)
+    while not run.done:
+        run.advance()
+    assert got == b"x"
     comm.Free()
 
 

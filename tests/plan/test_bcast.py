@@ -73,6 +73,22 @@ def test_the_first_pass_halves_down_to_the_smallest(n_bytes: int) -> None:
     assert sizes[-1] // 2 < SMALLEST_SEGMENT
 
 
+@pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
+def test_no_segment_is_longer_than_mpi_can_count(collective: str) -> None:
+    """Between two hosts one segment would be the fastest, whatever its length."""
+    model = model_of([1, 1])
+    n_bytes = 3 << 30
+    for candidate in choose(collective, model, n_bytes, 0, grid_only=True).candidates:
+        if candidate.build is not None and candidate.predicted_s is not None:
+            longest = max(
+                op.chunk.size
+                for program in candidate.build(n_bytes // 8).programs
+                for op in program
+                if isinstance(op, Send)
+            )
+            assert longest * 8 < 1 << 31, candidate.name
+
+
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_the_shortest_path_is_the_shortest(n: int, seed: int) -> None:
     random = np.random.default_rng(seed)

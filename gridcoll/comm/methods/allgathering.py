@@ -64,7 +64,7 @@ class AllgatheringMethods(GridMethods):
             return super().Allgather(sendbuf, recvbuf)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[0] if call else None
-        agree(context, "Allgather", None, n_bytes)
+        agree(context, "Allgather", None, n_bytes, sendbuf, recvbuf)
         flow = None if n_bytes is None else context.program("allgather", n_bytes, 0)
         if call is None or flow is None:
             return self._natively(context, "Allgather", n_bytes, 0, key, sendbuf, recvbuf)
@@ -76,7 +76,8 @@ class AllgatheringMethods(GridMethods):
         if context is None or context.native_only:
             return super().Allgatherv(sendbuf, recvbuf)
         call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
-        agree(context, "Allgatherv", None, sum(call.into.sizes) if call else None)
+        n_bytes = sum(call.into.sizes) if call else None
+        agree(context, "Allgatherv", None, n_bytes, sendbuf, recvbuf)
         flow = _flow(context, call.into.sizes) if call else None
         if call is None or flow is None:
             return super().Allgatherv(sendbuf, recvbuf)

@@ -14,7 +14,7 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import move_parts
+from gridcoll.comm.methods.moving import agree, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.comm.variants import are_plain_blocks, native_call
 from gridcoll.engine.memory import ByteMemory
@@ -42,9 +42,8 @@ class AlltoallMethods(GridMethods):
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
         read = read_exchange(sendbuf, recvbuf, n_ranks)
-        if context.settings.check:
-            size = f"bytes={read[1].block_bytes}" if read else "with arguments that MPI refuses"
-            require_equal(context.private, "Alltoall", f"Alltoall {size}")
+        n_bytes = read[1].block_bytes if read else None
+        agree(context, "Alltoall", None, n_bytes, sendbuf, recvbuf)
         if read is None:
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read

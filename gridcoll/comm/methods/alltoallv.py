@@ -11,10 +11,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.agreement import require_alike, require_equal
 from gridcoll.comm.buffers import Message
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.signatures import signature
 from gridcoll.comm.typed_vectors import read_typed_vector
 from gridcoll.comm.vectors import read_vectors
 from gridcoll.engine.parts import PartedMemory
@@ -54,6 +55,8 @@ class AlltoallvMethods(GridMethods):
         if context.settings.check:
             what = name if blocks else f"{name} with arguments that MPI refuses"
             require_equal(context.private, name, what)
+            if name == "Alltoallv":  # of the other, only two ranks know which types they exchange
+                require_alike(context.private, name, map(signature, (sendbuf, recvbuf)))
         if blocks is None or native:
             return False
         source, into = blocks

@@ -12,6 +12,7 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
 from gridcoll.comm.variants import native_call
 from gridcoll.engine.executor import Memory
@@ -39,8 +40,7 @@ class BroadcastMethods(GridMethods):
         writable = context.rank != root
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
-        if context.settings.check:
-            require_equal(context.private, "Bcast", f"Bcast root={root} bytes={n_bytes}")
+        agree(context, "Bcast", root, n_bytes, buf)
         flow = context.program("bcast", n_bytes, root)
         if flow is None:
             return self._natively(context, "Bcast", n_bytes, root, key, buf, root)

@@ -66,14 +66,14 @@ class GatheringMethods(GridMethods):
         if context.rank != root:
             message = read_or_leave(lambda: read_message(sendbuf, writable=False))
             n_bytes = len(message.view) if message else None
-            agree(context, "Gather", root, n_bytes)
+            agree(context, "Gather", root, n_bytes, sendbuf)
             flow = None if n_bytes is None else context.program("gather", n_bytes, root)
             if message is None or flow is None:
                 return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
             return move(context, flow, message.view, _NOTHING)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[root] if call else None
-        agree(context, "Gather", root, n_bytes)
+        agree(context, "Gather", root, n_bytes, sendbuf, recvbuf)
         flow = None if n_bytes is None else context.program("gather", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
@@ -86,7 +86,8 @@ class GatheringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         root = rank
-        agree_on_root(context, "Gatherv", root)
+        at_root = (recvbuf,) if context.rank == root else ()
+        agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
         if context.program("gatherv", 0, root) is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if context.rank != root:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.agreement import require_alike, require_equal
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.pickles import HEADER_BYTES
+from gridcoll.comm.signatures import signature
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow, Plan, dataflow
@@ -37,21 +38,26 @@ def in_place(buffer: Any) -> bool:
     return buffer is None or buffer is MPI.IN_PLACE
 
 
-def agree(context: Context, method: str, root: int | None, n_bytes: int | None) -> None:
+def agree(
+    context: Context, method: str, root: int | None, n_bytes: int | None, *specs: Any
+) -> None:
     """Where checks are asked for, raise unless all ranks make the same call.
 
     ``root`` is None where there is none; ``n_bytes`` where this rank's arguments were wrong.
+    ``specs`` are the buffer arguments that count on this rank: all hold the same types.
     """
     if context.settings.check:
         rooted = "" if root is None else f" root={root}"
         size = "with arguments that MPI refuses" if n_bytes is None else f"bytes={n_bytes}"
         require_equal(context.private, method, f"{method}{rooted} {size}")
+        require_alike(context.private, method, map(signature, specs))
 
 
-def agree_on_root(context: Context, method: str, root: int) -> None:
+def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None:
     """The same for a call whose sizes ranks do not share."""
     if context.settings.check:
         require_equal(context.private, method, f"{method} root={root}")
+        require_alike(context.private, method, map(signature, specs))
 
 
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:

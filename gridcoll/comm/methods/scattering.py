@@ -69,7 +69,7 @@ class ScatteringMethods(GridMethods):
         if context.rank != root:
             message = read_or_leave(lambda: read_message(recvbuf, writable=True))
             n_bytes = len(message.view) if message else None
-            agree(context, "Scatter", root, n_bytes)
+            agree(context, "Scatter", root, n_bytes, recvbuf)
             flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
             if message is None or flow is None:
                 return self._natively(
@@ -78,7 +78,7 @@ class ScatteringMethods(GridMethods):
             return _take(context, flow, message)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.source.sizes[root] if call else None
-        agree(context, "Scatter", root, n_bytes)
+        agree(context, "Scatter", root, n_bytes, sendbuf, recvbuf)
         flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Scatter", n_bytes, root, key, sendbuf, recvbuf, root)
@@ -92,7 +92,8 @@ class ScatteringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         root = rank
-        agree_on_root(context, "Scatterv", root)
+        at_root = (sendbuf,) if context.rank == root else ()
+        agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
         if context.program("scatterv", 0, root) is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         if context.rank != root:

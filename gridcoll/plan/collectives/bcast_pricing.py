@@ -20,6 +20,9 @@ from gridcoll.topology.units import format_size
 
 SMALLEST_SEGMENT = 1024
 
+LARGEST_SEGMENT = 1 << 28
+"""MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
+
 MANY_CLUSTERS = 24
 """With more clusters than this, choosing itself must be kept cheap."""
 
@@ -36,7 +39,7 @@ def segment_sizes(n_bytes: int) -> np.ndarray:
     sizes = [max(n_bytes, 1)]
     while sizes[-1] // 2 >= SMALLEST_SEGMENT:
         sizes.append(-(-sizes[-1] // 2))
-    return np.array(sizes)
+    return np.array([size for size in sizes if size <= LARGEST_SEGMENT])
 
 
 @lru_cache(maxsize=64)
@@ -99,8 +102,9 @@ def best_segment(
     best = int(np.argmin(halved))
     size, total = int(costs.segment_bytes[best]), float(halved[best])
     most = 1 if model.n_clusters > MANY_CLUSTERS else 20
+    largest = min(n_bytes, LARGEST_SEGMENT)
     for _ in range(most if len(costs.segment_bytes) > 1 else 0):
-        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, n_bytes)
+        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, largest)
         near = SegmentCosts(model, n_bytes, around)
         totals = price(near).total_s
         best = int(np.argmin(totals))
