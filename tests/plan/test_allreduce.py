@@ -21,6 +21,7 @@ from gridcoll.plan.collectives.allreduce_candidates import cut_columns
 from gridcoll.plan.collectives.allreduce_ring import plan_ring
 from gridcoll.plan.collectives.reduce import plan_reduce
 from gridcoll.plan.ops import reads, writes
+from gridcoll.plan.plan import Programs, scratch_of
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -248,6 +249,22 @@ def test_predictions_are_near_a_walk(labels: list[int], n_bytes: int) -> None:
 def test_only_broadcasts_run_backwards() -> None:
     with pytest.raises(PlanError, match="must be a bcast, got allreduce"):
         plan_reduce(plan_ring(range(3), 3, 1), 3)
+
+
+def test_a_reduction_writes_the_programs_asked_for_and_no_others() -> None:
+    asked: list[int] = []
+
+    def program_of(rank: int) -> Program:
+        asked.append(rank)
+        return broadcast.programs[rank]
+
+    build = choose("bcast", model_of([0, 0, 0, 1, 1, 1]), 4096, 0).winner.build
+    assert build is not None
+    broadcast = build(4096)
+    plan = plan_reduce(replace(broadcast, programs=Programs(6, program_of)), 512)
+    assert asked == []
+    assert plan.scratch_of(3) == scratch_of(plan.programs[3])
+    assert asked == [3]
 
 
 def test_a_ring_visits_everybody() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridcoll.errors import PlanError
 from gridcoll.plan.collectives.folding import Incoming, Term, fold
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
-from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.statements import Contribution, Statement, moved, state
 
 state(
@@ -46,14 +46,9 @@ def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
     def program_of(rank: int) -> Program:
         return _backwards(broadcast, rank, n_units)
 
-    # The rank's own partial result, and its children's.
-    scratch = tuple(
-        n_units * (rank != broadcast.root and _has_children(broadcast, rank)) + n_units * widest
-        for rank, widest in enumerate(_most_children(broadcast))
-    )
-    return Plan(
-        "reduce", label, n_units, broadcast.root, Programs(broadcast.n_ranks, program_of), scratch
-    )
+    programs = Programs(broadcast.n_ranks, program_of)
+    scratch = ByRank(broadcast.n_ranks, lambda rank: scratch_of(programs[rank]))
+    return Plan("reduce", label, n_units, broadcast.root, programs, scratch)
 
 
 def _by_tag(broadcast: Plan, rank: int) -> dict[int, tuple[Chunk, int, int, list[int]]]:
@@ -99,14 +94,3 @@ def _backwards(broadcast: Plan, rank: int, n_units: int) -> Program:
 
 def _no_slot(n_units: int) -> Chunk:
     raise PlanError(f"{n_units} units of scratch for a fold of one term")
-
-
-def _has_children(broadcast: Plan, rank: int) -> bool:
-    return any(children for *_, children in _by_tag(broadcast, rank).values())
-
-
-def _most_children(broadcast: Plan) -> list[int]:
-    return [
-        max((len(children) for *_, children in _by_tag(broadcast, rank).values()), default=0)
-        for rank in range(broadcast.n_ranks)
-    ]
