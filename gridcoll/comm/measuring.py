@@ -69,7 +69,7 @@ def discover(
     grid = find_grid(comm, tolerance, progress, name)
     links = measure_links(comm, grid, both_directions, progress)
     model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
-    if len(set(grid.hosts)) == 1:
+    if len(set(grid.host_of)) == 1:
         return model  # shared memory: no plan of ours is meant for it
     clock = find_clock(comm, grid)
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)

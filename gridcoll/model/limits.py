@@ -214,7 +214,7 @@ def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     grid, distance = wires.grid, shortest_latency_s(wires)
     home = grid.cluster_of[root]
     counts = [len(cluster) for cluster in grid.clusters]
-    counts[home] -= grid.hosts.count(grid.hosts[root])
+    counts[home] -= grid.host_of.count(grid.host_of[root])
     latest = _interface_s(wires, home, counts, distance[home], n_bytes)
     for c, cluster in enumerate(grid.clusters):
         if c != home:

@@ -50,10 +50,11 @@ def draw_sample(model: GridModel) -> Sample:
         for cluster, n in zip(grid.clusters, counts, strict=True)
         for k in range(n)
     )
-    on_host, sampled = Counter(grid.hosts), Counter(grid.hosts[rank] for rank in kept)
+    host_of = grid.host_of
+    on_host, sampled = Counter(host_of), Counter(host_of[rank] for rank in kept)
     _, origin = grid.restrict(kept)
     return Sample(
         model.restrict(kept),
         tuple(sizes[c] / counts[c] for c in origin),
-        tuple(on_host[grid.hosts[rank]] / sampled[grid.hosts[rank]] for rank in kept),
+        tuple(on_host[host_of[rank]] / sampled[host_of[rank]] for rank in kept),
     )

@@ -177,18 +177,22 @@ class Grid:
 
     @cached_property
     def shares_hosts(self) -> bool:
-        """Whether any host has several ranks."""
+        """Whether any host, as `host_of` tells them apart, has several ranks."""
         return any(cluster.shares_nodes for cluster in self.clusters)
 
     @cached_property
     def host_of(self) -> tuple[int, ...]:
-        """``host_of[rank]`` numbers the rank's host; hosts in the order of their lowest rank."""
-        number = {host: k for k, host in enumerate(dict.fromkeys(self.hosts))}
-        return tuple(number[host] for host in self.hosts)
+        """``host_of[rank]`` numbers the rank's host; hosts in the order of their lowest rank.
+
+        Names alone do not tell: hosts of two clusters may both be called ``n0``.
+        """
+        places = tuple(zip(self.cluster_of, self.hosts, strict=True))
+        number = {place: k for k, place in enumerate(dict.fromkeys(places))}
+        return tuple(number[place] for place in places)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """``hosts[rank]`` is the host of that rank."""
+        """``hosts[rank]`` is the name of that rank's host, unique inside its cluster."""
         by_rank = {p.rank: p.host for cluster in self.clusters for p in cluster.processes}
         return tuple(by_rank[rank] for rank in range(self.n_ranks))
 
@@ -211,6 +215,13 @@ class Grid:
             tuple(cluster.ranks[lane] for cluster in self.clusters if lane < len(cluster))
             for lane in range(longest)
         )
+
+    def regroup(self, labels: Sequence[int]) -> Grid:
+        """The same ranks on the same hosts; those with equal ``labels`` share a cluster.
+
+        Hosts have their numbers as names, because one cluster may now have two of the same name.
+        """
+        return Grid.from_labels(labels, tuple(map(str, self.host_of)))
 
     def restrict(self, ranks: Iterable[int]) -> tuple[Grid, tuple[int, ...]]:
         """The grid of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.

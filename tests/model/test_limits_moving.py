@@ -27,6 +27,7 @@ HOSTFILES = Path(__file__).parents[2] / "hostfiles"
         (wires([0, 1, 1, 2], uplink=1e6), 1_000_000, 3 + 10e-3),
         (wires([0, 0, 1], hosts=("a", "a", "b")), 1_000_000, 0.1 + 10e-3),
         (wires([0, 1, 1, 1], hosts=("a", "b", "b", "b")), 1_000_000, 0.3 + 10e-3),
+        (wires([0, 0, 1, 1], hosts=("a", "b", "a", "b")), 1_000_000, 0.3 + 0.1e-3),
         (wires([0] * 3, burst_bytes=500), 1000, 1.5e-4 + 0.1e-3),
     ],
 )

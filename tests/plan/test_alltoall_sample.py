@@ -59,6 +59,14 @@ def test_a_sample_has_some_of_every_cluster(labels: list[int], most: int) -> Non
     assert (some.model.latency_s == model.latency_s).all()
 
 
+def test_a_sample_tells_hosts_of_one_name_apart() -> None:
+    """Four ranks on the n0 of each of two clusters, one on every other host."""
+    labels, hosts = [0] * 8 + [1] * 8, ["n0"] * 4 + [f"n{k}" for k in range(1, 5)]
+    model = replace(model_of(labels), grid=Grid.from_labels(labels, hosts * 2))
+    with few(4):
+        assert draw_sample(model).host_weights == (4, 1, 4, 1)
+
+
 def totals(model: GridModel, messages: Messages) -> dict[tuple[int, int], tuple[float, float]]:
     """Messages and blocks from cluster to cluster."""
     found: dict[tuple[int, int], tuple[float, float]] = {}

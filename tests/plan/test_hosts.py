@@ -152,5 +152,31 @@ def test_neighbours_keep_their_hosts() -> None:
     model = replace(model_of([0, 1, 2] * 4, (1e-3, 1e-3, 5e-3)))
     hosts = [f"{k % 3}-{k // 6}" for k in range(12)]
     groups = find_neighbours(replace(model, grid=Grid.from_labels([0, 1, 2] * 4, hosts)))
-    assert groups.hosts == tuple(hosts)
+    assert groups.host_of == Grid.from_labels([0, 1, 2] * 4, hosts).host_of
     assert len(groups.clusters) < 3
+
+
+@pytest.mark.parametrize("placed", ["block", "cyclic", "one each"])
+@pytest.mark.parametrize("collective", sorted(REGISTRIES))
+@pytest.mark.parametrize("n_bytes", [8, 65536])
+def test_names_of_hosts_may_come_again_at_other_sites(
+    placed: str, collective: str, n_bytes: int
+) -> None:
+    """Sites that call their hosts n0, n1, … are not on the same hosts."""
+    own = PLACED.get(placed) or [f"{cluster}{host}" for cluster in "ab" for host in range(4)]
+    model = placed_model(own)
+    labels = [host[0] for host in own]
+    same = replace(model, grid=Grid.from_labels(labels, [f"n{host[1]}" for host in own]))
+    assert same.grid.host_of == model.grid.host_of
+    for ours, theirs in zip(
+        choose(collective, same, n_bytes, 0).candidates,
+        choose(collective, model, n_bytes, 0).candidates,
+        strict=True,
+    ):
+        assert (ours.label, ours.predicted_s) == (theirs.label, theirs.predicted_s)
+        if ours.build is not None and theirs.build is not None and n_bytes == 8:
+            walked = [
+                price_plan(b(8), m).makespan_s
+                for b, m in ((ours.build, same), (theirs.build, model))
+            ]
+            assert walked[0] == walked[1]

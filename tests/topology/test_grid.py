@@ -98,6 +98,19 @@ class TestGrid:
         assert grid.hosts == ("h0", "h1", "h2", "h3", "h4", "h5")
         assert [grid.lane_of(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 2]
 
+    def test_hosts_of_two_clusters_may_have_one_name(self) -> None:
+        grid = Grid.from_labels([0, 1, 0, 1, 1], ["n0", "n0", "n1", "n1", "n0"])
+        assert grid.host_of == (0, 1, 2, 3, 1)
+        assert grid.restrict([4, 2, 0])[0].host_of == (0, 1, 2)
+        assert grid.shares_hosts
+        assert not Grid.from_labels([0, 1, 0, 1], ["a", "a", "b", "b"]).shares_hosts
+
+    def test_other_clusters_of_the_same_hosts(self) -> None:
+        grid = Grid.from_labels([0, 1, 0, 1], ["n0", "n0", "n0", "n1"])
+        one = grid.regroup([0, 0, 0, 0])
+        assert [cluster.ranks for cluster in one.clusters] == [(0, 1, 2, 3)]
+        assert one.host_of == grid.host_of == (0, 1, 0, 2)
+
     def test_lanes_are_ranks_of_equal_index(self, grid: Grid) -> None:
         assert grid.lanes() == ((0, 1, 2), (3, 4), (5,))
 

@@ -180,7 +180,7 @@ def find_neighbours(model: GridModel) -> Grid:
     if group == list(range(model.n_clusters)):
         return model.grid
     labels = [group[cluster] for cluster in model.grid.cluster_of]
-    return Grid.from_labels(labels, model.grid.hosts)
+    return model.grid.regroup(labels)
 
 
 def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

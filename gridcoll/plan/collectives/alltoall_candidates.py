@@ -244,7 +244,7 @@ def _hub_candidates(model: GridModel, n_bytes: int) -> list[Candidate]:
 
 def by_host(grid: Grid) -> Grid:
     """The grid whose clusters are the hosts of ``grid``."""
-    return Grid.from_labels(grid.hosts, grid.hosts)
+    return grid.regroup(grid.host_of)
 
 
 def _node_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
