@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,12 +46,20 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     uplink: str | None = None  # shared by all hosts of the cluster, each way
 
 
-class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The ``[default_link]`` table: what lies between clusters where no link says."""
+
+    latency: str  # one way
+    rate: str | None = None  # shared by all flows of one direction; absent: not a bottleneck
+
+
+class LinkSpec(Wire, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[links]]`` table: what lies between two clusters, sites or regions."""
 
     between: tuple[str, str]
-    latency: str  # one way
-    rate: str | None = None  # shared by all flows of one direction; absent: not a bottleneck
+
+    def __str__(self) -> str:
+        return f"link {self.between[0]!r}-{self.between[1]!r}"
 
 
 class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,7 +77,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     dilation: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.0
     clusters: Annotated[list[ClusterSpec], msgspec.Meta(min_length=1)]
     links: list[LinkSpec] = []
-    default_link: LinkSpec | None = None
+    default_link: Wire | None = None
     transport: TransportSpec = msgspec.field(default_factory=TransportSpec)
     rank_order: Literal["cluster", "interleaved"] | list[str] = "cluster"
 
@@ -190,7 +199,7 @@ class GridSpec:
     def _fill_links(self) -> None:
         """Fill the matrices; a link between clusters overrides one between sites or regions."""
         n = len(self.clusters)
-        given = np.zeros((n, n), dtype=bool)
+        given: dict[tuple[int, int], LinkSpec] = {}
         cluster_names = {cluster.name for cluster in self.clusters}
         sites = {cluster.site for cluster in self.clusters}
 
@@ -198,22 +207,29 @@ class GridSpec:
             return sum((name in cluster_names) * 2 or (name in sites) for name in link.between)
 
         for link in sorted(self._document.links, key=specificity):
-            for i in self._members(link.between[0]):
-                for j in self._members(link.between[1]):
-                    if i != j:
-                        self._set_link(i, j, link)
-                        given[i, j] = given[j, i] = True
+            ends = product(*map(self._members, link.between))
+            pairs = {(max(i, j), min(i, j)) for i, j in ends if i != j}
+            if not pairs:
+                raise self._error(str(link), "there are no two clusters between which it could be")
+            for pair in sorted(pairs):
+                before = given.get(pair)
+                if before and specificity(before) == specificity(link):
+                    also = f"{before} is about {self._pair(pair)} too, and neither is more specific"
+                    raise self._error(str(link), also)
+                self._set_link(*pair, str(link), link)
+                given[pair] = link
         for i in range(n):
             for j in range(i):
-                if given[i, j]:
+                if (i, j) in given:
                     continue
                 if self._document.default_link is None:
-                    pair = f"{self.clusters[j].name!r} and {self.clusters[i].name!r}"
-                    raise self._error("links", f"nothing is said about {pair}")
-                self._set_link(i, j, self._document.default_link)
+                    raise self._error("links", f"nothing is said about {self._pair((i, j))}")
+                self._set_link(i, j, "default_link", self._document.default_link)
 
-    def _set_link(self, i: int, j: int, link: LinkSpec) -> None:
-        field = f"link {link.between[0]!r}-{link.between[1]!r}"
+    def _pair(self, pair: tuple[int, int]) -> str:
+        return " and ".join(repr(self.clusters[i].name) for i in sorted(pair))
+
+    def _set_link(self, i: int, j: int, field: str, link: Wire) -> None:
         rate = self._rate(field, link.rate) if link.rate else np.inf
         self.latency_s[i, j] = self.latency_s[j, i] = self._duration(field, link.latency)
         self.rate_bytes_per_s[i, j] = self.rate_bytes_per_s[j, i] = rate
@@ -260,16 +276,24 @@ class GridSpec:
         return Grid(clusters, self.name), tuple(groups)
 
     def _labels_by_host(self, hosts: Sequence[str]) -> list[int]:
-        short = {name.split(".")[0]: index for name, index in self.cluster_of_host.items()}
-        labels = []
-        for rank, host in enumerate(hosts):
-            index = self.cluster_of_host.get(host, short.get(host.split(".")[0]))
-            if index is None:
-                raise self._error(
-                    "hosts", f"rank {rank} runs on {host!r}, which is in none of its clusters"
-                )
-            labels.append(index)
-        return labels
+        by_label: dict[str, list[str]] = {}
+        for name in self.cluster_of_host:
+            by_label.setdefault(name.split(".")[0], []).append(name)
+
+        def listed(rank: int, host: str) -> str:
+            if host in self.cluster_of_host:
+                return host
+            # MPI may give a name with its domain and the file one without, or the other way round.
+            like = by_label.get(host.split(".")[0], [])
+            if not any("." not in host or "." not in name for name in like):
+                known = "which is in none of its clusters"
+            elif len(like) > 1:
+                known = f"which may be any of {', '.join(map(repr, like))}"
+            else:
+                return like[0]
+            raise self._error("hosts", f"rank {rank} runs on {host!r}, {known}")
+
+        return [self.cluster_of_host[listed(rank, host)] for rank, host in enumerate(hosts)]
 
     def _labels_by_rank(self, n_ranks: int) -> list[int]:
         labels: dict[int, int] = {}

@@ -95,7 +95,7 @@ def test_a_grid_declared_by_ranks_needs_no_hosts(gridcoll, tmp_path):
     path = tmp_path / "ranks.toml"
     path.write_text(
         'version = 1\nname = "r"\nclusters = [{ name = "a", ranks = [0, 2] },'
-        ' { name = "b", ranks = [1] }]\ndefault_link = { between = ["", ""], latency = "1 ms" }\n'
+        ' { name = "b", ranks = [1] }]\ndefault_link = { latency = "1 ms" }\n'
     )
     said = json.loads(gridcoll("show", str(path), "--json").out)
     assert [cluster["ranks"] for cluster in said["clusters"]] == [[0, 2], [1]]
@@ -114,7 +114,7 @@ def test_many_clusters_are_drawn_by_site(gridcoll, tmp_path):
         f'{{ name = "{name}", site = "s{k // 4}", hosts = {k + 1} }},'
         for k, name in enumerate(names)
     )
-    links = 'default_link = { between = ["", ""], latency = "3 ms" }'
+    links = 'default_link = { latency = "3 ms" }'
     path, svg = tmp_path / "many.toml", tmp_path / "many.svg"
     path.write_text(f'version = 1\nname = "many"\nclusters = [{clusters}]\n{links}\n')
     assert gridcoll("show", str(path), "--svg", str(svg)).code == 0

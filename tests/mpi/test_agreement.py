@@ -177,7 +177,7 @@ def declared(labels: list[int]) -> str:
         ranks = [rank for rank, other in enumerate(labels) if other == label]
         clusters += f'[[clusters]]\nname = "c{label}"\nranks = {ranks}\n'
     return f'version = 1\nname = "here"\n{clusters}' + (
-        '[default_link]\nbetween = ["*", "*"]\nlatency = "5 ms"\nrate = "100 Mbit/s"\n'
+        '[default_link]\nlatency = "5 ms"\nrate = "100 Mbit/s"\n'
     )
 
 

@@ -23,7 +23,7 @@ GRID = """
 version = 1
 name = "two"
 clusters = [{{name = "a", ranks = {first}}}, {{name = "b", ranks = {second}}}]
-default_link = {{between = ["a", "b"], latency = "1 ms"}}
+default_link = {{latency = "1 ms"}}
 """
 
 

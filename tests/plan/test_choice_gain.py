@@ -11,7 +11,7 @@ clusters = [
     {name = "a", ranks = 2}, {name = "b", ranks = 9}, {name = "c", ranks = 2},
     {name = "d", ranks = 5}, {name = "e", ranks = 3},
 ]
-default_link = {between = ["a", "b"], latency = "8 ms", rate = "30 Mbit/s"}
+default_link = {latency = "8 ms", rate = "30 Mbit/s"}
 links = [
     {between = ["a", "d"], latency = "2 ms", rate = "80 Mbit/s"},
     {between = ["d", "b"], latency = "1 ms", rate = "300 Mbit/s"},

@@ -195,7 +195,7 @@ def test_another_process_with_other_hashes_chooses_alike() -> None:
 def test_the_cost_of_starting_counts_for_every_plan_and_not_for_native() -> None:
     spec = parse_gridfile(
         "version = 1\nname = 'two'\nclusters = [{name = 'a', ranks = 2}, {name = 'b', ranks = 2}]\n"
-        "default_link = {between = ['a', 'b'], latency = '5 ms'}"
+        "default_link = {latency = '5 ms'}"
     )
     model = declared_model(spec, ["h0", "h1", "h2", "h3"])
     quick = choose("bcast", model, 8, 0).winner.predicted_s

@@ -18,8 +18,7 @@ from gridcoll.topology import parse_gridfile
 
 def spec(clusters: str, head: str = ""):  # type: ignore[no-untyped-def]
     return parse_gridfile(
-        f'version = 1\nname = "g"\n{head}\n{clusters}\n'
-        '[default_link]\nbetween = ["", ""]\nlatency = "5 ms"\n'
+        f'version = 1\nname = "g"\n{head}\n{clusters}\n[default_link]\nlatency = "5 ms"\n'
     )
 
 

@@ -42,7 +42,6 @@ between = ["a", "b"]
 latency = "10 ms"
 rate = "80 Mbit/s"
 [default_link]
-between = ["", ""]
 latency = "20 ms"
 """
 

@@ -86,7 +86,7 @@ class TestReading:
         assert spec.latency_s[0, 2] == 5e-3
 
     def test_a_default_link_fills_what_nothing_is_said_about(self) -> None:
-        default = '[default_link]\nbetween = ["", ""]\nlatency = "7 ms"\n'
+        default = '[default_link]\nlatency = "7 ms"\n'
         spec = changed('[[links]]\nbetween = ["s", "c"]\nlatency = "5 ms"\n', default)
         assert spec.latency_s[0, 2] == spec.latency_s[2, 1] == 7e-3
         assert spec.latency_s[0, 1] == 1e-3
@@ -124,6 +124,33 @@ class TestAssignment:
         with pytest.raises(FileError, match=r"g.toml: hosts: rank 1 runs on 'z', which is in none"):
             changed().assign(["a-0", "z"])
 
+    @pytest.mark.parametrize(
+        ("listed", "host"),
+        [
+            ((["n1.lyon.fr"], ["n1.nancy.fr"]), "n1"),
+            ((["n1.lyon.fr"], ["n1.nancy.fr"]), "n1.lille.fr"),
+            ((["n1"], ["n1.nancy.fr"]), "n1.lyon.fr"),
+            ((["10.1.0.7"], ["10.2.0.7"]), "10.0.0.1"),
+            ((["10.1.0.7"], ["n1"]), "10.0.0.1"),
+        ],
+    )
+    def test_a_short_name_that_may_be_another_host_is_told(
+        self, listed: tuple[list[str], list[str]], host: str
+    ) -> None:
+        text = 'version=1\nname="g"\n[default_link]\nlatency="1 ms"\n'
+        for name, hosts in zip("ab", listed, strict=True):
+            text += f'[[clusters]]\nname="{name}"\nhosts={hosts}\n'
+        spec = parse_gridfile(text)
+        with pytest.raises(FileError, match=rf"hosts: rank 1 runs on '{host}', which (is in|may)"):
+            spec.assign([listed[0][0], host])
+        assert spec.assign([listed[1][0], listed[0][0]])[1] == (1, 0)
+
+    def test_all_that_a_short_name_may_be_are_named(self) -> None:
+        spec = changed('["x.example.org", "y"]', '["a-0.example.org", "y"]')
+        with pytest.raises(FileError, match=r"may be any of 'a-0', 'a-0\.example\.org'$"):
+            spec.assign(["a-0.example.com"])
+        assert spec.assign(["a-1.example.com", "y.example.com"])[1] == (0, 1)
+
     def test_ranks_may_be_counted_out(self) -> None:
         text = 'version=1\nname="g"\n[[clusters]]\nname="a"\nranks=2\n[[clusters]]\nname="b"\n'
         text += 'ranks=[2, 3]\n[[links]]\nbetween=["a","b"]\nlatency="1 ms"\n'
@@ -160,6 +187,9 @@ class TestMistakes:
             ('["s", "c"]', '["s", "d"]', "links: no cluster, site or region is called 'd'"),
             ('["s", "c"]', '["s", "b"]', "links: nothing is said about 'a' and 'c'"),
             ('["s", "c"]', '["s"]', r"links\[1\]\.between: "),
+            ('["s", "c"]', '["b", "a"]', "link 'b'-'a': link 'a'-'b' is about 'a' and 'b' too"),
+            ('["a", "b"]', '["a", "a"]', "link 'a'-'a': there are no two clusters"),
+            ("[transport]", '[default_link]\nbetween = ["a", "c"]\n[transport]', ".*`between`"),
         ],
     )
     def test_are_told_with_their_place(self, old: str, new: str, told: str) -> None:

@@ -12,7 +12,7 @@ from gridcoll.errors import FileError, UsageError
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 from gridcoll.topology.hostfile import FORMATS, first_hosts, format_hostfile, format_use
 
-LINK = '[default_link]\nbetween = ["", ""]\nlatency = "5 ms"\n'
+LINK = '[default_link]\nlatency = "5 ms"\n'
 
 
 def spec(*clusters: tuple[int, int], order: str = '"cluster"') -> GridSpec:
