@@ -236,10 +236,11 @@ class GridModel:
 def _table_at(sizes: FloatArray, table: FloatArray, n_bytes: FloatArray) -> FloatArray:
     """``table`` (..., K) over ``sizes`` (K,), interpolated at ``n_bytes`` (S,): (..., S).
 
-    Beyond the largest size measured, the last interval's slope goes on, but never down.
+    Beyond the largest size measured, the last interval's slope goes on, but never down. Below the
+    smallest, its value holds, as in `PLogP`: times must not fall below zero.
     """
     upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
-    part = (n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
+    part = np.maximum((n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1]), 0.0)
     low, high = table[..., upper - 1], table[..., upper]
     rise = high - low
     beyond = high + (part - 1) * np.maximum(rise, 0.0)

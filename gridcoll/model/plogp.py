@@ -18,15 +18,15 @@ class PLogP:
     """Parameterised LogP of one link (Kielmann et al. 2000).
 
     A message of ``m`` bytes sent at time 0 arrives at ``L + g(m)``; the next may be sent at
-    ``g(m)``. Between the sizes measured, values are interpolated linearly; beyond the largest, the
-    last slope goes on.
+    ``g(m)``. Between the sizes measured, values are interpolated linearly; below the smallest, its
+    value holds; beyond the largest, the last slope goes on.
 
     Attributes
     ----------
     latency_s : float
         ``L``: end-to-end latency, without the gap.
     sizes_bytes : tuple of int
-        Ascending, from 0.
+        Two or more, ascending; the first is 0 where empty messages were measured.
     gap_s, send_s, recv_s : tuple of float
         ``g(m)``, ``os(m)`` and ``or(m)`` at those sizes.
     alone_s : tuple of float

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import FileError, UsageError
-from gridcoll.model import GridModel, TimesBySize, declared_model, linear_plogp
+from gridcoll.model import GridModel, PLogP, TimesBySize, declared_model, linear_plogp
 from gridcoll.topology import Grid, parse_gridfile, read_gridfile
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
@@ -89,6 +89,17 @@ class TestTables:
                 link = falling.link(i, j)
                 assert gaps[i, j].tolist() == pytest.approx([link.gap(s) for s in sizes])
                 assert alone[i, j].tolist() == pytest.approx([link.alone(s) for s in sizes])
+
+    def test_below_the_smallest_size_its_value_holds(self) -> None:
+        """Nobody measured an empty message; a steep line to 0 would end below zero."""
+        steep = PLogP(1e-3, (100, 200), (1e-4, 5e-4), (0.0, 0.0), (0.0, 0.0))
+        model = GridModel(Grid.from_labels([0, 1]), ((None, steep), (steep, None)))
+        sizes = np.array([0.0, 8.0, 100.0, 150.0])
+        gaps, alone = model.gap_and_alone_s(sizes)
+        np.testing.assert_allclose(gaps[0, 1], [1e-4, 1e-4, 1e-4, 3e-4])
+        np.testing.assert_allclose(gaps[0, 1], steep.gap(sizes))
+        np.testing.assert_allclose(alone[0, 1], steep.alone(sizes))
+        assert model.gap_s(8)[0, 1] == pytest.approx(1e-4)
 
     def test_no_gap_below_the_pace(self, model: GridModel) -> None:
         slow = replace(model, pace=TimesBySize((0, 1000), (5e-4, 6e-4)))
