@@ -25,6 +25,8 @@ from gridcoll.plan.natives import NATIVE, NATIVES
 from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_CACHED_PLANS = 256
+N_CACHED_CHOICES = 512
+"""To choose takes longer than to plan, and roots may go round hundreds of ranks."""
 
 
 class Demands(NamedTuple):
@@ -117,7 +119,7 @@ class Context:
         self._n_ranks = model.grid.n_ranks
         self._private = private
         self._threads = threads
-        self._choices: dict[tuple[str, int, int, Demands], Choice] = {}
+        self._choices: OrderedDict[tuple[str, int, int, Demands], Choice] = OrderedDict()
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
         self.known: dict[Key | None, NativeCall] = {}
         self._cluster_comms: ClusterComms | None = None
@@ -169,13 +171,18 @@ class Context:
         return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
     def choice(self, collective: str, n_bytes: int, root: int, *, demands: Demands = ANY) -> Choice:
-        """What to do with a call of this size class. A pure function of what all ranks know."""
+        """What to do with a call of this size class. A pure function of what all ranks know.
+
+        The last `N_CACHED_CHOICES` are kept. Duplicates share them, and may be used by other
+        threads: what one takes out, another chooses again, alike.
+        """
         key = (collective, size_class(n_bytes), root, demands)
-        if key not in self._choices:
+        found = self._choices.pop(key, None)
+        if found is None:
             forced = self.settings.algorithms.get(collective, "")
             if self.settings.force == "native":
                 forced = NATIVE
-            self._choices[key] = choose(
+            found = choose(
                 collective,
                 self.model,
                 key[1],
@@ -184,7 +191,10 @@ class Context:
                 grid_only=self.settings.force == "grid",
                 **demands._asdict(),
             )
-        return self._choices[key]
+        self._choices[key] = found
+        if len(self._choices) > N_CACHED_CHOICES:
+            self._choices.popitem(last=False)
+        return found
 
     def program(
         self,
@@ -295,7 +305,7 @@ class Context:
         other.settings = replace(
             self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
         )
-        other._choices, other._programs = {}, OrderedDict()
+        other._choices, other._programs = OrderedDict(), OrderedDict()
         other.known = {}
         other.__dict__.pop("native_only", None)
         return other

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm import context as contexts
 from gridcoll.comm.context import N_CACHED_PLANS
 from tests.mpi.support import bytes_kept, grid_comm, grid_model, layouts
 
@@ -57,3 +59,25 @@ def test_plans_are_not_kept_for_ever(world: MPI.Intracomm) -> None:
         assert context is not None
         assert len(context._programs) <= N_CACHED_PLANS
         assert len(context._choices) <= 40  # size classes, not sizes
+
+
+def test_choices_are_not_kept_for_ever(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor forgotten while they are used; what was forgotten is chosen again, alike."""
+    monkeypatch.setattr(contexts, "N_CACHED_CHOICES", 5)
+    with grid_comm(world) as comm:
+        context = comm._context
+        assert context is not None
+        used = context.choice("bcast", 8, 0)
+        first = context.choice("bcast", 1 << 10, 0)
+        for k in range(11, 21):
+            context.choice("bcast", 1 << k, k % comm.Get_size())
+            assert context.choice("bcast", 8, 0) is used
+            assert len(context._choices) <= 5
+        again = context.choice("bcast", 1 << 10, 0)
+        assert again is not first
+        assert (again.winner.label, again.winner.predicted_s) == (
+            first.winner.label,
+            first.winner.predicted_s,
+        )
