@@ -1,4 +1,4 @@
-"""What a scatter costs inside one cluster, in closed form: Steffenel & Mounié 2007, Table 2.
+"""Costs of a scatter inside one cluster in closed form: Barchet-Estefanel & Mounié 2004, Table 2.
 
 Every strategy is also a plan with a price of its own (`plan.collectives.scatter_candidates`).
 """

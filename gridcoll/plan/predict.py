@@ -135,7 +135,6 @@ class TreePrice:
 
 def price_tree(
     costs: SegmentCosts,
-    root_cluster: int,
     transfers: Sequence[tuple[int, int]],
     shapes: Sequence[str],
     relays: Sequence[int],

@@ -86,9 +86,7 @@ def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
     total[:at] += line[len(line) - at :]
 
 
-def price_several(
-    costs: SegmentCosts, root_cluster: int, trees: Sequence[GridTree], load: Load
-) -> TreePrice:
+def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) -> TreePrice:
     """Price ``trees`` together at every segment size of ``costs``.
 
     The first segments go down all trees as if each were alone; from then on the busiest interface,
@@ -96,7 +94,7 @@ def price_several(
     """
     first = np.zeros(len(costs.segment_bytes))
     for tree in {(t.transfers, t.shapes, t.relays): t for t in trees}.values():
-        alone = price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+        alone = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
         first = np.maximum(first, alone.first_s)
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     period = (load.interfaces[:, None] * costs.port_s).max(axis=0)

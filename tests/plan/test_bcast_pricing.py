@@ -62,8 +62,7 @@ def case(random: Random) -> tuple[GridModel, GridTree, int]:
 
 
 def pricing(model: GridModel, tree: GridTree) -> Callable[[SegmentCosts], TreePrice]:
-    source = model.grid.cluster_of[tree.root]
-    return lambda costs: price_tree(costs, source, tree.transfers, tree.shapes, tree.relays)
+    return lambda costs: price_tree(costs, tree.transfers, tree.shapes, tree.relays)
 
 
 def losses() -> list[float]:
@@ -79,8 +78,7 @@ def losses() -> list[float]:
         def price(
             costs: SegmentCosts, model: GridModel = model, tree: GridTree = tree
         ) -> TreePrice:
-            source = model.grid.cluster_of[0]
-            return price_tree(costs, source, tree.transfers, tree.shapes, tree.relays)
+            return price_tree(costs, tree.transfers, tree.shapes, tree.relays)
 
         size, total_s = best_segment(model, n_bytes, price)
         assert SMALLEST_SEGMENT <= size <= n_bytes
@@ -105,7 +103,7 @@ def test_the_hill_is_climbed_beyond_halving() -> None:
     model = GridModel(Grid.from_labels([0] * 12), ((link,),))
 
     def price(costs: SegmentCosts) -> TreePrice:
-        return price_tree(costs, 0, (), ("chain",), (0,))
+        return price_tree(costs, (), ("chain",), (0,))
 
     halved_s = price(SegmentCosts(model, n_bytes, segment_sizes(n_bytes))).total_s.min()
     size, total_s = best_segment(model, n_bytes, price)
@@ -126,7 +124,7 @@ def test_of_nearly_equal_sizes_the_largest_is_taken() -> None:
     )
 
     def price(costs: SegmentCosts) -> TreePrice:
-        return price_tree(costs, 0, (), ("chain",), (0,))
+        return price_tree(costs, (), ("chain",), (0,))
 
     best, best_s = best_segment(model, 1 << 22, price)
     size, total_s = best_segment(model, 1 << 22, price, ALL_BUT_AS_GOOD)

@@ -228,14 +228,12 @@ def test_choosing_prices_little_whatever_the_size(
     n_prices = n_transfers = n_walks = 0
     walk = SegmentCosts.first_inside
 
-    def priced(
-        costs: SegmentCosts, root: int, transfers: Sequence[tuple[int, int]], *rest: Any
-    ) -> TreePrice:
+    def priced(costs: SegmentCosts, transfers: Sequence[tuple[int, int]], *rest: Any) -> TreePrice:
         nonlocal n_prices, n_transfers
         n_prices += 1
         n_transfers += len(transfers)
         assert len(costs.segment_bytes) <= 16
-        return price_tree(costs, root, transfers, *rest)
+        return price_tree(costs, transfers, *rest)
 
     def walked(costs: SegmentCosts, profiles: Sequence[Profile]) -> FloatArray:
         nonlocal n_walks

@@ -50,8 +50,7 @@ def walk(model: GridModel, tree: GridTree, n_bytes: int, segment: int) -> float:
 
 def price(model: GridModel, tree: GridTree, n_bytes: int, segments: Sequence[int]) -> list[float]:
     costs = SegmentCosts(model, n_bytes, np.array(segments))
-    source = model.grid.cluster_of[tree.root]
-    total = price_tree(costs, source, tree.transfers, tree.shapes, tree.relays).total_s
+    total = price_tree(costs, tree.transfers, tree.shapes, tree.relays).total_s
     return [float(t) for t in total]
 
 
@@ -179,8 +178,8 @@ class TestSeveral:
     def test_one_tree_costs_what_it_costs_alone(self) -> None:
         tree = self.lanes(1)
         costs = SegmentCosts(self.MODEL, 1 << 20, np.array([1 << 20, 1 << 14, 1 << 12]))
-        alone = price_tree(costs, 0, tree[0].transfers, tree[0].shapes, tree[0].relays)
-        together = price_several(costs, 0, tree, load_of(tree, self.MODEL.grid))
+        alone = price_tree(costs, tree[0].transfers, tree[0].shapes, tree[0].relays)
+        together = price_several(costs, tree, load_of(tree, self.MODEL.grid))
         assert together.total_s == pytest.approx(alone.total_s)
 
     @pytest.mark.parametrize(
@@ -204,6 +203,6 @@ class TestSeveral:
         )
         costs = SegmentCosts(model, 1 << 20, np.array([8192]))
         trees = self.lanes(2)
-        found = price_several(costs, 0, trees, load_of(trees, model.grid))
+        found = price_several(costs, trees, load_of(trees, model.grid))
         assert found.period_s[0] == pytest.approx(period_s)
         assert found.total_s[0] == pytest.approx(found.first_s[0] + 127 * period_s)

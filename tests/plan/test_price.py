@@ -111,7 +111,7 @@ def test_one_segment_agrees_with_the_fast_prediction(
 ) -> None:
     model, tree = case
     costs = SegmentCosts(model, n_bytes, np.array([n_bytes]))
-    fast = price_tree(costs, 0, tree.transfers, tree.shapes, tree.relays)
+    fast = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
     plan = plan_bcast([tree.expand(model.grid)], n_bytes, n_bytes)
     exact = price_plan(plan, model).makespan_s
     assert exact <= fast.total_s[0] * (1 + 1e-9)
@@ -126,7 +126,7 @@ def test_pipelines_agree_with_the_fast_prediction(
     model, tree = case
     n_bytes = n_segments * 16384
     costs = SegmentCosts(model, n_bytes, np.array([16384]))
-    fast = price_tree(costs, 0, tree.transfers, tree.shapes, tree.relays).total_s[0]
+    fast = price_tree(costs, tree.transfers, tree.shapes, tree.relays).total_s[0]
     plan = plan_bcast([tree.expand(model.grid)], n_bytes, 16384)
     assert price_plan(plan, model).makespan_s == pytest.approx(fast, rel=0.03)
 

@@ -125,17 +125,16 @@ def tree_candidate(
     stored_s: float | None = None,
 ) -> Candidate:
     """``trees`` at their best segment size."""
-    root_cluster = model.grid.cluster_of[trees[0].root]
     tree = trees[0]
     if len(trees) == 1:
 
         def price(costs: SegmentCosts) -> TreePrice:
-            return price_tree(costs, root_cluster, tree.transfers, tree.shapes, tree.relays)
+            return price_tree(costs, tree.transfers, tree.shapes, tree.relays)
     else:
         load = load_of(trees, model.grid)
 
         def price(costs: SegmentCosts) -> TreePrice:
-            return price_several(costs, root_cluster, trees, load)
+            return price_several(costs, trees, load)
 
     segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
     several = f"{len(trees)} trees as " if len(trees) > 1 else ""
