@@ -78,14 +78,15 @@ def find_groups(
 def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) -> list[list[int]]:
     stack = np.stack(passes)
     coarse_s = resolution(stack[:N_PASSES, 0], short)
-    return find_clusters(certain_latency(stack), tolerance, coarse_s)
+    return find_clusters(stack[:, 0].min(axis=0), tolerance, coarse_s, certain_latency(stack))
 
 
 def certain_latency(passes: np.ndarray) -> np.ndarray:
     """What each link's latency is at least, as far as (passes, 2, n, n) minima and medians show.
 
     A link whose round trips scatter may be shorter than the shortest seen, by about as much as the
-    typical one is longer. Only a latency that is certain may keep two nodes apart.
+    typical one is longer. Only a latency that is certain may keep two nodes apart. It says nothing
+    of which nodes are near: those of a busy host, whose medians are twice its minima, are all 0.
     """
     shortest, typical = passes[:, 0].min(axis=0), passes[:, 1].min(axis=0)
     return np.asarray(np.maximum(2 * shortest - typical, 0.0))

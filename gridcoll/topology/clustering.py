@@ -11,7 +11,10 @@ DEFAULT_TOLERANCE = 0.3
 
 
 def find_clusters(
-    latency_s: npt.ArrayLike, tolerance: float = DEFAULT_TOLERANCE, resolution_s: float = 0.0
+    latency_s: npt.ArrayLike,
+    tolerance: float = DEFAULT_TOLERANCE,
+    resolution_s: float = 0.0,
+    at_least_s: npt.ArrayLike | None = None,
 ) -> list[list[int]]:
     """Group nodes whose mutual latencies differ by no more than ``tolerance``.
 
@@ -30,6 +33,9 @@ def find_clusters(
         ρ of the papers: 0.3 admits latencies up to 30 % above the group's shortest edge.
     resolution_s : float
         What the measurement could tell apart. Latencies below it count as equal.
+    at_least_s : (n, n) array, optional
+        What is certain of each latency, where that is less. Only this keeps nodes apart; how near
+        they are, and so which edge founds a group, is what ``latency_s`` says.
 
     Returns
     -------
@@ -39,7 +45,8 @@ def find_clusters(
     Raises
     ------
     UsageError
-        For a matrix that is not square, negative or NaN entries, or a tolerance out of range.
+        For a matrix that is not square, negative or NaN entries, a second one of another shape, or
+        a tolerance out of range.
 
     References
     ----------
@@ -52,18 +59,21 @@ def find_clusters(
         raise UsageError(f"latency_s: must be a square matrix, got shape {matrix.shape}")
     if not 0 <= tolerance < 10:
         raise UsageError(f"tolerance: must be in [0, 10), got {tolerance}")
+    certain = matrix if at_least_s is None else np.array(at_least_s, dtype=float)
+    if certain.shape != matrix.shape:
+        raise UsageError(f"at_least_s: must be of shape {matrix.shape}, got {certain.shape}")
     n = len(matrix)
-    off_diagonal = matrix[~np.eye(n, dtype=bool)]
-    if not (np.isfinite(off_diagonal).all() and (off_diagonal >= 0).all()):
-        raise UsageError("latency_s: must be finite and non-negative off the diagonal")
-    matrix = np.maximum(np.maximum(matrix, matrix.T), resolution_s)
-    np.fill_diagonal(matrix, 0.0)
-    groups = _Groups(matrix, tolerance)
+    matrix = _symmetric("latency_s", matrix, resolution_s)
+    certain = np.minimum(_symmetric("at_least_s", certain, resolution_s), matrix)
+    groups = _Groups(matrix, certain, tolerance)
     rows, columns = np.triu_indices(n, k=1)
     # A stable sort keeps the order of (row, column) among equal edges: ties go to low numbers.
     by_length = np.argsort(matrix[rows, columns], kind="stable")
-    for a, b in zip(rows[by_length].tolist(), columns[by_length].tolist(), strict=True):
-        if groups.are_settled(a, b):
+    rows, columns = rows[by_length], columns[by_length]
+    # Of each edge and all longer ones, the shortest that one of them may be.
+    ahead_s = np.minimum.accumulate(certain[rows, columns][::-1])[::-1]
+    for a, b, at_least in zip(rows.tolist(), columns.tolist(), ahead_s.tolist(), strict=True):
+        if groups.are_settled(at_least):
             break
         groups.take(a, b)
     groups.release_strangers()
@@ -73,28 +83,48 @@ def find_clusters(
     return sorted(sorted(members) for members in found)
 
 
+def _symmetric(
+    name: str, matrix: npt.NDArray[np.float64], resolution_s: float
+) -> npt.NDArray[np.float64]:
+    """The larger of both directions, and of the resolution; 0 on the diagonal."""
+    off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
+    if not (np.isfinite(off_diagonal).all() and (off_diagonal >= 0).all()):
+        raise UsageError(f"{name}: must be finite and non-negative off the diagonal")
+    matrix = np.maximum(np.maximum(matrix, matrix.T), resolution_s)
+    np.fill_diagonal(matrix, 0.0)
+    return matrix
+
+
 class _Groups:
     """Groups that grow by edges, from the shortest on.
 
     A look at one edge must cost little, for there are half a million between a thousand nodes: of
-    every group we keep how far each node is from the farthest of its members, and how far apart
-    those are.
+    every group we keep how far each node certainly is from the farthest of its members, and how far
+    apart those are, and of two groups that they were found apart.
     """
 
-    def __init__(self, matrix: npt.NDArray[np.float64], tolerance: float) -> None:
+    def __init__(
+        self,
+        matrix: npt.NDArray[np.float64],
+        certain: npt.NDArray[np.float64],
+        tolerance: float,
+    ) -> None:
         self._matrix = matrix
+        self._certain = certain
         self._n_left = len(matrix)
         self._group_of = [-1] * len(matrix)
         self.members: list[list[int]] = []
         self._founded_s: list[float] = []
         self._limit_s: list[float] = []
+        self._widest_s = -1.0  # no limit was ever wider
         self._far_s: list[npt.NDArray[np.float64]] = []
         self._across_s: list[float] = []
+        self._apart: set[tuple[int, int]] = set()
         self._slack = 1 + tolerance
 
-    def are_settled(self, a: int, b: int) -> bool:
-        """Whether neither this edge nor a longer one changes anything."""
-        return self._n_left <= 1 and float(self._matrix[a, b]) > max(self._limit_s, default=-1.0)
+    def are_settled(self, at_least_s: float) -> bool:
+        """Whether no edge changes anything any more, if all that are left are so long."""
+        return self._n_left <= 1 and at_least_s > self._widest_s
 
     def take(self, a: int, b: int) -> None:
         """Found a group, let one in, or make two groups one: by the edge between two nodes."""
@@ -105,7 +135,7 @@ class _Groups:
             joiner = a if self._group_of[a] < 0 else b
             if self._far_s[second][joiner] <= self._limit_s[second]:
                 self._add(second, joiner)
-        elif first != second and self._matrix[a, b] <= self._limit_s[first]:
+        elif first != second and self._certain[a, b] <= self._limit_s[first]:
             self._unite(first, second)
 
     def _found(self, a: int, b: int) -> None:
@@ -113,24 +143,31 @@ class _Groups:
         self.members.append([a, b])
         self._founded_s.append(length_s)
         self._limit_s.append(length_s * self._slack)
-        self._far_s.append(np.maximum(self._matrix[a], self._matrix[b]))
-        self._across_s.append(length_s)
+        self._widest_s = max(self._widest_s, self._limit_s[group])
+        self._far_s.append(np.maximum(self._certain[a], self._certain[b]))
+        self._across_s.append(float(self._certain[a, b]))
         self._group_of[a] = self._group_of[b] = group
         self._n_left -= 2
 
     def _add(self, group: int, joiner: int) -> None:
         self._across_s[group] = max(self._across_s[group], float(self._far_s[group][joiner]))
         self.members[group].append(joiner)
-        np.maximum(self._far_s[group], self._matrix[joiner], out=self._far_s[group])
+        np.maximum(self._far_s[group], self._certain[joiner], out=self._far_s[group])
         self._group_of[joiner] = group
         self._n_left -= 1
 
     def _unite(self, first: int, second: int) -> None:
-        """Make two groups one if all that lies between any of their nodes is within the limit."""
+        """Make two groups one if all that lies between any of their nodes is within the limit.
+
+        What keeps them apart stays as they grow, so that one look is enough.
+        """
+        if (first, second) in self._apart:
+            return
         between_s = float(self._far_s[first][self.members[second]].max())
         across_s = max(between_s, self._across_s[first], self._across_s[second])
         limit_s = min(self._limit_s[first], self._limit_s[second])
         if across_s > limit_s:
+            self._apart.add((first, second))
             return
         for node in self.members[second]:
             self._group_of[node] = first

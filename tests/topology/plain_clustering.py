@@ -7,12 +7,17 @@ import numpy.typing as npt
 
 
 def plain_clusters(
-    latency_s: npt.ArrayLike, tolerance: float, resolution_s: float
+    latency_s: npt.ArrayLike,
+    tolerance: float,
+    resolution_s: float,
+    at_least_s: npt.ArrayLike | None = None,
 ) -> list[list[int]]:
     """What `gridcoll.topology.find_clusters` finds."""
     matrix = np.array(latency_s, dtype=float)
+    certain = matrix if at_least_s is None else np.array(at_least_s, dtype=float)
     n = len(matrix)
-    matrix = np.maximum(np.maximum(matrix, matrix.T), resolution_s)
+    matrix, certain = (np.maximum(np.maximum(m, m.T), resolution_s) for m in (matrix, certain))
+    certain = np.minimum(certain, matrix)
     rows, columns = np.triu_indices(n, k=1)
     # A stable sort keeps the order of (row, column) among equal edges: ties go to low numbers.
     by_length = np.argsort(matrix[rows, columns], kind="stable")
@@ -29,12 +34,12 @@ def plain_clusters(
         if group_of[a] < 0 or group_of[b] < 0:
             joiner, member = (a, b) if group_of[a] < 0 else (b, a)
             group = group_of[member]
-            if (matrix[joiner, groups[group]] <= shortest[group] * (1 + tolerance)).all():
+            if (certain[joiner, groups[group]] <= shortest[group] * (1 + tolerance)).all():
                 group_of[joiner] = group
                 groups[group].append(joiner)
         elif group_of[a] != group_of[b]:
             first, second = sorted((group_of[a], group_of[b]))
-            if _belong_together(matrix, groups, shortest, (first, second), tolerance):
+            if _belong_together(certain, groups, shortest, (first, second), tolerance):
                 for node in groups[second]:
                     group_of[node] = first
                 groups[first] += groups[second]
@@ -48,17 +53,15 @@ def plain_clusters(
 
 
 def _belong_together(
-    matrix: npt.NDArray[np.float64],
+    certain: npt.NDArray[np.float64],
     groups: list[list[int]],
     shortest: list[float],
     pair: tuple[int, int],
     tolerance: float,
 ) -> bool:
     limit = min(shortest[k] for k in pair) * (1 + tolerance)
-    if max(shortest[k] for k in pair) > limit:
-        return False
     members = groups[pair[0]] + groups[pair[1]]
-    inside = matrix[np.ix_(members, members)]
+    inside = certain[np.ix_(members, members)]
     return bool((inside[~np.eye(len(members), dtype=bool)] <= limit).all())
 
 

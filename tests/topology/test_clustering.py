@@ -101,6 +101,39 @@ def test_below_the_resolution_all_is_equal() -> None:
     assert find_clusters(matrix, 0.3, resolution_s=9) == [[0, 1, 2]]
 
 
+def test_what_is_not_certain_keeps_nobody_apart() -> None:
+    """And founds no group, nor makes a node a neighbour, however short it may be.
+
+    The last two are left over, and what is between them may be nothing: they are no cluster.
+    """
+    seen = np.array([[0, 10, 30, 99], [10, 0, 20, 99], [30, 20, 0, 99], [99, 99, 99, 0]])
+    certain = seen.copy()
+    assert find_clusters(seen, 0.3, at_least_s=certain) == [[0, 1], [2], [3]]
+    certain[2] = certain[:, 2] = 0  # a busy machine
+    assert find_clusters(seen, 0.3, at_least_s=certain) == [[0, 1, 2], [3]]
+    certain[2, 0] = certain[0, 2] = 14
+    assert find_clusters(seen, 0.3, at_least_s=certain) == [[0, 1], [2], [3]]
+
+
+def test_groups_that_are_not_certainly_apart_are_one() -> None:
+    """Though the shortest edge between them is beyond the limits of both."""
+    seen = np.full((4, 4), 20.0)
+    seen[0, 1] = seen[1, 0] = seen[2, 3] = seen[3, 2] = 10.0
+    assert find_clusters(seen) == [[0, 1], [2, 3]]
+    assert find_clusters(seen, at_least_s=seen * 0.6) == [[0, 1, 2, 3]]
+
+
+def test_more_than_was_seen_is_certain_of_nothing() -> None:
+    seen = np.array([[0, 10, 11], [10, 0, 11], [11, 11, 0]])
+    assert find_clusters(seen, at_least_s=9 * seen) == find_clusters(seen) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2,), (2, 2)])
+def test_two_matrices_of_one_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"at_least_s: must be of shape \(3, 3\), got"):
+        find_clusters(np.ones((3, 3)), at_least_s=np.ones(shape))
+
+
 def test_the_larger_direction_counts() -> None:
     matrix = np.array([[0, 1, 1], [1, 0, 5], [1, 1, 0]])
     assert find_clusters(matrix) == find_clusters(np.maximum(matrix, matrix.T)) == [[0, 1], [2]]
@@ -140,8 +173,10 @@ def test_not_square(shape: tuple[int, ...]) -> None:
 def test_no_latency_at_all(bad: float) -> None:
     matrix = np.ones((3, 3))
     matrix[2, 0] = bad
-    with pytest.raises(UsageError, match="finite and non-negative off the diagonal"):
+    with pytest.raises(UsageError, match="latency_s: must be finite and non-negative off the"):
         find_clusters(matrix)
+    with pytest.raises(UsageError, match="at_least_s: must be finite and non-negative off the"):
+        find_clusters(np.ones((3, 3)), at_least_s=matrix)
 
 
 @given(st.data())
@@ -212,13 +247,18 @@ LENGTHS = (1e-5, 1.2e-5, 1.3e-5, 1.35e-5, 2e-5, 1e-3, 1.2e-3)
     ),
     st.sampled_from([0.0, 0.1, 0.3, 1.0]),
     st.sampled_from([0.0, 1.25e-5]),
+    st.none() | st.integers(0, 2**32 - 1),
 )
 def test_as_when_every_latency_is_looked_at_again(
-    rows: list[list[float]], tolerance: float, resolution_s: float
+    rows: list[list[float]], tolerance: float, resolution_s: float, seed: int | None
 ) -> None:
+    """Certain are all latencies, or some, and parts of others."""
     matrix = np.array(rows).reshape(len(rows), len(rows))
-    wanted = plain_clusters(matrix, tolerance, resolution_s)
-    assert find_clusters(matrix, tolerance, resolution_s) == wanted
+    certain = None
+    if seed is not None:
+        certain = matrix * np.random.default_rng(seed).choice([0.0, 0.5, 0.9, 1.0], matrix.shape)
+    wanted = plain_clusters(matrix, tolerance, resolution_s, certain)
+    assert find_clusters(matrix, tolerance, resolution_s, certain) == wanted
 
 
 @pytest.mark.parametrize("seed", range(20))
