@@ -123,7 +123,6 @@ def run_benchmark(
     check_timed(collective)
     private = MPI.Intracomm.Dup(comm)
     try:
-        clock = find_clock(private, comm.grid)
         rows: list[Row] = []
         for n_bytes in sizes:
             names = algorithms
@@ -131,6 +130,7 @@ def run_benchmark(
                 names = tried(comm, collective, n_bytes, root)
                 names += [name for name in algorithms if name not in (TRIED, *names)]
             trials = TRIALS[collective](comm, n_bytes, root, names)
+            clock = find_clock(private, comm.grid)  # clocks drift: within minutes that shows
             times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)
             bound = limit_s(collective, wires, n_bytes, root)
             new = [

@@ -24,6 +24,9 @@ from gridcoll.topology.grid import Grid
 
 N_SAMPLES = 7
 
+FIRST_COUNTS_S = 3.0
+"""A first run that took so long counts: what it pays for others is a small part of it."""
+
 MOST_CROWDED = 64
 """More ranks than that do not share the cores of one host, where each takes its time to wake."""
 

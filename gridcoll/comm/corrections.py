@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import CommonClock, Series
+from gridcoll.comm.clock import CommonClock, Series, find_clock
 from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
 from gridcoll.comm.sizes import affordable
 from gridcoll.engine.elements import ElementMemory
@@ -79,7 +79,6 @@ TRIAL_SIZES = {
 def measure_corrections(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: CommonClock,
     collective: str,
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Correction]:
@@ -91,6 +90,7 @@ def measure_corrections(
     """
     sizes = affordable(collective, comm.Get_size(), TRIAL_SIZES[collective])
     found: dict[int, dict[str, float]] = {}
+    clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
     for done, n_bytes in enumerate(sizes):
         progress(f"plans for {collective}", done, len(sizes))
         found[n_bytes] = _try_size(comm, model, clock, collective, n_bytes)
@@ -150,7 +150,6 @@ def _predicted_s(choice: Choice, wanted: Candidate) -> float:
 def try_plans(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: CommonClock,
     progress: Callable[[str, int, int], None],
     collectives: Sequence[str] = tuple(RUNS),
 ) -> GridModel:
@@ -158,6 +157,6 @@ def try_plans(
     return replace(
         model,
         corrections={
-            name: measure_corrections(comm, model, clock, name, progress) for name in collectives
+            name: measure_corrections(comm, model, name, progress) for name in collectives
         },
     )

@@ -81,10 +81,10 @@ def discover(
     model = replace(model, start_s=measure_start(comm, model, clock))
     model = replace(model, contention=measure_contention(comm, model))
     tried = [name for name in RUNS if name in collectives]
-    model = try_plans(comm, model, clock, progress, tried)
+    model = try_plans(comm, model, progress, tried)
     if native:
         times = {
-            name: time_native(comm, model, clock, name, NATIVE_SIZES, progress)
+            name: time_native(comm, model, name, NATIVE_SIZES, progress)
             for name in CALLS
             if name in collectives
         }
@@ -93,7 +93,8 @@ def discover(
             native={name: found.plain for name, found in times.items()},
             native_variants={name: found.variants for name, found in times.items()},
         )
-        model = play_off(comm, model, clock, progress, tried)
+        n_runs = {name: found.n_runs for name, found in times.items()}
+        model = play_off(comm, model, progress, tried, n_runs)
     return model
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.clock import CommonClock, Series, run_again
+from gridcoll.comm.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
 from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
 from gridcoll.comm.natives import CALLS
 from gridcoll.comm.sizes import affordable
@@ -29,41 +29,53 @@ CLOSE = 1.12
 CLOSE_S = 1e-3
 """Or so much longer: to a call of a millisecond, ranks that share cores add another by noise."""
 
+UNSURE = 1.6
+"""So many times as long where fewer than `ENOUGH_RUNS` of a native were counted."""
+
+ENOUGH_RUNS = 3
+
 MOST_PLANS = 3
 RUNS_PER_TURN = 2
 """After one that does not count."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
 LONG_S = 1.2
-"""Of one collective at one size: then no further round begins."""
+"""Of one collective at one size: then nobody runs again who ran already."""
+
+NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""How many runs of natives were counted: by collective, by native, by size."""
 
 
 def play_off(
     comm: MPI.Intracomm,
     model: GridModel,
-    clock: CommonClock,
     progress: Callable[[str, int, int], None],
     collectives: Sequence[str] = tuple(RUNS),
+    n_runs: NativeRuns | None = None,
 ) -> GridModel:
     """``model`` with what turns show of everything that may be fastest. Collective.
 
-    Equal on all ranks. Needs corrections and natives of ``collectives``.
+    Equal on all ranks. Needs corrections and natives of ``collectives``. ``n_runs`` says how often
+    natives ran; enough where it says nothing.
     """
     sizes = [
         (name, n_bytes)
         for name in collectives
         for n_bytes in affordable(name, comm.Get_size(), TRIAL_SIZES[name])
     ]
+    clocks: dict[str, CommonClock] = {}  # they drift: within minutes that shows
     for done, (name, n_bytes) in enumerate(sizes):
         progress("plans and natives in turns", done, len(sizes))
-        plans, natives = _contenders(model, name, n_bytes)
+        plans, natives = _contenders(model, name, n_bytes, (n_runs or {}).get(name, {}))
         if len(plans) + len(natives) < 2:
             continue
+        if name not in clocks:
+            clocks[name] = find_clock(comm, model.grid)
         steps = [
             *(RUNS[name](comm, plan.build, n_bytes) for plan in plans if plan.build),
             *(_native_step(comm, name, native, n_bytes) for native in natives),
         ]
-        medians = _take_turns(clock, steps)
+        medians = _take_turns(clocks[name], steps)
         model = _learn_plans(model, name, n_bytes, list(zip(plans, medians, strict=False)))
         took = dict(zip(natives, medians[len(plans) :], strict=True))
         model = _learn_natives(model, name, n_bytes, took)
@@ -71,8 +83,13 @@ def play_off(
     return model
 
 
-def _contenders(model: GridModel, name: str, n_bytes: int) -> tuple[list[Candidate], list[str]]:
-    """The first plan of each family, and the natives, that are close to the fastest."""
+def _contenders(
+    model: GridModel, name: str, n_bytes: int, n_runs: Mapping[str, Mapping[int, int]]
+) -> tuple[list[Candidate], list[str]]:
+    """The first plan of each family, and the natives, that are close to the fastest.
+
+    Or may be, as they ran too seldom for that to be known.
+    """
     candidates = choose(name, model, n_bytes, 0).candidates
     fastest_s = min(_predicted(each) for each in candidates)
     limit_s = max(CLOSE * fastest_s, fastest_s + CLOSE_S)
@@ -80,10 +97,21 @@ def _contenders(model: GridModel, name: str, n_bytes: int) -> tuple[list[Candida
     natives: list[str] = []
     for candidate in candidates:
         if candidate.build is None:
-            natives += [candidate.name] * (_predicted(candidate) <= limit_s)
+            unsure = _fewest(n_runs.get(candidate.name, {}), n_bytes) < ENOUGH_RUNS
+            close_s = max(limit_s, UNSURE * fastest_s) if unsure else limit_s
+            natives += [candidate.name] * (_predicted(candidate) <= close_s)
         elif not plans or _predicted(candidate) <= limit_s:
             plans.setdefault(family_of(name, candidate.name), candidate)
     return list(plans.values())[:MOST_PLANS], natives
+
+
+def _fewest(n_runs: Mapping[int, int], n_bytes: int) -> int:
+    """How many runs what is known at ``n_bytes`` rests on: the fewer of both sizes around it."""
+    if not n_runs:
+        return ENOUGH_RUNS
+    below = max((n for n in n_runs if n <= n_bytes), default=min(n_runs))
+    above = min((n for n in n_runs if n >= n_bytes), default=max(n_runs))
+    return min(n_runs[below], n_runs[above])
 
 
 def _predicted(candidate: Candidate) -> float:
@@ -104,12 +132,32 @@ def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
     left, series = list(range(len(steps))), Series(clock)
     for turn in range(MOST_ROUNDS):
         for k in left if turn % 2 else reversed(left):
-            took[k] += run_again(partial(series.run, steps[k]), RUNS_PER_TURN)
+            if not (turn and _is_late(series)):
+                took[k] += _run_turn(series, steps[k])
         if turn + 1 >= FEWEST_ROUNDS:
             left = _still_in(took, left)
-        if len(left) == 1 or series.ended_s - series.began_s > LONG_S:
+        if len(left) == 1 or _is_late(series):
             break
     return [float(np.median(each)) for each in took]
+
+
+def _is_late(series: Series) -> bool:
+    """Whether time is up, by rank 0's clock: what all ranks know alike."""
+    return series.ended_s - series.began_s > LONG_S
+
+
+def _run_turn(series: Series, step: Step) -> list[float]:
+    """Seconds of `RUNS_PER_TURN` runs, after one that does not count; of one when time is up.
+
+    The first one counts, and is all, if it took so long that what was before it matters little.
+    """
+    first_s = series.run(step)
+    if first_s >= FIRST_COUNTS_S:
+        return [first_s]
+    took_s = [series.run(step)]
+    while len(took_s) < RUNS_PER_TURN and not _is_late(series):
+        took_s.append(series.run(step))
+    return took_s
 
 
 def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:

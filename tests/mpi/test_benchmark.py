@@ -16,6 +16,7 @@ from gridcoll.errors import UsageError
 from gridcoll.model import TimesBySize, declared_model
 from gridcoll.model.limits import wires_from_model
 from gridcoll.topology import parse_gridfile
+from tests.mpi.support import count_calls
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -39,12 +40,16 @@ def comm():
 
 
 @pytest.mark.parametrize("collective", TRIALS)
-def test_rows_of_every_collective_are_json(comm, collective) -> None:
+def test_rows_of_every_collective_are_json(
+    comm, collective, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Row] = []
     wires = wires_from_model(comm.model)
+    compared = count_calls(monkeypatch, benchmark, "find_clock")
     rows = run_benchmark(
         comm, collective, [8, 4096], wires, repeats=3, enough_s=0.0, on_rows=seen.extend
     )
+    assert [grid for _, grid in compared] == [comm.grid] * 2, "clocks drift while sizes run"
     assert seen == rows
     read = json.loads(json.dumps([row.to_dict() for row in rows]))
     variants = {row["variant"] for row in read}

@@ -9,11 +9,11 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import corrections
-from gridcoll.comm.clock import CommonClock, Series, find_clock
+from gridcoll.comm.clock import Series
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
 from gridcoll.plan.choose import family_of
-from tests.mpi.support import grid_model, layouts
+from tests.mpi.support import count_calls, grid_model, layouts
 
 SIZE = 1 << 16
 
@@ -29,10 +29,12 @@ def test_what_would_run_at_every_size_was_tried(
 ) -> None:
     """And all ranks learn the same."""
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {name: (8, 1 << 13)})
+    compared = count_calls(monkeypatch, corrections, "find_clock")
     model = grid_model(layouts(world.Get_size())["two"])
-    learned = corrections.try_plans(world, model, find_clock(world), quiet, [name])
+    learned = corrections.try_plans(world, model, quiet, [name])
     found = learned.corrections[name]
     assert world.allgather(found) == [found] * world.Get_size()
+    assert compared == [(world, model.grid)], "clocks drift, and other collectives took minutes"
     for size in (8, 1 << 13):
         winner = choose(name, learned, size, 0, grid_only=True).winner
         assert family_of(name, winner.name) in found
@@ -53,9 +55,7 @@ def learn_from(
 
     monkeypatch.setattr(Series, "run", run)
     monkeypatch.setattr(corrections, "TRIAL_SIZES", {"bcast": (SIZE,)})
-    learned = corrections.measure_corrections(
-        world, model, CommonClock(0.0, 0.0, float), "bcast", quiet
-    )
+    learned = corrections.measure_corrections(world, model, "bcast", quiet)
     assert next(left, None) is None
     assert len(learned) == 2
     return learned

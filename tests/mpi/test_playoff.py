@@ -10,11 +10,11 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm import playoff
-from gridcoll.comm.clock import CommonClock, Series, find_clock
+from gridcoll.comm.clock import CommonClock, Series
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.choose import MARGIN, family_of
-from tests.mpi.support import grid_model, layouts
+from tests.mpi.support import count_calls, grid_model, layouts
 
 SIZE = 1 << 16
 
@@ -65,7 +65,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
 @pytest.mark.parametrize("name", playoff.RUNS)
 def test_all_ranks_learn_the_same_by_real_runs(world: MPI.Intracomm, name: str) -> None:
     model = close_model(world, name)
-    learned = playoff.play_off(world, model, find_clock(world), quiet, [name])
+    learned = playoff.play_off(world, model, quiet, [name])
     text = repr((learned.corrections, learned.native, learned.native_variants))
     assert world.allgather(text) == [text] * world.Get_size()
     assert learned.native[name] != model.native[name]
@@ -80,12 +80,12 @@ def test_the_choice_is_what_the_turns_say(
 ) -> None:
     model = close_model(world, "bcast")
     monkeypatch.setattr(playoff, "MOST_PLANS", 2)
-    plans, natives = playoff._contenders(model, "bcast", SIZE)
+    plans, natives = playoff._contenders(model, "bcast", SIZE, {})
     assert natives == ["native"]
     best_s = plans[0].predicted_s or 0.0
     seconds = [best_s * factor for factor in (*(1.0, 1.2)[: len(plans)], native_is)]
     ran = turns(monkeypatch, *seconds)
-    learned = playoff.play_off(world, model, CommonClock(0.0, 0.0, float), quiet, ["bcast"])
+    learned = playoff.play_off(world, model, quiet, ["bcast"])
     n = (len(plans) + 1) * (1 + playoff.RUNS_PER_TURN)
     assert ran[:n] == ran[n : 2 * n][::-1], "to and fro"
     choice = choose("bcast", learned, SIZE, 0)
@@ -134,7 +134,7 @@ def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(playoff, "CLOSE_S", -1.0)
     monkeypatch.setattr(Series, "run", None)
     model = close_model(world, "bcast")
-    assert playoff.play_off(world, model, CommonClock(0.0, 0.0, float), quiet, ["bcast"]) == model
+    assert playoff.play_off(world, model, quiet, ["bcast"]) == model
 
 
 @pytest.mark.mpi(min_size=4)
@@ -147,4 +147,83 @@ def test_a_millisecond_behind_is_close(world: MPI.Intracomm) -> None:
         quick, slower = (TimesBySize((SIZE,), (factor * t.predict(SIZE),)) for t in (native, slow))
         variants = {"bcast": {"native-nonblocking": slower}}
         other = replace(model, native={"bcast": quick}, native_variants=variants)
-        assert ("native-nonblocking" in playoff._contenders(other, "bcast", SIZE)[1]) == plays
+        assert ("native-nonblocking" in playoff._contenders(other, "bcast", SIZE, {})[1]) == plays
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    ("n_runs", "plays"),
+    [
+        ({}, False),  # nobody says
+        ({SIZE: 3}, False),
+        ({SIZE: 2}, True),
+        ({8: 9, 2 * SIZE: 2}, True),
+        ({8: 1, SIZE // 2: 9, 2 * SIZE: 9, 4 * SIZE: 1}, False),
+        ({8: 9, SIZE // 2: 1}, True),
+        ({2 * SIZE: 1, 4 * SIZE: 9}, True),
+    ],
+)
+def test_what_ran_seldom_may_be_faster_than_it_seems(
+    world: MPI.Intracomm, n_runs: dict[int, int], plays: bool
+) -> None:
+    """Of the sizes around this one, since times between them are theirs."""
+    model = close_model(world, "bcast")
+    best_s = choose("bcast", model, SIZE, 0, grid_only=True).winner.predicted_s or 0.0
+    for factor, close in ((1.1, True), (1.5, plays), (1.7, False)):
+        times = TimesBySize((SIZE,), (factor * best_s,))
+        other = replace(model, native={"bcast": times}, native_variants={})
+        found = playoff._contenders(other, "bcast", SIZE, {"native": n_runs})[1]
+        assert found == ["native"] * close
+
+
+Steps = list[Callable[[], object]]
+
+
+def fake_runs(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> tuple[Steps, list[int]]:
+    """Contenders that take so long by rank 0's clock, whatever that of others says; who ran."""
+    order: list[int] = []
+
+    def run(series: Series, step: Callable[[], object]) -> float:
+        step()
+        began = not series.began_s <= series.ended_s
+        series.began_s = 0.0 if began else series.began_s
+        series.ended_s = seconds[order[-1]] + (0.0 if began else series.ended_s)
+        return seconds[order[-1]]
+
+    monkeypatch.setattr(Series, "run", run)
+    return [partial(order.append, k) for k in range(len(seconds))], order
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [
+        ((0.125, 0.125, 0.125), [2, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0]),
+        # Time is up amid the first round: all have run, and a first run paid for others'.
+        ((0.5, 0.5, 0.5), [2, 2, 2, 1, 1, 0, 0]),
+        ((2.9, 2.9), [1, 1, 0, 0]),
+        # What takes longer pays little for others.
+        ((9.0, 3.1, 10.0), [2, 1, 0]),
+    ],
+)
+def test_time_is_up_within_a_round(
+    monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float], wanted: list[int]
+) -> None:
+    steps, order = fake_runs(monkeypatch, seconds)
+    medians = playoff._take_turns(CommonClock(0.0, 0.0, float), steps)
+    assert order == wanted
+    assert medians == list(seconds)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_clocks_are_compared_for_every_collective(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, however many sizes."""
+    monkeypatch.setattr(playoff, "TRIAL_SIZES", dict.fromkeys(playoff.RUNS, (SIZE, 2 * SIZE)))
+    monkeypatch.setattr(playoff, "CLOSE", 1e9)
+    compared = count_calls(monkeypatch, playoff, "find_clock")
+    both = close_model(world, "bcast"), close_model(world, "allreduce")
+    native = {name: times for model in both for name, times in model.native.items()}
+    model = replace(both[0], native=native, native_variants={})
+    playoff.play_off(world, model, quiet, ["bcast", "allreduce"])
+    assert [grid for _, grid in compared] == [model.grid] * 2
