@@ -23,6 +23,7 @@ from gridcoll.model import (
     read_model,
     write_model,
 )
+from gridcoll.model.storage import FORMAT_VERSION
 from gridcoll.topology.gridfile import read_gridfile
 
 _log = logging.getLogger("gridcoll")
@@ -44,15 +45,18 @@ def find_model(comm: MPI.Intracomm, settings: Settings, given: GridModel | None)
         return load_model(comm, settings.grid_file)
     if not settings.keep:
         return _measure(comm, settings.tolerance)
-    path, is_kept = _look_for_kept(comm, settings.keep)
-    return load_model(comm, path) if is_kept else _measure(comm, settings.tolerance, path)
+    path, is_kept = _look_for_kept(comm, settings.keep, settings.tolerance)
+    if not is_kept:
+        return _measure(comm, settings.tolerance, path)
+    return load_model(comm, path, settings.tolerance if settings.tolerance_is_set else None)
 
 
-def _look_for_kept(comm: MPI.Intracomm, place: str) -> tuple[str, bool]:
+def _look_for_kept(comm: MPI.Intracomm, place: str, tolerance: float) -> tuple[str, bool]:
     """The file of this job at ``place``, and whether it is there, as rank 0 sees it. Collective.
 
-    In a directory every job has its own; a place that is not there yet and has no suffix becomes
-    one. Raises `FileError` on all ranks if there is no file and none can be put there.
+    In a directory every job has its own, and so has every ``tolerance``; a place that is not there
+    yet and has no suffix becomes one. Raises `FileError` on all ranks if there is no file and none
+    can be put there.
     """
     hosts = comm.gather(MPI.Get_processor_name(), 0)
 
@@ -63,7 +67,7 @@ def _look_for_kept(comm: MPI.Intracomm, place: str) -> tuple[str, bool]:
         if not (path.exists() or path.suffix):
             make_directory(path)
         if path.is_dir():
-            path /= _name_of_job(hosts)
+            path /= _name_of_job(hosts, tolerance)
         is_kept = path.exists()
         if not is_kept:
             check_writable(path)
@@ -73,9 +77,13 @@ def _look_for_kept(comm: MPI.Intracomm, place: str) -> tuple[str, bool]:
     return str(path), bool(is_kept)
 
 
-def _name_of_job(hosts: Sequence[str]) -> str:
-    """A file name that the same ranks on the same hosts under the same MPI library give again."""
-    job = "\n".join([MPI.Get_library_version(), *hosts])
+def _name_of_job(hosts: Sequence[str], tolerance: float) -> str:
+    """A file name that the same ranks on the same hosts under the same MPI library give again.
+
+    Another version of the format has another, too: what it lacks was not measured.
+    """
+    measured = f"version {FORMAT_VERSION}, tolerance {tolerance}"
+    job = "\n".join([MPI.Get_library_version(), measured, *hosts])
     return f"{len(hosts)}-ranks-{hashlib.sha256(job.encode()).hexdigest()[:16]}.json"
 
 
@@ -106,10 +114,11 @@ def _measure(comm: MPI.Intracomm, tolerance: float, keep: str = "") -> GridModel
     return model
 
 
-def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
+def load_model(comm: MPI.Intracomm, path: str, tolerance: float | None = None) -> GridModel:
     """The model in the file at ``path``, read by rank 0 and shared. Collective.
 
-    ``.toml`` is a declared grid, anything else a measured model.
+    ``.toml`` is a declared grid, anything else a measured model. Raises `FileError`, the same on
+    all ranks; also where it was measured with another ``tolerance``, if one is given.
     """
     hosts = comm.allgather(MPI.Get_processor_name())
 
@@ -120,6 +129,11 @@ def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
             return format_model(declared_model(read_gridfile(path), hosts))
         model = read_model(path)
         check_fit(model, hosts, path)
+        if tolerance is not None and model.origin == "measured" and model.tolerance != tolerance:
+            raise FileError(
+                f"model file {path}: it was measured with tolerance {model.tolerance}, "
+                f"GRIDCOLL_TOLERANCE is {tolerance}; remove it to measure again"
+            )
         return format_model(model)
 
     data = together(comm, read)

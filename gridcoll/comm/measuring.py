@@ -76,7 +76,9 @@ def discover(
     model = replace(
         model,
         pace=measure_pace(comm, grid, clock),
-        together_bytes_per_s=measure_together(comm, grid, one_flow_bytes_per_s, progress),
+        together_bytes_per_s=measure_together(
+            comm, grid, one_flow_bytes_per_s, progress, both_directions
+        ),
     )
     model = replace(model, start_s=measure_start(comm, model, clock))
     model = replace(model, contention=measure_contention(comm, model))

@@ -27,6 +27,8 @@ class Settings:
     force : str
         ``""``, ``"grid"`` or ``"native"``.
     tolerance : float
+    tolerance_is_set : bool
+        Whether the environment says so; else a model that was measured with another is as good.
     algorithms : mapping of str to str
         Forced algorithm by collective.
     reproducible : bool
@@ -40,6 +42,7 @@ class Settings:
     tolerance: float = DEFAULT_TOLERANCE
     algorithms: Mapping[str, str] = field(default_factory=dict)
     reproducible: bool = False
+    tolerance_is_set: bool = False
 
     def __post_init__(self) -> None:
         if self.grid_file and self.keep:
@@ -64,7 +67,8 @@ class Settings:
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
             f"grid={self.grid_file} keep={self.keep} check={self.check} force={self.force} "
-            f"tolerance={self.tolerance} reproducible={self.reproducible} {forced}"
+            f"tolerance={self.tolerance} set={self.tolerance_is_set} "
+            f"reproducible={self.reproducible} {forced}"
         )
 
 
@@ -88,6 +92,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             if env.get(variable := f"GRIDCOLL_{collective.upper()}")
         },
         reproducible=_flag(env, "GRIDCOLL_REPRODUCIBLE"),
+        tolerance_is_set="GRIDCOLL_TOLERANCE" in env,
     )
 
 

@@ -27,20 +27,29 @@ _TAG = 2
 
 
 def measure_together(
-    comm: MPI.Intracomm, grid: Grid, one_flow_bytes_per_s: np.ndarray, progress: Progress = silent
+    comm: MPI.Intracomm,
+    grid: Grid,
+    one_flow_bytes_per_s: np.ndarray,
+    progress: Progress = silent,
+    both_directions: bool = False,
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per second of several flows at once between every two clusters. Collective.
 
     Flows between other ranks of both clusters, on as many nodes as there are: `FIRST_LANES`, and
     twice as many as long as that carries more and the smaller cluster has ranks left; then two and
-    four of each rank, if those carry more. Both directions count as alike.
+    four of each rank, if those carry more. Directions count as alike unless ``both_directions`` are
+    measured, one after the other.
 
     ``one_flow_bytes_per_s`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the
     first lanes carry no more, the link between the clusters is full.
     """
     n = len(grid.clusters)
     rates = np.ones((n, n))
-    rounds = rounds_of_pairs(n)
+    rounds = []
+    for pairs in rounds_of_pairs(n):
+        rounds.append(pairs)
+        if both_directions:
+            rounds.append([(b, a) for a, b in pairs])
     for done, pairs in enumerate(rounds):
         progress("flows together", done, len(rounds))
         n_lanes, n_flows, grows = FIRST_LANES, 1, True
@@ -52,7 +61,9 @@ def measure_together(
             known = np.maximum(rates, one_flow_bytes_per_s)
             grows = any(found[pair] > WORTH_MORE * known[pair] for pair in pairs)
             for a, b in pairs:
-                rates[a, b] = rates[b, a] = max(rates[a, b], found[a, b])
+                rates[a, b] = max(rates[a, b], found[a, b])
+                if not both_directions:
+                    rates[b, a] = rates[a, b]
             if n_lanes < most_lanes:
                 n_lanes *= 2
             else:

@@ -106,3 +106,31 @@ def test_thousands_of_ranks_do_not_all_send_at_once(
     rates = together.measure_together(MPI.COMM_SELF, grid, np.ones((2, 2)))
     assert rates[0][1] == min(200 * per_lane, most)
     assert seen == [step for step in tried for _ in range(2)]
+
+
+@pytest.mark.parametrize("both_directions", [False, True])
+def test_directions_are_alike_unless_both_are_measured(
+    monkeypatch: pytest.MonkeyPatch, both_directions: bool
+) -> None:
+    """Up carries less than down here, and not at the same time."""
+    seen: list[list[tuple[int, int]]] = []
+    carries = np.array([[1.0, 10.0, 20.0], [3.0, 1.0, 30.0], [4.0, 5.0, 1.0]])
+
+    def measure(
+        _comm: Any, _grid: Grid, pairs: list[tuple[int, int]], _lanes: int, _n_flows: int
+    ) -> np.ndarray:
+        seen.append(list(pairs))
+        found = np.ones((3, 3))
+        for pair in pairs:
+            found[pair] = carries[pair]
+        return found
+
+    monkeypatch.setattr(together, "_measure_round", measure)
+    grid = Grid.from_labels([0, 0, 1, 1, 2, 2])
+    rates = together.measure_together(
+        MPI.COMM_SELF, grid, 2 * carries, both_directions=both_directions
+    )
+    up = np.triu(carries)
+    assert rates == tuple(map(tuple, carries if both_directions else np.maximum(up, up.T)))
+    assert len(seen) == 2 * 3 * (1 + both_directions)
+    assert all(len(pairs) == 1 for pairs in seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def path(world: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """One place for all ranks; it is in GRIDCOLL_KEEP, and nothing is there yet."""
     path = Path(world.bcast(str(tmp_path / "grid.json")))
     monkeypatch.delenv("GRIDCOLL_GRID", raising=False)
+    monkeypatch.delenv("GRIDCOLL_TOLERANCE", raising=False)
     monkeypatch.setenv("GRIDCOLL_KEEP", str(path))
     return path
 
@@ -82,6 +84,74 @@ def test_a_directory_has_a_file_per_job(
         kept = [file.name for file in path.iterdir()]
         assert len(kept) == 3 + (world.Get_size() > 1)
         assert all(name.startswith((f"{world.Get_size()}-ranks-", "1-ranks-")) for name in kept)
+
+
+def test_a_directory_has_a_file_per_tolerance_and_format(
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is the default is the same as what says so."""
+    path = path.parent / "grids"
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path))
+    for tolerance, n_measured in (("", 1), ("0.30", 1), ("0.5", 2), ("0.5", 2), ("", 2)):
+        if tolerance:
+            monkeypatch.setenv("GRIDCOLL_TOLERANCE", tolerance)
+        else:
+            monkeypatch.delenv("GRIDCOLL_TOLERANCE", raising=False)
+        comm = GridComm(world)
+        assert comm.model.tolerance == float(tolerance or 0.3)
+        comm.Free()
+        world.Barrier()
+        assert len(measured) == n_measured
+    monkeypatch.setattr(discovery, "FORMAT_VERSION", discovery.FORMAT_VERSION + 1)
+    GridComm(world).Free()
+    assert len(measured) == 3
+
+
+def test_another_tolerance_is_an_error_where_there_is_one_file(
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the environment asks for it; and a declared model has none."""
+    model = grid_model([0] * world.Get_size(), hosts=[MPI.Get_processor_name()] * world.Get_size())
+    asked = [(0.5, "", True), (0.5, "0.5", True), (0.5, "0.3", False), (0.3, "0.5", False)]
+    for kept, tolerance, fits in asked:
+        for origin in ("measured", "declared"):
+            if world.Get_rank() == 0:
+                write_model(replace(model, origin=origin, tolerance=kept, mpi=""), path)
+            if tolerance:
+                monkeypatch.setenv("GRIDCOLL_TOLERANCE", tolerance)
+            if fits or origin == "declared":
+                GridComm(world).Free()
+            else:
+                said = f"measured with tolerance {kept}, GRIDCOLL_TOLERANCE is {tolerance}; remove"
+                refused(world, FileError, said)
+                refused(world, FileError, str(path))
+    assert not measured
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00{", b'{"format": "gridcoll-model"'])
+def test_a_damaged_file_is_named(
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+) -> None:
+    """In a directory, where users do not know which is theirs."""
+    path = path.parent / "grids"
+    monkeypatch.setenv("GRIDCOLL_KEEP", str(path))
+    GridComm(world).Free()
+    world.Barrier()
+    (kept,) = world.bcast(list(path.iterdir()), 0)
+    if world.Get_rank() == 0:
+        kept.write_bytes(content)
+    refused(world, FileError, f"model file {kept}: ")
+    assert len(measured) == 1
 
 
 def test_only_rank_0_needs_the_file(
