@@ -16,8 +16,9 @@ from gridcoll.plan.statements import Content, Contribution, Runs, find_statement
 def check_plan(plan: Plan, *, ordered: bool = False) -> None:
     """Raise `PlanError` unless ``plan`` fulfils its collective's statement.
 
-    Receives are posted one at a time per source and sends end only when received: what is free of
-    deadlock under that is free of it under any MPI's buffering and any window of the engine.
+    Receives are posted one at a time per lane, and sends end only when received, those of one lane
+    in the order in which they were started, as the engine looks at them: what is free of deadlock
+    under that is free of it under any MPI's buffering and any window of the engine.
 
     Parameters
     ----------
@@ -94,7 +95,9 @@ class _Rank:
     plan: Plan
     n_waits: list[int] = field(init=False)
     memory: dict[str, IntervalMap[Content]] = field(init=False)
-    posted: dict[int, deque[int]] = field(init=False)
+    receives: dict[int, list[deque[int]]] = field(default_factory=dict)  # by source, by lane
+    started: dict[int, deque[int]] = field(default_factory=dict)  # by lane, sends that go on
+    received: set[int] = field(default_factory=set)  # sends whose message is there
     n_done: int = 0
 
     def __post_init__(self) -> None:
@@ -104,10 +107,10 @@ class _Rank:
             find_statement(self.plan.collective).before(self.plan, self.rank).items()
         ):
             self._buffer(buffer).set(0, runs)
-        self.posted = {}
-        for index, op in enumerate(self.flow.program):
-            if isinstance(op, Recv):
-                self.posted.setdefault(op.peer, deque()).append(index)
+        for lane in filter(None, self.flow.receives):
+            first = self.flow.program[lane[0]]
+            if isinstance(first, Recv):
+                self.receives.setdefault(first.peer, []).append(deque(lane))
 
     def _buffer(self, name: str) -> IntervalMap[Content]:
         return self.memory.setdefault(name, IntervalMap((), _shift))
@@ -123,6 +126,17 @@ class _Rank:
 
     def write(self, chunk: Chunk, runs: Runs) -> None:
         self._buffer(chunk.buffer).set(chunk.start, runs)
+
+    def start_send(self, index: int) -> None:
+        self.started.setdefault(self.flow.lane_of[index], deque()).append(index)
+
+    def end_sends(self, index: int) -> list[int]:
+        """Note that send ``index`` was received; returns those that the engine now sees ended."""
+        self.received.add(index)
+        lane, ended = self.started[self.flow.lane_of[index]], []
+        while lane and lane[0] in self.received:
+            ended.append(lane.popleft())
+        return ended
 
     def complete(self, index: int) -> list[int]:
         """Mark op ``index`` done; returns the ops that this makes ready."""
@@ -155,6 +169,7 @@ def _run(ranks: list[_Rank]) -> None:
                 if after is not None:
                     rank.read(index, after)
                 in_flight[number, peer, tag] = (index, rank.read(index, chunk))
+                rank.start_send(index)
                 finished = _deliver(ranks, number, peer, in_flight, waiting)
             case Recv(peer=peer):
                 waiting.add((number, index))
@@ -179,19 +194,20 @@ def _deliver(
     in_flight: dict[tuple[int, int, int], tuple[int, Runs]],
     waiting: set[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Receive what is there on one channel, in the receiver's order; returns the ops this ends."""
+    """Receive what is there from one rank, in each lane's order; returns the ops this ends."""
     finished: list[tuple[int, int]] = []
-    order = ranks[receiver].posted[sender]
-    while order and (receiver, order[0]) in waiting:
-        index = order[0]
-        op = ranks[receiver].flow.program[index]
-        if not isinstance(op, Recv) or (sender, receiver, op.tag) not in in_flight:
-            break
-        send_index, runs = in_flight.pop((sender, receiver, op.tag))
-        ranks[receiver].write(op.chunk, runs)
-        order.popleft()
-        waiting.discard((receiver, index))
-        finished += [(sender, send_index), (receiver, index)]
+    for lane in ranks[receiver].receives[sender]:
+        while lane and (receiver, lane[0]) in waiting:
+            index = lane[0]
+            op = ranks[receiver].flow.program[index]
+            if not isinstance(op, Recv) or (sender, receiver, op.tag) not in in_flight:
+                break
+            send_index, runs = in_flight.pop((sender, receiver, op.tag))
+            ranks[receiver].write(op.chunk, runs)
+            lane.popleft()
+            waiting.discard((receiver, index))
+            finished += [(sender, ended) for ended in ranks[sender].end_sends(send_index)]
+            finished.append((receiver, index))
     return finished
 
 

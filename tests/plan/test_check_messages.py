@@ -118,3 +118,16 @@ def test_a_send_may_not_end_before_it_is_received() -> None:
         after=lambda plan, rank: {},
     )
     refused(plan(programs, SUM, scratch_units=(8, 8)), "deadlock: rank 0", "never")
+
+
+def test_a_send_does_not_end_before_those_that_were_started_before_it() -> None:
+    """Of one lane the engine looks at the oldest only: an end behind it is not seen."""
+    s = Chunk("scratch", 0, 4)
+    programs: list[list[Op]] = [
+        [Send(1, out(0, 4), 0), Send(1, out(4, 8), 1), Recv(1, out(4, 8), 0)],
+        [Recv(0, s, 1), Send(0, s, 0), Recv(0, s, 0)],
+    ]
+    refused(
+        plan(programs, scratch_units=(0, 4)),
+        "deadlock: rank 0, op 0 (send output[0:4] to 1 tag 0) (tag 0) is never received",
+    )
