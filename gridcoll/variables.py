@@ -36,7 +36,9 @@ _ENTRIES = (
         "measured model (.json), or a directory of them: measure once",
     ),
     Variable(
-        "GRIDCOLL_CHECK", "0|1", "compare operation, root and bytes across ranks before each call"
+        "GRIDCOLL_CHECK",
+        "0|1",
+        "compare operation, root, bytes and types across ranks before each call",
     ),
     Variable("GRIDCOLL_FORCE", "grid|native", "never the MPI library's own collectives, or always"),
     Variable("GRIDCOLL_TOLERANCE", "ρ", "how unlike latencies in one cluster may be; 0.3 if unset"),
