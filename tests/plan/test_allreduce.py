@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +13,21 @@ from hypothesis import strategies as st
 from gridcoll.errors import PlanError
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
+from gridcoll.plan.collectives import allreduce_candidates, rank_order_candidates
 from gridcoll.plan.collectives.allreduce import (
     EVERYWHERE,
     Piece,
     keeps_rank_order,
     plan_allreduce,
 )
-from gridcoll.plan.collectives.allreduce_candidates import cut_columns
+from gridcoll.plan.collectives.allreduce_candidates import (
+    MOST_PARTS,
+    SMALLEST_PIECE,
+    cut_columns,
+)
+from gridcoll.plan.collectives.allreduce_prices import Costs
 from gridcoll.plan.collectives.allreduce_ring import plan_ring
+from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.collectives.reduce import plan_reduce
 from gridcoll.plan.ops import reads, writes
 from gridcoll.plan.plan import Programs, scratch_of
@@ -231,6 +240,33 @@ def test_long_messages_cross_uplinks_least(sizes: Sequence[int]) -> None:
         for way in (0, 1):
             total = sum(units for link, units in crossing.items() if link[way] == c)
             assert total <= least + n_clusters * len(labels)  # rounding of shares
+
+
+@pytest.mark.parametrize("n_bytes", [1 << 13, 1 << 16, 1 << 20])
+@pytest.mark.parametrize(
+    "sizes", [(31, 29, 6, 1, 1, 20), (48, 40, 32, 24), (101, 103), (9, 10, 11)]
+)
+def test_no_more_pieces_are_priced_than_said(
+    sizes: tuple[int, ...], n_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes that do not divide each other make many more pieces than the largest has members."""
+    priced: list[tuple[bool, int, int]] = []
+
+    def price(
+        reproducible: bool, costs: Costs, groups: Grid, pieces: list[Piece], *rest: Any
+    ) -> Any:
+        priced.append((reproducible, len(pieces), groups.n_ranks))
+        return price_pieces(costs, groups, pieces, *rest)
+
+    for module in (allreduce_candidates, rank_order_candidates):
+        priced_there = partial(price, module is rank_order_candidates)
+        monkeypatch.setattr(module, "price_pieces", priced_there)
+    labels = [c for c, size in enumerate(sizes) for _ in range(size)]
+    choose("allreduce", model_of(labels, together=1e9), n_bytes, 0)
+    choose("reduce", model_of(labels, together=1e9), n_bytes, 0)
+    for reproducible, n_pieces, n_ranks in priced:
+        assert n_pieces * n_ranks <= MOST_PARTS
+        assert reproducible or n_bytes >= SMALLEST_PIECE * n_pieces
 
 
 @pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])

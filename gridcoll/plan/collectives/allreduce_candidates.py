@@ -34,12 +34,12 @@ from gridcoll.topology.units import format_size
 SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
 
 SMALLEST_PIECE = 256
-"""Bytes; pieces shorter than this cost more in messages than they save."""
+"""Bytes; pieces shorter than this, on average, cost more in messages than they save."""
 
 NEAR = 0.25
 """Clusters no farther from each other than this, of the longest latency, are neighbours."""
 
-MOST_PARTS = 20_000
+MOST_PARTS = 50_000
 """Pieces times ranks; to price more would take longer than many a call."""
 
 Pieces = Callable[[int], list[Piece]]
@@ -100,6 +100,21 @@ def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return found
 
 
+def _cuts(grid: Grid) -> list[Fraction]:
+    """Where the members of some cluster have the ends of equal parts."""
+    sizes = {len(cluster) for cluster in grid.clusters}
+    return sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
+
+
+def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIECE) -> bool:
+    """Whether columns, each cut into ``n_each``, are neither too short nor too many to be priced.
+
+    Where sizes of clusters do not divide each other, they are more than the largest has members.
+    """
+    most = min(n_bytes // smallest, MOST_PARTS // grid.n_ranks) // n_each
+    return max(map(len, grid.clusters)) <= most and len(_cuts(grid)) - 1 <= most
+
+
 def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[Piece]:
     """Pieces such that every member of every cluster owns an equal part of the message.
 
@@ -108,9 +123,8 @@ def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[P
     other clusters: so many flows to each.
     """
     sizes = [len(cluster) for cluster in grid.clusters]
-    cuts = sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
     pieces = []
-    for low, high in pairwise(cuts):
+    for low, high in pairwise(_cuts(grid)):
         parts = len(sizes) if homes else 1
         for turn, part in product(range(turns), range(parts)):
             owners = tuple((int(low * size) + turn * c) % size for c, size in enumerate(sizes))
@@ -127,20 +141,16 @@ def _columns(
 ) -> list[Candidate]:
     """A piece per member of the largest group, or more where sizes do not divide each other."""
     n_groups, largest = len(groups.clusters), max(len(group) for group in groups.clusters)
-    n_pieces = (n_groups if homes else 1) * largest
-    if groups.n_ranks == 1 or n_bytes < SMALLEST_PIECE * n_pieces:
-        return []
-    if n_pieces * groups.n_ranks > MOST_PARTS:
+    n_parts = n_groups if homes else 1
+    if groups.n_ranks == 1 or not can_cut(groups, n_bytes, n_parts):
         return []
     ways = [(shape, 1) for shape in SHAPES_OF_PIECES]
-    more = n_pieces * largest
-    fits = n_bytes >= SMALLEST_SEGMENT * more and more * groups.n_ranks <= MOST_PARTS
-    if fits and _flows_are_thin(model):
+    if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _flows_are_thin(model):
         ways.append(("flat", largest))
     found = []
     for shape, turns in ways:
         cut = cut_columns(groups, n_bytes, homes, turns)
-        costs = costs_of(model, n_bytes, n_bytes // n_pieces // turns)
+        costs = costs_of(model, n_bytes, n_bytes // largest // n_parts // turns)
         how = f"{len(cut)} pieces, {shape} inside"
         totals = price_pieces(costs, groups, cut, [1] * n_groups, shape)
 

@@ -109,13 +109,12 @@ def load_of_pieces(
     """
     load = PieceLoad(grid)
     members = [list(cluster.line) for cluster in groups.clusters]
+    owned: defaultdict[tuple[int, int], int] = defaultdict(int)  # one rank may own many pieces
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
-        for ranks, place in zip(members, piece.owners, strict=True):
-            load.inside(ranks, place, n_units, shape, up=True)
-            if root < 0:
-                load.inside(ranks, place, n_units, shape, up=False)
+        for c, place in enumerate(piece.owners):
+            owned[c, place] += n_units
         if piece.home == EVERYWHERE:
             load.exchange(owners, [n_parts * n_units for n_parts in parts])
         else:
@@ -125,6 +124,10 @@ def load_of_pieces(
             for receiver in [root] if root >= 0 else owners:
                 if receiver != owners[piece.home]:
                     load.send(PART, owners[piece.home], receiver, n_units)
+    for (c, place), n_units in owned.items():
+        load.inside(members[c], place, n_units, shape, up=True)
+        if root < 0:
+            load.inside(members[c], place, n_units, shape, up=False)
     return load
 
 

@@ -12,8 +12,8 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.allreduce import EVERYWHERE, Piece
 from gridcoll.plan.collectives.allreduce_candidates import (
-    MOST_PARTS,
     SMALLEST_PIECE,
+    can_cut,
     costs_of,
     cut_columns,
     segment_units,
@@ -57,9 +57,13 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
     return found
 
 
-def _in_parts(model: GridModel, n_bytes: int) -> bool:
-    n_ranks = model.grid.n_ranks
-    return n_bytes >= SMALLEST_PIECE * n_ranks and n_ranks**2 <= MOST_PARTS
+def _can_part(model: GridModel, n_bytes: int, n_each: int) -> bool:
+    """Whether columns are cut into ``n_each``.
+
+    That pays even where pieces are shorter than others are: else few ranks get everybody's.
+    """
+    grid = model.grid
+    return n_bytes >= SMALLEST_PIECE * grid.n_ranks and can_cut(grid, n_bytes, n_each, 1)
 
 
 def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -74,8 +78,9 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
             Piece(0, n_units, (0,) * n, hub)
         ],
     }
-    if _in_parts(model, n_bytes):
+    if _can_part(model, n_bytes, 1):
         cuts["a part per member"] = lambda n_units: cut_columns(grid, n_units, False)
+    if _can_part(model, n_bytes, n):
         cuts["a part per member and cluster"] = lambda n_units: cut_columns(grid, n_units, True)
     return _candidates(model, n_bytes, cuts, -1)
 
@@ -90,10 +95,11 @@ def _reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         cluster.places[root] if c == home else 0 for c, cluster in enumerate(grid.clusters)
     )
     cuts: dict[str, Cut] = {"at the root": lambda n_units: [Piece(0, n_units, owners, home)]}
-    if _in_parts(model, n_bytes):
+    if _can_part(model, n_bytes, 1):
         cuts["a part per member of the root's cluster"] = lambda n_units: [
             replace(piece, home=home) for piece in cut_columns(grid, n_units, False)
         ]
+    if _can_part(model, n_bytes, model.n_clusters):
         cuts["a part per member and cluster"] = lambda n_units: cut_columns(grid, n_units, True)
     return _candidates(model, n_bytes, cuts, root)
 
