@@ -12,6 +12,7 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.collectives import rank_order_candidates
 from tests.mpi.bodies import values
 from tests.mpi.support import grid_comm, grid_model, layouts
 
@@ -172,6 +173,31 @@ def test_reproducible_results_are_the_same_by_all_ways(
             result[:] = 0
             comm.Reduce(mine, result, root=root)
             assert result.tobytes() == (terms[0] if rank == root else np.zeros(n)).tobytes()
+
+
+def test_reproducible_results_in_little_room(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever combines a long message has room for two segments of many."""
+    monkeypatch.setenv("GRIDCOLL_REPRODUCIBLE", "1")
+    size, rank = world.Get_size(), world.Get_rank()
+    mine = np.arange(40_000) / 7 * (rank + 1)
+    with grid_comm(world, layouts(size).get("two", [0] * size)) as comm:
+        wanted = np.zeros_like(mine)
+        comm.Reduce(mine, wanted, root=size - 1)
+        wanted = comm.bcast(wanted, size - 1)
+        monkeypatch.setattr(rank_order_candidates, "MOST_SCRATCH_BYTES", 1 << 15)
+        monkeypatch.setattr(rank_order_candidates, "SMALLEST_PIECE", 1 << 30)  # one piece
+        again = comm.forced("reduce", "rank-order")
+        for root in range(size):
+            result = np.zeros_like(mine)
+            again.Reduce(mine, result, root=root)
+            assert rank != root or result.tobytes() == wanted.tobytes()
+        result = np.zeros_like(mine)
+        comm.forced("allreduce", "rank-order").Allreduce(mine, result)
+        assert result.tobytes() == wanted.tobytes()
+        flow = again._context.program("reduce", mine.nbytes, 0, unit_bytes=8, fixed=True)
+        assert size == 1 or (flow is not None and flow.scratch_units * 8 <= 1 << 16)
 
 
 @pytest.mark.parametrize("user_op", [(_chain_maps, False)], indirect=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from gridcoll.plan.collectives.allreduce import Piece
 from gridcoll.plan.collectives.allreduce_candidates import cut_columns
 from gridcoll.plan.collectives.bracket import Block, children_in, parent_in, whole_blocks
 from gridcoll.plan.collectives.rank_order import ALIGNED_UNITS, plan_in_rank_order
+from gridcoll.plan.collectives.rank_order_candidates import MOST_SCRATCH_BYTES
 from gridcoll.plan.ops import Reduce
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -87,10 +89,28 @@ def test_any_pieces_are_right(labels: list[int], data: st.DataObject) -> None:
     pieces = data.draw(
         st.sampled_from([cut_columns(grid, n, True), [Piece(0, n, (0,) * clusters, home)]])
     )
-    plan = plan_in_rank_order(grid, n, pieces, data.draw(st.integers(1, 9)), root)
+    most = data.draw(st.sampled_from([None, 0, 64 * 40]))
+    plan = plan_in_rank_order(grid, n, pieces, data.draw(st.integers(1, 9)), root, "", most)
     check_plan(plan, ordered=True)
+    if most is not None and len(pieces) == 1:  # for two segments there is always room
+        assert max(plan.scratch_units) <= max(most, 2 * ALIGNED_UNITS * grid.n_ranks)
+    wanted = as_mpi4py([str(rank) for rank in range(grid.n_ranks)])
+    for rank, result in enumerate(outcome(plan)):
+        assert result == ({wanted} if n else set()) or root not in (-1, rank)
     starts = [op.into.start for program in plan.programs for op in program if type(op) is Reduce]
     assert not any(start % ALIGNED_UNITS for start in starts)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce"])
+def test_scratch_is_no_multiple_of_a_long_message(collective: str) -> None:
+    """Not a hundred times where one rank combines all that a cluster of a hundred has."""
+    model = model_of([c for c in range(3) for _ in range(100)], together=1e9)
+    n_bytes = 64 << 20
+    for candidate in choose(collective, model, n_bytes, 0, fixed=True).candidates:
+        if candidate.build is not None and candidate.fixed:
+            plan = candidate.build(n_bytes // 8)
+            for rank in (0, 1, 150, 299):
+                assert plan.scratch_of(rank) * 8 <= max(1.01 * MOST_SCRATCH_BYTES, 1.2 * n_bytes)
 
 
 @given(labels_of_some)

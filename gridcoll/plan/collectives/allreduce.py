@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gridcoll.plan.collectives.bcast import cut_segments
 from gridcoll.plan.collectives.folding import Incoming, Term, fold, n_fold_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
-from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.statements import Contribution, Statement, moved, state
 from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
@@ -95,7 +95,7 @@ def plan_allreduce(
         How it came about, for people.
     """
     writer = _Writer(grid, n_units, tuple(pieces), segment_units, shape)
-    scratch = tuple(writer.scratch_units(rank) for rank in range(grid.n_ranks))
+    scratch = ByRank(grid.n_ranks, writer.scratch_units)
     return Plan("allreduce", label, n_units, -1, Programs(grid.n_ranks, writer.program_of), scratch)
 
 

@@ -25,6 +25,10 @@ from gridcoll.plan.plan import Plan
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.units import format_size
 
+MOST_SCRATCH_BYTES = 64 << 20
+"""Of a rank that combines the whole message. What an interface passes in that much is more than any
+latency: nobody waits for room who would not wait for the interface."""
+
 Cut = Callable[[int], list[Piece]]
 """Cuts a message of so many units."""
 
@@ -34,10 +38,13 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
     grid = model.grid
     counts = Counter(grid.cluster_of[block.start] for block in whole_blocks(grid.cluster_of))
     parts = [counts[cluster] for cluster in range(model.n_clusters)]
+    most_terms = max(len(c) + sum(parts) - own for c, own in zip(grid.clusters, parts, strict=True))
+    fits = MOST_SCRATCH_BYTES // (2 * most_terms)  # two segments, with all that belongs to each
     found = []
     for how, cut in cuts.items():
         pieces = [piece for piece in cut(max(n_bytes, 1)) if piece.stop > piece.start]
-        costs = costs_of(model, n_bytes, max(piece.stop - piece.start for piece in pieces))
+        longest = max(piece.stop - piece.start for piece in pieces)
+        costs = costs_of(model, n_bytes, min(longest, fits) if len(pieces) == 1 else longest)
         totals = price_pieces(costs, grid, pieces, parts, "flat", root)
         best = int(np.argmin(totals))
         segment = int(costs.segment_bytes[best])
@@ -45,8 +52,9 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
 
         def build(n_units: int, cut: Cut = cut, segment: int = segment, label: str = label) -> Plan:
             size = segment_units(n_units, segment, n_bytes)
+            most = MOST_SCRATCH_BYTES * n_units // max(n_bytes, 1)
             return plan_in_rank_order(
-                grid, n_units, cut(n_units), size, root, f"rank-order: {label}"
+                grid, n_units, cut(n_units), size, root, f"rank-order: {label}", most
             )
 
         found.append(
