@@ -57,7 +57,7 @@ def make_directory(path: str | Path) -> None:
     try:
         Path(path).mkdir(exist_ok=True)
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _is_stream(path: Path) -> bool:
@@ -77,13 +77,13 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         try:
             path.write_bytes(data)
         except OSError as error:
-            raise FileError(f"cannot write {path}: {error}") from None
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
         return
     path = path.resolve()
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -93,7 +93,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error}") from None
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -148,7 +148,8 @@ def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
     def read() -> Wires | None:
         return wires_from_spec(read_gridfile(find_gridfile(grid_name)), hosts) if reads else None
 
-    return world.bcast(together(world, read), 0)
+    wires: Wires | None = world.bcast(together(world, read), 0)
+    return wires
 
 
 class _Teller:

@@ -59,7 +59,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 def _tree(model: GridModel) -> Tree:
     grid = model.grid
-    n_hosts = len(set(grid.hosts))
+    n_hosts = len(set(grid.host_of))
     title = Text.assemble(
         (grid.name or "grid", "bold"),
         f"  {count(grid.n_ranks, 'rank')} on {count(n_hosts, 'host')}, "

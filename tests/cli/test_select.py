@@ -171,7 +171,7 @@ def test_plot(problem: Path, tmp_path: Path) -> None:
         (["--hostfile", "x"], "--hostfile and --mpi: give both or neither"),
         (["--mpi", "mpich"], "--hostfile and --mpi: give both or neither"),
         (["--mpi", "lam", "--hostfile", "x"], "--mpi 'lam': unknown; known are openmpi"),
-        (["--mpi", "mpich", "--hostfile", "/nowhere/x"], "hostfile /nowhere/x"),
+        (["--mpi", "mpich", "--hostfile", "/nowhere/x"], "cannot write /nowhere/x: No such"),
         (["--plot", "x.gif"], "picture x.gif: must be png or svg"),
     ],
 )
