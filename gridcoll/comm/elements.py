@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from gridcoll.comm.buffers import bytes_at, bytes_of, read_message, unpack
 from gridcoll.engine.elements import aligned_bytes
 
 _NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
@@ -17,11 +20,17 @@ _NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``n_units`` elements of ``datatype``, one after the other in ``view``."""
+    """``n_units`` elements of ``datatype``, one after the other in ``view``.
+
+    ``view`` is the user's own memory, or a copy where the CPU cannot reach that: then a result is
+    brought there by ``store``.
+    """
 
     view: memoryview
     n_units: int
     datatype: MPI.Datatype
+    copied: bool = False
+    store: Callable[[], None] | None = None
 
 
 def read_elements(spec: Any, *, writable: bool) -> Elements | None:
@@ -32,22 +41,33 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
 
     Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
     """
-    buffer, count, displacement, _ = _unpack(spec)
+    buffer, count, displacement, _ = unpack(spec)
     datatype = datatype_of(spec)
     unit_bytes = datatype.Get_size()
     if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
         return None
-    view = memoryview(b"") if buffer is None else memoryview(MPI.buffer(buffer)).cast("B")  # type: ignore[arg-type]
-    if writable and view.readonly and buffer is not None:
+    nowhere = buffer is None or buffer is MPI.BOTTOM
+    try:
+        view = memoryview(b"") if nowhere else bytes_of(buffer)
+    except BufferError:
+        message = read_message(spec, writable=writable)
+        n_units = len(message.view) // unit_bytes
+        return Elements(message.view, n_units, datatype, True, message.store)
+    if writable and view.readonly and not nowhere:
         raise BufferError("read-only")
-    offset = (displacement or 0) * unit_bytes
+    offset = operator.index(displacement or 0) * unit_bytes
     if count is None:
         count, rest = divmod(len(view) - offset, unit_bytes)
         if rest:
             raise ValueError("no whole number of elements")
-    if count < 0 or offset < 0 or offset + count * unit_bytes > len(view):
+    n_bytes = operator.index(count) * unit_bytes
+    if n_bytes < 0 or offset < 0 or offset > len(view) or (nowhere and n_bytes):
         raise ValueError("out of bounds")
-    return Elements(view[offset : offset + count * unit_bytes], count, datatype)
+    if offset + n_bytes <= len(view):
+        return Elements(view[offset : offset + n_bytes], count, datatype)
+    # mpi4py takes the application's word for a count: its memory may go on behind what it shows.
+    address = MPI.Get_address(view) + offset
+    return Elements(bytes_at(address, n_bytes, readonly=view.readonly), count, datatype)
 
 
 def datatype_of(spec: Any) -> MPI.Datatype:
@@ -59,26 +79,6 @@ def datatype_of(spec: Any) -> MPI.Datatype:
     if isinstance(last, MPI.Datatype):
         return last
     return MPI.Datatype.fromcode(last if isinstance(last, str) else _type_code(buffer))
-
-
-def _unpack(spec: Any) -> tuple[Any, int | None, int | None, Any]:
-    """Buffer, count, displacement and type of ``spec``; None for what it leaves out."""
-    if type(spec) not in (list, tuple):
-        return spec, None, None, None
-    count: Any
-    displacement: Any = None
-    datatype: Any = None
-    if len(spec) == 4:
-        buffer, count, displacement, datatype = spec
-    elif len(spec) == 3:
-        buffer, count, datatype = spec
-    else:
-        buffer, count = spec
-        if isinstance(count, MPI.Datatype | str):
-            count, datatype = None, count
-    if isinstance(count, list | tuple):
-        count, displacement = count
-    return buffer, count, displacement, datatype
 
 
 def _type_code(buffer: Any) -> str:

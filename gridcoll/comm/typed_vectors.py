@@ -7,7 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.buffers import Message, read_message
+from gridcoll.comm.buffers import Message, bytes_of, read_scattered
 
 
 def read_typed_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Message]:
@@ -31,22 +31,34 @@ def read_typed_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Messa
         raise TypeError(f"message: expecting {n_blocks} datatypes")
     if not len(counts) == len(displs) == n_blocks:
         raise ValueError(f"message: expecting {n_blocks} counts and displacements")
-    view = _memory(buffer, writable)
+    view, address = _memory(buffer, writable)
     return [
-        _read_block(view, operator.index(displ), operator.index(count), datatype, writable)
+        _read_block(view, address, operator.index(displ), operator.index(count), datatype, writable)
         for count, displ, datatype in zip(counts, displs, types, strict=True)
     ]
 
 
-def _memory(buffer: Any, writable: bool) -> memoryview | None:
-    """The bytes of ``buffer``; None where addresses are absolute, or there is nothing."""
+def _memory(buffer: Any, writable: bool) -> tuple[memoryview | None, int]:
+    """The bytes of ``buffer``, and where they begin.
+
+    None where the CPU does not reach them, addresses are absolute, or there is nothing.
+    """
     if buffer is None or buffer is MPI.BOTTOM:
-        return None
-    return memoryview(MPI.buffer.frombuffer(buffer, readonly=not writable))  # type: ignore[arg-type]
+        return None, 0
+    memory = MPI.buffer.frombuffer(buffer, readonly=not writable)
+    try:
+        return bytes_of(memory), memory.address
+    except BufferError:
+        return None, memory.address
 
 
 def _read_block(
-    view: memoryview | None, offset: int, count: int, datatype: MPI.Datatype, writable: bool
+    view: memoryview | None,
+    address: int,
+    offset: int,
+    count: int,
+    datatype: MPI.Datatype,
+    writable: bool,
 ) -> Message:
     """``count`` items from byte ``offset`` on: the user's own memory where there are no gaps."""
     if count < 0:
@@ -58,20 +70,4 @@ def _read_block(
     plain = datatype.is_predefined and extent == (0, size)
     if plain and view is not None and offset >= 0 and stop <= len(view):
         return Message(view[offset:stop])
-    first = offset + (MPI.Get_address(view) if view is not None else 0)
-    placed = datatype.Create_hindexed([count], [first]).Commit()
-    try:
-        message = read_message([MPI.BOTTOM, 1, placed], writable=writable)
-    except Exception:
-        placed.Free()
-        raise
-    if message.store is None:
-        placed.Free()
-        return message
-    write = message.store
-
-    def store() -> None:
-        write()
-        placed.Free()
-
-    return Message(message.view, store)
+    return read_scattered(MPI.BOTTOM, [count], [address + offset], datatype, writable=writable)

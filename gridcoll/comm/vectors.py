@@ -11,7 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.blocks import Blocks
-from gridcoll.comm.buffers import Message, read_message
+from gridcoll.comm.buffers import Message, bytes_at, bytes_of, read_scattered, unpack
 from gridcoll.comm.elements import read_elements
 
 
@@ -45,10 +45,10 @@ class Vectors:
 def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
     """The blocks of ``spec``, any form mpi4py takes: with counts, or counts and displacements.
 
-    Raises some exception for a ``spec`` that mpi4py does not take, or that reaches beyond its
-    buffer.
+    As mpi4py, it takes the application's word for where they are, inside the buffer or not. Raises
+    some exception for a ``spec`` that mpi4py does not take.
     """
-    buffer, counts, displacements, datatype = _unpack(spec)
+    buffer, counts, displacements, datatype = unpack(spec, tuple)
     if datatype is None:
         found = read_elements(buffer, writable=False)
         if found is None:
@@ -56,45 +56,41 @@ def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
         datatype = found.datatype
     elif isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)
-    view = memoryview(b"") if buffer is None or buffer is MPI.BOTTOM else _bytes(buffer)
+    view, n_bytes = _memory(buffer)
     _, extent = datatype.Get_extent()
-    counts = _counts(counts, n_blocks, len(view), extent)
+    counts = _counts(counts, n_blocks, n_bytes, extent)
+    if min(counts) < 0:
+        raise ValueError("negative count")
     places = _places(displacements, counts)
     unit_bytes = datatype.Get_size()
     sizes = tuple(count * unit_bytes for count in counts)
-    if not datatype.is_predefined or extent != unit_bytes or buffer is MPI.BOTTOM:
-        message = _through_indexed(buffer, counts, [p * extent for p in places], datatype, writable)
+    if not any(sizes):
+        return Vectors(Message(memoryview(bytearray())), (0,) * n_blocks, sizes)
+    if view is None or not datatype.is_predefined or extent != unit_bytes:
+        base = MPI.BOTTOM if buffer is None else buffer  # mpi4py takes both
+        places = tuple(place * extent for place in places)
+        message = read_scattered(base, counts, places, datatype, writable=writable)
         return Vectors(message, tuple(accumulate(sizes, initial=0))[:-1], sizes)
-    if writable and view.readonly and any(sizes):
+    if writable and view.readonly:
         raise BufferError("read-only")
     starts = tuple(place * extent if size else 0 for place, size in zip(places, sizes, strict=True))
-    if min(starts) < 0 or max(map(operator.add, starts, sizes)) > len(view):
-        raise ValueError("out of bounds")
-    return Vectors(Message(view), starts, sizes)
+    first, last = min(starts), max(map(operator.add, starts, sizes))
+    if first >= 0 and last <= len(view):
+        return Vectors(Message(view), starts, sizes)
+    # Memory may go on before and behind what the buffer shows: only MPI's rules count.
+    whole = bytes_at(MPI.Get_address(view) + first, last - first, readonly=view.readonly)
+    return Vectors(Message(whole), tuple(start - first for start in starts), sizes)
 
 
-def _unpack(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Buffer, counts, displacements and type of ``spec``; None for what it leaves out."""
-    if not isinstance(spec, list | tuple):
-        return spec, None, None, None
-    counts: Any = None
-    displacements: Any = None
-    datatype: Any = None
-    if len(spec) == 4:
-        buffer, counts, displacements, datatype = spec
-    elif len(spec) == 3:
-        buffer, counts, datatype = spec
-    else:
-        buffer, counts = spec
-        if isinstance(counts, MPI.Datatype | str):
-            counts, datatype = None, counts
-    if isinstance(counts, tuple) and len(spec) < 4:
-        counts, displacements = counts
-    return buffer, counts, displacements, datatype
-
-
-def _bytes(buffer: Any) -> memoryview:
-    return memoryview(MPI.buffer(buffer)).cast("B")  # type: ignore[arg-type]
+def _memory(buffer: Any) -> tuple[memoryview | None, int]:
+    """What the CPU reaches of ``buffer``, None where that is nothing, and how long it is."""
+    if buffer is None or buffer is MPI.BOTTOM:
+        return None, 0
+    try:
+        view = bytes_of(buffer)
+    except BufferError:
+        return None, MPI.buffer(buffer).nbytes
+    return view, len(view)
 
 
 def _counts(counts: Any, n_blocks: int, n_bytes: int, extent: int) -> tuple[int, ...]:
@@ -126,29 +122,3 @@ def _integers(values: Any, n_blocks: int) -> tuple[int, ...]:
     if len(found) != n_blocks:
         raise ValueError(f"expecting {n_blocks} items, got {len(found)}")
     return found
-
-
-def _through_indexed(
-    buffer: Any,
-    counts: Sequence[int],
-    places_bytes: Sequence[int],
-    datatype: MPI.Datatype,
-    writable: bool,
-) -> Message:
-    """One item of a type that is all the blocks, where only MPI knows how to read them."""
-    indexed = datatype.Create_hindexed(counts, places_bytes).Commit()
-    try:
-        message = read_message([buffer, 1, indexed], writable=writable)
-    except BaseException:
-        indexed.Free()
-        raise
-    if message.store is None:
-        indexed.Free()
-        return message
-    write_back = message.store
-
-    def store() -> None:
-        write_back()
-        indexed.Free()
-
-    return Message(message.view, store)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from gridcoll.comm import buffers
 from gridcoll.comm.buffers import open_self_comm, read_message
 from tests.mpi.forms import DERIVED, FORMS, Made, free_allocated, of
 from tests.mpi.support import grid_comm, pattern
@@ -121,25 +122,115 @@ def test_read_only_memory_at_the_root(world: MPI.Intracomm) -> None:
             assert buffer == b"efgh"
 
 
-SIMPLE: dict[str, Callable[[np.ndarray], Any]] = {
-    "array": lambda data: data,
-    "type": lambda data: [data, MPI.DOUBLE],
-    "code": lambda data: [data, "d"],
-    "code in a tuple": lambda data: (data, "d"),
-    "NumPy's code": lambda data: (data, "f8"),
-    "bytes": lambda data: [data, "B"],
+SIMPLE: dict[str, tuple[Callable[[np.ndarray], Any], slice]] = {
+    "array": (lambda data: data, slice(None)),
+    "type": (lambda data: [data, MPI.DOUBLE], slice(None)),
+    "code": (lambda data: [data, "d"], slice(None)),
+    "code in a tuple": (lambda data: (data, "d"), slice(None)),
+    "NumPy's code": (lambda data: (data, "f8"), slice(None)),
+    "bytes": (lambda data: [data, "B"], slice(None)),
+    "count": (lambda data: [data, 5], slice(5)),
+    "NumPy's count": (lambda data: [data, np.int32(5)], slice(5)),
+    "count, type": (lambda data: [data, 5, MPI.DOUBLE], slice(5)),
+    "count, code": (lambda data: (data, 5, "d"), slice(5)),
+    "no items": (lambda data: [data, 0, MPI.DOUBLE], slice(0)),
+    "count of a smaller type": (lambda data: [data, 10, MPI.FLOAT], slice(5)),
+    "no count": (lambda data: [data, None, MPI.DOUBLE], slice(None)),
+    "pair": (lambda data: [data, (5, 3)], slice(3, 8)),
+    "pair, type": (lambda data: [data, (5, 3), MPI.DOUBLE], slice(3, 8)),
+    "pair in a list": (lambda data: [data, [5, 3], MPI.DOUBLE], slice(3, 8)),
+    "pair of a smaller type": (lambda data: [data, (10, 6), MPI.FLOAT], slice(3, 8)),
+    "pair without count": (lambda data: [data, (None, 3), MPI.DOUBLE], slice(3, None)),
+    "four": (lambda data: [data, 5, 3, MPI.DOUBLE], slice(3, 8)),
+    "four without count": (lambda data: [data, None, 3, MPI.DOUBLE], slice(3, None)),
+    "four without type": (lambda data: [data, 5, 3, None], slice(3, 8)),
+    "to the end": (lambda data: [data, 9, 3, MPI.DOUBLE], slice(3, None)),
+    "part": (lambda data: [data[2:], 5, 3, MPI.DOUBLE], slice(5, 10)),
+    "Fortran": (lambda data: [data.reshape((3, 4), order="F"), 5, 3, MPI.DOUBLE], slice(3, 8)),
 }
+"""Buffer arguments over twelve doubles, and which of these they are."""
 
 
 @pytest.mark.parametrize("name", SIMPLE)
 @pytest.mark.parametrize("writable", [False, True])
 def test_simple_forms_are_not_copied(name: str, writable: bool) -> None:
     open_self_comm()
+    make, part = SIMPLE[name]
     data = np.arange(12.0)
-    message = read_message(SIMPLE[name](data), writable=writable)
+    message = read_message(make(data), writable=writable)
     assert message.store is None
-    assert np.shares_memory(np.frombuffer(message.view, "u1"), data)
-    assert len(message.view) == data.nbytes
+    wanted = data[part]
+    assert bytes(message.view) == wanted.tobytes()
+    if len(wanted):
+        assert MPI.Get_address(message.view) == MPI.Get_address(wanted)
+
+
+UNFIT: dict[str, Callable[[np.ndarray], Any]] = {
+    "negative count": lambda data: [data, -1, MPI.INT],
+    "negative displacement": lambda data: [data, (2, -1), MPI.INT],
+    "negative displacement of four": lambda data: [data, 2, -1, MPI.INT],
+    "displacement beyond": lambda data: [data, 0, 61, MPI.INT],
+    "displacement beyond without count": lambda data: [data, None, 61, MPI.INT],
+    "a part of an item": lambda data: [data[:59], None, 1, MPI.DOUBLE],
+    "no integer": lambda data: [data, 2.0, MPI.INT],
+    "no integer for a displacement": lambda data: [data, 2, "1", MPI.INT],
+    "three for a pair": lambda data: [data, (1, 2, 3), MPI.INT],
+    "pair and displacement": lambda data: [data, (1, 2), 0, MPI.INT],
+    "five": lambda data: [data, 1, 0, MPI.INT, 0],
+    "one": lambda data: [data],
+    "nothing, but two": lambda data: [None, 2, MPI.INT],
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("method", ["Bcast", "Allreduce"])
+def test_what_mpi4py_refuses_is_refused(world: MPI.Intracomm, name: str, method: str) -> None:
+    def outcome(comm: MPI.Intracomm) -> Any:
+        spec = UNFIT[name](np.zeros(60, "i4"))
+        with pytest.raises(Exception) as caught:
+            comm.Bcast(spec) if method == "Bcast" else comm.Allreduce(MPI.IN_PLACE, spec)
+        return type(caught.value), str(caught.value)
+
+    with grid_comm(world) as grid:
+        assert outcome(grid) == outcome(world)
+        assert grid.allreduce(1) == grid.Get_size()
+
+
+@pytest.mark.parametrize("n_items", [6, 300_000])
+@pytest.mark.parametrize("fault", ["no memory", "no count"])
+def test_a_message_that_failed_is_not_taken_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, n_items: int, fault: str
+) -> None:
+    """Neither where it is packed nor where it is brought back."""
+    open_self_comm()
+    strided = MPI.INT.Create_vector(n_items, 1, 2).Commit()
+    first, second = (np.full((n_items, 2), value, "i4") for value in (1, 2))
+
+    class Uncounted(MPI.Status):
+        def Get_elements(self, datatype: MPI.Datatype) -> int:
+            return MPI.UNDEFINED
+
+    def no_memory(size: int) -> bytearray:
+        raise MemoryError(size)
+
+    kind: type[Exception]
+    with monkeypatch.context() as patch:
+        if fault == "no memory":
+            kind, text = MemoryError, str(4 * n_items)
+            patch.setattr(buffers, "bytearray", no_memory, raising=False)
+        else:
+            kind, text = OverflowError, "more bytes than the counts"
+            patch.setattr(buffers.MPI, "Status", Uncounted)
+        with pytest.raises(kind, match=text):
+            read_message([first, 1, strided], writable=True)
+    message = read_message([second, 1, strided], writable=True)
+    assert message.store is not None
+    assert (np.frombuffer(message.view, "i4") == 2).all()
+    message.view[:] = bytes(len(message.view))
+    message.store()
+    assert (second == [0, 2]).all()
+    assert (first == 1).all()
+    strided.Free()
 
 
 @pytest.mark.parametrize("code", ["c", "q", "nonsense", "", "B", "p"])

@@ -251,7 +251,7 @@ def _read_alltoall(
 
 
 def _read_allreduce(sendbuf: Any, recvbuf: Any, op: MPI.Op) -> _Call | None:
-    return _reduction_call("allreduce", read_reduction(sendbuf, recvbuf, op))
+    return _reduction_call("allreduce", lambda: read_reduction(sendbuf, recvbuf, op))
 
 
 def _read_reduce(
@@ -262,18 +262,26 @@ def _read_reduce(
     if rank is None:
         return None
     if context.rank == rank:
-        return _reduction_call("reduce", read_reduction(sendbuf, recvbuf, op), rank)
-    return _reduction_call("reduce", read_input(sendbuf, op), rank)
+        return _reduction_call("reduce", lambda: read_reduction(sendbuf, recvbuf, op), rank)
+    return _reduction_call("reduce", lambda: read_input(sendbuf, op), rank)
 
 
-def _reduction_call(collective: str, call: Reduction | None, root: int = 0) -> _Call | None:
-    """None for what is left to MPI."""
+def _reduction_call(
+    collective: str, read: Callable[[], Reduction | None], root: int = 0
+) -> _Call | None:
+    """What is copied is read anew by each run. None for what is left to MPI."""
+    call = read()
     if call is None or not call.predefined:
         return None
+
+    def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
+        now = read() or call if call.copied else call
+        return now.memory(flow), now.store
+
     return _Call(
         f"{collective} root={root} {call.text()}",
         lambda context: call.program(context, collective, root),
-        lambda flow: (call.memory(flow), _nothing),
+        load,
     )
 
 

@@ -32,10 +32,14 @@ from gridcoll.plan.natives import NATIVE
 
 @dataclass(frozen=True, slots=True)
 class _Scattering:
-    """``counts[rank]`` of the elements of ``reduction`` go to that rank, combined."""
+    """``counts[rank]`` of the elements of ``reduction`` go to that rank, combined.
+
+    ``output`` is a part of ``into``.
+    """
 
     reduction: Reduction
     output: memoryview
+    into: Elements
     counts: tuple[int, ...]
     block: bool
 
@@ -69,8 +73,12 @@ class _Scattering:
 
     def run(self, context: Context) -> bool:
         """Do it, unless it is left to MPI, on all ranks alike; returns whether it was done."""
-        if self._whole(context):
-            return self._run_whole(context)
+        done = self._run_whole(context) if self._whole(context) else self._run(context)
+        if done and self.into.store:
+            self.into.store()
+        return done
+
+    def _run(self, context: Context) -> bool:
         flow = self.program(context)
         if flow is not None:
             context.run(flow, self.reduction.memory(flow))
@@ -200,4 +208,5 @@ def _into(
         raise ValueError("types differ")
     output = into.view[: counts[rank] * into.datatype.Get_size()]
     aliased = staying or overlap(given.input, output)
-    return _Scattering(replace(given, output=output, aliased=aliased), output, counts, block)
+    reduction = replace(given, output=output, aliased=aliased)
+    return _Scattering(reduction, output, into, counts, block)

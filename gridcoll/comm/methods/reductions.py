@@ -38,7 +38,7 @@ class Reduction:
     """What a call reduces.
 
     ``output`` is None on ranks that get no result; ``aliased`` says whether it shares memory with
-    ``input``.
+    ``input``, ``copied`` whether either is a copy of memory that the CPU cannot reach.
     """
 
     input: memoryview
@@ -46,6 +46,7 @@ class Reduction:
     elements: Elements
     op: MPI.Op
     aliased: bool = False
+    copied: bool = False
 
     @property
     def predefined(self) -> bool:
@@ -93,6 +94,16 @@ class Reduction:
         given = copy_of(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
+    def run(self, context: Context, flow: Dataflow) -> None:
+        """Do it, and bring the result to where the user wants it."""
+        context.run(flow, self.memory(flow))
+        self.store()
+
+    def store(self) -> None:
+        """Bring the result to where the user wants it."""
+        if self.elements.store:
+            self.elements.store()
+
 
 class ReductionMethods(ObjectReductionMethods):
     """`Allreduce`, `Reduce` and `Barrier`; and of objects, `allreduce` and `reduce`."""
@@ -121,7 +132,7 @@ class ReductionMethods(ObjectReductionMethods):
             if call.predefined:
                 context.know(key, native)
             return native(self, sendbuf, recvbuf, op)
-        return context.run(flow, call.memory(flow))
+        return call.run(context, flow)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
@@ -148,7 +159,7 @@ class ReductionMethods(ObjectReductionMethods):
             if call.predefined:
                 context.know(key, native)
             return native(self, sendbuf, recvbuf, op, root)
-        return context.run(flow, call.memory(flow))
+        return call.run(context, flow)
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
@@ -184,7 +195,7 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
         if output is None or not _accepts(op, output.datatype):
             return None
         if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py takes both
-            return Reduction(output.view, output.view, output, op, aliased=True)
+            return Reduction(output.view, output.view, output, op, True, output.copied)
         given = read_elements(sendbuf, writable=False)
         if given is None or (given.n_units, given.datatype) != (output.n_units, output.datatype):
             return None
@@ -196,7 +207,8 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
             output.view[:] = before
     except Exception:
         return None
-    return Reduction(given.view, output.view, output, op, aliased)
+    copied = given.copied or output.copied
+    return Reduction(given.view, output.view, output, op, aliased, copied)
 
 
 def read_input(sendbuf: Any, op: Any) -> Reduction | None:
@@ -207,7 +219,7 @@ def read_input(sendbuf: Any, op: Any) -> Reduction | None:
             return None
     except Exception:
         return None
-    return Reduction(given.view, None, given, op)
+    return Reduction(given.view, None, given, op, copied=given.copied)
 
 
 def _accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
