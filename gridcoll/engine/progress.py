@@ -79,6 +79,13 @@ class _Run:
         return True
 
 
+def _refuse_to_cancel() -> None:
+    """The send that stands for a collective could be cancelled: then its end would be waited for
+    without end.
+    """
+    raise MPI.Exception(MPI.ERR_REQUEST)
+
+
 class GridRequest(MPI.Request):
     """The request of a non-blocking call; waits politely."""
 
@@ -90,6 +97,14 @@ class GridRequest(MPI.Request):
     def wait(self, status: MPI.Status | None = None) -> None:
         """As `mpi4py.MPI.Request.wait`."""
         self.Wait(status)
+
+    def Cancel(self) -> None:
+        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
+        _refuse_to_cancel()
+
+    def cancel(self) -> None:
+        """As `Cancel`."""
+        _refuse_to_cancel()
 
 
 class GridPrequest(MPI.Prequest):
@@ -110,6 +125,14 @@ class GridPrequest(MPI.Prequest):
     def wait(self, status: MPI.Status | None = None) -> None:
         """As `mpi4py.MPI.Request.wait`."""
         self.Wait(status)
+
+    def Cancel(self) -> None:
+        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
+        _refuse_to_cancel()
+
+    def cancel(self) -> None:
+        """As `Cancel`."""
+        _refuse_to_cancel()
 
     def Free(self) -> None:
         """As `mpi4py.MPI.Request.Free`."""
@@ -147,8 +170,10 @@ class Progress:
 
     def prepare(self, job: Job, free: Callable[[], None]) -> MPI.Prequest:
         """Run ``job`` whenever the request is started; call ``free`` when that is freed."""
-        tag = next(self._numbers) % self._n_tags
         with self._changed:
+            tag = next(self._numbers) % self._n_tags
+            while tag in self._prepared:  # from the last time round
+                tag = next(self._numbers) % self._n_tags
             self._prepared[tag] = job
         request = GridPrequest(self._again_comm.Ssend_init(_NOTHING, 0, tag))
 

@@ -297,3 +297,20 @@ def test_nothing_grows(world: MPI.Intracomm) -> None:
         calls(20)
         assert bytes_kept(calls, n_calls) < 100 * n_calls + 20_000
         assert threading.active_count() <= 8
+
+
+@pytest.mark.parametrize("cancel", ["Cancel", "cancel"])
+@pytest.mark.parametrize("name", CALLS)
+def test_collectives_are_not_cancelled(
+    world: MPI.Intracomm, name: str, cancel: str, n_beside: list[int]
+) -> None:
+    """As MPI has it, before they end and afterwards; they do end."""
+    with grid_comm(world) as comm:
+        request, right = CALLS[name](comm, 1009, 0)
+        for _ in range(2):
+            with pytest.raises(MPI.Exception) as caught:
+                getattr(request, cancel)()
+            if n_beside[0]:
+                assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+            request.Wait()
+            assert right()

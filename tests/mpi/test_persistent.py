@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.bands import Bands
+from gridcoll.engine.progress import progress
 from tests.mpi.support import grid_comm, grid_model, layouts
 
 _ALIVE: list[Any] = []
@@ -199,3 +201,45 @@ def test_outlives_its_communicator(world: MPI.Intracomm) -> None:
         request.Wait()
         assert (buffer == turn).all()
     request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("cancel", ["Cancel", "cancel"])
+def test_collectives_are_not_cancelled(
+    world: MPI.Intracomm, n_prepared: list[int], cancel: str
+) -> None:
+    with grid_comm(world) as comm:
+        calls = Calls(comm, 100)
+        assert n_prepared[0] == len(calls.requests)
+        calls.fill(3)
+        MPI.Prequest.Startall(calls.requests)
+        for request in calls.requests:
+            with pytest.raises(MPI.Exception) as caught:
+                getattr(request, cancel)()
+            assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+        MPI.Request.Waitall(calls.requests)
+        calls.check(3)
+        calls.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_numbers_come_round_again(
+    world: MPI.Intracomm, n_prepared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that live on keep theirs."""
+    with grid_comm(world) as comm:
+        calls = Calls(comm, 100)
+        n_lived = n_prepared[0]
+        held = len(progress()._prepared)
+        first = min(progress()._prepared)
+        monkeypatch.setattr(progress(), "_numbers", itertools.count(first + progress()._n_tags))
+        more = Calls(comm, 50)
+        assert n_prepared[0] == 2 * n_lived
+        assert len(progress()._prepared) == held + n_lived
+        for turn, each in enumerate((calls, more, calls)):
+            each.fill(turn)
+            MPI.Prequest.Startall(each.requests)
+            MPI.Request.Waitall(each.requests)
+            each.check(turn)
+        more.free()
+        calls.free()
