@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -24,13 +25,17 @@ from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
 from gridcoll.comm.methods.scattering import ScatteringMethods
 from gridcoll.comm.private import PrivateComm
-from gridcoll.comm.settings import read_settings
+from gridcoll.comm.settings import Settings, read_settings
+from gridcoll.comm.version import VERSION
+from gridcoll.engine.compiled import require_engine
 from gridcoll.engine.progress import open_progress
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
 from gridcoll.plan.traffic import Traffic
 from gridcoll.topology.grid import Grid
+
+Self = TypeVar("Self", bound="GridComm")
 
 
 class GridComm(
@@ -162,9 +167,9 @@ class GridComm(
         context = self._context
         if context is None or comm == MPI.COMM_NULL:
             return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
+        # Not the application's own class: its `__init__` would be missing, and mpi4py gives that to
+        # duplicates only.
         kind = _kind_of(comm)
-        if kind is GridComm and not isinstance(self, MPI.Topocomm):
-            kind = type(self)
         new = kind.__new__(kind, comm)
         theirs, ours = comm.Get_group(), self.Get_group()
         try:
@@ -174,6 +179,26 @@ class GridComm(
             ours.Free()
         new._know(context.restrict(new, ranks))
         return new
+
+    def __reduce__(self) -> Any:
+        """As mpi4py's of what has no name: our private communicator has none.
+
+        By its handle, ``GridComm(MPI.COMM_WORLD)`` would arrive as one that knows no grid, whose
+        calls others, which do, would wait for.
+        """
+        if self._context is None:
+            return super().__reduce__()
+        kind = type(self)
+        raise ValueError(f"cannot serialize '{kind.__module__}.{kind.__name__}' instance")
+
+    def __copy__(self: Self) -> Self:
+        """Itself, where mpi4py would copy the handle; it raises where mpi4py does."""
+        MPI.Intracomm.__reduce__(self)
+        return self
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        """As `copy.copy`."""
+        return self.__copy__()
 
     def Free(self) -> None:
         """As `mpi4py.MPI.Comm.Free`, of what gridcoll made. Collective.
@@ -245,11 +270,18 @@ def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
 def _make_context(comm: MPI.Comm, model: GridModel | None) -> Context:
     private = PrivateComm.create(comm)
     try:
-        settings = together(private.comm, read_settings)
-        require_equal(private.comm, "settings (GRIDCOLL_* variables)", settings.text())
+        settings = together(private.comm, _read_own)
+        what = "settings (GRIDCOLL_* variables) and version"
+        require_equal(private.comm, what, f"{settings.text()} gridcoll={VERSION}")
         found = find_model(private.comm, settings, model)
         threads = can_run_beside(private.comm)
     except BaseException:
         private.free()
         raise
     return Context(private.comm.Get_rank(), found, settings, private, threads)
+
+
+def _read_own() -> Settings:
+    """This rank's settings. What may be wrong here alone is found now, while all ranks ask."""
+    require_engine()
+    return read_settings()

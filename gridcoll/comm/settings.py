@@ -63,13 +63,21 @@ class Settings:
             check_forced(collective, name)
 
     def text(self) -> str:
-        """All settings on one line: equal on all ranks, or the job is misconfigured."""
+        """All settings on one line: equal on all ranks, or the job is misconfigured.
+
+        Of files only whether there are any: rank 0 alone opens them, and where sites have them in
+        directories of their own, their paths differ.
+        """
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
-            f"grid={self.grid_file} keep={self.keep} check={self.check} force={self.force} "
-            f"tolerance={self.tolerance} set={self.tolerance_is_set} "
+            f"grid={_given(self.grid_file)} keep={_given(self.keep)} check={self.check} "
+            f"force={self.force} tolerance={self.tolerance} set={self.tolerance_is_set} "
             f"reproducible={self.reproducible} {forced}"
         )
+
+
+def _given(path: str) -> str:
+    return "given" if path else "none"
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:

@@ -137,6 +137,11 @@ def _library() -> _Library | None:
         return None
 
 
+def require_engine() -> None:
+    """Raise `UsageError` where ``GRIDCOLL_ENGINE`` asks for an engine that is not to be had."""
+    _library()
+
+
 class CompiledRun:
     """As `Executor`, in C. Made by `begin_compiled`."""
 

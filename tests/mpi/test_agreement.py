@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.agreement import raise_together, require_equal, together
+from gridcoll.comm.version import VERSION
 from gridcoll.errors import DisagreementError, FileError, GridcollError, UsageError
 from gridcoll.model import GridModel, digest, write_model
 from gridcoll.plan import REGISTRIES
@@ -20,7 +21,7 @@ from tests.mpi.support import grid_comm, grid_model, layouts, works
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GRID", "CHECK", "FORCE", "TOLERANCE", "BCAST"):
+    for name in ("GRID", "KEEP", "CHECK", "FORCE", "TOLERANCE", "BCAST"):
         monkeypatch.delenv(f"GRIDCOLL_{name}", raising=False)
 
 
@@ -143,6 +144,7 @@ class TestSettings:
             ("TOLERANCE", "0.5"),
             ("BCAST", "chain"),
             ("GRID", "/nowhere.toml"),
+            ("KEEP", "/nowhere"),
         ],
     )
     def test_other_on_one_rank(
@@ -150,7 +152,30 @@ class TestSettings:
     ) -> None:
         if world.Get_rank() == 1:
             monkeypatch.setenv(f"GRIDCOLL_{name}", value)
-        refused(world, DisagreementError, "settings (GRIDCOLL_* variables)", "rank 1 has", value)
+        said = f"{name.lower()}=given" if value.startswith("/") else value
+        refused(world, DisagreementError, "settings (GRIDCOLL_* variables)", "rank 1 has", said)
+
+    @pytest.mark.mpi(min_size=3)
+    def test_another_version_on_one_rank(
+        self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if world.Get_rank() == 2:
+            monkeypatch.setattr("gridcoll.comm.gridcomm.VERSION", "0.0.9, sources 00000000")
+        parts = ("version: rank 0 has", VERSION, "rank 2 has", "gridcoll=0.0.9, sources 00000000")
+        refused(world, DisagreementError, *parts)
+
+    @pytest.mark.mpi(min_size=3)
+    def test_an_engine_that_is_wrong_on_one_rank(
+        self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would be found by the first plan, where the others wait already."""
+
+        def refuse() -> None:
+            raise UsageError("GRIDCOLL_ENGINE: must be python or compiled, got 'fast'")
+
+        if world.Get_rank() == 2:
+            monkeypatch.setattr("gridcoll.engine.compiled._library", refuse)
+        refused(world, UsageError, "GRIDCOLL_ENGINE: must be python or compiled, got 'fast'")
 
     def test_forced_by_name(self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GRIDCOLL_BCAST", "chain")
@@ -233,6 +258,19 @@ class TestGridFiles:
             Path("grid.toml").write_text(declared(layouts(world.Get_size())["two"]))
         comm = GridComm(world)
         assert len(comm.grid.clusters) == 2
+        comm.Free()
+
+    @pytest.mark.mpi(min_size=3)
+    def test_every_site_has_its_own_path(
+        self, world: MPI.Intracomm, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where a job is launched in another directory at each; rank 0's is read."""
+        self.write(world, path, declared(layouts(world.Get_size())["two"]))
+        if world.Get_rank():
+            monkeypatch.setenv("GRIDCOLL_GRID", f"/site-{world.Get_rank()}/grid.toml")
+        comm = GridComm(world)
+        assert len(comm.grid.clusters) == 2
+        works(comm)
         comm.Free()
 
     @pytest.mark.parametrize(

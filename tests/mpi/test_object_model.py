@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,38 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.errors import UsageError
 from tests.mpi.support import grid_comm, grid_model, layouts, works
+
+
+def _children_of(comm: MPI.Intracomm) -> dict[str, MPI.Comm]:
+    """One made by each method that makes one, by the method's name; their classes are to be seen,
+    and they are freed.
+    """
+    group, info, size = comm.Get_group(), MPI.INFO_NULL, comm.Get_size()
+    calls: dict[str, tuple[object, ...]] = {
+        "Dup": (),
+        "Dup_with_info": (info,),
+        "Clone": (),
+        "Idup": (),
+        "Idup_with_info": (info,),
+        "Split": (0,),
+        "Split_type": (MPI.COMM_TYPE_SHARED,),
+        "Create": (group,),
+        "Create_group": (group,),
+        "Create_cart": ([size],),
+        "Create_graph": (range(1, size + 1), [0] * size),
+        "Create_dist_graph": ([], [], []),
+        "Create_dist_graph_adjacent": ([], []),
+    }
+    found: dict[str, MPI.Comm] = {}
+    for name, arguments in calls.items():
+        made = getattr(comm, name)(*arguments)
+        if isinstance(made, tuple):
+            made, request = made
+            request.Wait()
+        made.Free()
+        found[name] = made
+    group.Free()
+    return found
 
 
 class TestIdentity:
@@ -160,17 +195,61 @@ class TestChildren:
                 assert tuple(parts.lane.allgather(rank)) == grid.lanes()[grid.lane_of(rank)]
                 assert comm.cluster_comms() is parts
 
-    def test_subclasses_stay_themselves(self, world: MPI.Intracomm) -> None:
+    def test_subclasses(self, world: MPI.Intracomm) -> None:
+        """mpi4py keeps a subclass in duplicates only, and never calls its `__init__` for them."""
+
+        class Plain(MPI.Intracomm):
+            pass
+
         class Mine(GridComm):
             def hello(self) -> int:
                 return self.Get_rank()
 
-        comm = Mine(world, model=grid_model(layouts(world.Get_size())["one cluster"]))
-        for child in (comm.Dup(), comm.Clone(), comm.Split(0)):
-            assert type(child) is Mine
-            assert child.hello() == world.Get_rank()
+        plain = Plain(world)
+        mine = Mine(world, model=grid_model(layouts(world.Get_size())["one cluster"]))
+        those, these = _children_of(plain), _children_of(mine)
+        for name in those:
+            theirs, ours = type(those[name]), type(these[name])
+            assert (ours is Mine) == (theirs is Plain), name
+            assert issubclass(ours, GridComm), name
+            assert theirs is Plain or issubclass(ours, theirs), name
+        for child in (mine.Dup(), mine.Clone(), mine.Split(0)):
             works(child)
+            if isinstance(child, Mine):
+                assert child.hello() == world.Get_rank()
             child.Free()
+        mine.Free()
+
+
+class TestCopies:
+    """A communicator that arrived without its grid would wait for others that know it."""
+
+    def test_pickles(self, world: MPI.Intracomm) -> None:
+        for own in (MPI.COMM_WORLD, MPI.COMM_SELF, world):
+            comm = GridComm(own, model=grid_model([0] * own.Get_size()))
+            text = "cannot serialize 'gridcoll.comm.gridcomm.GridComm' instance"
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                with pytest.raises(ValueError, match=text):
+                    pickle.dumps([comm], protocol)
+            comm.Free()
+            assert pickle.loads(pickle.dumps(comm)) == MPI.COMM_NULL
+
+    @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+    def test_copies(self, world: MPI.Intracomm, make: Callable[[GridComm], GridComm]) -> None:
+        """Of what has a name, itself; mpi4py copies nothing else."""
+        comm = GridComm(MPI.COMM_WORLD, model=grid_model([0] * world.Get_size()))
+        assert make(comm) is comm
+        works(make(comm))
+        comm.Free()
+
+        class Plain(MPI.Intracomm):
+            pass
+
+        with pytest.raises(ValueError, match=r"cannot serialize .*\.Plain' instance"):
+            make(Plain(world))  # type: ignore[arg-type]
+        comm = GridComm(world, model=grid_model([0] * world.Get_size()))
+        with pytest.raises(ValueError, match=r"cannot serialize .*\.GridComm' instance"):
+            make(comm)
         comm.Free()
 
 
