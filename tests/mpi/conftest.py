@@ -39,7 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what asks for more ranks, or fewer; the summary counts it as deselected."""
+    """Leave out what so many ranks cannot do; the summary counts it as deselected.
+
+    That is what asks for more ranks, or fewer, and layouts of clusters that they do not form.
+    """
     ranks = config.pluginmanager.get_plugin("gridcoll-ranks")
     if ranks is None:
         return
@@ -53,7 +56,20 @@ def _fits(item: pytest.Item, size: int) -> bool:
     return all(
         mark.kwargs.get("min_size", 1) <= size <= mark.kwargs.get("max_size", size)
         for mark in item.iter_markers("mpi")
-    )
+    ) and _has_layout(item, size)
+
+
+def _has_layout(item: pytest.Item, size: int) -> bool:
+    """Whether ``size`` ranks can form the layout that a test's parameter ``layout`` names.
+
+    They cannot either if it is one of the others with them.
+    """
+    name = item.callspec.params.get("layout") if hasattr(item, "callspec") else None
+    if name is None:
+        return True
+    from tests.mpi.support import SHARED, layouts
+
+    return name.removesuffix(SHARED) in layouts(size)
 
 
 class _Ranks:
@@ -188,11 +204,10 @@ def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def grids() -> Generator[Callable[[str], GridComm | None], None, None]:
+def grids() -> Generator[Callable[[str], GridComm], None, None]:
     """Ours over all ranks, by name of layout, made at the first test of a module that asks.
 
-    None for layouts that so many ranks cannot form, or that are one of the others with them. After
-    a name may follow `support.SHARED`.
+    After a name may follow `support.SHARED`.
     """
     from mpi4py import MPI
 
@@ -202,13 +217,13 @@ def grids() -> Generator[Callable[[str], GridComm | None], None, None]:
     made: dict[str, GridComm] = {}
     with ExitStack() as stack:
 
-        def find(layout: str) -> GridComm | None:
-            clusters = labels.get(layout.removesuffix(SHARED))
-            if clusters is not None and layout not in made:
+        def find(layout: str) -> GridComm:
+            if layout not in made:
+                clusters = labels[layout.removesuffix(SHARED)]
                 hosts = shared_hosts(clusters) if layout.endswith(SHARED) else ()
                 comm = grid_comm(MPI.COMM_WORLD, clusters, hosts=hosts)
                 made[layout] = stack.enter_context(comm)
-            return made.get(layout)
+            return made[layout]
 
         yield find
 

@@ -14,7 +14,7 @@ from gridcoll import GridComm
 from tests.mpi.bodies import Body
 from tests.mpi.support import grid_model, layouts
 
-Grids = Callable[[str], GridComm | None]
+Grids = Callable[[str], GridComm]
 """By layout; see the fixture `grids`."""
 
 PLAIN = "plain mpi4py"
@@ -61,7 +61,7 @@ def check_on(name: str, comm: MPI.Intracomm, body: Body, n_planned: list[int]) -
 
 
 def check_algorithm(
-    comm: GridComm | None,
+    comm: GridComm,
     collective: str,
     algorithm: str,
     body: Body,
@@ -73,11 +73,8 @@ def check_algorithm(
 ) -> None:
     """Run ``body``, of ``n_calls`` calls, by ``algorithm`` where that applies, else by MPI.
 
-    ``cases`` are numbers of elements of ``unit_bytes``, and roots. For a layout that there is not,
-    ``comm`` is None.
+    ``cases`` are numbers of elements of ``unit_bytes``, and roots.
     """
-    if comm is None:
-        return
     forced = comm.forced(collective, algorithm)
     for n, root in cases:
         winner = forced.explain(collective, n * unit_bytes, root).winner
@@ -93,8 +90,6 @@ def algorithms_that_run(
     """Those of ``names`` that, asked for, are taken on some layout at ``n_bytes``."""
     ran = set()
     for layout in layouts(MPI.COMM_WORLD.Get_size()):
-        comm = grids(layout)
-        if comm is not None:
-            views = (comm.forced(collective, name) for name in names)
-            ran |= {view.explain(collective, n_bytes).winner.name for view in views}
+        views = (grids(layout).forced(collective, name) for name in names)
+        ran |= {view.explain(collective, n_bytes).winner.name for view in views}
     return ran & set(names)

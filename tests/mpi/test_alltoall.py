@@ -57,8 +57,6 @@ def test_every_algorithm_on_every_layout(
 ) -> None:
     """Every block arrives, and it came the way that was asked for."""
     size = world.Get_size()
-    if layout not in layouts(size):
-        return  # the same clusters as one of the others at this number of ranks
     with grid_comm(world, layouts(size)[layout]) as comm:
         forced = comm.forced("alltoall", algorithm)
         for n in (0, 1, 7, 1009, 20011):

@@ -25,10 +25,7 @@ def skewed(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("skewed")
 @pytest.mark.parametrize("layout", [None, *LAYOUTS])
 def test_all_clocks_tell_rank_0s_time(world: MPI.Intracomm, layout: str | None) -> None:
-    grid = None
-    if layout is not None:
-        labels = layouts(world.Get_size()).get(layout, [0] * world.Get_size())
-        grid = Grid.from_labels(labels)
+    grid = Grid.from_labels(layouts(world.Get_size())[layout]) if layout else None
     found = clock.find_clock(world, grid)
     assert abs(found.offset_s + SKEW_S * world.Get_rank()) < CLOSE_S
     assert found.slack_s > 0
@@ -39,8 +36,7 @@ def test_all_clocks_tell_rank_0s_time(world: MPI.Intracomm, layout: str | None) 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_latest_of_all(world: MPI.Intracomm, layout: str) -> None:
     size = world.Get_size()
-    labels = layouts(size).get(layout, [0] * size)
-    found = clock.find_clock(world, Grid.from_labels(labels))
+    found = clock.find_clock(world, Grid.from_labels(layouts(size)[layout]))
     for last in range(size):
         value = (world.Get_rank() - last) % size
         assert found.latest(-float(value)) == 0.0
@@ -126,8 +122,7 @@ def test_rank_0_compares_with_coordinators_only(
         tell(comm, peer, offset_s)
 
     monkeypatch.setattr(clock, "_tell_time", telling)
-    labels = layouts(world.Get_size()).get(layout, [0] * world.Get_size())
-    grid = Grid.from_labels(labels)
+    grid = Grid.from_labels(layouts(world.Get_size())[layout])
     clock.find_clock(world, grid)
     coordinators = [cluster.coordinator for cluster in grid.clusters]
     rank = world.Get_rank()

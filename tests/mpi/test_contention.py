@@ -23,8 +23,7 @@ from tests.mpi.support import grid_model, layouts
 
 @pytest.mark.parametrize("layout", ["one cluster", "three interleaved", "lonely root"])
 def test_the_same_on_all_ranks(world: MPI.Intracomm, layout: str) -> None:
-    labels = layouts(world.Get_size()).get(layout, [0] * world.Get_size())
-    model = grid_model(labels)
+    model = grid_model(layouts(world.Get_size())[layout])
     contention = measure_contention(world, model)
     assert len(contention) == model.n_clusters
     assert all(0 <= each <= MOST_CONTENTION for each in contention)
