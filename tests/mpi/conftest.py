@@ -203,6 +203,22 @@ def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
+@pytest.fixture
+def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many persistent requests of this rank are ours."""
+    from gridcoll.comm.bands import Bands
+
+    count = [0]
+    prepare = Bands.prepare
+
+    def counting(self: Bands, *args: Any) -> MPI.Prequest:
+        count[0] += 1
+        return prepare(self, *args)
+
+    monkeypatch.setattr(Bands, "prepare", counting)
+    return count
+
+
 @pytest.fixture(scope="module")
 def grids() -> Generator[Callable[[str], GridComm], None, None]:
     """Ours over all ranks, by name of layout, made at the first test of a module that asks.

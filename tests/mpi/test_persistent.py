@@ -10,7 +10,6 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.bands import Bands
 from gridcoll.engine.progress import progress
 from tests.mpi.support import grid_comm, grid_model, layouts
 
@@ -23,20 +22,6 @@ different orders, which MPI-4.1 allows: what matches is the order of the calls t
 _LONGEST_BROADCAST = 1000 if "Intel" in MPI.Get_library_version() else 5000
 """Elements of a persistent broadcast of the library's own: of 5000 doubles to eight ranks, 2021.18
 calls the second start an error on some ranks, whatever the root."""
-
-
-@pytest.fixture
-def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many persistent requests of this rank are ours."""
-    count = [0]
-    prepare = Bands.prepare
-
-    def counting(self: Bands, *args: Any) -> MPI.Prequest:
-        count[0] += 1
-        return prepare(self, *args)
-
-    monkeypatch.setattr(Bands, "prepare", counting)
-    return count
 
 
 class Calls:
