@@ -22,6 +22,11 @@ def blocks(sizes: Sequence[int]) -> np.ndarray:
     return np.concatenate([block(rank, n) for rank, n in enumerate(sizes)])
 
 
+def keep_only(mine: np.ndarray, memory: np.ndarray) -> None:
+    """Forget what others sent to ``memory``: an in-place call finds what is ``mine`` alone."""
+    memory[~np.isin(memory, mine)] = -1
+
+
 def uneven(size: int) -> list[int]:
     """Sizes of ``size`` blocks, some of them none."""
     return [(3 * rank) % 7 * 100 + rank % 2 for rank in range(size)]
