@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from gridcoll.comm.gridcomm import _COLLECTIVES
 from gridcoll.errors import DisagreementError
 from tests.mpi.bodies import BODIES
 from tests.mpi.support import grid_comm
@@ -23,6 +24,16 @@ def ints(n: int) -> np.ndarray:
 
 def _allgatherv(comm: MPI.Intracomm, size: int, odd: bool) -> None:
     comm.Allgatherv(ints(1), [ints(size + odd), [1] * (size - 1) + [1 + odd]])
+
+
+def _alltoallw(comm: MPI.Intracomm, size: int, odd: bool) -> None:
+    blocks = [ints(size), ([1] * size, [4 * rank for rank in range(size)]), [MPI.INT] * size]
+    comm.Alltoallw(blocks, None if odd else blocks)  # type: ignore[arg-type]
+
+
+def _types(comm: MPI.Intracomm, size: int, odd: bool) -> None:
+    numbers = np.zeros(2, "i8" if odd else "f8")
+    comm.Allreduce(numbers, numbers.copy())
 
 
 MISTAKES: tuple[tuple[str, Mistake, str], ...] = (
@@ -84,10 +95,86 @@ MISTAKES: tuple[tuple[str, Mistake, str], ...] = (
         lambda comm, size, odd: comm.Alltoallv(ints(size), None if odd else ints(size)),
         "arguments that MPI refuses",
     ),
+    (
+        "Reduce",
+        lambda comm, size, odd: comm.Reduce(ints(2), ints(2), MPI.SUM, int(odd)),
+        "root=0 op=SUM.*root=1 op=SUM",
+    ),
+    (
+        "Reduce",
+        lambda comm, size, odd: comm.Reduce(ints(2), ints(2), MPI.MAX if odd else MPI.SUM),
+        "root=0 op=SUM.*root=0 op=MAX",
+    ),
+    ("Allreduce", _types, "type=MPI_DOUBLE .*type=MPI_(LONG|INT64_T) "),
+    (
+        "Reduce_scatter",
+        lambda comm, size, odd: comm.Reduce_scatter(
+            ints(size), ints(1), [1] * size, MPI.MAX if odd else MPI.SUM
+        ),
+        "op=SUM.*op=MAX",
+    ),
+    ("Bcast", lambda comm, size, odd: comm.Bcast(ints(2), int(odd)), "Bcast root=0.*Bcast root=1"),
+    ("Bcast", lambda comm, size, odd: comm.Bcast(ints(2 + odd)), "bytes=8'.*bytes=12'"),
+    (
+        "Barrier",
+        lambda comm, size, odd: comm.Bcast(ints(2)) if odd else comm.Barrier(),
+        "rank 0 has 'Barrier', rank {last} has 'Bcast root=0 ",
+    ),
+    (
+        "Gatherv and Allgatherv",
+        lambda comm, size, odd: comm.Gatherv(ints(1), [ints(size), [1] * size], int(odd)),
+        "Gatherv root=0.*Gatherv root=1",
+    ),
+    (
+        "Scatterv",
+        lambda comm, size, odd: comm.Scatterv([ints(size), [1] * size], ints(1), int(odd)),
+        "Scatterv root=0.*Scatterv root=1",
+    ),
+    ("Alltoallv", _alltoallw, "Alltoallw with arguments that MPI refuses"),
+    ("objects", lambda comm, size, odd: comm.bcast(1, int(odd)), "bcast root=0.*bcast root=1"),
+    (
+        "objects",
+        lambda comm, size, odd: comm.alltoall([1] * size) if odd else comm.allgather(1),
+        "rank 0 has 'allgather root=0', rank {last} has 'alltoall'",
+    ),
+    (
+        "reductions of objects",
+        lambda comm, size, odd: comm.reduce(1, root=int(odd)),
+        "reduce root=0.*reduce root=1",
+    ),
+    (
+        "reductions of objects",
+        lambda comm, size, odd: comm.bcast(1) if odd else comm.allreduce(1),
+        "rank 0 has 'allreduce', rank {last} has 'bcast root=0'",
+    ),
 )
 """By the body of right calls that belongs to it, with what is said of it."""
 
 
+class Calls:
+    """Stands for a communicator of three ranks; notes the names of what is called."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: self.names.add(name)
+
+
+def test_every_blocking_collective_has_a_mistake() -> None:
+    """Of those that are ours. The others wait for no rank, or choose together."""
+    wrong = Calls()
+    for _, call, _ in MISTAKES:
+        for odd in (False, True):
+            call(wrong, 3, odd)  # type: ignore[arg-type]
+    blocking = {
+        name for name in _COLLECTIVES if not name.endswith("_init") and not name.startswith("I")
+    }
+    assert {"Bcast", "Alltoallw", "bcast"} <= blocking
+    assert blocking - wrong.names == set()
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("body", "call", "said"), MISTAKES)
 def test_ranks_that_disagree(
     world: MPI.Intracomm, body: str, call: Any, said: str, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +183,6 @@ def test_ranks_that_disagree(
     last = world.Get_size() - 1
     with grid_comm(world) as comm:
         BODIES[body](comm, 5, 0)
-        if last:
-            with pytest.raises(DisagreementError, match=said.format(last=last)):
-                call(comm, last + 1, comm.Get_rank() == last)
+        with pytest.raises(DisagreementError, match=said.format(last=last)):
+            call(comm, last + 1, comm.Get_rank() == last)
         BODIES[body](comm, 5, 0)
