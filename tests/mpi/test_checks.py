@@ -175,11 +175,19 @@ def test_every_blocking_collective_has_a_mistake() -> None:
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("force", ["grid", "native"])
 @pytest.mark.parametrize(("body", "call", "said"), MISTAKES)
 def test_ranks_that_disagree(
-    world: MPI.Intracomm, body: str, call: Any, said: str, monkeypatch: pytest.MonkeyPatch
+    world: MPI.Intracomm,
+    body: str,
+    call: Any,
+    said: str,
+    force: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Whether plans run or the MPI library's own."""
     monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    monkeypatch.setenv("GRIDCOLL_FORCE", force)
     last = world.Get_size() - 1
     with grid_comm(world) as comm:
         BODIES[body](comm, 5, 0)

@@ -88,11 +88,11 @@ class AllgatheringMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().allgather(sendobj)
+        agree_on_root(context, "allgather", 0)
         flow = heads_flow(context, "allgather", 0)
         if flow is None:
             return super().allgather(sendobj)
         pickled = pickle_of(sendobj)
-        agree_on_root(context, "allgather", 0)
         heads = Heads(context.model.grid.n_ranks)
         move(context, flow, memoryview(pickled.head()), heads.view)
         data = memoryview(bytearray(sum(heads.rests())))

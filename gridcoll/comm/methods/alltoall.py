@@ -66,12 +66,12 @@ class AlltoallMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return super().alltoall(sendobj)
+        if context.settings.check:
+            require_equal(context.private, "alltoall", "alltoall")
         flow = context.program("alltoall", LENGTH_BYTES, 0, plain=True)
         if flow is None:
             return super().alltoall(sendobj)
         pickles = _pickle_each(sendobj, context.model.grid.n_ranks)
-        if context.settings.check:
-            require_equal(context.private, "alltoall", "alltoall")
         form = struct.Struct(f"<{len(pickles)}q")
         words = form.pack(*(pickled.word for pickled in pickles))
         answer = memoryview(bytearray(form.size))

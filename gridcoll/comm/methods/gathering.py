@@ -109,11 +109,11 @@ class GatheringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().gather(sendobj, root)
         root = rank
+        agree_on_root(context, "gather", root)
         flow = heads_flow(context, "gather", root)
         if flow is None:
             return super().gather(sendobj, root)
         pickled = pickle_of(sendobj)
-        agree_on_root(context, "gather", root)
         head, rest = memoryview(pickled.head()), pickled.rest()
         if context.rank != root:
             move(context, flow, head, _NOTHING)

@@ -48,13 +48,12 @@ class ObjectReductionMethods(GridMethods):
         Raises `GridcollError` where ``op`` or pickling failed on another rank.
         """
         context = self._context
-        if context is None or _left_to_mpi(context, "reduce"):
-            return super().reduce(sendobj, op, root)
-        rank = context.as_rank(root)
-        if rank is None:
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().reduce(sendobj, op, root)
         if context.settings.check:
             require_equal(context.private, "reduce", f"reduce root={rank}")
+        if _left_to_mpi(context, "reduce"):
+            return super().reduce(sendobj, op, root)
         result = _reduce(context, sendobj, op, rank)
         if result.error is not None:
             raise result.error
@@ -66,10 +65,12 @@ class ObjectReductionMethods(GridMethods):
         Raises `GridcollError` where ``op`` or pickling failed on another rank.
         """
         context = self._context
-        if context is None or _left_to_mpi(context, "allreduce"):
+        if context is None:
             return super().allreduce(sendobj, op)
         if context.settings.check:
             require_equal(context.private, "allreduce", "allreduce")
+        if _left_to_mpi(context, "allreduce"):
+            return super().allreduce(sendobj, op)
         grid = context.model.grid
         hub = grid.clusters[find_hub(context.model.latency_s)].coordinator
         partial = _reduce(context, sendobj, op, hub)

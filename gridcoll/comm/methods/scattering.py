@@ -115,12 +115,12 @@ class ScatteringMethods(GridMethods):
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().scatter(sendobj, root)
         root = rank
+        agree_on_root(context, "scatter", root)
         flow = heads_flow(context, "scatter", root)
         if flow is None:
             return super().scatter(sendobj, root)
         heads = Heads(1)
         if context.rank != root:
-            agree_on_root(context, "scatter", root)
             move(context, flow, _NOTHING, heads.view)
             data = memoryview(bytearray(sum(heads.rests())))
             move(context, take_flow(root, len(data)), _NOTHING, data)
@@ -128,7 +128,6 @@ class ScatteringMethods(GridMethods):
             move_parts(context, {}, {root: parted[0].parts if parted else ()})
             return heads.loads(data, parted)[0]
         pickles = pickle_each(sendobj, context.model.grid.n_ranks)
-        agree_on_root(context, "scatter", root)
         every = Heads.of(pickles)
         move(context, flow, every.view, heads.view)
         rests = memoryview(b"".join(pickled.rest() for pickled in pickles))
