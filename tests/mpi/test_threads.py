@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.context import Context
+from gridcoll.engine import compiled
 from tests.mpi.support import grid_comm
 
 pytestmark = pytest.mark.skipif(
@@ -96,14 +98,17 @@ def test_a_late_thread_delays_only_its_own(world: MPI.Intracomm) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_others_work_while_one_waits(world: MPI.Intracomm) -> None:
-    """Rank 0 calls only when every other rank's main thread is told that its worker is through."""
-    with grid_comm(world) as comm:
-        done = threading.Event()
+def test_others_work_while_one_waits(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 calls only when on every other rank a thread saw that one is inside the call."""
+    inside, run = threading.Event(), Context.run
 
-        def work() -> None:
-            time.sleep(0.01)
-            done.set()
+    def running(self: Context, *args: Any) -> None:
+        inside.set()
+        run(self, *args)
+
+    monkeypatch.setattr(Context, "run", running)
+    monkeypatch.setattr(compiled, "PATIENCE_S", 1e3)  # in which Python gets no look-in
+    with grid_comm(world) as comm:
 
         def call() -> None:
             buffer = np.full(100, world.Get_rank())
@@ -115,8 +120,8 @@ def test_others_work_while_one_waits(world: MPI.Intracomm) -> None:
 
         def tell() -> None:
             # Only with the GIL free does this thread get here while the other is inside Bcast.
-            assert done.wait(50)
+            assert inside.wait(50)
             if world.Get_rank():
                 world.send(None, 0, 7)
 
-        together(call, work, tell)
+        together(call, tell)
