@@ -3,12 +3,13 @@
 ``suite.py DIRECTORY [--plain] MODULE …``, by `make test-mpi4py` and `make test-fft`: the modules
 come from source distributions and are no part of this repository. COMM_WORLD and COMM_SELF are
 replaced before they are imported, COMM_WORLD by two clusters whose plans are forced, unless
-``--plain`` is said.
+``--plain`` is said. A test that takes longer than ``--limit`` ends the job, which says where it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import io
 import os
@@ -61,18 +62,34 @@ def load(name: str) -> unittest.TestSuite:
     return unittest.TestSuite([cases, *functions])
 
 
-def run(directory: Path, modules: list[str], plain: bool) -> int:
+def limited(limit_s: float) -> type[unittest.TextTestResult]:
+    """Results of tests of which none may take longer than ``limit_s``."""
+
+    class Limited(unittest.TextTestResult):
+        def startTest(self, test: unittest.TestCase) -> None:
+            faulthandler.dump_traceback_later(limit_s, exit=True)
+            super().startTest(test)
+
+        def stopTest(self, test: unittest.TestCase) -> None:
+            super().stopTest(test)
+            faulthandler.cancel_dump_traceback_later()
+
+    return Limited
+
+
+def run(directory: Path, modules: list[str], plain: bool, limit_s: float) -> int:
     """Rank 0 reports what failed on any rank; the result is how many tests did."""
     everybody = MPI.COMM_WORLD.Dup()
     leads = everybody.Get_rank() == 0
     sys.modules.update(dict.fromkeys(DEVICES))  # type: ignore[arg-type]
-    sys.unraisablehook = lambda _: None  # their DLPack capsules mind being looked at twice
     sys.path.insert(0, str(directory.resolve()))
     n_planned = [0] if plain else swap()
-    suite = unittest.TestSuite(map(load, modules))
+    suites = {name: load(name) for name in modules}
+    empty = {f"{name}: no tests" for name, tests in suites.items() if not tests.countTestCases()}
     stream = sys.stderr if leads else io.StringIO()
-    result = unittest.TextTestRunner(stream, verbosity=0).run(suite)
-    failed = {test.id() for test, _ in (*result.failures, *result.errors)}
+    runner = unittest.TextTestRunner(stream, verbosity=0, resultclass=limited(limit_s))
+    result = runner.run(unittest.TestSuite(suites.values()))
+    failed = empty | {test.id() for test, _ in (*result.failures, *result.errors)}
     everywhere = sorted(set().union(*everybody.allgather(failed)))
     n_plans = everybody.allreduce(n_planned[0])
     if leads:
@@ -81,7 +98,7 @@ def run(directory: Path, modules: list[str], plain: bool) -> int:
             f"{modules[0]} …: {len(everywhere)} of {result.testsRun} failed, "
             f"{len(result.skipped)} skipped, {n_plans} plans run on {everybody.Get_size()} ranks\n"
         )
-    return len(everywhere) or int(not result.testsRun or not (plain or n_plans))
+    return len(everywhere) or int(not (plain or n_plans))
 
 
 def main() -> int:
@@ -89,8 +106,9 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("modules", nargs="+", metavar="MODULE")
     parser.add_argument("--plain", action="store_true", help="on their own communicators")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds that a test may take")
     options = parser.parse_args()
-    return run(options.directory, options.modules, options.plain)
+    return run(options.directory, options.modules, options.plain, options.limit)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+"""The checker that runs other projects' tests on our communicators rejects what it must."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
+ROOT = Path(__file__).parents[1]
+
+BODY = """
+import unittest
+from mpi4py import MPI
+RANK = MPI.COMM_WORLD.Get_rank()
+
+class Tests(unittest.TestCase):
+    def test_fine(self):
+        buffer = bytearray([RANK] * 8)
+        MPI.COMM_WORLD.Bcast(buffer, root=1)
+        self.assertEqual(buffer, bytes([1] * 8))
+"""
+
+RANK_1_FAILS = """
+    def test_odd(self):
+        self.assertEqual(RANK, 0, "a mistake")
+"""
+
+RANK_1_STUMBLES = """
+    def test_odd(self):
+        [0][RANK]
+"""
+
+RANK_1_HANGS = """
+    def test_odd(self):
+        if RANK == 1:
+            MPI.COMM_WORLD.recv()
+"""
+
+NOTHING_OF_OURS = """
+import unittest
+
+class Tests(unittest.TestCase):
+    def test_fine(self):
+        pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Take modules, given by name, through the checker on two ranks."""
+    if not MPIEXEC.exists():
+        pytest.skip(f"needs {MPIEXEC}")
+
+    def start(*options: str, **modules: str) -> subprocess.CompletedProcess[str]:
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        suite = ROOT / "tests" / "mpi4py" / "suite.py"
+        return subprocess.run(
+            [
+                *(MPIEXEC, "-n", "2", sys.executable, suite),
+                *(str(tmp_path), *modules, *options),
+            ],
+            cwd=tmp_path,
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("PMI_")},
+                "PYTHONPATH": str(ROOT),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return start
+
+
+def test_what_passes(run: Run) -> None:
+    done = run(sample=BODY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sample …: 0 of 1 failed, 0 skipped, 2 plans run on 2 ranks" in done.stdout
+    assert "FAILED" not in done.stdout
+
+
+@pytest.mark.parametrize("more", [RANK_1_FAILS, RANK_1_STUMBLES], ids=["failure", "error"])
+def test_one_rank_is_enough(run: Run, more: str) -> None:
+    done = run(sample=BODY + more)
+    assert done.returncode != 0
+    assert done.stdout.count("FAILED sample.Tests.test_odd\n") == 1
+    assert "sample …: 1 of 2 failed" in done.stdout
+
+
+def test_a_module_without_tests(run: Run) -> None:
+    """Also beside one that has some: a name that changed must not go unnoticed."""
+    done = run(sample=BODY, empty="import unittest\n")
+    assert done.returncode != 0
+    assert done.stdout.count("FAILED empty: no tests\n") == 1
+
+
+def test_no_plan_ran(run: Run) -> None:
+    """Then nothing of ours was tested, unless that is what was asked for."""
+    assert run(sample=NOTHING_OF_OURS).returncode != 0
+    assert run("--plain", sample=NOTHING_OF_OURS).returncode == 0
+
+
+def test_a_test_that_hangs_is_named(run: Run) -> None:
+    done = run("--limit", "2", sample=BODY + RANK_1_HANGS)
+    assert done.returncode != 0
+    assert "Timeout" in done.stderr
+    assert "in test_odd" in done.stderr
