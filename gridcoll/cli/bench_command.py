@@ -217,8 +217,10 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     from gridcoll.plan.price import price_plan
 
     build = comm.explain("bcast", n_bytes, root).winner.build
+    leading = comm.Get_rank() == 0
     if build is None:
-        click.echo(f"# {n_bytes} bytes: the native collective was chosen; nothing to trace")
+        if leading:
+            click.echo(f"# {n_bytes} bytes: the native collective was chosen; nothing to trace")
         return
     plan = build(n_bytes)
     private = comm.Dup()
@@ -226,7 +228,7 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     memory = ByteMemory(memoryview(bytearray(n_bytes)), scratch=scratch)
     traced = trace_plan(private, comm.grid, plan, memory)
     private.Free()
-    if comm.Get_rank() != 0:
+    if not leading:
         return
     from rich.console import Console
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gridcoll.model import read_model
 
 GRID = """
@@ -13,6 +15,16 @@ clusters = [{ name = "a", ranks = 2 }, { name = "b", ranks = 1 }]
 links = [{ between = ["a", "b"], latency = "7 ms" }]
 """
 BENCH = ("-m", "gridcoll", "bench", "barrier", "--repeats", "3")
+BCAST = ("-m", "gridcoll", "bench", "bcast", "--repeats", "3", "--sizes", "8,64K")
+
+
+@pytest.fixture
+def declared(tmp_path, monkeypatch):
+    """What ranks use as their grid; nothing is measured then."""
+    path = tmp_path / "duo.toml"
+    path.write_text(GRID)
+    monkeypatch.setenv("GRIDCOLL_GRID", str(path))
+    return path
 
 
 def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, monkeypatch):
@@ -49,6 +61,57 @@ def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
         assert done.stderr.count(said) == 1, done.stderr
         assert "latency" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("brcast",), "collective 'brcast': benchmarks exist for bcast, "),
+        (("bcast", "--root", "99"), "--root 99: must be in [0, 3)"),
+        (("bcast", "--algorithms", "flat,typo"), "bcast algorithm 'typo': known are "),
+        (("bcast", "--grid", "nowhere.toml"), "grid 'nowhere.toml': no such file"),
+        (("barrier", "--trace", "t"), "--trace: bcast is traced, barrier is not"),
+        (("bcast", "--trace", "nowhere/t"), "cannot write nowhere/t-traced.svg"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_found_before_measuring(launch, tmp_path, arguments, said):
+    """Nor is a model kept, which is what is done first once all is well."""
+    options = ("--sizes", "8", "--model-file", "m.json", "--json", "rows.json")
+    done = launch(3, "-m", "gridcoll", "bench", *arguments, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count(said) == done.stderr.count("gridcoll: ") == 1, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_limit_is_that_of_a_grid_by_its_name(launch, tmp_path, declared):
+    (tmp_path / "hostfiles").mkdir()
+    (tmp_path / "hostfiles" / "slower.toml").write_text(GRID.replace("7 ms", "9 ms"))
+    done = launch(3, *BCAST, "--grid", "slower", "--json", "rows.json")
+    assert done.returncode == 0, done.stderr
+    assert "limits of slower" in done.stdout
+    limits = [row["limit_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
+    assert min(limits) == pytest.approx(9e-3, rel=1e-3)
+
+
+def test_a_trace_is_two_pictures(launch, tmp_path, declared):
+    done = launch(3, *BCAST, "--trace", "t")
+    assert done.returncode == 0, done.stderr
+    for name in ("predicted", "traced"):
+        assert done.stdout.count(f"ms: t-{name}.svg") == 1  # one rank speaks
+        assert (tmp_path / f"t-{name}.svg").read_text().count("<svg") == 1
+    assert done.stdout.count("sends to another cluster") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "duo.toml", "t-predicted.svg", "t-traced.svg",
+    }  # fmt: skip
+
+
+def test_the_native_collective_cannot_be_traced(launch, tmp_path, declared, monkeypatch):
+    monkeypatch.setenv("GRIDCOLL_BCAST", "native")
+    done = launch(3, *BCAST, "--trace", "t")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# 65536 bytes: the native collective was chosen") == 1
+    assert not list(tmp_path.glob("*.svg"))
 
 
 def test_what_only_one_rank_stumbles_over_ends_the_job(launch):
