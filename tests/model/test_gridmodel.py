@@ -132,6 +132,9 @@ class TestRestrict:
         assert part.links[1][0] is model.links[0][2]
         assert part.links[0][0] is model.links[2][2]
 
+    def test_the_mpi_library_is_the_same(self, model: GridModel) -> None:
+        assert replace(model, mpi="MPICH").restrict([0, 1]).mpi == "MPICH"
+
     def test_a_cluster_left_with_one_process_has_no_link_inside(self, model: GridModel) -> None:
         part = model.restrict([0, 1, 3, 4])
         assert part.links[0][0] is None
@@ -228,6 +231,12 @@ class TestDeclared:
         model = declared_model(parse_gridfile(text), self.HOSTS)
         assert self.rate(model, 0, 2) == pytest.approx(65536 / 80e-3)
         assert self.rate(model, 0, 0) == pytest.approx(12.5e6)  # 655 MB/s would fit
+
+    def test_a_window_limits_nothing_where_there_is_no_latency(self) -> None:
+        text = DECLARED.replace("40 ms", "0 s") + '\n[transport]\nwindow = "64 KiB"\n'
+        model = declared_model(parse_gridfile(text), self.HOSTS)
+        assert model.latency_s[0, 2] == 0
+        assert self.rate(model, 0, 2) == pytest.approx(12.5e6)
 
     def test_clusters_come_in_rank_order(self) -> None:
         hosts = ("c-0", "b-0", "a-0")

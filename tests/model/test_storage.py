@@ -75,6 +75,7 @@ def models(draw: st.DrawFn) -> GridModel:
         draw(st.sampled_from([(), ((draw(st.floats(1e-9, 1e12)),) * n,) * n])),
         corrections=draw(st.dictionaries(names, st.dictionaries(names, corrections, max_size=2))),
         native_variants=draw(st.dictionaries(names, st.dictionaries(names, times, max_size=2))),
+        mpi=draw(names),
     )
 
 
@@ -117,6 +118,16 @@ def test_older_files_lack_what_came_later(version: int, field: str) -> None:
     del older[field]
     read = parse_model(json.dumps(older).encode())
     assert read == replace(model, **{field: type(getattr(model, field))()})
+
+
+def test_the_mpi_library_may_be_unknown(model: GridModel, tmp_path: Path) -> None:
+    """As in files from before it was noted."""
+    model = replace(model, mpi="MPICH")
+    write_model(model, tmp_path / "model.json")
+    assert read_model(tmp_path / "model.json").mpi == "MPICH"
+    older = document(model)
+    del older["mpi"]
+    assert parse_model(json.dumps(older).encode()) == replace(model, mpi="")
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -242,6 +253,7 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "by model": link(alone_s=()),
         "origin": replace(model, origin="declared"),
         "tolerance": replace(model, tolerance=0.3),
+        "mpi": replace(model, mpi="MPICH"),
         "native size": replace(model, native={"bcast": TimesBySize((8, 1001), (1e-3, 5e-3))}),
         "native time": replace(model, native={"bcast": TimesBySize((8, 1000), (1e-3, 6e-3))}),
         "native name": replace(model, native={"alltoall": model.native["bcast"]}),

@@ -91,6 +91,7 @@ def test_discover_is_the_same_on_all_ranks(world: MPI.Intracomm) -> None:
     assert len(set(world.allgather(digest(model)))) == 1
     assert model.origin == "measured"
     assert model.tolerance == 0.3
+    assert model.mpi == MPI.get_vendor()[0]
     assert model.grid.n_ranks == world.Get_size()
 
 

@@ -13,6 +13,7 @@ from gridcoll import GridComm
 from gridcoll.comm import discovery, measuring
 from gridcoll.errors import FileError, GridcollError, UsageError
 from gridcoll.model import GridModel, read_model, write_model
+from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, works
 
 
@@ -180,6 +181,32 @@ def test_one_of_another_job_is_not_replaced(
     assert not measured
     if world.Get_rank() == 0:
         assert read_model(path) == other
+
+
+@pytest.mark.parametrize("variable", ["GRIDCOLL_GRID", "GRIDCOLL_KEEP"])
+def test_one_of_another_mpi_library_is_refused(
+    world: MPI.Intracomm,
+    path: Path,
+    measured: list[GridModel],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    """Its hosts are right, and what nobody noted a library of is taken."""
+    grid = Grid.from_labels([0] * world.Get_size(), world.allgather(MPI.Get_processor_name()))
+    model = replace(grid_model([0] * world.Get_size()), grid=grid)
+    monkeypatch.delenv("GRIDCOLL_KEEP")
+    monkeypatch.setenv(variable, str(path))
+    this = MPI.get_vendor()[0]
+    for mpi in ("Another MPI", "", this):
+        if world.Get_rank() == 0:
+            write_model(replace(model, mpi=mpi), path)
+        world.Barrier()
+        if mpi == "Another MPI":
+            refused(world, FileError, f"it was measured under Another MPI, this is {this}; ")
+        else:
+            GridComm(world).Free()
+        world.Barrier()
+    assert not measured
 
 
 @pytest.mark.parametrize("place", ["place.json", "place"])

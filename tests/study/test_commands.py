@@ -88,6 +88,38 @@ def test_grid5000_writes_the_figure(tmp_path: Path) -> None:
     assert rows[1]["Flat Tree"] > rows[1]["Binomial, grid-unaware"] > rows[1]["ECEF"]
 
 
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("heuristics", "gridcoll.study.heuristics_command.compare"),
+        ("grid5000", "gridcoll.study.grid5000_command.grid_instance"),
+    ],
+)
+def test_no_pictures_is_found_before_computing(name, work, tmp_path: Path, monkeypatch) -> None:
+    def compute(*_arguments: object) -> None:
+        pytest.fail("hours of work, for nothing")
+
+    monkeypatch.setattr(work, compute)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UsageError, match=r"matplotlib is not installed; .*gridcoll\[plot\]"):
+        run(name, "--output", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_placement_writes_tables(tmp_path: Path) -> None:
+    arguments = ["--case", "close-to-homogeneous", "--cases", "2", "--elements", "500000"]
+    result = run("placement", *arguments, "--output", str(tmp_path), "--json")
+    rows = json.loads(result.output)
+    (table,) = {row["table"] for row in rows}
+    files = {path.suffix: path.read_text() for path in tmp_path.iterdir()}
+    assert json.loads(files[".json"]) == rows
+    assert [row["search"] for row in csv.DictReader(files[".csv"].splitlines())] == [
+        row["search"] for row in rows
+    ]
+    assert {path.stem for path in tmp_path.iterdir()} == {f"placement-table-{table}"}
+
+
 def test_optimum_prints_gaps() -> None:
     result = run(
         "optimum", "--clusters", "5", "--instances", "2", "--budgets", "5", "--exact", "--plain",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,20 @@ def test_what_is_no_duration(text: str) -> None:
 def test_a_number_with_two_points() -> None:
     with pytest.raises(UsageError, match=r"rate '1\.2\.3 B/s': '1\.2\.3' is not a number"):
         parse_rate_bytes_per_s("1.2.3 B/s")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "said"),
+    [
+        (parse_duration_s, "1e999 s", "duration '1e999 s': too large"),
+        (parse_rate_bytes_per_s, "1e308 Gbit/s", "rate '1e308 Gbit/s': too large"),
+        (parse_size_bytes, "1e999", "size '1e999': too large"),
+    ],
+)
+def test_beyond_every_float(parse: Callable[[str], float], text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert str(caught.value) == said
 
 
 def test_formats() -> None:
