@@ -109,6 +109,14 @@ def test_a_device_gets_the_content() -> None:
     os.close(ours)
 
 
+def test_a_pipes_own_mode_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not its directory's, in which nothing is made."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) == pipe)
+    check_writable(pipe)
+
+
 def test_a_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "directory"
     path.mkdir()

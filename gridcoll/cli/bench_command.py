@@ -67,6 +67,9 @@ def command(
 
     Ranks start at an agreed time, results are verified, and every time is that of the last rank.
     """
+    from gridcoll.cli.voice import need_mpi
+
+    need_mpi()
     from mpi4py import MPI
 
     from gridcoll.cli.voice import one_voice

@@ -40,6 +40,9 @@ def command(
     latencies between them, the clusters, then pLogP for one pair of ranks per cluster and per pair
     of clusters, and the times of the MPI library's own collectives.
     """
+    from gridcoll.cli.voice import need_mpi
+
+    need_mpi()
     from mpi4py import MPI
 
     from gridcoll.cli.progress import Stages

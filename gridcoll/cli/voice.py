@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from gridcoll.errors import GridcollError
+from gridcoll.errors import GridcollError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -20,6 +20,17 @@ PATIENCE_S = 5.0
 
 HEARD_S = 0.3
 """How long a rank that ends the job gives the launcher to pass on what it said."""
+
+
+def need_mpi() -> None:
+    """Raise `UsageError`, which says what to do, where no MPI library can be loaded."""
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except (ImportError, RuntimeError) as error:  # it is not there, or it is another one
+        raise UsageError(
+            f"no MPI library can be loaded ({error}); bring one, by a module of the cluster or "
+            "with pip install mpich"
+        ) from None
 
 
 def report(error: GridcollError) -> None:

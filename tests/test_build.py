@@ -1,0 +1,97 @@
+"""The build hook, called as hatchling does; hatchling itself is not needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+BUILD = Path(__file__).parents[1] / "gridcoll" / "build.py"
+LIBRARIES = ("gridcoll/engine/_compiled.so", "gridcoll/testbed/_relay.so")
+T = TypeVar("T")
+
+
+class Interface(Generic[T]):
+    """What the hook uses of hatchling's base class."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.warnings: list[str] = []
+        self.app = SimpleNamespace(display_warning=self.warnings.append)
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The hook of a source tree of its own, in which libraries of another version lie."""
+    package = tmp_path / "gridcoll"
+    for source in ("engine/compiled.c", "testbed/relay.c"):
+        (package / source).parent.mkdir(parents=True)
+        (package / source).write_text("int nothing;\n")
+    for library in LIBRARIES:
+        (tmp_path / library).write_text("stale")
+    shutil.copy(BUILD, package)
+    name = "hatchling.builders.hooks.plugin.interface"
+    for part in (name.rsplit(".", n)[0] for n in range(4, 0, -1)):
+        monkeypatch.setitem(sys.modules, part, ModuleType(part))
+    interface = ModuleType(name)
+    interface.BuildHookInterface = Interface  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, interface)
+    spec = importlib.util.spec_from_file_location("built", package / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CompilerHook(tmp_path)
+
+
+def compiler(directory: Path, script: str) -> str:
+    """A compiler that does what ``script`` does; its arguments end in ``-o FILE``."""
+    path = directory / "compiler"
+    path.write_text(f"#!/bin/sh\nfor output; do :; done\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def built(hook: Any, version: str = "standard") -> dict[str, Any]:
+    build_data: dict[str, Any] = {"force_include": {}, "artifacts": []}
+    hook.initialize(version, build_data)
+    return build_data
+
+
+def test_libraries_are_in_the_wheel(hook, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, 'echo new >"$output"'))
+    data = built(hook)
+    assert data["artifacts"] == list(LIBRARIES)
+    assert data["pure_python"] is False
+    assert data["tag"].startswith("py3-none-")
+    assert {(tmp_path / library).read_text() for library in LIBRARIES} == {"new\n"}
+    assert not hook.warnings
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exit 1", 'case $output in *relay*) exit 1;; *) echo new >"$output";; esac', None],
+    ids=["fails", "fails at the second", "is not there"],
+)
+def test_without_a_compiler_that_works_nothing_stale_stays(
+    hook, tmp_path, monkeypatch, script
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler" if script is None else compiler(tmp_path, script))
+    data = built(hook)
+    assert not [library for library in LIBRARIES if (tmp_path / library).exists()]
+    assert data == {"force_include": {"hostfiles": "gridcoll/hostfiles"}, "artifacts": []}
+    assert len(hook.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "included"), [("standard", {"hostfiles": "gridcoll/hostfiles"}), ("editable", {})]
+)
+def test_named_grids_are_in_the_wheel(hook, monkeypatch, version, included) -> None:
+    """Where the package is used in its source tree, they are beside it."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert built(hook, version)["force_include"] == included
