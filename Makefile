@@ -86,7 +86,8 @@ test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests of collectives on our communicators
 	@if test -s $<; then modules=$$(cd $$(cat $<) && ls test_cco_*.py | sed 's/\.py$$//'); \
 		timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \
-		$(LAUNCH_$(MPI)) 3 $(PY) tests/mpi4py/suite.py $$(cat $<) $$modules; fi
+		$(LAUNCH_$(MPI)) 3 $(PY) tests/mpi4py/suite.py $$(cat $<) $$modules; \
+		else test "$(CI)" != true; fi
 
 # Their code comes with the source distribution of the mpi4py that is installed, and stays there.
 $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
@@ -98,7 +99,7 @@ $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
 	echo $(@D)/mpi4py-source/mpi4py-$$version/test >$@ || printf '%s\n' '' \
 		'*******************************************************************' \
 		'* The sources of mpi4py cannot be had from the package index:     *' \
-		'* its own tests of collectives STAY UNRUN here.                   *' \
+		'* its own tests of collectives STAY UNRUN here (an error in CI).   *' \
 		'*******************************************************************' '' >&2
 
 fft: $(VENVS)/$(MPI)/fft-tests ## mpi4py-fft, for benchmarks/apps/fourier.py (needs libfftw3-dev)

@@ -16,7 +16,7 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 READABLE_VERSIONS = range(1, FORMAT_VERSION + 1)
 """What an older one does not have is as if nobody had measured it."""
 

@@ -143,7 +143,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(format="other"),
         "format: expected 'gridcoll-model', got 'other'",
     ),
-    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 3"),
+    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 4"),
     "a missing field": (lambda d: d.pop("links"), "missing required field `links`"),
     "an unknown field": (lambda d: d.update(extra=1), "unknown field `extra`"),
     "an unknown origin": (lambda d: d.update(origin="guessed"), r"'guessed'.*\$.origin"),
