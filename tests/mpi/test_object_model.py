@@ -344,6 +344,21 @@ class TestUse:
         with grid_comm(world) as comm:
             assert pkl5.Intracomm(comm).bcast({"a": comm.Get_rank()}, 0) == {"a": 0}
 
+    @pytest.mark.mpi(min_size=2)
+    def test_futures(self, world: MPI.Intracomm) -> None:
+        """All other ranks work for rank 0 until it is through."""
+        from mpi4py.futures import MPICommExecutor
+
+        with grid_comm(world) as comm:
+            results = []
+            for caller in (world, comm):
+                with MPICommExecutor(caller, root=0) as executor:
+                    got = executor and list(executor.map(pow, range(20), [3] * 20))
+                results.append(got)
+            assert results[1] == results[0]
+            assert results[1] == ([n**3 for n in range(20)] if world.Get_rank() == 0 else None)
+            works(comm)
+
     def test_other_collectives_are_mpis(self, world: MPI.Intracomm) -> None:
         with grid_comm(world) as comm:
             n = comm.Get_size()

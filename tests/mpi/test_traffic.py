@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.collectives.bcast_strategies import PREFIX
 from gridcoll.plan.traffic import Traffic, count_traffic
+from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, layouts
 
 N = 24
@@ -69,6 +72,58 @@ def test_two_clusters_as_the_paper_counts_them(world: MPI.Intracomm) -> None:
             assert lg.n_inter_messages == 2 * n2
             assert direct.n_inter_messages == 2 * n1 * n2
             assert lg.n_inter_units == direct.n_inter_units == N * 2 * n1 * n2
+
+
+def _call(comm: GridComm, collective: str, n: int, root: int) -> None:
+    """Of ``n`` bytes per block, or of the message."""
+    size = comm.Get_size()
+    one, all_of_them = (lambda: np.zeros(n, "u1")), (lambda: np.zeros(n * size, "u1"))
+    if collective == "bcast":
+        comm.Bcast(one(), root)
+    elif collective == "reduce":
+        comm.Reduce(one(), one(), MPI.MAX, root)
+    elif collective == "gather":
+        comm.Gather(one(), all_of_them(), root)
+    else:
+        comm.Scatter(all_of_them(), one(), root)
+
+
+def _needed(collective: str, grid: Grid, n: int, home: int) -> list[int]:
+    """Bytes that must come to every cluster from others; of a reduction, that must leave it."""
+    n_ranks = [len(cluster.ranks) for cluster in grid.clusters]
+    away = [k != home for k in range(len(n_ranks))]
+    if collective == "gather":
+        return [0 if far else n * (grid.n_ranks - n_ranks[home]) for far in away]
+    blocks = n_ranks if collective == "scatter" else [1] * len(n_ranks)
+    return [n * count * far for count, far in zip(blocks, away, strict=True)]
+
+
+WAYS = [
+    (collective, name)
+    for collective in ("bcast", "reduce", "gather", "scatter")
+    for name in ("", *REGISTRIES[collective])
+    # Those that know nothing of clusters, and what rank order costs.
+    if not name.startswith(PREFIX) and name != "rank-order"
+]
+"""Between clusters, and with no name what is chosen unasked."""
+
+
+@pytest.mark.parametrize("layout", ["two", "three", "three interleaved", "lonely root"])
+@pytest.mark.parametrize(("collective", "name"), WAYS)
+def test_a_byte_crosses_to_a_cluster_once(
+    world: MPI.Intracomm, collective: str, name: str, layout: str
+) -> None:
+    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
+        forced = comm.forced(collective, name) if name else comm
+        for n, root in ((N, 0), (N, world.Get_size() - 1), (1 << 16, 0)):
+            if forced.explain(collective, n, root).winner.build is None:
+                continue  # needs more clusters or longer messages: the library's own
+            traffic = counted(forced, partial(_call, collective=collective, n=n, root=root))
+            found = [0] * len(comm.grid.clusters)
+            for (sender, receiver), n_bytes in traffic.units.items():
+                if sender != receiver:
+                    found[sender if collective == "reduce" else receiver] += n_bytes
+            assert found == _needed(collective, comm.grid, n, comm.grid.cluster_of[root])
 
 
 def test_native_calls_are_not_counted(world: MPI.Intracomm) -> None:
