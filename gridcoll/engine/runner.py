@@ -31,10 +31,15 @@ def run_program(
         return
     executor = Executor(flow, transport, memory, window, trace)
     wait, n_polls, hold = PoliteWait(), polls_at_once(), Hold(executor)
-    while not executor.done:
-        if any(executor.advance() for _ in range(n_polls)):
-            wait.reset()
-        else:
-            hold.back(wait)
+    try:
+        while not executor.done:
+            if any(executor.advance() for _ in range(n_polls)):
+                wait.reset()
+            else:
+                hold.back(wait)
+    except BaseException:
+        if executor not in Hold.abandoned:  # between two waits it cannot go on from anywhere
+            Hold.abandoned.append(executor)
+        raise
     executor.check()
     hold.release()
