@@ -259,12 +259,12 @@ def test_what_stays_readable_does_not_keep_a_rank_from_sleeping(
 def test_long_waits_take_few_polls_whoever_looks_at_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every pause is a hundredth of the wait so far: 100 for each e-fold of 10 us, and no more."""
+    """Every pause is a hundredth of the wait so far: 100 for each e-fold, and one for every look."""
     monkeypatch.setattr(compiled, "PATIENCE_S", 1e-3)
     ends_s = time.monotonic() + 0.3
     run, fake, _ = waiting_run(monkeypatch, lambda _: time.monotonic() > ends_s, -1)
     run.run()
-    assert len(fake.tested) < 100 + 100 * math.log(0.3 / 1e-3) + 10
+    assert len(fake.tested) < 100 + 100 * math.log(0.3 / 1e-3) + 0.3 / 1e-3 + 10
 
 
 def test_a_watch_that_tells_is_trusted_and_one_that_misses_looks_again(
