@@ -259,7 +259,7 @@ def test_what_stays_readable_does_not_keep_a_rank_from_sleeping(
 def test_long_waits_take_few_polls_whoever_looks_at_signals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every pause is a hundredth of the wait so far: 100 for each e-fold, and one for every look."""
+    """Every pause is a hundredth of the wait so far: 100 for each e-fold, one for every look."""
     monkeypatch.setattr(compiled, "PATIENCE_S", 1e-3)
     ends_s = time.monotonic() + 0.3
     run, fake, _ = waiting_run(monkeypatch, lambda _: time.monotonic() > ends_s, -1)
