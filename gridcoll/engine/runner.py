@@ -23,7 +23,7 @@ def run_program(
     """Run one rank's program to its end, waiting politely.
 
     Raises what a transfer failed of, or a signal's handler raised, when nothing is under way any
-    more.
+    more; a second interrupt, or one of the engine in Python between two waits, at once: see `Hold`.
     """
     if trace is None and (compiled := begin_compiled(flow, transport, memory, window)):
         compiled.run()
