@@ -157,6 +157,17 @@ def test_what_a_message_costs_on_a_link_is_paid_at_the_interface() -> None:
     assert lg_s < 1e-3 + 5e-3 + 1e-3
 
 
+def test_of_short_messages_neighbours_share_nothing_but_arrive_as_late() -> None:
+    """A gap of 0.4 ms is what a rank pays; a lone message at home takes its 30 us, not the gap."""
+    lan = PLogP(3e-5, (0, 1 << 20), (4e-4, 0.3), (1e-5,) * 2, (1e-5,) * 2, (3e-5, 0.3))
+    apart = GridModel(Grid.from_labels([0] * 4), ((lan,),))
+    at_home = replace(apart, grid=Grid.from_labels([0] * 4, ["a"] * 4))
+    in_pairs = replace(apart, grid=Grid.from_labels([0] * 4, ["a", "a", "b", "b"]))
+    for model in (apart, at_home, in_pairs):
+        predicted_s = price_messages_s(model, direct_messages(model.grid), 8)
+        assert predicted_s == pytest.approx(2 * 4e-4 + 3e-5, rel=0.02)
+
+
 def test_no_messages_take_no_time() -> None:
     none, zero = np.empty(0, int), np.empty(0)
     nothing = Messages(none, none, zero, zero, zero, zero, none, np.empty((0, 2), int))

@@ -132,6 +132,21 @@ def test_predictions_of_blocks_know_who_shares_an_interface(
 
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize(("n_bytes", "tolerance"), [(8, 0.06), (1024, 0.15), (8192, 0.08)])
+def test_predictions_of_alltoalls_know_who_shares_an_interface(
+    hosts: list[str], n_bytes: int, tolerance: float
+) -> None:
+    """Whose blocks for far ranks leave first gets those of near ones through when all come in."""
+    model = placed_model(hosts)
+    plans = [c for c in choose("alltoall", model, n_bytes, 0, grid_only=True).candidates if c.build]
+    assert {"far-first", "direct"} <= {candidate.name for candidate in plans}
+    for candidate in plans:
+        assert candidate.build is not None
+        walked_s = price_plan(candidate.build(n_bytes), model).makespan_s
+        assert candidate.predicted_s == pytest.approx(walked_s, rel=tolerance), candidate.label
+
+
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
 @pytest.mark.parametrize("algorithm", ["lanes", "ring"])
 def test_a_block_enters_every_host_once(hosts: list[str], collective: str, algorithm: str) -> None:

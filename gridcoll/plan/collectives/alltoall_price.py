@@ -19,6 +19,9 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_messages import IntArray, Messages
 
+LONG_BYTES = 1 << 20
+"""Of so long a message, nearly all that it takes is the wire's."""
+
 
 class _Costs:
     """What each message costs where it passes, (M,) arrays, with all those it stands for.
@@ -37,14 +40,15 @@ class _Costs:
         cluster = np.array(model.grid.cluster_of)
         sizes, which = np.unique(messages.n_blocks, return_inverse=True)
         in_bytes = sizes.astype(float) * n_bytes
+        self.in_bytes = in_bytes[which]
         n_pieces = np.maximum(np.ceil(in_bytes / piece_bytes), 1.0) if piece_bytes else 1.0
         gap_s, alone_s = model.gap_and_alone_s(in_bytes / n_pieces)
-        empty_s, _ = model.gap_and_alone_s(np.zeros(1))
+        empty_s, empty_alone_s = model.gap_and_alone_s(np.zeros(1))
         i, j = cluster[messages.source], cluster[messages.target]
         port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces
         alone_s = (n_pieces - 1.0) * gap_s + alone_s
         # A slower link leaves interfaces free, but what any message costs there is paid at them.
-        self.empty_s = empty_s[i, j, 0]
+        self.empty_s, self.empty_alone_s = empty_s[i, j, 0], empty_alone_s[i, j, 0]
         least_s = np.where(i == j, 0.0, self.empty_s)
         self.out_s = np.maximum(port_s[i, which], least_s) * messages.n_out
         self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
@@ -60,21 +64,46 @@ class _Costs:
     def _share_hosts(
         self, model: GridModel, messages: Messages, host_weights: Sequence[float]
     ) -> None:
-        """Ranks of one host share its interface, and do without it among themselves."""
+        """Ranks of one host share its interface, and do without it among themselves.
+
+        What they share is the wire: what a message costs whatever its size, each pays for itself.
+        """
         self.shares = model.grid.shares_hosts
         if not self.shares:
             return
         hosts = np.array(model.grid.host_of)
-        self.host = hosts[messages.source]
-        at_home = self.host == hosts[messages.target]
-        wire_s = np.maximum(self.out_s - self.empty_s * messages.n_out, 0.0)
-        if host_weights:
-            has_several = messages.n_alike > messages.n_out  # sources for which this one stands
-            wire_s *= np.where(has_several, np.array(host_weights)[messages.source], 1.0)
-        self.wire_s = np.where(at_home, 0.0, wire_s)
+        at_home = hosts[messages.source] == hosts[messages.target]
+        self.out_port, self.in_port = (
+            np.where(at_home, -1 - ranks, hosts[ranks])
+            for ranks in (messages.source, messages.target)
+        )
+        self.out_wire_s, self.in_wire_s = (
+            np.where(at_home, 0.0, self._wire_s(model, messages, ranks, times, host_weights))
+            for ranks, times in (
+                (messages.source, messages.n_out),
+                (messages.target, messages.n_in),
+            )
+        )
         for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
             each[at_home] = (self.empty_s * times)[at_home]
-        self.alone_s[at_home] = self.empty_s[at_home]
+        self.alone_s[at_home] = self.empty_alone_s[at_home]
+
+    def _wire_s(
+        self,
+        model: GridModel,
+        messages: Messages,
+        ranks: IntArray,
+        times: FloatArray,
+        host_weights: Sequence[float],
+    ) -> FloatArray:
+        """How long messages keep the wires of their ``ranks``' hosts, at the rate of long ones."""
+        gap_s, _ = model.gap_and_alone_s(np.array([float(LONG_BYTES)]))
+        per_byte_s = np.diagonal(gap_s[:, :, 0]) / LONG_BYTES
+        own_s = self.in_bytes * per_byte_s[np.array(model.grid.cluster_of)[ranks]] * times
+        if not host_weights:
+            return np.asarray(own_s)
+        has_several = messages.n_alike > times  # ranks for which this one stands
+        return np.asarray(own_s * np.where(has_several, np.array(host_weights)[ranks], 1.0))
 
 
 def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
@@ -118,10 +147,12 @@ def price_messages_s(
         now = np.flatnonzero(messages.stage <= stage)
         start = _in_turn(messages.source[now], ready[now], costs.out_s[now])
         if costs.shares:
-            start = _in_turn(costs.host[now], start, costs.wire_s[now])
+            start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
         in_s, first = costs.in_s[now], enters + costs.alone_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
+        if costs.shares:
+            begins = _in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
         ended[now] = _in_turn(messages.target[now], begins, in_s) + in_s
     return float(ended.max())
 
