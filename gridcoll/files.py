@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
+import secrets
+import stat
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,7 +48,7 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory")
-    place = path if _is_stream(path) else path.resolve().parent
+    place = path if _is_stream(path) else _followed(path).parent
     if not os.access(place, os.W_OK):
         raise FileError(f"cannot write {path}: {place} is nothing we may write to")
 
@@ -65,11 +66,19 @@ def _is_stream(path: Path) -> bool:
     return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
 
 
+def _followed(path: Path) -> Path:
+    """Where symbolic links lead. Raises `FileError` where they lead round and round."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # the latter up to Python 3.12
+        raise FileError(f"cannot write {path}: {error}") from None
+
+
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Replace the file at ``path`` by ``content``; readers see the old one or the new one.
 
-    A symbolic link stays one, and what it points to is replaced; a device or a pipe gets the
-    content. Raises `FileError` when that cannot be written.
+    A symbolic link stays one, and what it points to is replaced, with the permissions that it had;
+    a device or a pipe gets the content. Raises `FileError` when that cannot be written.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
@@ -79,21 +88,23 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         except OSError as error:
             raise FileError(f"cannot write {path}: {error.strerror or error}") from None
         return
-    path = path.resolve()
+    path = _followed(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         with os.fdopen(handle, "wb") as file:
+            if path.exists():
+                os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise FileError(f"cannot write {path}: {error.strerror or error}") from None
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

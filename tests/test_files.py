@@ -109,6 +109,28 @@ def test_a_device_gets_the_content() -> None:
     os.close(ours)
 
 
+def test_links_that_lead_round_are_refused(tmp_path: Path) -> None:
+    for one, other in (("a", "b"), ("b", "a")):
+        (tmp_path / one).symlink_to(other)
+    for step in (check_writable, lambda path: write_atomically(path, "content")):
+        with pytest.raises(FileError, match="cannot write"):
+            step(tmp_path / "a")
+    assert names(tmp_path) == {"a", "b"}
+
+
+def test_permissions_are_the_old_files_or_the_users(tmp_path: Path) -> None:
+    shared, new = tmp_path / "shared", tmp_path / "new"
+    shared.write_text("old")
+    shared.chmod(0o664)
+    before = os.umask(0o077)
+    try:
+        for path in (shared, new):
+            write_atomically(path, "content")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (shared, new)] == [0o664, 0o600]
+
+
 def test_a_pipes_own_mode_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not its directory's, in which nothing is made."""
     pipe = tmp_path / "pipe"
