@@ -16,14 +16,6 @@ settings.register_profile("gridcoll", derandomize=True, deadline=None, database=
 settings.load_profile("gridcoll")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--with-mpi",
-        action="store_true",
-        help="run tests/mpi; start this under mpiexec on every rank, as `make test-mpi` does",
-    )
-
-
 def pytest_report_header(config: pytest.Config) -> str | None:
     if config.getoption("--with-mpi"):
         return None

@@ -2,6 +2,10 @@
 
 After each phase of each test all ranks compare verdicts. A rank that the others do not follow
 within a limit (one fails while the rest wait in a collective) reports alone and aborts the job.
+
+The option `--with-mpi`, the marker `mpi` and `mpi_tmp_path` are those of pytest-mpi, by which alone
+every rank would report for itself. ``max_size`` is ours; and what so many ranks cannot do is not
+skipped, but deselected: that is nothing anybody should look after.
 """
 
 from __future__ import annotations

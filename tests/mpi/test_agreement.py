@@ -208,9 +208,9 @@ def declared(labels: list[int]) -> str:
 
 class TestGridFiles:
     @pytest.fixture
-    def path(self, world: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def path(self, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """One place for all ranks; it is in GRIDCOLL_GRID, and nothing is there yet."""
-        path = Path(world.bcast(str(tmp_path / "grid.toml")))
+        path = mpi_tmp_path / "grid.toml"
         monkeypatch.setenv("GRIDCOLL_GRID", str(path))
         return path
 

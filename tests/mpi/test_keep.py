@@ -18,9 +18,9 @@ from tests.mpi.support import grid_model, works
 
 
 @pytest.fixture
-def path(world: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One place for all ranks; it is in GRIDCOLL_KEEP, and nothing is there yet."""
-    path = Path(world.bcast(str(tmp_path / "grid.json")))
+    path = mpi_tmp_path / "grid.json"
     monkeypatch.delenv("GRIDCOLL_GRID", raising=False)
     monkeypatch.delenv("GRIDCOLL_TOLERANCE", raising=False)
     monkeypatch.setenv("GRIDCOLL_KEEP", str(path))

@@ -328,15 +328,15 @@ class TestUse:
             assert (memory == (comm.Get_rank() - 1) % comm.Get_size()).all()
             window.Free()
 
-    def test_files(self, world: MPI.Intracomm, tmp_path: Path) -> None:
+    def test_files(self, world: MPI.Intracomm, mpi_tmp_path: Path) -> None:
         with grid_comm(world) as comm:
-            path = comm.bcast(str(tmp_path / "shared"))
+            path = mpi_tmp_path / "shared"
             file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
             file.Write_at_all(comm.Get_rank(), bytearray([65 + comm.Get_rank()]))
             file.Close()
             comm.Barrier()
             wanted = bytes(65 + rank for rank in range(comm.Get_size()))
-            assert Path(path).read_bytes() == wanted
+            assert path.read_bytes() == wanted
 
     def test_pkl5(self, world: MPI.Intracomm) -> None:
         from mpi4py.util import pkl5
