@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 
 from mpi4py import MPI
 
@@ -85,11 +86,11 @@ def check_algorithm(
 
 
 def algorithms_that_run(
-    grids: Grids, collective: str, names: Sequence[str], n_bytes: int = 1 << 18
+    grids: Grids, collective: str, names: Sequence[str], *sizes_bytes: int
 ) -> set[str]:
-    """Those of ``names`` that, asked for, are taken on some layout at ``n_bytes``."""
+    """Those of ``names`` that, asked for, are taken on some layout at one of ``sizes_bytes``."""
     ran = set()
-    for layout in layouts(MPI.COMM_WORLD.Get_size()):
+    for layout, n_bytes in product(layouts(MPI.COMM_WORLD.Get_size()), sizes_bytes):
         views = (grids(layout).forced(collective, name) for name in names)
         ran |= {view.explain(collective, n_bytes).winner.name for view in views}
     return ran & set(names)

@@ -6,6 +6,7 @@ A file of candidates registers them when imported; a new one is one more name he
 from gridcoll.plan.collectives import (
     allgather_candidates,
     allreduce_candidates,
+    allreduce_everyone,
     alltoall_candidates,
     bcast_candidates,
     bcast_several,
@@ -18,6 +19,7 @@ from gridcoll.plan.collectives import (
 __all__ = [
     "allgather_candidates",
     "allreduce_candidates",
+    "allreduce_everyone",
     "alltoall_candidates",
     "bcast_candidates",
     "bcast_several",
