@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from mpi4py import MPI
 from gridcoll.comm.bands import Bands
 from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings
-from gridcoll.comm.variants import NativeCall
+from gridcoll.engine.compiled import Prepared, prepare
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import run_program
@@ -43,6 +43,9 @@ PLAIN = Demands(plain=True)
 
 Key = tuple[object, ...]
 """Of a call, as one rank sees it."""
+
+KnownCall = Callable[..., None]
+"""Does a call that is known: takes the communicator and what mpi4py's method takes."""
 
 _Call = tuple[str, int, int, int, "Demands"]
 """Collective, bytes, root, bytes per unit, and what it demands."""
@@ -89,8 +92,9 @@ class Context:
     Attributes
     ----------
     known : dict
-        The native calls that are known to do what the key says, so that nobody need look again. It
-        names the method and everything that this rank's choice depends on, as simple values.
+        What is known to do what the key says, so that nobody need look again: native calls, and
+        short plans as `repeated` has them. The key names the method and everything that this rank's
+        choice depends on, as simple values.
 
     Parameters
     ----------
@@ -121,7 +125,7 @@ class Context:
         self._threads = threads
         self._choices: OrderedDict[tuple[str, int, int, Demands], Choice] = OrderedDict()
         self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
-        self.known: dict[Key | None, NativeCall] = {}
+        self.known: dict[Key | None, KnownCall] = {}
         self._cluster_comms: ClusterComms | None = None
 
     @property
@@ -238,7 +242,7 @@ class Context:
         winner = self.choice(collective, n_bytes, root, demands=demands).winner
         return NATIVE if winner.build else winner.name
 
-    def know(self, key: Key | None, call: NativeCall) -> None:
+    def know(self, key: Key | None, call: KnownCall) -> None:
         """Enter into `known`; what was known before is forgotten when that is much.
 
         Nothing is where ranks compare their calls, which have to be read for that.
@@ -256,6 +260,10 @@ class Context:
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
         run_program(flow, self._transport, memory)
+
+    def prepare(self, flow: Dataflow, memory: Memory) -> Prepared | None:
+        """What `run` does, to be done again and again; None where that gains nothing."""
+        return prepare(flow, self._transport, memory)
 
     def traffic(self) -> Traffic:
         """What all ranks sent in plans so far. Collective."""

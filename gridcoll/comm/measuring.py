@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import CommonClock, Series, find_clock, run_together
 from gridcoll.comm.contention import measure_contention
-from gridcoll.comm.corrections import RUNS, try_plans
+from gridcoll.comm.corrections import RUNS, step_of, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
 from gridcoll.comm.natives import CALLS, time_native
 from gridcoll.comm.playoff import play_off
@@ -194,8 +194,6 @@ def measure_start(
     if winner.build is None or winner.predicted_s is None:
         return 0.0
     flow = dataflow(winner.build(8).programs[comm.Get_rank()])
-    memory = ByteMemory(memoryview(bytearray(8)))
-    transport = MPITransport(comm)
-    series = Series(clock)
-    took = [series.run(lambda: run_program(flow, transport, memory)) for _ in range(n_runs)]
+    step, series = step_of(comm, flow, ByteMemory(memoryview(bytearray(8)))), Series(clock)
+    took = [series.run(step) for _ in range(n_runs)]
     return max(float(np.median(took)) - winner.predicted_s, 0.0)

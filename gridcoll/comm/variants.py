@@ -43,8 +43,8 @@ def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:
 def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
     """Whether these are arrays whose bytes are equal blocks, which need no reading."""
     return (
-        _is_plain(sendbuf)
-        and _is_plain(recvbuf)
+        is_plain(sendbuf)
+        and is_plain(recvbuf)
         and sendbuf.nbytes == recvbuf.nbytes
         and not recvbuf.size % n_blocks
         and not sendbuf.size % n_blocks
@@ -52,7 +52,7 @@ def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
     )
 
 
-def _is_plain(array: Any) -> bool:
+def is_plain(array: Any) -> bool:
     """Of numbers as this machine has them, one after another: what MPI takes without a type."""
     return (
         type(array) is np.ndarray

@@ -59,7 +59,7 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 3, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 4, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
     MOST_VAIN = 64,
@@ -404,7 +404,15 @@ static void read_program(program_t *program, const int64_t *flat)
     program->ready = program->receives + program->n_receives;
 }
 
-void gridcoll_end(run_t *run) { free(run); }
+/* Its error, 0 without; into counts, if they are wanted, the messages, then the bytes, by lane. */
+int64_t gridcoll_end(run_t *run, int64_t *counts)
+{
+    int64_t error = run->error;
+    if (counts)
+        memcpy(counts, run->n_sent, 2 * (size_t)run->program.n_lanes * sizeof *counts);
+    free(run);
+    return error;
+}
 
 /* A run that has begun, to be ended; null without memory. */
 run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
@@ -435,7 +443,7 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
     run->n_open = words, words += lanes;
     run->head_ops = words, words += lanes;
     run->n_sent = words, words += lanes;
-    run->bytes_sent = words, words += lanes;
+    run->bytes_sent = words, words += lanes; /* behind n_sent: see gridcoll_end */
     run->requests = (char *)words;
     run->heads = run->requests + n * handle;
     /* Statuses of MPI libraries hold a size_t at most. */
@@ -455,9 +463,6 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
 
 int64_t gridcoll_interface(void) { return INTERFACE; }
 int64_t gridcoll_n_left(const run_t *run) { return run->n_left; }
-int64_t gridcoll_error(const run_t *run) { return run->error; }
-int64_t gridcoll_n_sent(const run_t *run, int64_t lane) { return run->n_sent[lane]; }
-int64_t gridcoll_bytes_sent(const run_t *run, int64_t lane) { return run->bytes_sent[lane]; }
 
 /* ---- waiting: see waiting.py -------------------------------------------------------------- */
 

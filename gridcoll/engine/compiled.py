@@ -34,7 +34,7 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
-_INTERFACE = 3
+_INTERFACE = 4
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3
@@ -86,13 +86,9 @@ class _Library:
         self.advance = library.gridcoll_advance
         self.advance.argtypes, self.advance.restype = [pointer], ctypes.c_int
         self.end = library.gridcoll_end
-        self.end.argtypes, self.end.restype = [pointer], None
-        self.n_left, self.error = library.gridcoll_n_left, library.gridcoll_error
-        for getter in (self.n_left, self.error):
-            getter.argtypes, getter.restype = [pointer], _INT
-        self.n_sent, self.bytes_sent = library.gridcoll_n_sent, library.gridcoll_bytes_sent
-        for getter in (self.n_sent, self.bytes_sent):
-            getter.argtypes, getter.restype = [pointer, _INT], _INT
+        self.end.argtypes, self.end.restype = [pointer, pointer], _INT
+        self.n_left = library.gridcoll_n_left
+        self.n_left.argtypes, self.n_left.restype = [pointer], _INT
         self.mpi = _MPI(
             *(ctypes.cast(each, pointer) for each in _mpi_functions()),
             *(MPI._handleof(MPI.BYTE), MPI._handleof(MPI.REQUEST_NULL)),
@@ -142,21 +138,51 @@ def require_engine() -> None:
     _library()
 
 
-class CompiledRun:
-    """As `Executor`, in C. Made by `begin_compiled`."""
+class Prepared:
+    """A program and where its buffers are: all that a run of it needs. One run at a time.
+
+    Made by `prepare`. Runs over other buffers of the same sizes need no other: see `place`.
+    """
 
     def __init__(
         self, library: _Library, flow: Dataflow, transport: Transport, call: _Call, *kept: object
     ) -> None:
-        self._library = library
-        self._flow, self._transport = flow, transport
+        self.library, self.transport = library, transport
         flat = flow.flat  # two threads may each have made one, of which the flow keeps the last
-        self._kept = (call, flat, *kept)  # buffers must outlive the run
-        self._run = library.begin(
-            MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
-        )
-        if not self._run:
-            raise MemoryError(f"a run of {len(flow.program)} ops")
+        self._call, self._buffers = call, call.buffers
+        self._kept = (flat, *kept)  # buffers must outlive the run
+        self._begin = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
+        n_lanes = len(flow.peer_of_lane)
+        self.counts = (_INT * (2 * n_lanes))()
+        self._n_lanes, self._n_ops = n_lanes, len(flow.program)
+        self._senders = [(k, peer) for k, peer in enumerate(flow.peer_of_lane) if peer >= 0]
+
+    def place(self, output: int, given: int) -> None:
+        """Let runs to come have these buffers, by address, as ``output`` and ``input``."""
+        self._buffers[0], self._buffers[1] = given, output
+
+    def begin(self, *kept: object) -> CompiledRun:
+        """Start a run; ``kept`` are buffers that must outlive it."""
+        run = self.library.begin(*self._begin)
+        if not run:
+            raise MemoryError(f"a run of {self._n_ops} ops")
+        return CompiledRun(self, run, *kept)
+
+    def count(self) -> None:
+        """Tell the transport of what a run has sent, which is in `counts`."""
+        if isinstance(self.transport, CountingTransport):
+            for lane, peer in self._senders:
+                n_messages, n_bytes = self.counts[lane], self.counts[self._n_lanes + lane]
+                self.transport.sent.add(peer, n_messages, n_bytes)
+
+
+class CompiledRun:
+    """As `Executor`, in C. Made by `Prepared.begin`."""
+
+    def __init__(self, prepared: Prepared, run: int, *kept: object) -> None:
+        self._prepared, self._library = prepared, prepared.library
+        self._run: int | None = run
+        self._kept = kept
 
     @property
     def done(self) -> bool:
@@ -177,13 +203,9 @@ class CompiledRun:
         hold.release()
 
     def check(self) -> None:
-        if isinstance(self._transport, CountingTransport):
-            for lane, peer in enumerate(self._flow.peer_of_lane):
-                if peer >= 0:
-                    n, n_bytes = self._library.n_sent, self._library.bytes_sent
-                    self._transport.sent.add(peer, n(self._run, lane), n_bytes(self._run, lane))
-        error = self._library.error(self._run)
-        self._free()
+        run, self._run = self._run, None
+        error = self._library.end(run, self._prepared.counts)
+        self._prepared.count()
         if error == _NO_MEMORY:
             raise MemoryError("a reduction's intermediate result")
         if error:
@@ -192,19 +214,15 @@ class CompiledRun:
             in_status = failure.Get_error_class() == MPI.ERR_IN_STATUS
             raise MPI.Exception(MPI.ERR_TRUNCATE) if in_status else failure
 
-    def _free(self) -> None:
-        run, self._run = self._run, None
-        if run:
-            self._library.end(run)
-
     def __del__(self) -> None:
-        self._free()
+        if self._run:
+            self._library.end(self._run, None)
 
 
-def begin_compiled(
+def prepare(
     flow: Dataflow, transport: Transport, memory: Memory, window: int = DEFAULT_WINDOW
-) -> CompiledRun | None:
-    """Start a program; None where that is left to `Executor`."""
+) -> Prepared | None:
+    """A program over ``memory``; None where that is left to `Executor`."""
     library = _library()
     wire = transport.carrier if isinstance(transport, CountingTransport) else transport
     if library is None or not isinstance(wire, MPITransport):
@@ -221,4 +239,12 @@ def begin_compiled(
         None if by_op is None else MPI.Get_address(by_op),
         *(placement.unit_bytes, placement.datatype, placement.operation),
     )
-    return CompiledRun(library, flow, transport, call, memory, by_op, wire)
+    return Prepared(library, flow, transport, call, memory, by_op, wire)
+
+
+def begin_compiled(
+    flow: Dataflow, transport: Transport, memory: Memory, window: int = DEFAULT_WINDOW
+) -> CompiledRun | None:
+    """Start a program; None where that is left to `Executor`."""
+    prepared = prepare(flow, transport, memory, window)
+    return prepared.begin() if prepared else None

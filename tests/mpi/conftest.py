@@ -178,16 +178,36 @@ def world() -> Generator[MPI.Intracomm, None, None]:
 @pytest.fixture
 def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many plans this rank ran."""
+    from gridcoll.comm import repeated
     from gridcoll.comm.context import Context  # an import that fails must fail a test
 
     count = [0]
-    run = Context.run
 
-    def counting(self: Context, *args: object) -> None:
+    def counting(run: Callable[..., None]) -> Callable[..., None]:
+        def counted(*args: object) -> None:
+            count[0] += 1
+            run(*args)
+
+        return counted
+
+    monkeypatch.setattr(Context, "run", counting(Context.run))
+    monkeypatch.setattr(repeated, "run_again", counting(repeated.run_again))
+    return count
+
+
+@pytest.fixture
+def n_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many of this rank's calls were known to be plans, and ran unread."""
+    from gridcoll.comm import repeated
+
+    count = [0]
+    run = repeated.run_again
+
+    def counting(*args: Any) -> None:
         count[0] += 1
-        run(self, *args)  # type: ignore[arg-type]
+        run(*args)
 
-    monkeypatch.setattr(Context, "run", counting)
+    monkeypatch.setattr(repeated, "run_again", counting)
     return count
 
 

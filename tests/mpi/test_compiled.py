@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.engine import compiled, transport
-from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
+from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled, prepare
 from gridcoll.engine.executor import IDLE_POLLS
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.transport import N_BANDS, MPITransport
@@ -279,7 +279,10 @@ def test_a_watch_that_tells_is_trusted_and_one_that_misses_looks_again(
     assert (run._library.wait.trust, looks.n) == (3, 0)
 
 
-def test_a_run_keeps_the_program_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_the_program_that_it_reads() -> None:
     """Two threads may each write one; the flow keeps the last."""
-    run, _ = begin(monkeypatch, 64, Recv(0, out(0, 1), 0))
-    assert any(each is run._flow.flat for each in run._kept)
+    flow = dataflow((Recv(0, out(0, 1), 0),))
+    memory = ByteMemory(memoryview(bytearray(1)))
+    prepared = prepare(flow, MPITransport(MPI.COMM_SELF), memory)
+    assert prepared is not None
+    assert any(each is flow.flat for each in prepared._kept)

@@ -57,8 +57,8 @@ class AllgatheringMethods(GridMethods):
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Allgather`, along the grid where that is predicted faster."""
         key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf)
         context = self._context
         if context is None or context.native_only:
             return super().Allgather(sendbuf, recvbuf)

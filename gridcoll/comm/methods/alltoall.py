@@ -12,11 +12,13 @@ from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
-from gridcoll.comm.context import Context, Key
+from gridcoll.comm.context import Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
+from gridcoll.comm.repeated import SHORT_BYTES, repeat_two
 from gridcoll.comm.variants import are_plain_blocks, native_call
+from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.collectives.alltoallv import vector_program
@@ -32,11 +34,11 @@ class AlltoallMethods(GridMethods):
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Alltoall`, along the grid where that is predicted faster."""
         key = ("Alltoall", recvbuf.nbytes) if type(recvbuf) is np.ndarray else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf)
         return self._read_and_exchange(sendbuf, recvbuf, key)
 
-    def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None) -> None:
+    def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
         context = self._context
         if context is None or context.native_only:
             return super().Alltoall(sendbuf, recvbuf)
@@ -50,6 +52,11 @@ class AlltoallMethods(GridMethods):
         flow = context.program("alltoall", into.block_bytes, 0)
         if flow is not None:
             _run(context, flow, source, into.message.view)
+            n_bytes = len(into.message.view)
+            if key and 0 < 2 * n_bytes <= SHORT_BYTES:
+                own = memoryview(bytearray(n_bytes))
+                if prepared := context.prepare(flow, exchange_memory(flow, own, own)):
+                    context.know(key, _repeat(prepared, n_ranks))
         elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
             native_call(native, "Alltoall")(self, source, into.message.view)
             context.know(key, _exchange_vectors)
@@ -89,11 +96,18 @@ class AlltoallMethods(GridMethods):
         return [each.load() if len(each.data) else None for each in arrived]
 
 
+def _repeat(prepared: Prepared, n_ranks: int) -> KnownCall:
+    def fits(sendbuf: Any, recvbuf: Any) -> bool:
+        return are_plain_blocks(sendbuf, recvbuf, n_ranks)
+
+    return repeat_two(prepared, fits, AlltoallMethods._read_and_exchange)
+
+
 def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:
     """As vectors, known to be so; the MPI library would take some buffers for what they are not."""
     if are_plain_blocks(sendbuf, recvbuf, comm.Get_size()):
         return native_call(VECTOR, "Alltoall")(comm, sendbuf, recvbuf)
-    return comm._read_and_exchange(sendbuf, recvbuf, None)
+    return comm._read_and_exchange(sendbuf, recvbuf)
 
 
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.context import Context, Key
-from gridcoll.comm.variants import NativeCall, native_call
+from gridcoll.comm.context import Context, Key, KnownCall
+from gridcoll.comm.variants import native_call
 
 
 class GridMethods(MPI.Intracomm):
@@ -17,13 +17,13 @@ class GridMethods(MPI.Intracomm):
 
     Between two calls of a program the caches are the program's. What we do before a short message
     costs a microsecond in a loop and thirty otherwise, on every rank. So what is known to be MPI's
-    own is looked up first, in `_known`, and by nothing but the arguments; they are arrays in most
-    programs. What is wrong with them, MPI will say.
+    own, or a short plan of ours, is looked up first, in `_known`, and by nothing but the arguments;
+    they are arrays in most programs. What is wrong with them, MPI will say.
     """
 
     # Class attributes, because MPI's own Dup builds objects without calling __init__.
     _context: Context | None = None
-    _known: Mapping[Key | None, NativeCall] = MappingProxyType({})
+    _known: Mapping[Key | None, KnownCall] = MappingProxyType({})
 
     def _know(self, context: Context) -> None:
         """Take ``context``, ours from now on."""

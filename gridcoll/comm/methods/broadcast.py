@@ -10,10 +10,11 @@ from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.buffers import read_message
-from gridcoll.comm.context import Context
+from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
+from gridcoll.comm.repeated import SHORT_BYTES, repeat_one
 from gridcoll.comm.variants import native_call
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory
@@ -31,8 +32,11 @@ class BroadcastMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
         plain = type(buf) is ndarray and type(root) is int
         key = ("Bcast", buf.nbytes, root) if plain else None
-        if native := self._known.get(key):
-            return native(self, buf, root)
+        if known := self._known.get(key):
+            return known(self, buf, root)
+        return self._read_and_broadcast(buf, root, key)
+
+    def _read_and_broadcast(self, buf: Any, root: int, key: Key | None = None) -> None:
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
@@ -47,6 +51,11 @@ class BroadcastMethods(GridMethods):
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
+        if key and 0 < n_bytes <= SHORT_BYTES:
+            own = memoryview(bytearray(n_bytes))
+            if prepared := context.prepare(flow, _memory(flow, own)):
+                read = BroadcastMethods._read_and_broadcast
+                context.know(key, repeat_one(prepared, writes=writable, read=read))
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:

@@ -107,8 +107,8 @@ class ReduceScatteringMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
         plain = type(recvbuf) is type(sendbuf) is ndarray and type(op) is Op
         key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf, op)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf, op)
         context = self._context
         if context is None or context.native_only:
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)

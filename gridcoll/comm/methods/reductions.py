@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Op
 from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.context import Context, Demands
+from gridcoll.comm.context import Context, Demands, Key
 from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
+from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_nothing, repeat_two
 from gridcoll.comm.variants import native_call
 from gridcoll.engine.elements import ElementMemory, aligned_bytes
 from gridcoll.plan import Dataflow
@@ -94,6 +96,10 @@ class Reduction:
         given = copy_of(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
+    def memory_over(self, buffer: memoryview, flow: Dataflow) -> ElementMemory:
+        """As `memory`, for runs that are placed elsewhere: ``buffer`` stands for what they have."""
+        return ElementMemory(buffer, buffer, flow, self.elements.datatype, self.op)
+
     def run(self, context: Context, flow: Dataflow) -> None:
         """Do it, and bring the result to where the user wants it."""
         context.run(flow, self.memory(flow))
@@ -116,8 +122,13 @@ class ReductionMethods(ObjectReductionMethods):
         """
         plain = type(recvbuf) is ndarray and type(op) is Op
         key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf, op)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf, op)
+        return self._read_and_allreduce(sendbuf, recvbuf, op, key)
+
+    def _read_and_allreduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op, key: Key | None = None
+    ) -> None:
         context = self._context
         if context is None or context.native_only:
             return super().Allreduce(sendbuf, recvbuf, op)
@@ -132,14 +143,22 @@ class ReductionMethods(ObjectReductionMethods):
             if call.predefined:
                 context.know(key, native)
             return native(self, sendbuf, recvbuf, op)
-        return call.run(context, flow)
+        call.run(context, flow)
+        if key and call.predefined and 0 < 2 * recvbuf.nbytes <= SHORT_BYTES:
+            own = aligned_bytes(recvbuf.nbytes)
+            if prepared := context.prepare(flow, call.memory_over(own, flow)):
+                fits = alike(recvbuf.dtype, recvbuf.nbytes)
+                read = ReductionMethods._read_and_allreduce
+                in_place = np.frombuffer(own, recvbuf.dtype)
+                context.know(key, repeat_two(prepared, fits, read, in_place))
+        return None
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
         plain = type(sendbuf) is ndarray and type(op) is Op and type(root) is int
         key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf, op, root)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf, op, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
@@ -163,8 +182,8 @@ class ReductionMethods(ObjectReductionMethods):
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
-        if native := self._known.get(_BARRIER):
-            return native(self)
+        if known := self._known.get(_BARRIER):
+            return known(self)
         context = self._context
         if context is None or context.native_only:
             return super().Barrier()
@@ -173,7 +192,10 @@ class ReductionMethods(ObjectReductionMethods):
         flow = context.program("barrier", 1, 0)
         if flow is None:
             return self._natively(context, "Barrier", 1, 0, _BARRIER)
-        return context.run(flow, barrier_memory(flow))
+        context.run(flow, barrier_memory(flow))
+        if prepared := context.prepare(flow, barrier_memory(flow)):
+            context.know(_BARRIER, repeat_nothing(prepared))
+        return None
 
 
 def barrier_memory(flow: Dataflow) -> ElementMemory:

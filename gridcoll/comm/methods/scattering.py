@@ -60,8 +60,8 @@ class ScatteringMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
         plain = type(recvbuf) is ndarray and type(root) is int
         key = ("Scatter", recvbuf.nbytes, root) if plain else None
-        if native := self._known.get(key):
-            return native(self, sendbuf, recvbuf, root)
+        if known := self._known.get(key):
+            return known(self, sendbuf, recvbuf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)

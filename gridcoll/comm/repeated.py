@@ -1,0 +1,85 @@
+"""Short calls that are known to be plans of ours: they run again, and nothing is worked out anew.
+
+What a call's arguments mean and what is to be done with them takes several times as long as to
+start it, on every rank; of a short call between near clusters that is as long as the call itself.
+So what a plan needs stays prepared, and a call of the same kind with plain arrays, of which nothing
+but the address need be known, runs it at once. Any other arguments are read as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py.MPI import IN_PLACE, Get_address
+
+from gridcoll.comm.context import KnownCall
+from gridcoll.comm.variants import is_plain
+from gridcoll.engine.compiled import Prepared
+
+SHORT_BYTES = 16 << 10
+"""Of all buffers of a call. What is longer takes so long that what we do before is nothing."""
+
+Fits = Callable[[Any, Any], bool]
+"""Whether what is sent and what is received into are what a plan was prepared for."""
+
+
+def run_again(prepared: Prepared, *kept: object) -> None:
+    """Run it; ``kept`` are the buffers where it was placed."""
+    run = prepared.begin(*kept)
+    run.run()
+    run.check()
+
+
+def repeat_nothing(prepared: Prepared) -> KnownCall:
+    """A call without buffers: those of the plan are its own."""
+    return lambda comm: run_again(prepared)
+
+
+def repeat_one(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall:
+    """A call on one buffer, which it writes into or only reads."""
+
+    def call(comm: Any, buffer: Any, *rest: Any) -> None:
+        if is_plain(buffer) and (buffer.flags.writeable or not writes):
+            address = Get_address(buffer)
+            prepared.place(address, address)
+            return run_again(prepared, buffer)
+        return read(comm, buffer, *rest)
+
+    return call
+
+
+def repeat_two(
+    prepared: Prepared, fits: Fits, read: KnownCall, own: np.ndarray | None = None
+) -> KnownCall:
+    """A call from one buffer into another one; ``own`` takes what is given in place."""
+
+    def call(comm: Any, sendbuf: Any, recvbuf: Any, *rest: Any) -> None:
+        source = sendbuf
+        if sendbuf is IN_PLACE and own is not None and fits(own, recvbuf):
+            own[:] = recvbuf.reshape(-1)
+            source = own
+        if fits(source, recvbuf):
+            given, output = Get_address(source), Get_address(recvbuf)
+            if abs(given - output) >= recvbuf.nbytes:
+                prepared.place(output, given)
+                return run_again(prepared, source, recvbuf)
+        return read(comm, sendbuf, recvbuf, *rest)
+
+    return call
+
+
+def alike(dtype: np.dtype[Any], n_bytes: int) -> Fits:
+    """Plain arrays of this type and size both."""
+
+    def fits(sendbuf: Any, recvbuf: Any) -> bool:
+        return (
+            is_plain(sendbuf)
+            and is_plain(recvbuf)
+            and sendbuf.dtype == recvbuf.dtype == dtype
+            and sendbuf.nbytes == recvbuf.nbytes == n_bytes
+            and bool(recvbuf.flags.writeable)
+        )
+
+    return fits
