@@ -56,7 +56,7 @@ def _alltoall_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: in
     flow, transport = _flow(comm, build(n_bytes)), MPITransport(comm)
     mine, result = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
     if 2 * mine.nbytes <= SHORT_BYTES:
-        source, into = (memoryview(each).cast("B") for each in (mine, result))
+        source, into = (each.data.cast("B") for each in (mine, result))
         return step_of(comm, flow, exchange_memory(flow, source, into))
 
     def step() -> None:
