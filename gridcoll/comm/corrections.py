@@ -11,7 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.clock import CommonClock, Series, find_clock
-from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
+from gridcoll.comm.methods.alltoall import read_exchange
+from gridcoll.comm.methods.moving import memory_of
 from gridcoll.comm.repeated import SHORT_BYTES, run_again
 from gridcoll.comm.sizes import affordable
 from gridcoll.engine.compiled import prepare
@@ -57,12 +58,12 @@ def _alltoall_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: in
     mine, result = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
     if 2 * mine.nbytes <= SHORT_BYTES:
         source, into = (each.data.cast("B") for each in (mine, result))
-        return step_of(comm, flow, exchange_memory(flow, source, into))
+        return step_of(comm, flow, memory_of(flow, source, into))
 
     def step() -> None:
         if read := read_exchange(mine, result, n_ranks):
             source, into = read
-            run_program(flow, transport, exchange_memory(flow, source, into.message.view))
+            run_program(flow, transport, memory_of(flow, source, into.message.view))
 
     return step
 

@@ -37,15 +37,26 @@ def repeat_nothing(prepared: Prepared) -> KnownCall:
     return lambda comm: run_again(prepared)
 
 
-def repeat_one(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall:
-    """A call on one buffer, which it writes into or only reads."""
+def repeat_in(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall:
+    """A call on one buffer, which is the plan's ``output``, where it is written to or only read."""
 
     def call(comm: Any, buffer: Any, *rest: Any) -> None:
         if is_plain(buffer) and (buffer.flags.writeable or not writes):
-            address = Get_address(buffer)
-            prepared.place(address, address)
+            prepared.place(Get_address(buffer), 0)
             return run_again(prepared, buffer)
         return read(comm, buffer, *rest)
+
+    return call
+
+
+def repeat_from(prepared: Prepared, read: KnownCall) -> KnownCall:
+    """A call from one buffer into none, whatever is given as the other one."""
+
+    def call(comm: Any, sendbuf: Any, *rest: Any) -> None:
+        if is_plain(sendbuf):
+            prepared.place(0, Get_address(sendbuf))
+            return run_again(prepared, sendbuf)
+        return read(comm, sendbuf, *rest)
 
     return call
 
@@ -62,7 +73,7 @@ def repeat_two(
             source = own
         if fits(source, recvbuf):
             given, output = Get_address(source), Get_address(recvbuf)
-            if abs(given - output) >= recvbuf.nbytes:
+            if given + source.nbytes <= output or output + recvbuf.nbytes <= given:
                 prepared.place(output, given)
                 return run_again(prepared, source, recvbuf)
         return read(comm, sendbuf, recvbuf, *rest)

@@ -63,6 +63,23 @@ def check_alltoall(comm: GridComm, n: int, seed: int) -> None:
     assert (result == np.add.outer(np.arange(size) + 100 * rank, np.arange(n) * seed)).all()
 
 
+def check_reduce(comm: GridComm, n: int, seed: int) -> None:
+    size, root = comm.Get_size(), comm.Get_size() - 1
+    mine, at_root = numbers(comm, n, seed), comm.Get_rank() == root
+    result = np.full(n, -1.0) if at_root else None
+    comm.Reduce(mine, result, root=root)
+    wanted = np.arange(n) * (seed + 1) * size + size * (size - 1) // 2
+    assert not at_root or (result == wanted).all()
+    assert (mine == numbers(comm, n, seed)).all()
+
+
+def check_allgather(comm: GridComm, n: int, seed: int) -> None:
+    result = np.full((comm.Get_size(), n), -1.0)
+    comm.Allgather(numbers(comm, n, seed), result)
+    wanted = np.add.outer(np.arange(comm.Get_size()), np.arange(n) * (seed + 1))
+    assert (result == wanted).all()
+
+
 def check_barrier(comm: GridComm, n: int, seed: int) -> None:
     comm.Barrier()
 
@@ -72,6 +89,8 @@ CHECKS: dict[str, Callable[[GridComm, int, int], None]] = {
     "allreduce in place": check_in_place,
     "bcast": check_bcast,
     "alltoall": check_alltoall,
+    "reduce": check_reduce,
+    "allgather": check_allgather,
     "barrier": check_barrier,
 }
 

@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from gridcoll.comm.blocks import read_blocks
 from gridcoll.comm.buffers import read_message
-from gridcoll.comm.context import PLAIN, Context
+from gridcoll.comm.context import PLAIN, Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
@@ -21,12 +21,16 @@ from gridcoll.comm.methods.moving import (
     heads_flow,
     in_place,
     mean_of,
+    memory_of,
     move,
     read_or_leave,
     uneven_flow,
 )
 from gridcoll.comm.pickles import Arrived, Heads, pickle_of
+from gridcoll.comm.repeated import SHORT_BYTES, repeat_two
+from gridcoll.comm.variants import is_plain
 from gridcoll.comm.vectors import Vectors, read_vectors
+from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.parts import PartedMemory
 from gridcoll.plan import Dataflow
 
@@ -59,6 +63,9 @@ class AllgatheringMethods(GridMethods):
         key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
         if known := self._known.get(key):
             return known(self, sendbuf, recvbuf)
+        return self._read_and_gather(sendbuf, recvbuf, key)
+
+    def _read_and_gather(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
         context = self._context
         if context is None or context.native_only:
             return super().Allgather(sendbuf, recvbuf)
@@ -68,7 +75,12 @@ class AllgatheringMethods(GridMethods):
         flow = None if n_bytes is None else context.program("allgather", n_bytes, 0)
         if call is None or flow is None:
             return self._natively(context, "Allgather", n_bytes, 0, key, sendbuf, recvbuf)
-        return call.run(context, flow)
+        call.run(context, flow)
+        if key and 0 < recvbuf.nbytes + n_bytes <= SHORT_BYTES:
+            own = memoryview(bytearray(recvbuf.nbytes))
+            if prepared := context.prepare(flow, memory_of(flow, own, own)):
+                context.know(key, _repeat(prepared, context.model.grid.n_ranks))
+        return None
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Allgatherv`; all ranks know all sizes, which the choice may use."""
@@ -102,6 +114,19 @@ class AllgatheringMethods(GridMethods):
         if any(each.n_bytes for each in parted.values()):
             _allgather_parts(context, pickled.parts, parted)
         return heads.loads(data, parted)
+
+
+def _repeat(prepared: Prepared, n_ranks: int) -> KnownCall:
+    def fits(sendbuf: Any, recvbuf: Any) -> bool:
+        return (
+            is_plain(sendbuf)
+            and is_plain(recvbuf)
+            and sendbuf.nbytes * n_ranks == recvbuf.nbytes
+            and not recvbuf.size % n_ranks
+            and bool(recvbuf.flags.writeable)
+        )
+
+    return repeat_two(prepared, fits, AllgatheringMethods._read_and_gather)
 
 
 def _allgather_bytes(

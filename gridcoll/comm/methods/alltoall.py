@@ -14,13 +14,12 @@ from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.blocks import Blocks, read_blocks
 from gridcoll.comm.context import Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, move_parts
+from gridcoll.comm.methods.moving import agree, memory_of, move, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.comm.repeated import SHORT_BYTES, repeat_two
 from gridcoll.comm.variants import are_plain_blocks, native_call
 from gridcoll.engine.compiled import Prepared
-from gridcoll.engine.memory import ByteMemory
-from gridcoll.plan import Dataflow, dataflow
+from gridcoll.plan import dataflow
 from gridcoll.plan.collectives.alltoallv import vector_program
 from gridcoll.plan.natives import VECTOR
 
@@ -51,11 +50,11 @@ class AlltoallMethods(GridMethods):
         source, into = read
         flow = context.program("alltoall", into.block_bytes, 0)
         if flow is not None:
-            _run(context, flow, source, into.message.view)
+            move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
             if key and 0 < 2 * n_bytes <= SHORT_BYTES:
                 own = memoryview(bytearray(n_bytes))
-                if prepared := context.prepare(flow, exchange_memory(flow, own, own)):
+                if prepared := context.prepare(flow, memory_of(flow, own, own)):
                     context.know(key, _repeat(prepared, n_ranks))
         elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
             native_call(native, "Alltoall")(self, source, into.message.view)
@@ -82,7 +81,7 @@ class AlltoallMethods(GridMethods):
         form = struct.Struct(f"<{len(pickles)}q")
         words = form.pack(*(pickled.word for pickled in pickles))
         answer = memoryview(bytearray(form.size))
-        _run(context, flow, memoryview(words), answer)
+        move(context, flow, memoryview(words), answer)
         coming = form.unpack(answer)
         data = _exchange_data(context, pickles, coming)
         parted = {
@@ -130,15 +129,6 @@ def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview,
     return source.message.view, into
 
 
-def _run(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
-    context.run(flow, exchange_memory(flow, source, into))
-
-
-def exchange_memory(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
-    """The buffers of a run that begins now."""
-    return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
-
-
 def _pickle_each(sendobj: Any, n_ranks: int) -> list[Pickled]:
     """A pickle per rank; all empty for None, as mpi4py has it."""
     return [Pickled(b"")] * n_ranks if sendobj is None else pickle_each(sendobj, n_ranks)
@@ -151,7 +141,7 @@ def _exchange_data(
     lengths, coming = [len(pickled.data) for pickled in pickles], list(map(length_of, words))
     into = memoryview(bytearray(sum(coming)))
     flow = dataflow(vector_program(context.rank, lengths, coming))
-    _run(context, flow, memoryview(b"".join(pickled.data for pickled in pickles)), into)
+    move(context, flow, memoryview(b"".join(pickled.data for pickled in pickles)), into)
     return [into[start:stop] for start, stop in pairwise(accumulate(coming, initial=0))]
 
 

@@ -14,7 +14,7 @@ from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
-from gridcoll.comm.repeated import SHORT_BYTES, repeat_one
+from gridcoll.comm.repeated import SHORT_BYTES, repeat_in
 from gridcoll.comm.variants import native_call
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory
@@ -55,7 +55,7 @@ class BroadcastMethods(GridMethods):
             own = memoryview(bytearray(n_bytes))
             if prepared := context.prepare(flow, _memory(flow, own)):
                 read = BroadcastMethods._read_and_broadcast
-                context.know(key, repeat_one(prepared, writes=writable, read=read))
+                context.know(key, repeat_in(prepared, writes=writable, read=read))
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:

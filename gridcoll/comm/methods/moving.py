@@ -62,8 +62,12 @@ def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None
 
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
     """Run ``flow`` from ``source`` to ``into``."""
-    scratch = memoryview(np.empty(flow.scratch_units, np.uint8).data)
-    context.run(flow, ByteMemory(into, source, scratch))
+    context.run(flow, memory_of(flow, source, into))
+
+
+def memory_of(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
+    """The buffers of a run from ``source`` to ``into`` that begins now."""
+    return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:

@@ -18,8 +18,9 @@ from mpi4py import MPI
 from gridcoll.comm.bands import Begin
 from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
-from gridcoll.comm.methods.alltoall import exchange_memory, read_exchange
+from gridcoll.comm.methods.alltoall import read_exchange
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.moving import memory_of
 from gridcoll.comm.methods.reductions import (
     Reduction,
     barrier_memory,
@@ -239,7 +240,7 @@ def _read_alltoall(
     def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
         anew = read_exchange(kept.specs[0], kept.specs[1], n_ranks) if again else None
         source, into = anew or first
-        return exchange_memory(flow, source, into.message.view), into.message.store or _nothing
+        return memory_of(flow, source, into.message.view), into.message.store or _nothing
 
     n_bytes = first[1].block_bytes
     return _Call(

@@ -11,11 +11,18 @@ from mpi4py.MPI import Op
 from numpy import ndarray
 
 from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.context import Context, Demands, Key
+from gridcoll.comm.context import Context, Demands, Key, KnownCall
 from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
-from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_nothing, repeat_two
+from gridcoll.comm.repeated import (
+    SHORT_BYTES,
+    alike,
+    repeat_from,
+    repeat_nothing,
+    repeat_two,
+)
 from gridcoll.comm.variants import native_call
+from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.elements import ElementMemory, aligned_bytes
 from gridcoll.plan import Dataflow
 
@@ -96,9 +103,19 @@ class Reduction:
         given = copy_of(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
-    def memory_over(self, buffer: memoryview, flow: Dataflow) -> ElementMemory:
-        """As `memory`, for runs that are placed elsewhere: ``buffer`` stands for what they have."""
-        return ElementMemory(buffer, buffer, flow, self.elements.datatype, self.op)
+    def prepare(self, context: Context, flow: Dataflow) -> tuple[Prepared, memoryview] | None:
+        """For runs of such a call that are placed elsewhere, and what takes those given in place.
+
+        None where nothing is to be gained by it, and for the user's own operations.
+        """
+        n_bytes = len(self.input)
+        if not self.predefined or not 0 < 2 * n_bytes <= SHORT_BYTES:
+            return None
+        own = aligned_bytes(n_bytes)
+        output = None if self.output is None else own
+        memory = ElementMemory(output, own, flow, self.elements.datatype, self.op)
+        prepared = context.prepare(flow, memory)
+        return (prepared, own) if prepared else None
 
     def run(self, context: Context, flow: Dataflow) -> None:
         """Do it, and bring the result to where the user wants it."""
@@ -144,13 +161,8 @@ class ReductionMethods(ObjectReductionMethods):
                 context.know(key, native)
             return native(self, sendbuf, recvbuf, op)
         call.run(context, flow)
-        if key and call.predefined and 0 < 2 * recvbuf.nbytes <= SHORT_BYTES:
-            own = aligned_bytes(recvbuf.nbytes)
-            if prepared := context.prepare(flow, call.memory_over(own, flow)):
-                fits = alike(recvbuf.dtype, recvbuf.nbytes)
-                read = ReductionMethods._read_and_allreduce
-                in_place = np.frombuffer(own, recvbuf.dtype)
-                context.know(key, repeat_two(prepared, fits, read, in_place))
+        if key and (found := call.prepare(context, flow)):
+            context.know(key, _repeat(*found, recvbuf, ReductionMethods._read_and_allreduce))
         return None
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
@@ -159,6 +171,11 @@ class ReductionMethods(ObjectReductionMethods):
         key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None
         if known := self._known.get(key):
             return known(self, sendbuf, recvbuf, op, root)
+        return self._read_and_reduce(sendbuf, recvbuf, op, root, key)
+
+    def _read_and_reduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int, key: Key | None = None
+    ) -> None:
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
@@ -178,7 +195,14 @@ class ReductionMethods(ObjectReductionMethods):
             if call.predefined:
                 context.know(key, native)
             return native(self, sendbuf, recvbuf, op, root)
-        return call.run(context, flow)
+        call.run(context, flow)
+        if key and (found := call.prepare(context, flow)):
+            read = ReductionMethods._read_and_reduce
+            if context.rank == root:
+                context.know(key, _repeat(*found, sendbuf, read))
+            else:
+                context.know(key, repeat_from(found[0], read))
+        return None
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
@@ -196,6 +220,12 @@ class ReductionMethods(ObjectReductionMethods):
         if prepared := context.prepare(flow, barrier_memory(flow)):
             context.know(_BARRIER, repeat_nothing(prepared))
         return None
+
+
+def _repeat(prepared: Prepared, own: memoryview, array: ndarray, read: KnownCall) -> KnownCall:
+    """For arrays like ``array``."""
+    fits, in_place = alike(array.dtype, array.nbytes), np.frombuffer(own, array.dtype)
+    return repeat_two(prepared, fits, read, in_place)
 
 
 def barrier_memory(flow: Dataflow) -> ElementMemory:
