@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_two
+from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_in, repeat_two
 from gridcoll.engine.compiled import LIBRARY
 from tests.mpi.support import grid_comm
 
@@ -193,6 +193,33 @@ def test_buffers_that_overlap_are_read(comm: GridComm) -> None:
     for start in (0, 1):
         call(comm, data[:4], data[start : start + 4], MPI.SUM)
     assert read == [1, 1]
+
+
+def test_a_broadcast_into_what_is_read_only_is_read(comm: GridComm) -> None:
+    read: list[int] = []
+    call = repeat_in(cast("Any", None), writes=True, read=lambda *_: read.append(1))
+    data = np.ones(4)
+    data.flags.writeable = False
+    call(comm, data, 0)
+    assert read == [1]
+
+
+def test_operations_of_the_users_own_are_read(comm: GridComm, n_repeated: list[int]) -> None:
+    """A later one may have the handle of one that is no more."""
+    size = comm.Get_size()
+    for combine, wanted in ((np.add, size * (size - 1) // 2), (np.maximum, size - 1)):
+
+        def step(a: Any, b: Any, _: MPI.Datatype, combine: np.ufunc = combine) -> None:
+            into = np.frombuffer(b)
+            into[:] = combine(np.frombuffer(a), into)
+
+        op = MPI.Op.Create(step, commute=True)
+        for _ in range(2):
+            result = np.zeros(3)
+            comm.Allreduce(np.full(3, float(comm.Get_rank())), result, op)
+            assert (result == wanted).all()
+        op.Free()
+    assert n_repeated == [0]
 
 
 def test_unusual_arrays_are_moved_all_the_same(comm: GridComm, n_repeated: list[int]) -> None:
