@@ -2,7 +2,8 @@
 
 ``mpiexec -n N python benchmarks/overhead.py [BYTES …]``: rank 0 prints medians per call in
 microseconds, of eight bytes unless told otherwise, and how long building a `GridComm` from a stored
-model takes, of one cluster and of three.
+model takes, of one cluster and of three. Then what plans of ours cost, where a call is read, as one
+in another form than the last, and where it is known.
 """
 
 from __future__ import annotations
@@ -86,18 +87,38 @@ def beside_native(world: MPI.Intracomm, comm: GridComm, name: str, *arguments: o
     return f"{what:18} native {native:9.2f} us  gridcoll {ours:9.2f} us  more {more:7.2f} us\n"
 
 
+def planned(world: MPI.Intracomm, comm: GridComm, n_bytes: int) -> str:
+    """An allreduce by a plan between all ranks, in turns with native."""
+    value, total = np.zeros(n_bytes // 8), np.zeros(n_bytes // 8)
+    forced = comm.forced("allreduce", "coordinators")
+    steps = (
+        partial(world.Allreduce, value, total),
+        partial(forced.Allreduce, [value, MPI.DOUBLE], [total, MPI.DOUBLE]),
+        partial(forced.Allreduce, value, total),
+    )
+    rounds = [[per_call_s(step, world, N_CALLS) for step in steps] for _ in range(N_ROUNDS)]
+    native, read, known = (1e6 * statistics.median(column) for column in zip(*rounds, strict=True))
+    what = f"Allreduce {format_size(n_bytes)}"
+    return (
+        f"{what:18} native {native:9.2f} us  planned, read {read:7.2f} us, known {known:7.2f} us\n"
+    )
+
+
 def main() -> None:
     world = MPI.COMM_WORLD.Dup()
     size = world.Get_size()
-    lines = []
+    lines, comms, sizes = [], [], [int(each) for each in sys.argv[1:] or ("8",)]
     for n_clusters in (min(3, size), 1):
         comm, took_s = stored(world, [rank * n_clusters // size for rank in range(size)])
         lines.append(f"{size} ranks, clusters {n_clusters}: construction {1e3 * took_s:.1f} ms\n")
-    for n_bytes in map(int, sys.argv[1:] or ("8",)):
+        comms.append(comm)
+    several, comm = comms
+    for n_bytes in sizes:
         value, total = np.zeros(n_bytes // 8), np.zeros(n_bytes // 8)
         lines.append(beside_native(world, comm, "Bcast", value))
         lines.append(beside_native(world, comm, "Allreduce", value, total))
     lines.append(beside_native(world, comm, "Barrier"))
+    lines += [planned(world, several, n_bytes) for n_bytes in sizes if size > 1]
     if world.Get_rank() == 0:
         sys.stdout.writelines(lines)
 
