@@ -17,12 +17,22 @@ from mpi4py.MPI import IN_PLACE, Get_address
 from gridcoll.comm.context import KnownCall
 from gridcoll.comm.variants import is_plain
 from gridcoll.engine.compiled import Prepared
+from gridcoll.plan import Dataflow
 
 SHORT_BYTES = 16 << 10
 """Of all buffers of a call. What is longer takes so long that what we do before is nothing."""
 
+MOST_SCRATCH_BYTES = 128 << 10
+"""Of what stays prepared, for up to `N_CACHED_PLANS` kinds of calls of every communicator."""
+
 Fits = Callable[[Any, Any], bool]
 """Whether what is sent and what is received into are what a plan was prepared for."""
+
+
+def is_short(flow: Dataflow, n_bytes: int, unit_bytes: int = 1) -> bool:
+    """Whether a call with so many bytes in its buffers should stay prepared."""
+    scratch_bytes = flow.scratch_units * unit_bytes
+    return 0 < n_bytes <= SHORT_BYTES and scratch_bytes <= MOST_SCRATCH_BYTES
 
 
 def run_again(prepared: Prepared, *kept: object) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm import repeated
 from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_in, repeat_two
 from gridcoll.engine.compiled import LIBRARY
 from tests.mpi.support import grid_comm
@@ -139,6 +140,16 @@ def test_long_calls_are_read(comm: GridComm, n_repeated: list[int]) -> None:
     for length in (n, n, n + 1, n + 1, 0, 0):
         check_allreduce(comm, length, 1)
     assert n_repeated == [1]
+
+
+def test_no_plan_with_much_scratch_is_kept(
+    comm: GridComm, monkeypatch: pytest.MonkeyPatch, n_repeated: list[int]
+) -> None:
+    monkeypatch.setattr(repeated, "MOST_SCRATCH_BYTES", 1)
+    scratchy = comm.forced("allreduce", "everyone")
+    for seed in range(2):
+        check_allreduce(scratchy, 5, seed)
+    assert n_repeated == [0]
 
 
 def test_what_was_sent_is_counted(comm: GridComm) -> None:

@@ -27,7 +27,7 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.pickles import Arrived, Heads, pickle_of
-from gridcoll.comm.repeated import SHORT_BYTES, repeat_two
+from gridcoll.comm.repeated import is_short, repeat_two
 from gridcoll.comm.variants import is_plain
 from gridcoll.comm.vectors import Vectors, read_vectors
 from gridcoll.engine.compiled import Prepared
@@ -76,7 +76,7 @@ class AllgatheringMethods(GridMethods):
         if call is None or flow is None:
             return self._natively(context, "Allgather", n_bytes, 0, key, sendbuf, recvbuf)
         call.run(context, flow)
-        if key and 0 < recvbuf.nbytes + n_bytes <= SHORT_BYTES:
+        if key and is_short(flow, recvbuf.nbytes + n_bytes):
             own = memoryview(bytearray(recvbuf.nbytes))
             if prepared := context.prepare(flow, memory_of(flow, own, own)):
                 context.know(key, _repeat(prepared, context.model.grid.n_ranks))

@@ -16,7 +16,7 @@ from gridcoll.comm.context import Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree, memory_of, move, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
-from gridcoll.comm.repeated import SHORT_BYTES, repeat_two
+from gridcoll.comm.repeated import is_short, repeat_two
 from gridcoll.comm.variants import are_plain_blocks, native_call
 from gridcoll.engine.compiled import Prepared
 from gridcoll.plan import dataflow
@@ -52,7 +52,7 @@ class AlltoallMethods(GridMethods):
         if flow is not None:
             move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
-            if key and 0 < 2 * n_bytes <= SHORT_BYTES:
+            if key and is_short(flow, 2 * n_bytes):
                 own = memoryview(bytearray(n_bytes))
                 if prepared := context.prepare(flow, memory_of(flow, own, own)):
                     context.know(key, _repeat(prepared, n_ranks))

@@ -14,7 +14,7 @@ from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
-from gridcoll.comm.repeated import SHORT_BYTES, repeat_in
+from gridcoll.comm.repeated import is_short, repeat_in
 from gridcoll.comm.variants import native_call
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory
@@ -51,7 +51,7 @@ class BroadcastMethods(GridMethods):
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
-        if key and 0 < n_bytes <= SHORT_BYTES:
+        if key and is_short(flow, n_bytes):
             own = memoryview(bytearray(n_bytes))
             if prepared := context.prepare(flow, _memory(flow, own)):
                 read = BroadcastMethods._read_and_broadcast

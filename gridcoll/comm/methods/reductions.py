@@ -15,8 +15,8 @@ from gridcoll.comm.context import Context, Demands, Key, KnownCall
 from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.comm.repeated import (
-    SHORT_BYTES,
     alike,
+    is_short,
     repeat_from,
     repeat_nothing,
     repeat_two,
@@ -109,7 +109,8 @@ class Reduction:
         None where nothing is to be gained by it, and for the user's own operations.
         """
         n_bytes = len(self.input)
-        if not self.predefined or not 0 < 2 * n_bytes <= SHORT_BYTES:
+        unit_bytes = self.elements.datatype.Get_size()
+        if not self.predefined or not is_short(flow, 2 * n_bytes, unit_bytes):
             return None
         own = aligned_bytes(n_bytes)
         output = None if self.output is None else own
