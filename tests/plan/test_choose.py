@@ -15,7 +15,7 @@ from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, predict_several
-from gridcoll.plan.choose import MARGIN, NATIVE, Algorithm, check_forced, register
+from gridcoll.plan.choose import MARGIN, NATIVE, START_PART, Algorithm, check_forced, register
 from gridcoll.plan.collectives import bcast_pricing
 from gridcoll.plan.collectives.bcast_pricing import INSIDE_SHAPES, MANY_CLUSTERS
 from gridcoll.plan.collectives.bcast_several import MOST_SPLIT
@@ -68,7 +68,7 @@ def test_ties_go_to_the_one_registered_first(offers: dict[str, list[float]]) -> 
 
 @pytest.mark.parametrize(
     ("native_s", "winner"),
-    [(1.0, NATIVE), (1.0 / (1 - MARGIN) - 1e-9, NATIVE), (1.0 / (1 - MARGIN) + 1e-9, "first")],
+    [(1.0, NATIVE), (1.0 / (1 - MARGIN) - 1e-9, NATIVE), (1.0 / (1 - MARGIN) + 1e-6, "first")],
 )
 def test_a_plan_must_beat_native_by_a_margin(
     offers: dict[str, list[float]], native_s: float, winner: str
@@ -79,6 +79,19 @@ def test_a_plan_must_beat_native_by_a_margin(
     if winner == NATIVE:
         assert choice.reason == "no plan is predicted more than 5% faster"
         assert choice.winner.build is None
+
+
+@pytest.mark.parametrize(("start_s", "winner"), [(0.9, "first"), (1.1, NATIVE)])
+def test_a_plan_must_gain_more_than_its_start_may_cost(
+    offers: dict[str, list[float]], start_s: float, winner: str
+) -> None:
+    offers.update(first=[1.0])
+    slow = replace(model(1.0 + start_s + START_PART), start_s=start_s)
+    choice = choose(NOTHING, slow, 1, 0)
+    assert choice.winner.name == winner
+    if winner == NATIVE:
+        assert choice.reason.startswith("no plan is predicted to gain more than 200.00 ms, less")
+    assert choose(NOTHING, slow, 1, 0, grid_only=True).winner.name == "first"
 
 
 def test_native_that_nobody_measured(offers: dict[str, list[float]]) -> None:
