@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 from mpi4py import MPI
@@ -87,8 +88,11 @@ RUNS = {"bcast": _bcast_run, "allreduce": _allreduce_run, "alltoall": _alltoall_
 TRIAL_SIZES = {
     "bcast": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
     "allreduce": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
-    "alltoall": (8, 1 << 10, 1 << 13, 1 << 16),
+    "alltoall": (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19),
 }
+
+LONGEST_TRIAL_S = 4.0
+"""What is predicted to take longer, of plans and natives alike, is not run to see which is best."""
 
 
 def measure_corrections(
@@ -103,7 +107,7 @@ def measure_corrections(
     something that ran already stays in front. Of families that did not run at a size, the model is
     believed no more than of the best that did.
     """
-    sizes = affordable(collective, comm.Get_size(), TRIAL_SIZES[collective])
+    sizes = worth_trying(comm, model, collective, TRIAL_SIZES[collective])
     found: dict[int, dict[str, float]] = {}
     clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
     for done, n_bytes in enumerate(sizes):
@@ -115,6 +119,23 @@ def measure_corrections(
         family: Correction(sizes, tuple(_factor(found[n_bytes], family) for n_bytes in sizes))
         for family in families
     }
+
+
+def worth_trying(
+    comm: MPI.Intracomm, model: GridModel, collective: str, sizes_bytes: Sequence[int]
+) -> tuple[int, ...]:
+    """Those of ``sizes_bytes``, ascending, that are neither too much nor take too long.
+
+    The first one always; equal on all ranks.
+    """
+    first, *others = affordable(collective, comm.Get_size(), sizes_bytes)
+    plain = replace(model, corrections={}, native={}, native_variants={})
+
+    def takes_s(n_bytes: int) -> float:
+        winner = choose(collective, plain, n_bytes, 0, grid_only=True).winner
+        return winner.predicted_s or 0.0
+
+    return (first, *takewhile(lambda n_bytes: takes_s(n_bytes) <= LONGEST_TRIAL_S, others))
 
 
 def _factor(tried: dict[str, float], family: str) -> float:

@@ -14,9 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step
+from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, Step, worth_trying
 from gridcoll.comm.natives import CALLS
-from gridcoll.comm.sizes import affordable
 from gridcoll.comm.variants import native_call
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
@@ -61,7 +60,7 @@ def play_off(
     sizes = [
         (name, n_bytes)
         for name in collectives
-        for n_bytes in affordable(name, comm.Get_size(), TRIAL_SIZES[name])
+        for n_bytes in worth_trying(comm, model, name, TRIAL_SIZES[name])
     ]
     clocks: dict[str, CommonClock] = {}  # they drift: within minutes that shows
     for done, (name, n_bytes) in enumerate(sizes):

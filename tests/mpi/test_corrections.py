@@ -40,6 +40,19 @@ def test_what_would_run_at_every_size_was_tried(
         assert family_of(name, winner.name) in found
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("longest_s", "n_tried"), [(60.0, 4), (0.2, 3), (1e-9, 1)])
+def test_what_takes_long_is_not_tried(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, longest_s: float, n_tried: int
+) -> None:
+    """By what is predicted of plans; the first size always is. 4 MiB take 0.3 s at 100 Mbit/s."""
+    monkeypatch.setattr(corrections, "LONGEST_TRIAL_S", longest_s)
+    model, sizes = grid_model(layouts(world.Get_size())["two"]), (8, 1 << 16, 1 << 20, 1 << 22)
+    learned = Correction((8,), (1e-6,))  # what was learned is no reason to try more
+    for known in (model, replace(model, corrections={"bcast": {"chain": learned}})):
+        assert corrections.worth_trying(world, known, "bcast", sizes) == sizes[:n_tried]
+
+
 def learn_from(
     world: MPI.Intracomm,
     model: GridModel,
