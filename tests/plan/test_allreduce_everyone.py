@@ -66,7 +66,7 @@ def test_all_combine_alike() -> None:
 
 @pytest.mark.parametrize("n_bytes", [8, 1024])
 @pytest.mark.parametrize(
-    "labels", [[0] * 8, [0] * 4 + [1] * 4, [0] * 3 + [1] * 9, [0, 1, 2] * 4], ids=str
+    "labels", [[0] * 6, [0] * 8, [0] * 4 + [1] * 4, [0] * 3 + [1] * 9, [0, 1, 2] * 4], ids=str
 )
 def test_its_price_is_what_the_plan_takes(labels: list[int], n_bytes: int) -> None:
     model = model_of(labels, together=1e9)

@@ -117,7 +117,7 @@ def price_everyone(model: GridModel, n_bytes: int) -> float:
 
 
 def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
-    """Of one cluster: a step begins when the last one has come, and the interface is free."""
+    """Of one cluster: a step begins when what it sends has come, and the interface is free."""
     cluster = model.grid.clusters[c]
     steps = _steps(len(cluster))
     if not steps:
@@ -128,7 +128,13 @@ def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
     gap_s, alone_s = (each[0] for each in model.gap_and_alone_s(in_bytes, ([c], [c])))
     # Ranks of one host send at once, but for those whose step stays there.
     at_once = np.array([min(have, max(cluster.node_sizes)) for have, _ in steps])
-    return float((np.maximum(alone_s, gap_s) + (at_once - 1) * gap_s).sum())
+    done_s, free_s = list[float](), 0.0
+    for (_, more), alone, port in zip(steps, alone_s, at_once * gap_s, strict=True):
+        n_needed = (more - 1).bit_length()  # steps that bring what this one sends: not all, if few
+        start_s = max([free_s, *done_s[:n_needed]])
+        free_s = start_s + float(port)
+        done_s.append(max(start_s + float(alone), free_s))
+    return max(done_s)
 
 
 def _everyone(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
