@@ -39,7 +39,7 @@ labels_of_many = st.lists(st.integers(0, 4), min_size=1, max_size=24)
 sorted_labels = labels_of_many.map(sorted)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(labels_of_many | sorted_labels, st.data())
 def test_every_candidate_on_any_grid_is_right(labels: list[int], data: st.DataObject) -> None:
     """Its plan passes `check_plan`, in rank order where it claims that."""

@@ -61,7 +61,7 @@ def outcome(plan: Plan) -> list[Any]:
     return [set(memory.buffers["output"]) for memory in memories]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(labels_of_some | labels_of_some.map(sorted), st.data())
 def test_every_fixed_plan_combines_as_mpi4py_does(labels: list[int], data: st.DataObject) -> None:
     """Whatever the clusters, the pieces, the segments and the root."""

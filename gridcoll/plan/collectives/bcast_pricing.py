@@ -117,6 +117,22 @@ def best_segment(
     return size, total
 
 
+@lru_cache(maxsize=256)
+def _best_segment_of(
+    key: _ModelKey,
+    n_bytes: int,
+    transfers: tuple[tuple[int, int], ...],
+    shapes: tuple[str, ...],
+    relays: tuple[int, ...],
+) -> tuple[int, float]:
+    """`best_segment` of one tree, on which most heuristics and roots agree among few clusters."""
+
+    def price(costs: SegmentCosts) -> TreePrice:
+        return price_tree(costs, transfers, shapes, relays)
+
+    return best_segment(key.model, n_bytes, price, ALL_BUT_AS_GOOD)
+
+
 def tree_candidate(
     name: str,
     model: GridModel,
@@ -127,16 +143,16 @@ def tree_candidate(
     """``trees`` at their best segment size."""
     tree = trees[0]
     if len(trees) == 1:
-
-        def price(costs: SegmentCosts) -> TreePrice:
-            return price_tree(costs, tree.transfers, tree.shapes, tree.relays)
+        segment, total = _best_segment_of(
+            _ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
+        )
     else:
         load = load_of(trees, model.grid)
 
         def price(costs: SegmentCosts) -> TreePrice:
             return price_several(costs, trees, load)
 
-    segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
+        segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
     several = f"{len(trees)} trees as " if len(trees) > 1 else ""
     label = f"{several}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
 
