@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
@@ -88,25 +89,22 @@ def _measure_round(
 
     ``n_flows`` of each of at most ``most_lanes`` ranks, or as many as it has partners.
     """
-    rank, n = comm.Get_rank(), len(grid.clusters)
+    n = len(grid.clusters)
     mine = np.zeros((n, n))
     wait_for_all(comm)
-    for a, b in pairs:
-        lanes = min(most_lanes, _n_lanes(grid, a, b))
-        senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
-        if rank in senders:
-            at = senders.index(rank)
-            peers = [receivers[(at + k) % lanes] for k in range(min(n_flows, lanes))]
-            trip_s = min(Channel(comm, peers[0], True).round_trip_s(0) for _ in range(2))
-            _stream(comm, peers, True, N_MESSAGES // 3)
-            mine[a, b] = _stream(comm, peers, True, N_MESSAGES) - trip_s
-        elif rank in receivers:
-            at = receivers.index(rank)
-            peers = [senders[(at - k) % lanes] for k in range(min(n_flows, lanes))]
-            for _ in range(2):
-                Channel(comm, peers[0], False).round_trip_s(0)
-            _stream(comm, peers, False, N_MESSAGES // 3)
-            _stream(comm, peers, False, N_MESSAGES)
+    flows = _flows_of(comm.Get_rank(), grid, pairs, most_lanes, n_flows)
+    trip_s = 0.0
+    if flows:
+        channel = Channel(comm, flows.peers[0], flows.active)
+        trip_s = min(channel.round_trip_s(0) for _ in range(2))
+        _stream(comm, flows, N_MESSAGES // 3)
+    # Together from here on: flows that begin when others end find more room than there is for all.
+    wait_for_all(comm)
+    if flows:
+        channel.round_trip_s(0)
+        took_s = _stream(comm, flows, N_MESSAGES) - trip_s
+        if flows.active:
+            mine[flows.pair] = took_s
     slowest = np.empty_like(mine)
     wait_for_all(comm)
     comm.Allreduce(mine, slowest, MPI.MAX)
@@ -118,8 +116,36 @@ def _measure_round(
     return rates
 
 
-def _stream(comm: MPI.Intracomm, peers: list[int], active: bool, n_messages: int) -> float:
+@dataclass(frozen=True)
+class _Flows:
+    """A rank's part in a round: it sends to its peers, or it receives from them."""
+
+    pair: tuple[int, int]
+    peers: tuple[int, ...]
+    active: bool
+
+
+def _flows_of(
+    rank: int, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
+) -> _Flows | None:
+    for a, b in pairs:
+        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
+        n_peers = min(n_flows, lanes)
+        if rank in senders:
+            at = senders.index(rank)
+            peers = tuple(receivers[(at + k) % lanes] for k in range(n_peers))
+            return _Flows((a, b), peers, active=True)
+        if rank in receivers:
+            at = receivers.index(rank)
+            peers = tuple(senders[(at - k) % lanes] for k in range(n_peers))
+            return _Flows((a, b), peers, active=False)
+    return None
+
+
+def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
     """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
+    peers, active = flows.peers, flows.active
     start = time.perf_counter()
     move = comm.Isend if active else comm.Irecv
     slots = [bytearray(MESSAGE_BYTES) for _ in range(n_messages * len(peers))]

@@ -1,0 +1,50 @@
+"""Flows that are measured together run together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from gridcoll.comm import together
+from gridcoll.comm.together import N_MESSAGES, measure_together
+from gridcoll.topology import Grid
+from tests.mpi.support import layouts
+
+pytestmark = pytest.mark.mpi(min_size=4)
+
+
+@pytest.mark.parametrize("layout", ["two", "interleaved", "three"])
+def test_none_is_measured_before_all_windows_are_open(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """The rates of flows that follow one another would add up to more than the link has."""
+    opened_s, measured_s = [0.0], [np.inf]
+    stream = together._stream
+
+    def late(comm: MPI.Intracomm, flows: Any, n_messages: int) -> float:
+        if n_messages == N_MESSAGES:
+            measured_s.append(time.monotonic())
+            return stream(comm, flows, n_messages)
+        if min(flows.peers) == 0 or world.Get_rank() == 0:  # both ends of one flow
+            time.sleep(0.1)
+        took_s = stream(comm, flows, n_messages)
+        opened_s.append(time.monotonic())
+        return took_s
+
+    monkeypatch.setattr(together, "_stream", late)
+    monkeypatch.setattr(together, "WORTH_MORE", np.inf)
+    monkeypatch.setattr(together, "rounds_of_pairs", lambda n: [[(0, 1)]])
+    labels = layouts(world.Get_size())[layout]
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    rates = measure_together(world, grid, np.ones((n, n)))
+    assert rates[0][1] == rates[1][0] > 1
+    # Both runs count: each opens its windows first.
+    firsts = world.allgather((sorted(opened_s)[1:2], sorted(measured_s)[:1]))
+    opened = [each for each, _ in firsts if each]
+    assert len(opened) == 2 * min(labels.count(label) for label in sorted(set(labels))[:2])
+    assert max(opened)[0] <= min(each for _, each in firsts)[0]

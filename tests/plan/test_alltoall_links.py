@@ -1,0 +1,92 @@
+"""All-to-alls by turns, over links that are thinner than interfaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model import GridModel, linear_plogp
+from gridcoll.plan import REGISTRIES, Send, check_plan, choose
+from gridcoll.plan.collectives.alltoall_links import plan_in_turn, turns_of
+from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
+from gridcoll.plan.price import price_plan
+from gridcoll.topology import Grid
+
+BLOCK = 1 << 16
+
+THREE_BY_FOUR = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def thin(labels: list[int], bytes_per_s: float = 1e6) -> GridModel:
+    """Links of so much, where interfaces have 12.5 MB/s."""
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    near, far = linear_plogp(50e-6, 12.5e6), linear_plogp(5e-3, bytes_per_s)
+    links = tuple(tuple(near if a == b else far for b in range(n)) for a in range(n))
+    return GridModel(grid, links, together_bytes_per_s=((bytes_per_s,) * n,) * n)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=14), st.integers(0, 5))
+def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
+    if len(set(labels)) > 1:
+        check_plan(plan_in_turn(thin(labels), n_units))
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 6), (1, 5, 2)])
+def test_a_link_has_one_block_at_a_time(sizes: tuple[int, ...]) -> None:
+    """Whoever of its cluster sends it; and it is never without one for longer."""
+    model = thin([c for c, n in enumerate(sizes) for _ in range(n)])
+    due: dict[tuple[int, int], list[float]] = {}
+    for rank, program in enumerate(plan_in_turn(model, BLOCK).programs):
+        for op in program:
+            if isinstance(op, Send):
+                ends = model.grid.cluster_of[rank], model.grid.cluster_of[op.peer]
+                due.setdefault(ends, []).append(op.due_us * 1e-6)
+    for (a, b), times in due.items():
+        slot_s = PACE * BLOCK / float(model.link_bytes_per_s[a, b])
+        assert len(times) == sizes[a] * (sizes[b] - (a == b))
+        if a != b:
+            assert sorted(times) == pytest.approx([k * slot_s for k in range(len(times))], abs=2e-6)
+
+
+def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
+    model = thin(THREE_BY_FOUR)
+    for rank, turns in enumerate(turns_of(model, BLOCK)):
+        assert [turn.due_s for turn in turns] == sorted(turn.due_s for turn in turns)
+        away = [t.target // 4 for t in turns if t.target // 4 != rank // 4]
+        assert all(a != b for a, b in zip(away[::2], away[1::2], strict=True))
+    first = [turns[0].target for turns in turns_of(model, BLOCK)[:4]]
+    assert len(set(first)) == 4
+
+
+def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:
+    found = REGISTRIES["alltoall"]["in-turn"].candidates(model, n_bytes, 0)
+    return [candidate.name for candidate in found]
+
+
+def test_it_is_offered_where_links_limit() -> None:
+    assert names(thin(THREE_BY_FOUR)) == ["in-turn"]
+    assert not names(thin(THREE_BY_FOUR), PACED_BYTES - 1)
+    assert not names(thin(THREE_BY_FOUR, 50e6))
+    assert not names(thin([0] * 6))
+    assert not names(thin([c for c in range(3) for _ in range(50)]))
+
+
+def test_it_takes_what_the_links_take() -> None:
+    model = thin(THREE_BY_FOUR)
+    found = choose("alltoall", model, BLOCK, 0, forced="in-turn").winner
+    link_s = 16 * BLOCK / 1e6
+    assert found.predicted_s is not None
+    assert found.predicted_s == pytest.approx(link_s, rel=0.15)
+    simulated = price_plan(plan_in_turn(model, BLOCK), model).makespan_s
+    assert found.predicted_s == pytest.approx(simulated, rel=0.15)
+
+
+def test_ranks_that_share_hosts_take_turns_as_well() -> None:
+    model = replace(thin([0] * 4 + [1] * 4), grid=Grid.from_labels("aaaabbbb", "uuvvwwxx"))
+    check_plan(plan_in_turn(model, 3))
+    assert names(model) == ["in-turn"]
