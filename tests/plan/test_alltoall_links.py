@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.model import GridModel, linear_plogp
-from gridcoll.plan import REGISTRIES, Send, check_plan, choose
-from gridcoll.plan.collectives.alltoall_links import plan_in_turn, turns_of
+from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
+from gridcoll.plan.collectives.alltoall_links import order_of, plan_in_turn
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
@@ -36,31 +36,59 @@ def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
         check_plan(plan_in_turn(thin(labels), n_units))
 
 
+@pytest.mark.parametrize("n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 40 * BLOCK])
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 6), (1, 5, 2)])
-def test_a_link_has_one_block_at_a_time(sizes: tuple[int, ...]) -> None:
+def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) -> None:
     """Whoever of its cluster sends it; and it is never without one for longer."""
     model = thin([c for c, n in enumerate(sizes) for _ in range(n)])
     due: dict[tuple[int, int], list[float]] = {}
-    for rank, program in enumerate(plan_in_turn(model, BLOCK).programs):
+    for rank, program in enumerate(plan_in_turn(model, n_bytes).programs):
         for op in program:
             if isinstance(op, Send):
                 ends = model.grid.cluster_of[rank], model.grid.cluster_of[op.peer]
                 due.setdefault(ends, []).append(op.due_us * 1e-6)
     for (a, b), times in due.items():
-        slot_s = PACE * BLOCK / float(model.link_bytes_per_s[a, b])
-        assert len(times) == sizes[a] * (sizes[b] - (a == b))
+        n_pieces = min(32, -(-n_bytes // (1 << 14)))
+        piece_s = PACE * n_bytes / n_pieces / float(model.link_bytes_per_s[a, b])
+        assert len(times) == sizes[a] * (sizes[b] - (a == b)) * n_pieces
         if a != b:
-            assert sorted(times) == pytest.approx([k * slot_s for k in range(len(times))], abs=2e-6)
+            assert sorted(times) == pytest.approx(
+                [k * piece_s for k in range(len(times))], abs=2e-6
+            )
+
+
+def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
+    """Only so many are posted ahead."""
+    programs = plan_in_turn(thin(THREE_BY_FOUR), 3 * BLOCK).programs
+    leave = {
+        (rank, op.peer, op.tag): op.due_us
+        for rank, program in enumerate(programs)
+        for op in program
+        if isinstance(op, Send)
+    }
+    for rank, program in enumerate(programs):
+        come = [leave[op.peer, rank, op.tag] for op in program if isinstance(op, Recv)]
+        assert len(come) == 11 * 12
+        assert come == sorted(come)
 
 
 def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
-    model = thin(THREE_BY_FOUR)
-    for rank, turns in enumerate(turns_of(model, BLOCK)):
-        assert [turn.due_s for turn in turns] == sorted(turn.due_s for turn in turns)
-        away = [t.target // 4 for t in turns if t.target // 4 != rank // 4]
+    order = order_of(thin(THREE_BY_FOUR))
+    for rank, targets in enumerate(order):
+        away = [target // 4 for target in targets if target // 4 != rank // 4]
         assert all(a != b for a, b in zip(away[::2], away[1::2], strict=True))
-    first = [turns[0].target for turns in turns_of(model, BLOCK)[:4]]
-    assert len(set(first)) == 4
+    for targets in zip(*order, strict=True):
+        assert len(set(targets)) > 6
+
+
+def test_every_flow_gets_a_piece_before_any_gets_another() -> None:
+    """Windows of a few segments are enough."""
+    for rank, program in enumerate(plan_in_turn(thin(THREE_BY_FOUR), BLOCK).programs):
+        away = [op for op in program if isinstance(op, Send) and op.peer // 4 != rank // 4]
+        for k in range(4):
+            part = away[8 * k : 8 * (k + 1)]
+            assert len({op.peer for op in part}) == 8
+            assert {op.tag for op in part} == {k}
 
 
 def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:

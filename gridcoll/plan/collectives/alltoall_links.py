@@ -1,63 +1,57 @@
-"""A direct exchange for links between clusters that are thinner than interfaces: by turns.
+"""A direct exchange for links between clusters that are thinner than interfaces: in turn.
 
 With all blocks under way at once, dozens of flows fill the queue before such a link, and segments
-are lost. In turn, a link carries a block at a time, and all links carry at once.
+are lost. In turn, all the ranks of a cluster send a piece of every block, one after another and no
+faster than the link, and then the next: each flow needs a small part of the link, which it gets
+however small its window became. All links carry at once, and no piece waits for its receiver to
+answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
-from gridcoll.plan.collectives.alltoall import blocks, exchange_plan, keep_own
+from gridcoll.plan.collectives.alltoall import exchange_plan, keep_own
 from gridcoll.plan.collectives.alltoall_messages import paced_messages
 from gridcoll.plan.collectives.alltoall_price import price_messages_s
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
-from gridcoll.plan.ops import Recv, Send
+from gridcoll.plan.ops import Chunk, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
 """Every rank has a time for every other, and all of them are priced."""
 
-
-@dataclass(frozen=True)
-class Turn:
-    """When a rank's block for ``target`` may leave, in seconds after the start."""
-
-    target: int
-    due_s: float
+SHORTEST_PIECE, MOST_PIECES = 1 << 14, 32
+"""Bytes of a message that no MPI known here keeps back; and how many make up a block."""
 
 
-def turns_of(model: GridModel, n_bytes: int) -> tuple[tuple[Turn, ...], ...]:
-    """By rank, its blocks of ``n_bytes`` for all others in the order in which they leave.
+def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
+    """When the pieces of a block leave, in seconds after the start.
 
-    The ``n`` ranks of a cluster take turns at each of its links: one has every ``n``-th slot, as
-    long as the link takes for a block. What stays inside a cluster goes in between.
+    The ranks of a cluster have slots at each of its links, as long as that takes for a piece. What
+    stays inside a cluster goes in between.
     """
     grid, rates = model.grid, model.link_bytes_per_s
-    found = []
-    for rank in range(grid.n_ranks):
-        home = grid.cluster_of[rank]
-        place, n_home = grid.clusters[home].places[rank], len(grid.clusters[home])
-        turns = []
-        for c, cluster in enumerate(grid.clusters):
-            inside = c == home
-            rate = np.delete(rates[home], home).max() if inside else rates[home, c]
-            slot_s = PACE * n_bytes / float(rate)
-            first = n_home / 2 if inside else place
-            others = [each for each in cluster.ranks if each != rank]
-            at = place % max(len(others), 1)
-            for k, target in enumerate([*others[at:], *others[:at]]):
-                turns.append(Turn(target, (first + k * n_home) * slot_s))
-        found.append(tuple(sorted(turns, key=lambda turn: turn.due_s)))
-    return tuple(found)
+    home, there = grid.cluster_of[source], grid.cluster_of[target]
+    inside = home == there
+    place, n_home = grid.clusters[home].places[source], len(grid.clusters[home])
+    at, n_targets = grid.clusters[there].places[target], len(grid.clusters[there]) - inside
+    at -= inside and at > place
+    rate = np.delete(rates[home], home).max() if inside else rates[home, there]
+    n_pieces = -(-n_bytes // _piece_bytes(n_bytes))
+    slot_s = PACE * n_bytes / max(n_pieces, 1) / float(rate)
+    first = n_home / 2 if inside else place
+    turn = (at - place) % n_targets
+    return [(first + (turn + k * n_targets) * n_home) * slot_s for k in range(n_pieces)]
 
 
 def plan_in_turn(model: GridModel, n_units: int, label: str = "in-turn") -> Plan:
-    """Every block to its receiver when it is its turn.
+    """Every piece of a block to its receiver when it is its turn.
 
     Parameters
     ----------
@@ -67,26 +61,45 @@ def plan_in_turn(model: GridModel, n_units: int, label: str = "in-turn") -> Plan
         Size of a block, in bytes.
     label : str
     """
-    turns = turns_of(model, n_units)
+    n_ranks, piece = model.grid.n_ranks, _piece_bytes(n_units)
+
+    def chunk(buffer: str, block: int, k: int) -> Chunk:
+        start, end = block * n_units + k * piece, (block + 1) * n_units
+        return Chunk(buffer, start, min(start + piece, end))
 
     def program_of(rank: int) -> Program:
-        receives = [
-            Recv(source, blocks("output", source, n_units), 0)
-            for source in range(len(turns))
-            if source != rank
+        others = [other for other in range(n_ranks) if other != rank]
+        come = [
+            (due_s, Recv(other, chunk("output", other, k), k))
+            for other in others
+            for k, due_s in enumerate(turns_s(model, other, rank, n_units))
         ]
-        sends = [
-            Send(
-                turn.target,
-                blocks("input", turn.target, n_units),
-                0,
-                due_us=int(turn.due_s * 1e6),
-            )
-            for turn in turns[rank]
+        leave = [
+            (due_s, Send(other, chunk("input", other, k), k, due_us=int(due_s * 1e6)))
+            for other in others
+            for k, due_s in enumerate(turns_s(model, rank, other, n_units))
         ]
+        receives = [op for _, op in sorted(come, key=itemgetter(0))]
+        sends = [op for _, op in sorted(leave, key=itemgetter(0))]
         return (*receives, *sends, keep_own(rank, n_units))
 
-    return exchange_plan(label, n_units, Programs(len(turns), program_of))
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+
+
+def _piece_bytes(n_bytes: int) -> int:
+    return max(SHORTEST_PIECE, -(-n_bytes // MOST_PIECES))
+
+
+def order_of(model: GridModel) -> list[list[int]]:
+    """Every rank's receivers in the order in which it serves them."""
+    ranks = range(model.grid.n_ranks)
+    return [
+        sorted(
+            (target for target in ranks if target != rank),
+            key=lambda target: turns_s(model, rank, target, 1)[0],
+        )
+        for rank in ranks
+    ]
 
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
@@ -107,15 +120,15 @@ def _in_turn(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         or not _links_limit(model, n_bytes)
     ):
         return []
-    label = "a block at a time over every link"
-    by_rank = [[turn.target for turn in turns] for turns in turns_of(model, n_bytes)]
-    messages = paced_messages(tuple(zip(*by_rank, strict=True)))
-    predicted_s = price_messages_s(model, messages, n_bytes)
+    piece = _piece_bytes(n_bytes)
+    label = f"{format_size(min(piece, n_bytes))} at a time over every link"
+    messages = paced_messages(tuple(zip(*order_of(model), strict=True)))
+    predicted_s = price_messages_s(model, messages, n_bytes, piece)
 
     def build(n_units: int) -> Plan:
         return plan_in_turn(model, n_units, f"in-turn: {label}")
 
-    return [Candidate("in-turn", label, predicted_s, build)]
+    return [Candidate("in-turn", label, predicted_s, build, segment_bytes=min(piece, n_bytes))]
 
 
 register(
