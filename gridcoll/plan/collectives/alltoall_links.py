@@ -15,11 +15,11 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
-from gridcoll.plan.collectives.alltoall import exchange_plan, keep_own
+from gridcoll.plan.collectives.alltoall import exchange_plan, keep_own, pieces_of
 from gridcoll.plan.collectives.alltoall_messages import paced_messages
 from gridcoll.plan.collectives.alltoall_price import price_messages_s
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
-from gridcoll.plan.ops import Chunk, Recv, Send
+from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.topology.units import format_size
 
@@ -63,22 +63,19 @@ def plan_in_turn(model: GridModel, n_units: int, label: str = "in-turn") -> Plan
     """
     n_ranks, piece = model.grid.n_ranks, _piece_bytes(n_units)
 
-    def chunk(buffer: str, block: int, k: int) -> Chunk:
-        start, end = block * n_units + k * piece, (block + 1) * n_units
-        return Chunk(buffer, start, min(start + piece, end))
-
     def program_of(rank: int) -> Program:
         others = [other for other in range(n_ranks) if other != rank]
-        come = [
-            (due_s, Recv(other, chunk("output", other, k), k))
-            for other in others
-            for k, due_s in enumerate(turns_s(model, other, rank, n_units))
-        ]
-        leave = [
-            (due_s, Send(other, chunk("input", other, k), k, due_us=int(due_s * 1e6)))
-            for other in others
-            for k, due_s in enumerate(turns_s(model, rank, other, n_units))
-        ]
+        come, leave = [], []
+        for other in others:
+            chunks = pieces_of("output", other, n_units, piece)
+            turns = zip(turns_s(model, other, rank, n_units), chunks, strict=True)
+            come += [(due_s, Recv(other, chunk, k)) for k, (due_s, chunk) in enumerate(turns)]
+            chunks = pieces_of("input", other, n_units, piece)
+            turns = zip(turns_s(model, rank, other, n_units), chunks, strict=True)
+            leave += [
+                (due_s, Send(other, chunk, k, due_us=int(due_s * 1e6)))
+                for k, (due_s, chunk) in enumerate(turns)
+            ]
         receives = [op for _, op in sorted(come, key=itemgetter(0))]
         sends = [op for _, op in sorted(leave, key=itemgetter(0))]
         return (*receives, *sends, keep_own(rank, n_units))
