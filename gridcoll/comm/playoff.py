@@ -41,6 +41,10 @@ FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
 LONG_S = 1.2
 """Of one collective at one size: then nobody runs again who ran already."""
 
+UNDECIDED = 1.1
+"""But those do whose one run took at most so many times what the fastest took: a run that loses
+segments takes a tenth longer than the next."""
+
 NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
 """How many runs of natives were counted: by collective, by native, by size."""
 
@@ -130,12 +134,16 @@ def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
     took: list[list[float]] = [[] for _ in steps]
     left, series = list(range(len(steps))), Series(clock)
     for turn in range(MOST_ROUNDS):
+        if turn == 1 and _is_late(series):
+            for k in _undecided(took):
+                took[k] += _run_turn(series, steps[k])
+            break
         for k in left if turn % 2 else reversed(left):
             if not (turn and _is_late(series)):
                 took[k] += _run_turn(series, steps[k])
         if turn + 1 >= FEWEST_ROUNDS:
             left = _still_in(took, left)
-        if len(left) == 1 or _is_late(series):
+        if len(left) == 1 or (turn and _is_late(series)):
             break
     return [float(np.median(each)) for each in took]
 
@@ -157,6 +165,13 @@ def _run_turn(series: Series, step: Step) -> list[float]:
     while len(took_s) < RUNS_PER_TURN and not _is_late(series):
         took_s.append(series.run(step))
     return took_s
+
+
+def _undecided(took: Sequence[Sequence[float]]) -> list[int]:
+    """Those between whom the first turn did not decide; nobody if it did."""
+    fastest_s = min(min(each) for each in took)
+    close = [k for k, each in enumerate(took) if min(each) <= UNDECIDED * fastest_s]
+    return close if len(close) > 1 else []
 
 
 def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:

@@ -71,7 +71,7 @@ typedef struct run {
     call_t call;
     program_t program;
     int64_t began_ns;
-    int64_t due_ns; /* when what is ready may start; 0 for now */
+    int64_t due_ns; /* when the first of what is ready may start; 0 for now */
     int64_t n_left;
     int64_t error; /* of the first transfer that failed */
     int64_t n_idle; /* polls since anything ended */
@@ -167,10 +167,18 @@ static char *target(const run_t *run, int64_t index)
     return run->call.buffers[op->into_buffer] + op->into_start * run->call.unit_bytes;
 }
 
+/* What is due earlier starts first, and what is due at the same time in program order: nothing waits
+ * for what is not due yet. */
+static int starts_before(const run_t *run, int64_t a, int64_t b)
+{
+    int64_t due_a = run->program.ops[a].due_us, due_b = run->program.ops[b].due_us;
+    return due_a != due_b ? due_a < due_b : a < b;
+}
+
 static void push_ready(run_t *run, int64_t index)
 {
     int64_t *heap = run->ready, at = run->n_ready++;
-    while (at && heap[(at - 1) / 2] > index) {
+    while (at && starts_before(run, index, heap[(at - 1) / 2])) {
         heap[at] = heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
@@ -185,9 +193,9 @@ static int64_t pop_ready(run_t *run)
         int64_t child = 2 * at + 1;
         if (child >= n)
             break;
-        if (child + 1 < n && heap[child + 1] < heap[child])
+        if (child + 1 < n && starts_before(run, heap[child + 1], heap[child]))
             child++;
-        if (heap[child] >= moved)
+        if (!starts_before(run, heap[child], moved))
             break;
         heap[at] = heap[child];
         at = child;
@@ -265,7 +273,7 @@ static void combine(run_t *run, const op_t *op, char *source, char *into)
         fail(run, error);
 }
 
-/* Whether what is ready first may not start yet; what is ready behind it waits with it. */
+/* Whether what is ready and due first may not start yet. */
 static int too_early(run_t *run)
 {
     int64_t due_us = run->program.ops[run->ready[0]].due_us;
@@ -453,8 +461,8 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
         run->n_waits[k] = program.ops[k].n_waits;
     for (size_t k = 0; k < lanes; k++)
         run->behind[k] = -1;
-    memcpy(run->ready, program.ready, (size_t)program.n_ready * word); /* sorted ones are heaps */
-    run->n_ready = program.n_ready;
+    for (int64_t k = 0; k < program.n_ready; k++)
+        push_ready(run, program.ready[k]);
     for (size_t lane = 0; lane < lanes; lane++)
         post(run, (int64_t)lane);
     start_ready(run);

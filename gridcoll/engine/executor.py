@@ -76,7 +76,7 @@ Trace = Callable[[int, str], None]
 class Executor:
     """The run of one program over one set of buffers.
 
-    Ready ops start in program order, none before one that is not due yet by ``clock`` (seconds).
+    Ready ops start when they are due by ``clock`` (seconds), those due at once in program order.
     Receives are posted ahead, at most ``window`` per lane (a source and a stream; more of them once
     nothing ended for `IDLE_POLLS` polls) and always in the order in which their messages are
     matched; of the transfers of one lane only the oldest is
@@ -109,7 +109,9 @@ class Executor:
         self._trace = trace
         self._n_left = len(flow.program)
         self._failure: Exception | None = None
-        self._ready = list(flow.ready)  # heap of local ops and sends; sorted ones are heaps
+        self._ready: list[tuple[int, int]] = []  # heap of local ops and sends, as they are due
+        for index in flow.ready:
+            self._push(index)
         self._to_post = [deque(lane) for lane in flow.receives]
         self._behind: list[deque[tuple[int, Request]]] = [deque() for _ in flow.receives]
         self._is_open = [False] * len(flow.receives)
@@ -204,15 +206,18 @@ class Executor:
             else:
                 self._enter(lane, index, request)
 
+    def _push(self, index: int) -> None:
+        op = self._program[index]
+        heappush(self._ready, (op.due_us if isinstance(op, Send) else 0, index))
+
     def _too_early(self) -> bool:
-        """Whether what is ready first may not start yet; what is ready behind it waits with it."""
-        op = self._program[self._ready[0]]
-        due_us = op.due_us if isinstance(op, Send) else 0
+        """Whether what is ready and due first may not start yet."""
+        due_us, _ = self._ready[0]
         return bool(due_us) and self._clock() < self._began_s + due_us * 1e-6
 
     def _start_ready(self) -> None:
         while self._ready and not self._too_early():
-            index = heappop(self._ready)
+            _, index = heappop(self._ready)
             if self._trace:
                 self._trace(index, "start")
             op = self._program[index]
@@ -247,4 +252,4 @@ class Executor:
                 if isinstance(self._program[later], Recv):
                     self._post(self._lane_of[later])
                 else:
-                    heappush(self._ready, later)
+                    self._push(later)

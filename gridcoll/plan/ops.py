@@ -40,7 +40,8 @@ class Send:
 
     It waits for its data, and for ``after``, too, where that is given: a receiver's leave to send.
     And it starts no sooner than ``due_us`` microseconds after its program: what several flows are
-    given at once, they carry side by side, and the one with the longest way is not ahead.
+    given at once, they carry side by side, and the one with the longest way is not ahead. Nothing
+    else waits for that.
     """
 
     peer: int

@@ -35,11 +35,11 @@ class Load:
 
 
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
-    """The load of ``trees`` that take turns segment by segment."""
-    share = 1.0 / len(trees)
+    """The load of ``trees`` that take turns segment by segment, some more often than others."""
     sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
     pairs: Counter[tuple[int, int]] = Counter()
-    for tree in trees:
+    for tree, n_turns in Counter(trees).items():
+        share = n_turns / len(trees)
         served = Counter(sender for sender, _ in tree.transfers)
         for cluster, of_members in enumerate(sends):
             n_fixed = int(cluster == grid.cluster_of[tree.root])  # the root leads all lines
@@ -49,7 +49,7 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
             _add_turned(of_members[n_fixed:], own[n_fixed:], tree.lane)
         for sender, receiver in tree.transfers:
             ends = tree.rank_at(grid, sender, tree.relays[sender]), tree.rank_at(grid, receiver, 0)
-            pairs[ends] += 1
+            pairs[ends] += n_turns
     interfaces = np.array([max(1.0, float(of_members.max())) for of_members in sends])
     for c in range(len(grid.clusters)):
         if grid.clusters[c].shares_nodes:
@@ -57,9 +57,9 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
     flows: dict[tuple[int, int], float] = {}
     links: dict[tuple[int, int], float] = {}
     for (sender, receiver), count in pairs.items():
-        link = grid.cluster_of[sender], grid.cluster_of[receiver]
-        flows[link] = max(flows.get(link, 0.0), count * share)
-        links[link] = links.get(link, 0.0) + count * share
+        link, share = (grid.cluster_of[sender], grid.cluster_of[receiver]), count / len(trees)
+        flows[link] = max(flows.get(link, 0.0), share)
+        links[link] = links.get(link, 0.0) + share
     return Load(interfaces, flows, links)
 
 
@@ -69,13 +69,13 @@ def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
     hosts = np.unique(host[list(grid.clusters[cluster].ranks)], return_inverse=True)
     number = dict(zip(grid.clusters[cluster].ranks, hosts[1].tolist(), strict=True))
     out, into = np.zeros((2, len(hosts[0])))
-    for tree in trees:
+    for tree, n_turns in Counter(trees).items():
         line = np.array([number[rank] for rank in tree.line(grid, cluster)])
         sent, taken = crossings_of(tree.shapes[cluster], line, len(out))
         sent[line[tree.relays[cluster]]] += len(tree.outgoing[cluster])
         taken[line[0]] += cluster != grid.cluster_of[tree.root]
-        out += sent / len(trees)
-        into += taken / len(trees)
+        out += n_turns / len(trees) * sent
+        into += n_turns / len(trees) * taken
     return float(max(out.max(), into.max(), 1.0))
 
 
@@ -89,19 +89,28 @@ def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
 def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) -> TreePrice:
     """Price ``trees`` together at every segment size of ``costs``.
 
-    The first segments go down all trees as if each were alone; from then on the busiest interface,
-    flow or link sets the pace for all.
+    The first segments go down all trees as if each were alone; from then on the busiest interface
+    sets the pace for all, and the busiest flow or link of a tree for that tree.
     """
-    first = np.zeros(len(costs.segment_bytes))
+    interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
+    pace_s = _pace_between(costs, load)
+    rest = np.maximum(costs.n_segments - 1, 0)
+    first, period, total = np.zeros((3, len(rest)))
     for tree in {(t.transfers, t.shapes, t.relays): t for t in trees}.values():
         alone = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
-        first = np.maximum(first, alone.first_s)
+        own = np.max([interfaces_s, *(pace_s[link] for link in tree.transfers)], axis=0)
+        first, period = np.maximum(first, alone.first_s), np.maximum(period, own)
+        total = np.maximum(total, alone.first_s + rest * own)
+    return TreePrice(first, period, total)
+
+
+def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
+    """Seconds per segment of the message that every link, or its busiest flow, is busy, (S,)."""
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
-    period = (load.interfaces[:, None] * costs.port_s).max(axis=0)
     gaps, _ = costs.between(list(load.flows))
-    for share, gap in zip(load.flows.values(), gaps, strict=True):
-        period = np.maximum(period, share * gap)
-    for (i, j), share in load.links.items():
-        period = np.maximum(period, share * segment / costs.model.link_bytes_per_s[i, j])
-    rest = np.maximum(costs.n_segments - 1, 0)
-    return TreePrice(first, period, first + rest * period)
+    return {
+        link: np.maximum(
+            load.flows[link] * gap, load.links[link] * segment / costs.model.link_bytes_per_s[link]
+        )
+        for link, gap in zip(load.flows, gaps, strict=True)
+    }

@@ -65,26 +65,38 @@ def executor(
 
 
 def test_nothing_starts_before_it_is_due() -> None:
-    """Nor anything behind it, whether something ends meanwhile or not."""
+    """Whether something ends meanwhile or not; nothing else waits for it."""
     now_s = 7.0
     program = (
         *(Send(1, out(0, 1), 0), Send(1, out(1, 2), 1, due_us=1000)),
         *(Copy(out(20, 21), out(2, 3)), Send(1, out(2, 3), 2), Recv(2, out(4, 5), 0)),
     )
     engine, transport = executor(program, clock=lambda: now_s)
-    assert transport.log == ["recv 1 from 2 tag 0", "send a to 1 tag 0"]
+    begun = ["recv 1 from 2 tag 0", "send a to 1 tag 0", "send u to 1 tag 2"]
+    assert transport.log == begun
     now_s += 0.9e-3
     assert not engine.advance()
     transport.posted[2, 0].done = True
     assert engine.advance()
-    assert len(transport.log) == 2
+    assert transport.log == begun
     now_s += 0.2e-3
     assert not engine.advance()  # no transfer ended
-    assert transport.log[2:] == ["send b to 1 tag 1", "send u to 1 tag 2"]
+    assert transport.log[3:] == ["send b to 1 tag 1"]
     for request in transport.sent.values():
         request.done = True
     while not engine.done:
         assert engine.advance()
+
+
+def test_what_is_due_first_starts_first() -> None:
+    now_s = 7.0
+    dues_us = (3000, 1000, 2000, 1000, 0)
+    program = tuple(Send(1, out(k, k + 1), k, due_us=due) for k, due in enumerate(dues_us))
+    engine, transport = executor(program, clock=lambda: now_s)
+    for passed_ms, begun in ((0.5, "4"), (1.5, "413"), (3.5, "41320")):
+        now_s = 7.0 + 1e-3 * passed_ms
+        engine.advance()
+        assert [line[-1] for line in transport.log] == list(begun)
 
 
 @pytest.mark.parametrize("window", [1, 3, 64])

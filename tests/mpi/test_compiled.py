@@ -89,7 +89,7 @@ def forward(n: int) -> tuple[Op, ...]:
 
 
 def test_nothing_starts_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor anything behind it."""
+    """Nothing else waits for it."""
 
     def program(due_us: int) -> tuple[Op, ...]:
         return (
@@ -100,12 +100,21 @@ def test_nothing_starts_before_it_is_due(monkeypatch: pytest.MonkeyPatch) -> Non
     run, fake = begin(monkeypatch, 64, *program(10**12))
     for _ in range(1000):
         assert not run.advance()
-    begun = ["recv 1 peer 2 tag 0", "send a peer 1 tag 0"]
+    begun = ["recv 1 peer 2 tag 0", "send a peer 1 tag 0", "send c peer 1 tag 2"]
     assert fake.log == begun
     run, fake = begin(monkeypatch, 64, *program(1000))
     while len(fake.log) < 4:
         assert not run.advance()
-    assert fake.log == [*begun, "send b peer 1 tag 1", "send c peer 1 tag 2"]
+    assert fake.log == [*begun, "send b peer 1 tag 1"]
+
+
+def test_what_is_due_first_starts_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    dues_us = (3000, 1000, 2000, 1000, 0)
+    program = tuple(Send(1, out(k, k + 1), k, due_us=due) for k, due in enumerate(dues_us))
+    run, fake = begin(monkeypatch, 64, *program)
+    while len(fake.log) < len(program):
+        assert not run.advance()
+    assert [line[-1] for line in fake.log] == list("41320")
 
 
 @pytest.mark.parametrize("window", [1, 3, 64])

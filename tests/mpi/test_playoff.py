@@ -199,10 +199,13 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> tupl
     [
         ((0.125, 0.125, 0.125), [2, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0]),
         # Time is up amid the first round: all have run, and a first run paid for others'.
-        ((0.5, 0.5, 0.5), [2, 2, 2, 1, 1, 0, 0]),
-        ((2.9, 2.9), [1, 1, 0, 0]),
+        ((0.5, 0.6, 0.7), [2, 2, 1, 1, 0, 0]),
+        # Who is alike runs once more.
+        ((0.5, 0.5, 0.6), [2, 2, 2, 1, 1, 0, 0, 0, 0, 1, 1]),
+        ((2.9, 2.9), [1, 1, 0, 0, 0, 0, 1, 1]),
         # What takes longer pays little for others.
         ((9.0, 3.1, 10.0), [2, 1, 0]),
+        ((9.0, 8.5, 10.0), [2, 1, 0, 0, 1]),
     ],
 )
 def test_time_is_up_within_a_round(

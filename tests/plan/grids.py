@@ -53,3 +53,12 @@ def draw_transfers(grid: Grid, root: int, data: st.DataObject) -> tuple[tuple[in
         transfers.append((data.draw(st.sampled_from(reached)), cluster))
         reached.append(cluster)
     return tuple(transfers)
+
+
+def thin_grid(labels: list[int], bytes_per_s: float = 1e6) -> GridModel:
+    """Links of so much, where interfaces have 12.5 MB/s."""
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    near, far = linear_plogp(50e-6, 12.5e6), linear_plogp(5e-3, bytes_per_s)
+    links = tuple(tuple(near if a == b else far for b in range(n)) for a in range(n))
+    return GridModel(grid, links, together_bytes_per_s=((bytes_per_s,) * n,) * n)

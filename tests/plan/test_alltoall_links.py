@@ -8,39 +8,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.model import GridModel, linear_plogp
+from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
 from gridcoll.plan.collectives.alltoall_links import order_of, plan_in_turn
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
+from tests.plan.grids import thin_grid
 
 BLOCK = 1 << 16
 
 THREE_BY_FOUR = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
-def thin(labels: list[int], bytes_per_s: float = 1e6) -> GridModel:
-    """Links of so much, where interfaces have 12.5 MB/s."""
-    grid = Grid.from_labels(labels)
-    n = len(grid.clusters)
-    near, far = linear_plogp(50e-6, 12.5e6), linear_plogp(5e-3, bytes_per_s)
-    links = tuple(tuple(near if a == b else far for b in range(n)) for a in range(n))
-    return GridModel(grid, links, together_bytes_per_s=((bytes_per_s,) * n,) * n)
-
-
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=14), st.integers(0, 5))
 def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
     if len(set(labels)) > 1:
-        check_plan(plan_in_turn(thin(labels), n_units))
+        check_plan(plan_in_turn(thin_grid(labels), n_units))
 
 
 @pytest.mark.parametrize("n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 40 * BLOCK])
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 6), (1, 5, 2)])
 def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) -> None:
     """Whoever of its cluster sends it; and it is never without one for longer."""
-    model = thin([c for c, n in enumerate(sizes) for _ in range(n)])
+    model = thin_grid([c for c, n in enumerate(sizes) for _ in range(n)])
     due: dict[tuple[int, int], list[float]] = {}
     for rank, program in enumerate(plan_in_turn(model, n_bytes).programs):
         for op in program:
@@ -59,7 +51,7 @@ def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) ->
 
 def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
     """Only so many are posted ahead."""
-    programs = plan_in_turn(thin(THREE_BY_FOUR), 3 * BLOCK).programs
+    programs = plan_in_turn(thin_grid(THREE_BY_FOUR), 3 * BLOCK).programs
     leave = {
         (rank, op.peer, op.tag): op.due_us
         for rank, program in enumerate(programs)
@@ -73,7 +65,7 @@ def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
 
 
 def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
-    order = order_of(thin(THREE_BY_FOUR))
+    order = order_of(thin_grid(THREE_BY_FOUR))
     for rank, targets in enumerate(order):
         away = [target // 4 for target in targets if target // 4 != rank // 4]
         assert all(a != b for a, b in zip(away[::2], away[1::2], strict=True))
@@ -83,7 +75,7 @@ def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
 
 def test_every_flow_gets_a_piece_before_any_gets_another() -> None:
     """Windows of a few segments are enough."""
-    for rank, program in enumerate(plan_in_turn(thin(THREE_BY_FOUR), BLOCK).programs):
+    for rank, program in enumerate(plan_in_turn(thin_grid(THREE_BY_FOUR), BLOCK).programs):
         away = [op for op in program if isinstance(op, Send) and op.peer // 4 != rank // 4]
         for k in range(4):
             part = away[8 * k : 8 * (k + 1)]
@@ -97,15 +89,15 @@ def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:
 
 
 def test_it_is_offered_where_links_limit() -> None:
-    assert names(thin(THREE_BY_FOUR)) == ["in-turn"]
-    assert not names(thin(THREE_BY_FOUR), PACED_BYTES - 1)
-    assert not names(thin(THREE_BY_FOUR, 50e6))
-    assert not names(thin([0] * 6))
-    assert not names(thin([c for c in range(3) for _ in range(50)]))
+    assert names(thin_grid(THREE_BY_FOUR)) == ["in-turn"]
+    assert not names(thin_grid(THREE_BY_FOUR), PACED_BYTES - 1)
+    assert not names(thin_grid(THREE_BY_FOUR, 50e6))
+    assert not names(thin_grid([0] * 6))
+    assert not names(thin_grid([c for c in range(3) for _ in range(50)]))
 
 
 def test_it_takes_what_the_links_take() -> None:
-    model = thin(THREE_BY_FOUR)
+    model = thin_grid(THREE_BY_FOUR)
     found = choose("alltoall", model, BLOCK, 0, forced="in-turn").winner
     link_s = 16 * BLOCK / 1e6
     assert found.predicted_s is not None
@@ -115,6 +107,6 @@ def test_it_takes_what_the_links_take() -> None:
 
 
 def test_ranks_that_share_hosts_take_turns_as_well() -> None:
-    model = replace(thin([0] * 4 + [1] * 4), grid=Grid.from_labels("aaaabbbb", "uuvvwwxx"))
+    model = replace(thin_grid([0] * 4 + [1] * 4), grid=Grid.from_labels("aaaabbbb", "uuvvwwxx"))
     check_plan(plan_in_turn(model, 3))
     assert names(model) == ["in-turn"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise, product
@@ -24,6 +25,7 @@ from gridcoll.plan.collectives.allreduce_prices import (
 )
 from gridcoll.plan.collectives.allreduce_ring import plan_ring
 from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
+from gridcoll.plan.collectives.pace import paced_by_links
 from gridcoll.plan.collectives.piece_prices import SHAPES as SHAPES_OF_PIECES
 from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.plan import Plan
@@ -56,6 +58,11 @@ def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
     return max(-(-n_units * segment_bytes // max(n_bytes, 1)), 1)
 
 
+def unit_bytes_of(n_units: int, n_bytes: int) -> float:
+    """No more than the size of an element: that of the class is up to a quarter more."""
+    return 2.0 ** math.floor(math.log2(max(n_bytes, 1) / max(n_units, 1)))
+
+
 def _candidate(
     name: str,
     how: str,
@@ -64,8 +71,13 @@ def _candidate(
     totals: FloatArray,
     pieces: Pieces,
     shape: str,
+    *,
+    all_send: bool,
 ) -> Candidate:
-    """``pieces`` at the segment size with the least of ``totals``."""
+    """``pieces`` at the segment size with the least of ``totals``.
+
+    Either every member of a cluster sends to others, or one does.
+    """
     n_bytes = costs.n_bytes
     best = int(np.argmin(totals))
     segment = int(costs.segment_bytes[best])
@@ -73,7 +85,8 @@ def _candidate(
 
     def build(n_units: int) -> Plan:
         size = segment_units(n_units, segment, n_bytes)
-        return plan_allreduce(grid, n_units, pieces(n_units), size, shape, f"{name}: {label}")
+        plan = plan_allreduce(grid, n_units, pieces(n_units), size, shape, f"{name}: {label}")
+        return paced_by_links(plan, costs.model, unit_bytes_of(n_units, n_bytes), all_send=all_send)
 
     ordered = keeps_rank_order(grid, pieces(n_bytes), shape)
     return Candidate(name, label, float(totals[best]), build, None, segment, ordered)
@@ -96,7 +109,10 @@ def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
             how = f"{shape} inside" + (f", coordinators {place}" if n > 1 else "")
             totals = price_coordinators(costs, shape, home)
-            found.append(_candidate("coordinators", how, costs, model.grid, totals, pieces, shape))
+            candidate = _candidate(
+                "coordinators", how, costs, model.grid, totals, pieces, shape, all_send=False
+            )
+            found.append(candidate)
     return found
 
 
@@ -157,7 +173,8 @@ def _columns(
         def pieces(n_units: int, turns: int = turns) -> list[Piece]:
             return cut_columns(groups, n_units, homes, turns)
 
-        found.append(_candidate(name, how, costs, groups, totals, pieces, shape))
+        all_send = groups is model.grid
+        found.append(_candidate(name, how, costs, groups, totals, pieces, shape, all_send=all_send))
     return found
 
 

@@ -75,7 +75,8 @@ def plan_bcast(
     Parameters
     ----------
     trees : sequence of RankTree
-        One, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``.
+        One, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``. One
+        that is there several times takes as many turns.
     n_units, segment_units : int
         Sizes of the message and of a segment, in bytes.
     label : str
@@ -85,15 +86,17 @@ def plan_bcast(
     if any(tree.root != root for tree in trees):
         raise PlanError(f"trees: must share one root, got {[tree.root for tree in trees]}")
     segments = cut_segments(n_units, segment_units)
+    numbers: dict[RankTree, int] = {}
+    streams = [numbers.setdefault(tree, len(numbers)) for tree in trees]
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         for tag, (start, stop) in enumerate(segments):
-            stream = tag % len(trees)
-            tree = trees[stream]
+            turn = tag % len(trees)
+            tree = trees[turn]
             chunk = Chunk("output", start, stop)
             if rank != root:
-                ops.append(Recv(tree.parent[rank], chunk, tag, stream))
+                ops.append(Recv(tree.parent[rank], chunk, tag, streams[turn]))
             ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
         return tuple(ops)
 

@@ -42,10 +42,8 @@ def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         shortest_path(model.latency_s, root_cluster),
         shortest_path(model.latency_s + model.gap_s(n_bytes), root_cluster),
     }
-    return [
-        tree_candidate("chain", model, n_bytes, [chain_tree(model.grid, root, pairwise(order))])
-        for order in sorted(orders)
-    ]
+    trees = [chain_tree(model.grid, root, pairwise(order)) for order in sorted(orders)]
+    return [tree_candidate("chain", model, n_bytes, [tree], paced=True) for tree in trees]
 
 
 def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from gridcoll.model.costs import CLOSED_FORMS, Call
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Candidate
 from gridcoll.plan.collectives.bcast import plan_bcast
+from gridcoll.plan.collectives.pace import paced_by_links
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
@@ -87,6 +89,14 @@ def _tree_label(tree: GridTree, model: GridModel) -> str:
     return "; ".join(part for part in (hops, inside) if part)
 
 
+def _several_label(trees: Sequence[GridTree]) -> str:
+    n_turns = list(Counter(trees).values())
+    if len(n_turns) == 1:
+        return ""
+    uneven = f" in turns of {':'.join(map(str, n_turns))}" if len(set(n_turns)) > 1 else ""
+    return f"{len(n_turns)} trees{uneven} as "
+
+
 def best_segment(
     model: GridModel,
     n_bytes: int,
@@ -139,8 +149,14 @@ def tree_candidate(
     n_bytes: int,
     trees: Sequence[GridTree],
     stored_s: float | None = None,
+    *,
+    paced: bool = False,
 ) -> Candidate:
-    """``trees`` at their best segment size."""
+    """``trees`` at their best segment size.
+
+    If ``paced``, no faster than links carry; for trees in which who sends to another cluster has
+    little else to send.
+    """
     tree = trees[0]
     if len(trees) == 1:
         segment, total = _best_segment_of(
@@ -153,13 +169,14 @@ def tree_candidate(
             return price_several(costs, trees, load)
 
         segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
-    several = f"{len(trees)} trees as " if len(trees) > 1 else ""
-    label = f"{several}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
+    label = f"{_several_label(trees)}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
 
     def build(n_units: int) -> Plan:
         size = min(segment, max(n_units, 1))
-        ranks = [each.expand(model.grid) for each in trees]
-        return plan_bcast(ranks, n_units, size, f"{name}: {label}")
+        expanded = {each: each.expand(model.grid) for each in dict.fromkeys(trees)}
+        ranks = [expanded[each] for each in trees]
+        plan = plan_bcast(ranks, n_units, size, f"{name}: {label}")
+        return paced_by_links(plan, model) if paced else plan
 
     return Candidate(name, label, total, build, stored_s, segment)
 

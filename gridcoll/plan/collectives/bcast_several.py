@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import lcm
 
+import numpy as np
+
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.bcast_pricing import MANY_CLUSTERS, SMALLEST_SEGMENT, tree_candidate
+from gridcoll.plan.collectives.pace import thin_links
 from gridcoll.plan.gridtree import GridTree, chain_tree
 from gridcoll.schedule.paths import shortest_path
 
@@ -19,6 +22,9 @@ MOST_LANES = 16
 MOST_STARS = 24
 MOST_SPLIT = 16
 """With more clusters, a tree per cluster takes long to price."""
+
+TURNS_PER_TREE = 16
+"""Shares are rounded to as many turns, on average."""
 
 GAIN_WORTH_LANES = 1.15
 """Several flows must carry this much more than one for lanes to be tried."""
@@ -114,11 +120,13 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree per cluster: the root sends each its share, and it sends that to all others.
 
     All links between clusters work at once, each carrying one share instead of the whole; the
-    thing to do where links, not interfaces, are thin.
+    thing to do where links, not interfaces, are thin. Shares are such that all arrive together.
     """
     source = model.grid.cluster_of[root]
     others = [c for c in shortest_path(model.latency_s, source) if c != source]
     if len(others) < 2 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+        return []
+    if not thin_links(model)[source].any():
         return []
     trees = [
         chain_tree(
@@ -126,7 +134,45 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         )
         for lane, first in enumerate(others)
     ]
-    return [tree_candidate("split", model, n_bytes, trees)]
+    turns = [trees[k] for k in _turns(_shares(model, n_bytes, trees))]
+    if len(set(turns)) < 2:
+        return []
+    return [tree_candidate("split", model, n_bytes, turns, paced=True)]
+
+
+def _shares(model: GridModel, n_bytes: int, trees: Sequence[GridTree]) -> np.ndarray:
+    """Which part of the message each of ``trees`` takes, so that all end at once.
+
+    By latencies and what links carry; 0 for one through which nothing arrives in time. No two use
+    the same link.
+    """
+    latency_s, link = model.latency_s, model.link_bytes_per_s
+    delays_s = np.array([_way_s(tree, latency_s) for tree in trees])
+    rates = np.array([min(link[hop] for hop in tree.transfers) for tree in trees])
+    order = np.argsort(delays_s)
+    end_s = 0.0
+    for n in range(len(trees), 0, -1):
+        used = order[:n]
+        end_s = float((n_bytes + delays_s[used] @ rates[used]) / rates[used].sum())
+        if end_s >= delays_s[used[-1]]:
+            break
+    return np.asarray(np.maximum(end_s - delays_s, 0.0) * rates / n_bytes)
+
+
+def _way_s(tree: GridTree, latency_s: np.ndarray) -> float:
+    """Latency of the farthest cluster along a tree of two levels."""
+    enter, *others = tree.transfers
+    return float(latency_s[enter] + max(latency_s[hop] for hop in others))
+
+
+def _turns(shares: np.ndarray) -> list[int]:
+    """Whose turn it is: everybody's as often as his share asks for, as evenly as can be."""
+    n_given = np.zeros(len(shares))
+    turns = []
+    for k in range(TURNS_PER_TREE * len(shares)):
+        turns.append(int(np.argmax((k + 1) * shares - n_given)))
+        n_given[turns[-1]] += 1
+    return turns
 
 
 register(

@@ -163,7 +163,9 @@ def price_pieces(
     together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
     if shape != "flat":  # what comes from one peer waits for what came before it
         together = together + by_phase[COLLECT]
-    at_once = busiest(load.at_once)
+    # Thin links are busy with little of an interface, which they get whatever else it sends.
+    needed = by_phase[[MEET, PART]].sum(axis=0) / np.maximum(apart.sum(axis=0), 1e-12)
+    at_once = busiest(load.at_once) * np.minimum(needed, 1.0)
     together = np.maximum(together, at_once + apart.sum(axis=0))
     longest = max(piece.stop - piece.start for piece in pieces)
     n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)

@@ -17,8 +17,10 @@ from gridcoll.plan.collectives.allreduce_candidates import (
     costs_of,
     cut_columns,
     segment_units,
+    unit_bytes_of,
 )
 from gridcoll.plan.collectives.bracket import whole_blocks
+from gridcoll.plan.collectives.pace import paced_by_links
 from gridcoll.plan.collectives.piece_prices import price_pieces
 from gridcoll.plan.collectives.rank_order import plan_in_rank_order
 from gridcoll.plan.plan import Plan
@@ -53,9 +55,12 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
         def build(n_units: int, cut: Cut = cut, segment: int = segment, label: str = label) -> Plan:
             size = segment_units(n_units, segment, n_bytes)
             most = MOST_SCRATCH_BYTES * n_units // max(n_bytes, 1)
-            return plan_in_rank_order(
-                grid, n_units, cut(n_units), size, root, f"rank-order: {label}", most
+            pieces = cut(n_units)
+            plan = plan_in_rank_order(
+                grid, n_units, pieces, size, root, f"rank-order: {label}", most
             )
+            unit_bytes = unit_bytes_of(n_units, n_bytes)
+            return paced_by_links(plan, model, unit_bytes, all_send=len(pieces) > 1)
 
         found.append(
             Candidate(
