@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import PlanError, UsageError
-from gridcoll.plan import REGISTRIES, Send, check_plan, choose
+from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
 from gridcoll.plan.collectives.bcast import RankTree, cut_segments, plan_bcast
 from gridcoll.plan.collectives.bcast_pricing import SMALLEST_SEGMENT, segment_sizes
 from gridcoll.schedule.paths import shortest_path
@@ -135,3 +135,12 @@ class TestRankTree:
             Send(1, out(8, 10), 2),
         )
         check_plan(made)
+
+
+def test_a_tree_that_is_there_twice_takes_two_turns_of_three() -> None:
+    """In one stream: its segments come one after another."""
+    trees = [RankTree(0, ((1,), (2,), ())), RankTree(0, ((2,), (), (1,)))]
+    plan = plan_bcast([trees[0], trees[1], trees[0]], 7, 1)
+    check_plan(plan)
+    found = [(op.peer, op.tag, op.stream) for op in plan.programs[2] if isinstance(op, Recv)]
+    assert found == [(1, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 0), (0, 4, 1), (1, 5, 0), (1, 6, 0)]

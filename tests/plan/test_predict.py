@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.model import GridModel, linear_plogp
-from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.gridtree import GridTree, chain_tree
 from gridcoll.plan.predict import SegmentCosts, price_tree
 from gridcoll.plan.predict_several import load_of, price_several
 from gridcoll.schedule.trees import SHAPES
-from tests.plan.grids import draw_transfers, grids, model_of
+from tests.plan.grids import draw_transfers, grids, model_of, thin_grid
 
 
 def walk(model: GridModel, tree: GridTree, n_bytes: int, segment: int) -> float:
@@ -206,3 +206,36 @@ class TestSeveral:
         found = price_several(costs, trees, load_of(trees, model.grid))
         assert found.period_s[0] == pytest.approx(period_s)
         assert found.total_s[0] == pytest.approx(found.first_s[0] + 127 * period_s)
+
+    def split(self) -> tuple[GridModel, list[GridTree]]:
+        """Two clusters are reached through each other; twice as often by 1 as by 2."""
+        model = thin_grid([0, 0, 1, 1, 2, 2])
+        trees = [chain_tree(model.grid, 0, hops) for hops in (((0, 1), (1, 2)), ((0, 2), (2, 1)))]
+        return model, [trees[0], trees[1], trees[0]]
+
+    def test_load_of_a_tree_that_takes_more_turns(self) -> None:
+        model, trees = self.split()
+        load = load_of(trees, model.grid)
+        assert load.links == load.flows
+        assert load.links == pytest.approx(
+            {(0, 1): 2 / 3, (1, 2): 2 / 3, (0, 2): 1 / 3, (2, 1): 1 / 3}
+        )
+        alike = [trees[k] for k in (0, 0, 1, 0, 1, 0)]
+        assert load_of(alike, model.grid).links == pytest.approx(load.links)
+
+    def test_a_tree_goes_at_its_own_links_pace(self) -> None:
+        """And the last of them is the last of all, however busy the others are."""
+        model, trees = self.split()
+        costs = SegmentCosts(model, 64 * 8192, np.array([8192]))
+        found = price_several(costs, trees, load_of(trees, model.grid)).total_s
+        slow = 8192 / 1e6 + 10e-6
+        (first,) = price_tree(costs, trees[0].transfers, trees[0].shapes, trees[0].relays).first_s
+        assert found == pytest.approx(first + 63 * slow * 2 / 3)
+        # With 300 ms more before it, the one with fewer turns is.
+        later = linear_plogp(305e-3, 1e6)
+        rows = [list(row) for row in model.links]
+        rows[0][2] = later
+        late = replace(model, links=tuple(tuple(row) for row in rows))
+        costs = SegmentCosts(late, 64 * 8192, np.array([8192]))
+        found = price_several(costs, trees, load_of(trees, late.grid)).total_s
+        assert found == pytest.approx(first + 300e-3 + 63 * slow / 3)
