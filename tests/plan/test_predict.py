@@ -16,6 +16,7 @@ from gridcoll.plan.gridtree import GridTree, chain_tree
 from gridcoll.plan.predict import SegmentCosts, price_tree
 from gridcoll.plan.predict_several import load_of, price_several
 from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology import Grid
 from tests.plan.grids import draw_transfers, grids, model_of, thin_grid
 
 
@@ -222,6 +223,19 @@ class TestSeveral:
         )
         alike = [trees[k] for k in (0, 0, 1, 0, 1, 0)]
         assert load_of(alike, model.grid).links == pytest.approx(load.links)
+
+    @pytest.mark.parametrize("hosts", ["abcdef", "aabbcc"])
+    def test_load_of_interfaces_by_turns(self, hosts: str) -> None:
+        """Who sends twice as often is twice as busy, whether or not ranks share an interface."""
+        grid = Grid.from_labels([0, 0, 1, 1, 2, 2], hosts=list(hosts))
+        both = [
+            GridTree(0, hops, ("flat",) * 3, (0,) * 3)
+            for hops in (((0, 1), (1, 2)), ((0, 2), (0, 1)))
+        ]
+        for turns, busiest in (((0, 1), 2.5), ((0, 0, 1), 7 / 3), ((1, 1, 0), 8 / 3)):
+            load = load_of([both[k] for k in turns], grid)
+            inside = hosts[0] == hosts[1]
+            assert load.interfaces[0] == pytest.approx(busiest - inside)
 
     def test_a_tree_goes_at_its_own_links_pace(self) -> None:
         """And the last of them is the last of all, however busy the others are."""

@@ -101,8 +101,7 @@ def paced_by_links(
 
 
 def thin_links(model: GridModel) -> np.ndarray:
-    """Which links between clusters carry less than one interface of those that send, (C, C)."""
+    """Which links carry less than an interface of those that send, (C, C); none inside clusters."""
     large = float(1 << 20)
     interfaces = large / np.maximum(np.diagonal(model.gap_s(large)), 1e-12)
-    thin = model.link_bytes_per_s < THIN * interfaces[:, None]
-    return np.asarray(thin & ~np.eye(model.n_clusters, dtype=bool))
+    return np.asarray(model.link_bytes_per_s < THIN * interfaces[:, None])
