@@ -39,18 +39,26 @@ def test_built_and_limited_by_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     def run(command: list[str], **_: Any) -> None:
         commands.append(command)
+        if "discover" in command:
+            Path(command[command.index("--output") + 1]).touch()
 
     monkeypatch.setattr(on_grids.subprocess, "run", run)
-    for dilation in (1, 4):
+    for dilation in (1, 1, 4):
         rows = tmp_path / "rows.json"
         bench_on("three-sites", "mpich", "bcast", rows, models=str(tmp_path), dilation=dilation)
-    plain, slow = commands
-    for command in commands:
+    # A model is measured once, by a job that does nothing else.
+    order = ["discover" if "discover" in command else "bench" for command in commands]
+    assert order == ["discover", "bench", "bench", "discover", "bench"]
+    benches = [command for command in commands if "bench" in command]
+    for command in benches:
         assert command[command.index("--grid") + 1] == command[3]
-    assert plain[3] == str(GRID)
-    kept = [Path(command[command.index("--model-file") + 1]).name for command in commands]
-    assert kept == ["three-sites-mpich.json", "three-sites-x4-mpich.json"]
-    assert slow[3].endswith("three-sites-x4.toml")
+    assert [command[3] for command in commands[:3]] == [str(GRID)] * 3
+    assert all(command[3].endswith("three-sites-x4.toml") for command in commands[3:])
+    kept = [Path(command[command.index("--model-file") + 1]) for command in benches]
+    names = ["three-sites-mpich.json", "three-sites-mpich.json", "three-sites-x4-mpich.json"]
+    assert [path.name for path in kept] == names
+    measured = [Path(c[c.index("--output") + 1]) for c in commands if "discover" in c]
+    assert measured == [kept[0], kept[2]]
 
 
 def test_rows_of_other_sizes_stay(tmp_path: Path) -> None:
