@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, linear_plogp
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 
@@ -61,6 +61,18 @@ def grid_model(
     """A model in which several flows carry more than one, so that lanes make sense, too."""
     model = model_of(labels, native_s=native_s, together=1e9)
     return replace(model, grid=Grid.from_labels(labels, hosts)) if hosts else model
+
+
+@contextmanager
+def thin_comm(world: MPI.Intracomm, layout: str) -> Iterator[GridComm]:
+    """Links between clusters carry a sixth of what an interface does."""
+    grid = Grid.from_labels(layouts(world.Get_size())[layout])
+    places = range(len(grid.clusters))
+    near, far = linear_plogp(50e-6, 125e6), linear_plogp(1e-3, 20e6)
+    links = tuple(tuple(near if a == b else far for b in places) for a in places)
+    comm = GridComm(world, model=GridModel(grid, links))
+    yield comm
+    comm.Free()
 
 
 @contextmanager

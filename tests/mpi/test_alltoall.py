@@ -13,11 +13,10 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.model import GridModel, linear_plogp
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
-from tests.mpi.support import grid_comm, grid_model, layouts
+from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm
 
 NAMES = (*natives_of("alltoall"), *REGISTRIES["alltoall"])
 LAYOUTS = (
@@ -93,17 +92,12 @@ def test_coordinators_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> Non
 @pytest.mark.parametrize("layout", ["two", "interleaved", "three"])
 def test_in_turn_over_thin_links(world: MPI.Intracomm, layout: str, n_planned: list[int]) -> None:
     """One piece of a block, several, and as many as there are at most."""
-    grid = Grid.from_labels(layouts(world.Get_size())[layout])
-    places = range(len(grid.clusters))
-    near, far = linear_plogp(50e-6, 125e6), linear_plogp(1e-3, 20e6)
-    links = tuple(tuple(near if a == b else far for b in places) for a in places)
-    comm = GridComm(world, model=GridModel(grid, links))
-    in_turn = comm.forced("alltoall", "in-turn")
-    for n in (4096, 20011, 150_001):
-        assert in_turn.explain("alltoall", n * 4).winner.name == "in-turn"
-        check_alltoall(in_turn, n)
+    with thin_comm(world, layout) as comm:
+        in_turn = comm.forced("alltoall", "in-turn")
+        for n in (4096, 20011, 150_001):
+            assert in_turn.explain("alltoall", n * 4).winner.name == "in-turn"
+            check_alltoall(in_turn, n)
     assert n_planned[0] == 9
-    comm.Free()
 
 
 @pytest.mark.mpi(min_size=3)

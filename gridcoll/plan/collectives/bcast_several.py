@@ -120,13 +120,12 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree per cluster: the root sends each its share, and it sends that to all others.
 
     All links between clusters work at once, each carrying one share instead of the whole; the
-    thing to do where links, not interfaces, are thin. Shares are such that all arrive together.
+    thing to do where links, not interfaces, are thin. Shares are such that all arrive together
+    there; elsewhere they are equal.
     """
     source = model.grid.cluster_of[root]
     others = [c for c in shortest_path(model.latency_s, source) if c != source]
     if len(others) < 2 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
-        return []
-    if not thin_links(model)[source].any():
         return []
     trees = [
         chain_tree(
@@ -134,9 +133,10 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         )
         for lane, first in enumerate(others)
     ]
-    turns = [trees[k] for k in _turns(_shares(model, n_bytes, trees))]
-    if len(set(turns)) < 2:
-        return []
+    turns = trees
+    if thin_links(model)[source].any():
+        uneven = [trees[k] for k in _turns(_shares(model, n_bytes, trees))]
+        turns = uneven if len(set(uneven)) > 1 else trees
     return [tree_candidate("split", model, n_bytes, turns, paced=True)]
 
 
