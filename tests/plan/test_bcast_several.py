@@ -1,4 +1,4 @@
-"""How many trees at once."""
+"""How many trees at once, and what each takes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_shares_are_equal_where_links_are_as_wide_as_interfaces(grid: str) -> No
     assert " in turns of " not in found.label
 
 
-def test_a_tree_with_more_turns_gets_more_of_every_segment() -> None:
+def test_a_tree_with_more_turns_gets_more_segments() -> None:
     model, (candidate,) = split_of("thin-wan", 65536)
     assert candidate.build is not None
     plan = candidate.build(65536)
