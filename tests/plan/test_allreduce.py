@@ -23,7 +23,6 @@ from gridcoll.plan.collectives.allreduce import (
 from gridcoll.plan.collectives.allreduce_candidates import (
     MOST_PARTS,
     SMALLEST_PIECE,
-    costs_of,
     cut_columns,
 )
 from gridcoll.plan.collectives.allreduce_prices import Costs
@@ -34,7 +33,7 @@ from gridcoll.plan.ops import reads, writes
 from gridcoll.plan.plan import Programs, scratch_of
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
-from tests.plan.grids import model_of, thin_grid
+from tests.plan.grids import model_of
 
 labels_of_many = st.lists(st.integers(0, 4), min_size=1, max_size=24)
 sorted_labels = labels_of_many.map(sorted)
@@ -282,19 +281,6 @@ def test_predictions_are_near_a_walk(labels: list[int], n_bytes: int) -> None:
         seen.add(candidate.name)
         walked = price_plan(candidate.build(n_bytes // 8), model, unit_bytes=8).makespan_s
         assert candidate.predicted_s == pytest.approx(walked, rel=0.4), candidate.label
-
-
-@pytest.mark.parametrize(("bytes_per_s", "waits"), [(1e6, 0.04), (4e6, 0.16)])
-def test_thin_links_do_not_wait_for_what_members_send_first(
-    bytes_per_s: float, waits: float
-) -> None:
-    """That keeps an interface, of which they need a small part."""
-    n_bytes = 12 << 17
-    model = thin_grid([0] * 4 + [1] * 4 + [2] * 4, bytes_per_s)
-    costs, cut = costs_of(model, n_bytes, 1 << 12), cut_columns(model.grid, n_bytes, True)
-    found = float(price_pieces(costs, model.grid, cut, [1] * 3, "flat").min())
-    crosses_s, members_s = 2 / 3 * n_bytes / bytes_per_s, 3 / 4 * n_bytes / 12.5e6
-    assert found == pytest.approx(crosses_s + waits * members_s, rel=0.05)
 
 
 def test_only_broadcasts_run_backwards() -> None:

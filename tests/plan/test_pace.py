@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from gridcoll.plan import Plan, Send, choose
-from gridcoll.plan.collectives.allreduce_candidates import unit_bytes_of
+from gridcoll.plan.collectives.allreduce_candidates import (
+    costs_of,
+    cut_columns,
+    unit_bytes_of,
+)
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.plan.collectives.pace import LINK_PACE, paced_by_links, thin_links
+from gridcoll.plan.collectives.piece_prices import price_pieces
 from tests.plan.grids import model_of, thin_grid
 
 RATE, LATENCY_S = 1e6, 5e-3
@@ -124,3 +129,16 @@ def test_plans_over_thin_links_send_as_they_carry(
                 assert sent[there] <= carried + 8
                 assert sent[there] >= carried - 8 or not op.due_us
                 sent[there] += op.chunk.size * unit
+
+
+@pytest.mark.parametrize(("bytes_per_s", "waits"), [(1e6, 0.04), (4e6, 0.16)])
+def test_thin_links_do_not_wait_for_what_members_send_first(
+    bytes_per_s: float, waits: float
+) -> None:
+    """That keeps an interface, of which they need a small part."""
+    n_bytes = 12 << 17
+    model = thin_grid([0] * 4 + [1] * 4 + [2] * 4, bytes_per_s)
+    costs, cut = costs_of(model, n_bytes, 1 << 12), cut_columns(model.grid, n_bytes, True)
+    found = float(price_pieces(costs, model.grid, cut, [1] * 3, "flat").min())
+    crosses_s, members_s = 2 / 3 * n_bytes / bytes_per_s, 3 / 4 * n_bytes / 12.5e6
+    assert found == pytest.approx(crosses_s + waits * members_s, rel=0.05)
