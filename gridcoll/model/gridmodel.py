@@ -193,13 +193,17 @@ class GridModel:
         )
 
     @cached_property
+    def flow_bytes_per_s(self) -> FloatArray:
+        """What one flow of long messages carries, (C, C); the diagonal is an interface's rate."""
+        large = float(1 << 20)
+        return np.asarray(large / np.maximum(self.gap_s(large), 1e-12))
+
+    @cached_property
     def link_bytes_per_s(self) -> FloatArray:
         """Between clusters, what all flows of a direction carry together, (C, C)."""
-        large = float(1 << 20)
-        one_flow = large / np.maximum(self.gap_s(large), 1e-12)
         if not self.together_bytes_per_s:
-            return np.asarray(one_flow)
-        return np.asarray(np.maximum(one_flow, np.array(self.together_bytes_per_s)))
+            return self.flow_bytes_per_s
+        return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.together_bytes_per_s)))
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.

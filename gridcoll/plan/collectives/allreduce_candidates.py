@@ -180,9 +180,11 @@ def _columns(
 
 def _flows_are_thin(model: GridModel) -> bool:
     """Whether several flows between clusters carry more than one does, as with short windows."""
-    large = float(1 << 20)
-    one = large / np.maximum(model.gap_s(large), 1e-12)
-    return bool((model.link_bytes_per_s > 1.5 * one)[~np.eye(model.n_clusters, dtype=bool)].any())
+    return bool(
+        (model.link_bytes_per_s > 1.5 * model.flow_bytes_per_s)[
+            ~np.eye(model.n_clusters, dtype=bool)
+        ].any()
+    )
 
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

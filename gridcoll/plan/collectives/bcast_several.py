@@ -47,8 +47,7 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
     source = model.grid.cluster_of[root]
-    large = float(1 << 20)
-    one_flow = large / model.gap_s(large)
+    one_flow = model.flow_bytes_per_s
     order = shortest_path(model.latency_s, source)
     hops = list(pairwise(order))
     if all(model.link_bytes_per_s[hop] < GAIN_WORTH_LANES * one_flow[hop] for hop in hops):

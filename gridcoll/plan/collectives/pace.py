@@ -102,6 +102,5 @@ def paced_by_links(
 
 def thin_links(model: GridModel) -> np.ndarray:
     """Which links carry less than an interface of those that send, (C, C); none inside clusters."""
-    large = float(1 << 20)
-    interfaces = large / np.maximum(np.diagonal(model.gap_s(large)), 1e-12)
+    interfaces = np.diagonal(model.flow_bytes_per_s)
     return np.asarray(model.link_bytes_per_s < THIN * interfaces[:, None])
