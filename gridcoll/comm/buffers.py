@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from gridcoll.engine.parts import Part, Typed
 from gridcoll.engine.transport import n_tags
 
 T = TypeVar("T")
@@ -75,6 +76,25 @@ def read_scattered(
 
     packed = through(lambda spec: _through_mpi(spec, writable).view)
     return Message(packed, (lambda: through(partial(_store, packed))) if writable else None)
+
+
+def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: bool) -> Typed:
+    """``count`` items of ``datatype`` at an ``address``, which the caller knows to be good.
+
+    Raises what MPI raises for what cannot be sent, or received if it is to be ``writable``.
+    """
+    n_bytes = count * datatype.Get_size()
+    block = Typed(
+        (MPI.buffer.fromaddress(address, n_bytes, not writable), count, datatype), n_bytes
+    )
+    comm = _self_comm[0]
+    (comm.Recv_init if writable else comm.Send_init)(block.spec, 0).Free()
+    return block
+
+
+def move(source: Part, into: Part) -> None:
+    """What is in one place, also to the other. Raises what MPI raises."""
+    _send_to_self(*(p.spec if isinstance(p, Typed) else (p, MPI.BYTE) for p in (source, into)))
 
 
 def unpack(spec: Any, pairs: Any = (list, tuple)) -> tuple[Any, Any, Any, Any]:
@@ -185,9 +205,13 @@ def _pack(spec: Any) -> memoryview:
 
 
 def _store(packed: memoryview, spec: Any) -> None:
+    _send_to_self((packed, MPI.PACKED), spec)
+
+
+def _send_to_self(spec: Any, into: Any) -> None:
     comm, tag = _self_comm[0], _next_tag()
-    sending = comm.Isend([packed, MPI.PACKED], 0, tag)
-    comm.Recv(spec, 0, tag)
+    sending = comm.Isend(spec, 0, tag)
+    comm.Recv(into, 0, tag)
     sending.Wait()
 
 

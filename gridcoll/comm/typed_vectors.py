@@ -7,11 +7,18 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.buffers import Message, bytes_of, read_scattered
+from gridcoll.comm.buffers import Message, bytes_of, read_scattered, typed_block
+from gridcoll.engine.parts import Typed
+from gridcoll.plan.collectives.alltoallv import LARGEST_MESSAGE
 
 
-def read_typed_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Message]:
+def read_typed_vector(
+    spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
+) -> list[Message | Typed]:
     """The blocks of an `Alltoallw` argument: every block has a type, displacements are in bytes.
+
+    Blocks with gaps stay where they are, for MPI to gather while others are under way, unless they
+    are to be ``packed`` or are longer than a message.
 
     Raises for what mpi4py does not take.
     """
@@ -33,7 +40,11 @@ def read_typed_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Messa
         raise ValueError(f"message: expecting {n_blocks} counts and displacements")
     view, address = _memory(buffer, writable)
     return [
-        _read_block(view, address, operator.index(displ), operator.index(count), datatype, writable)
+        _read_block(
+            *(view, address, operator.index(displ), operator.index(count), datatype),
+            writable=writable,
+            packed=packed,
+        )
         for count, displ, datatype in zip(counts, displs, types, strict=True)
     ]
 
@@ -58,9 +69,11 @@ def _read_block(
     offset: int,
     count: int,
     datatype: MPI.Datatype,
+    *,
     writable: bool,
-) -> Message:
-    """``count`` items from byte ``offset`` on: the user's own memory where there are no gaps."""
+    packed: bool,
+) -> Message | Typed:
+    """``count`` items from byte ``offset`` on."""
     if count < 0:
         raise ValueError(f"message: negative count {count}")
     size, extent = datatype.Get_size(), datatype.Get_extent()
@@ -70,4 +83,6 @@ def _read_block(
     plain = datatype.is_predefined and extent == (0, size)
     if plain and view is not None and offset >= 0 and stop <= len(view):
         return Message(view[offset:stop])
+    if not packed and count * size <= LARGEST_MESSAGE:
+        return typed_block(address + offset, count, datatype, writable=writable)
     return read_scattered(MPI.BOTTOM, [count], [address + offset], datatype, writable=writable)

@@ -11,8 +11,17 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.blocks import Blocks
-from gridcoll.comm.buffers import Message, bytes_at, bytes_of, read_scattered, unpack
+from gridcoll.comm.buffers import (
+    Message,
+    bytes_at,
+    bytes_of,
+    read_scattered,
+    typed_block,
+    unpack,
+)
 from gridcoll.comm.elements import read_elements
+from gridcoll.engine.parts import Typed
+from gridcoll.plan.collectives.alltoallv import LARGEST_MESSAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,59 @@ def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
     As mpi4py, it takes the application's word for where they are, inside the buffer or not. Raises
     some exception for a ``spec`` that mpi4py does not take.
     """
+    return _as_bytes(_read(spec, n_blocks), writable=writable)
+
+
+def read_blocks(
+    spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
+) -> list[Message | Typed]:
+    """As `read_vectors`, one by one.
+
+    Those with gaps stay where they are, for MPI to gather while others are under way, unless they
+    are to be ``packed``, or one is longer than a message may be.
+    """
+    given = _read(spec, n_blocks)
+    if packed or given.is_plain or max(given.sizes) > LARGEST_MESSAGE:
+        vectors = _as_bytes(given, writable=writable)
+        store = vectors.message.store
+        return [Message(vectors.block(rank), store) for rank in range(n_blocks)]
+    base = 0
+    if given.buffer is not None:
+        base = MPI.buffer.frombuffer(given.buffer, readonly=not writable).address
+    return [
+        typed_block(base + place * given.extent, count, given.datatype, writable=writable)
+        for count, place in zip(given.counts, given.places, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a spec says; places are in extents.
+
+    ``buffer`` is None where addresses are absolute, ``view`` where the CPU does not reach it.
+    """
+
+    buffer: Any
+    view: memoryview | None
+    counts: tuple[int, ...]
+    places: tuple[int, ...]
+    datatype: MPI.Datatype
+    extent: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each block."""
+        unit_bytes = self.datatype.Get_size()
+        return tuple(count * unit_bytes for count in self.counts)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the CPU finds their bytes in a row, if there are any."""
+        in_a_row = self.datatype.is_predefined and self.extent == self.datatype.Get_size()
+        return (self.view is not None and in_a_row) or not any(self.sizes)
+
+
+def _read(spec: Any, n_blocks: int) -> _Given:
     buffer, counts, displacements, datatype = unpack(spec, tuple)
     if datatype is None:
         found = read_elements(buffer, writable=False)
@@ -56,24 +118,27 @@ def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
         datatype = found.datatype
     elif isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)
+    buffer = None if buffer is MPI.BOTTOM else buffer  # mpi4py takes both
     view, n_bytes = _memory(buffer)
     _, extent = datatype.Get_extent()
     counts = _counts(counts, n_blocks, n_bytes, extent)
     if min(counts) < 0:
         raise ValueError("negative count")
-    places = _places(displacements, counts)
-    unit_bytes = datatype.Get_size()
-    sizes = tuple(count * unit_bytes for count in counts)
+    return _Given(buffer, view, counts, _places(displacements, counts), datatype, extent)
+
+
+def _as_bytes(given: _Given, *, writable: bool) -> Vectors:
+    view, sizes = given.view, given.sizes
+    places = tuple(place * given.extent for place in given.places)
     if not any(sizes):
-        return Vectors(Message(memoryview(bytearray())), (0,) * n_blocks, sizes)
-    if view is None or not datatype.is_predefined or extent != unit_bytes:
-        base = MPI.BOTTOM if buffer is None else buffer  # mpi4py takes both
-        places = tuple(place * extent for place in places)
-        message = read_scattered(base, counts, places, datatype, writable=writable)
+        return Vectors(Message(memoryview(bytearray())), (0,) * len(sizes), sizes)
+    if view is None or not given.is_plain:
+        base = MPI.BOTTOM if given.buffer is None else given.buffer
+        message = read_scattered(base, given.counts, places, given.datatype, writable=writable)
         return Vectors(message, tuple(accumulate(sizes, initial=0))[:-1], sizes)
     if writable and view.readonly:
         raise BufferError("read-only")
-    starts = tuple(place * extent if size else 0 for place, size in zip(places, sizes, strict=True))
+    starts = tuple(place if size else 0 for place, size in zip(places, sizes, strict=True))
     first, last = min(starts), max(map(operator.add, starts, sizes))
     if first >= 0 and last <= len(view):
         return Vectors(Message(view), starts, sizes)
@@ -84,7 +149,7 @@ def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
 
 def _memory(buffer: Any) -> tuple[memoryview | None, int]:
     """What the CPU reaches of ``buffer``, None where that is nothing, and how long it is."""
-    if buffer is None or buffer is MPI.BOTTOM:
+    if buffer is None:
         return None, 0
     try:
         view = bytes_of(buffer)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gridcoll.engine.executor import Request, Transport
-from gridcoll.engine.parts import Pieces
+from gridcoll.engine.parts import Pieces, Typed
 
 
 @dataclass
@@ -37,11 +37,11 @@ class CountingTransport:
         self.carrier = transport
         self.sent = Sent() if sent is None else sent
 
-    def isend(self, view: memoryview | Pieces, peer: int, tag: int) -> Request:
+    def isend(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> Request:
         self.sent.add(peer, 1, view.nbytes)
         return self.carrier.isend(view, peer, tag)
 
-    def irecv(self, view: memoryview | Pieces, peer: int, tag: int) -> Request:
+    def irecv(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> Request:
         return self.carrier.irecv(view, peer, tag)
 
     def test_some(self, requests: list[Request]) -> Sequence[int]:

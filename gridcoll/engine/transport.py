@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.engine.executor import TransferError
-from gridcoll.engine.parts import Pieces
+from gridcoll.engine.parts import Pieces, Typed
 
 N_BANDS = 64
 """Programs in so many bands of tags may run at the same time on one communicator."""
@@ -30,16 +30,16 @@ class MPITransport:
         """The communicator's."""
         return MPI._handleof(self._comm)
 
-    def isend(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
+    def isend(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> MPI.Request:
         return self._start(self._comm.Isend, view, peer, tag)
 
-    def irecv(self, view: memoryview | Pieces, peer: int, tag: int) -> MPI.Request:
+    def irecv(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> MPI.Request:
         return self._start(self._comm.Irecv, view, peer, tag)
 
     def _start(
         self,
         transfer: Callable[[Any, int, int], MPI.Request],
-        view: memoryview | Pieces,
+        view: memoryview | Pieces | Typed,
         peer: int,
         tag: int,
     ) -> MPI.Request:
@@ -47,6 +47,8 @@ class MPITransport:
         if isinstance(view, Pieces):
             with _in_place(view) as memory:
                 return transfer(memory, peer, tag)
+        if isinstance(view, Typed):
+            return transfer(view.spec, peer, tag)
         return transfer((view, MPI.BYTE), peer, tag)
 
     def test_some(self, requests: list[Any]) -> Sequence[int]:

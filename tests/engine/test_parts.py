@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.engine.parts import PartedMemory, Pieces
+from gridcoll.engine.parts import PartedMemory, Pieces, Typed
 from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk
 
@@ -58,3 +58,32 @@ def test_no_scratch_and_no_operation() -> None:
         memory()[0].view(Chunk("scratch", 0, 1))
     with pytest.raises(PlanError, match="no operation"):
         memory()[0].reduce(Chunk("input", 0, 1), Chunk("output", 0, 1), True)
+
+
+def typed() -> tuple[PartedMemory, Typed]:
+    part = Typed(("memory", 2, "columns"), 6)
+    return PartedMemory([memoryview(bytearray(4)), part], [part, memoryview(b"xyz")]), part
+
+
+def test_what_a_type_describes_is_one_message() -> None:
+    parted, part = typed()
+    assert parted.view(Chunk("output", 4, 10)) is part
+    assert parted.view(Chunk("input", 0, 6)) is part
+    assert part.nbytes == len(part) == 6
+
+
+@pytest.mark.parametrize("stop", [9, 10])
+def test_and_no_part_of_one(stop: int) -> None:
+    parted, _ = typed()
+    with pytest.raises(PlanError, match=r"columns|in a row"):
+        parted.view(Chunk("output", stop - 7, stop))
+
+
+def test_and_has_no_bytes_to_copy() -> None:
+    parted, _ = typed()
+    for source, into in (
+        (Chunk("input", 0, 6), Chunk("output", 4, 10)),
+        (Chunk("input", 6, 9), Chunk("output", 4, 7)),
+    ):
+        with pytest.raises(PlanError, match=r"columns|in a row"):
+            parted.copy(source, into)

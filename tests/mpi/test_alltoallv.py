@@ -10,6 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm import typed_vectors, vectors
+from gridcoll.plan.collectives import alltoallv as vector_plans
 from tests.mpi.support import grid_comm, layouts
 
 LAYOUTS = ("one cluster", "two", "three interleaved", "lonely root", "all alone")
@@ -177,6 +179,130 @@ def test_derived_types(world: MPI.Intracomm) -> None:
             datatype.Free()
 
 
+class Columns:
+    """A square of ints for every rank, sent by columns and received by rows backwards."""
+
+    def __init__(self, comm: MPI.Intracomm, n: int) -> None:
+        self.rank, self.size, self.n = comm.Get_rank(), comm.Get_size(), n
+        self.sent = np.arange(self.size * n * n, dtype="i4").reshape(self.size, n, n)
+        self.sent += self.rank << 20
+        self.got = np.full((self.size, n, n), -1, "i4")
+        column = MPI.INT.Create_vector(n, 1, n)
+        self.by_columns = column.Create_resized(0, 4).Commit()
+        # Begins at the end of its memory: its lower bound is negative.
+        self.backwards = MPI.INT.Create_hvector(n * n, 1, -4).Commit()
+        column.Free()
+
+    def free(self) -> None:
+        self.by_columns.Free()
+        self.backwards.Free()
+
+    def call(self, comm: MPI.Intracomm, name: str) -> None:
+        n_bytes, size = 4 * self.n**2, self.size
+        displs = [n_bytes * k for k in range(size)]
+        ends = [displ + n_bytes - 4 for displ in displs]
+        if name == "Alltoallv":
+            of_columns, of_squares = ([each // 4 for each in at] for at in (displs, ends))
+            one = self.backwards.Create_resized(0, 4).Commit()
+            comm.Alltoallv(
+                [self.sent, self.n, of_columns, self.by_columns], [self.got, 1, of_squares, one]
+            )
+            one.Free()
+            return
+        comm.Alltoallw(
+            [self.sent, [self.n] * size, displs, [self.by_columns] * size],
+            [self.got, [1] * size, ends, [self.backwards] * size],
+        )
+
+    def right(self) -> bool:
+        mine = np.arange(self.size * self.n**2, dtype="i4").reshape(self.sent.shape)[self.rank]
+        return all(
+            bool((got.ravel()[::-1] == (mine + (rank << 20)).T.ravel()).all())
+            for rank, got in enumerate(self.got)
+        )
+
+
+METHODS = ("Alltoallv", "Alltoallw")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("n", [1, 7, 300])
+@pytest.mark.parametrize("layout", ["two", "all alone"])
+def test_types_of_any_length(
+    world: MPI.Intracomm,
+    layout: str,
+    n: int,
+    name: str,
+    n_planned: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From bytes to a rendezvous; nothing is packed."""
+
+    def packed(*_: object, **__: object) -> None:
+        raise AssertionError("packed")
+
+    for module in (vectors, typed_vectors):
+        monkeypatch.setattr(module, "read_scattered", packed)
+    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
+        columns = Columns(comm, n)
+        columns.call(planned(comm), name)
+        columns.free()
+        assert columns.right()
+        assert n_planned[0] == int(world.Get_size() > 1)
+        n_messages = sum(comm.traffic().messages.values())
+        assert n_messages == world.Get_size() * (world.Get_size() - 1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_types_beyond_the_longest_message(
+    world: MPI.Intracomm, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut into messages, which a type is not."""
+    for module in (vectors, typed_vectors, vector_plans):
+        monkeypatch.setattr(module, "LARGEST_MESSAGE", 1000)
+    with grid_comm(world) as comm:
+        columns = Columns(comm, 20)
+        columns.call(planned(comm), name)
+        columns.free()
+        assert columns.right()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_too_much_for_oneself_by_types(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    """Everybody sends itself two columns and expects one; others get theirs."""
+    rank, size = world.Get_rank(), world.Get_size()
+    column = MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 4).Commit()
+    source = np.arange(6 * size, dtype="i4") + 1000 * rank
+    into = np.full(6 * size, -1, "i4")
+    counts = [1 + (k == rank) for k in range(size)]
+    displs = [24 * k for k in range(size)]
+    with grid_comm(world) as comm, pytest.raises(MPI.Exception) as caught:
+        planned(comm).Alltoallw(
+            [source, counts, displs, [column] * size], [into, [1] * size, displs, [column] * size]
+        )
+    column.Free()
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    assert n_planned[0] == 1
+    wanted = [6 * rank + 1000 * k for k in range(size)]
+    assert into[::6].tolist() == wanted
+    assert into[4::6].tolist() == [value + 4 for value in wanted]
+    assert (into[1::2] == -1).all()
+
+
+def test_types_in_place(world: MPI.Intracomm) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    column = MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 4).Commit()
+    displs = [24 * k for k in range(size)]
+    with grid_comm(world) as comm:
+
+        def call(caller: MPI.Intracomm, into: np.ndarray) -> None:
+            into[:] = np.arange(ROOM) + 10_000 * rank
+            caller.Alltoallw(MPI.IN_PLACE, [into, [1] * size, displs, [column] * size])
+
+        both(world, comm, call)
+    column.Free()
+
+
 def test_nothing_for_anybody(world: MPI.Intracomm) -> None:
     size = world.Get_size()
     with grid_comm(world) as comm:
@@ -187,6 +313,8 @@ def test_nothing_for_anybody(world: MPI.Intracomm) -> None:
         ours.Alltoallw([None, [0] * size, [0] * size, types], [None, [0] * size, [0] * size, types])
 
 
+UNCOMMITTED = MPI.INT.Create_vector(1, 1, 2)
+SPACED = MPI.INT.Create_vector(2, 1, 2).Commit()
 WRONG: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
     "not a buffer": lambda m, size: (3, m),
     "nothing to receive into": lambda m, size: (m, None),
@@ -200,6 +328,9 @@ WRONG: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
     "read-only": lambda m, size: (m, bytes(m)),
     "null type": lambda m, size: ([m, 1, MPI.DATATYPE_NULL], [m.copy(), 1]),
     "strided": lambda m, size: (m[::2], m.copy()),
+    "uncommitted": lambda m, size: ([m, 1, UNCOMMITTED], [m.copy(), 1]),
+    "uncommitted into": lambda m, size: ([m, 1], [m.copy(), 1, UNCOMMITTED]),
+    "read-only by type": lambda m, size: ([m, 1, SPACED], [bytes(m), 1, SPACED]),
     "objects": lambda m, size: (np.array([None] * size), m),
 }
 WRONG_TYPED: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
@@ -209,10 +340,13 @@ WRONG_TYPED: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
     "too few types": lambda m, size: ([m, [MPI.INT] * (size - 1)], [m, [MPI.INT] * size]),
     "read-only": lambda m, size: ([m, [MPI.INT] * size], [bytes(m), [MPI.INT] * size]),
     "null type": lambda m, size: ([m, [MPI.DATATYPE_NULL] * size], [m, [MPI.INT] * size]),
+    "uncommitted": lambda m, size: ([m, [UNCOMMITTED] * size], [m.copy(), [MPI.INT] * size]),
+    "uncommitted into": lambda m, size: ([m, [MPI.INT] * size], [m.copy(), [UNCOMMITTED] * size]),
+    "read-only by type": lambda m, size: ([m, [SPACED] * size], [bytes(m), [SPACED] * size]),
 }
 
 
-@pytest.mark.parametrize("method", ["Alltoallv", "Alltoallw"])
+@pytest.mark.parametrize("method", METHODS)
 def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, method: str) -> None:
     size = world.Get_size()
     memory = np.zeros(4 * size, "i4")

@@ -179,7 +179,8 @@ class TestDevices:
             assert run(grid) == wanted
             if size > 1:
                 assert n_planned[0] + n_beside[0] > 0
-                assert bool(staged) == device
+                by_type = name == "Alltoallw"  # which needs no bytes
+                assert bool(staged) == (device and not by_type)
             works(grid)
 
     def test_started_again(self, world: MPI.Intracomm) -> None:
@@ -225,7 +226,12 @@ class TestTypesAreFreed:
         pair = MPI.INT.Create_vector(2, 1, 2).Commit()
         memory = memory_of(0)
         vectors = read_vectors([memory, [2, 1], [0, 5], pair], 2, writable=True)
-        blocks = read_typed_vector([memory, [1, 2], [0, 60], [pair] * 2], 2, writable=True)
+        spec = [memory, [1, 2], [0, 60], [pair] * 2]
+        blocks = [
+            block
+            for block in read_typed_vector(spec, 2, writable=True, packed=True)
+            if isinstance(block, buffers.Message)
+        ]
         assert len(committed) == 3
         assert all(made == MPI.DATATYPE_NULL for made in committed)
         assert bytes(vectors.block(0)) == memory[[0, 2, 3, 5]].tobytes()

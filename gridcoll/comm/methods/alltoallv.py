@@ -12,22 +12,24 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.agreement import require_alike, require_equal
-from gridcoll.comm.buffers import Message
+from gridcoll.comm.buffers import Message, move
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.signatures import signature
 from gridcoll.comm.typed_vectors import read_typed_vector
-from gridcoll.comm.vectors import read_vectors
-from gridcoll.engine.parts import PartedMemory
+from gridcoll.comm.vectors import read_blocks
+from gridcoll.engine.parts import Part, PartedMemory, Typed
 from gridcoll.plan import dataflow
 from gridcoll.plan.collectives.alltoall import far_first_peers
 from gridcoll.plan.collectives.alltoall_price import far_order
 from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.ops import Chunk
 
 CHOICE_BYTES = 8192
 """An all-to-all of blocks of this size decides between a plan and the native collective."""
 
-Read = Callable[..., list[Message]]
+Block = Message | Typed
+Read = Callable[..., list[Block]]
 
 
 class AlltoallvMethods(GridMethods):
@@ -35,7 +37,7 @@ class AlltoallvMethods(GridMethods):
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Alltoallv`, directly where plans gain anything."""
-        if not self._exchange("Alltoallv", sendbuf, recvbuf, _read_vector):
+        if not self._exchange("Alltoallv", sendbuf, recvbuf, read_blocks):
             super().Alltoallv(sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -51,7 +53,7 @@ class AlltoallvMethods(GridMethods):
         native = context.choice("alltoall", CHOICE_BYTES, 0, demands=PLAIN).winner.build is None
         if native and not context.settings.check:
             return False  # before anything is packed
-        blocks = _read_both(sendbuf, recvbuf, read, context.model.grid.n_ranks)
+        blocks = _read_both(sendbuf, recvbuf, read, context)
         if context.settings.check:
             what = name if blocks else f"{name} with arguments that MPI refuses"
             require_equal(context.private, name, what)
@@ -60,46 +62,75 @@ class AlltoallvMethods(GridMethods):
         if blocks is None or native:
             return False
         source, into = blocks
-        too_long = len(source[context.rank]) > len(into[context.rank].view)
-        _run(context, source, [message.view for message in into])
+        too_long = _n_bytes(source[context.rank]) > _n_bytes(into[context.rank])
+        _run(context, list(map(_part, source)), list(map(_part, into)))
         # Blocks that were packed together are stored together.
-        for store in dict.fromkeys(message.store for message in into if message.store):
+        for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
             store()
         if too_long:
             raise MPI.Exception(MPI.ERR_TRUNCATE)
         return True
 
 
-def _read_vector(spec: Any, n_blocks: int, *, writable: bool) -> list[Message]:
-    vectors = read_vectors(spec, n_blocks, writable=writable)
-    store = vectors.message.store
-    return [Message(vectors.block(rank), store) for rank in range(n_blocks)]
+def _part(block: Block) -> Part:
+    return block.view if isinstance(block, Message) else block
+
+
+def _n_bytes(block: Block) -> int:
+    return len(_part(block))
+
+
+def _copy(block: Block) -> Block:
+    return Message(memoryview(bytes(block.view))) if isinstance(block, Message) else block
 
 
 def _read_both(
-    sendbuf: Any, recvbuf: Any, read: Read, n_ranks: int
-) -> tuple[list[memoryview], list[Message]] | None:
-    """What is sent, as bytes by receiver, and where to; None where these arguments are wrong.
+    sendbuf: Any, recvbuf: Any, read: Read, context: Context
+) -> tuple[list[Block], list[Block]] | None:
+    """What is sent, by receiver, and where to; None where these arguments are wrong.
 
     Before any communication, and of wrong arguments the MPI library has its own opinion, so that
     whatever is raised here is dropped for what it will raise.
     """
+    rank, n_ranks = context.rank, context.model.grid.n_ranks
     try:
-        into = read(recvbuf, n_ranks, writable=True)
         if sendbuf is None or sendbuf is MPI.IN_PLACE:
-            return [memoryview(bytes(message.view)) for message in into], into
-        return [message.view for message in read(sendbuf, n_ranks, writable=False)], into
+            into = read(recvbuf, n_ranks, writable=True, packed=True)
+            return list(map(_copy, into)), into
+        source, into = (
+            read(spec, n_ranks, writable=spec is recvbuf) for spec in (sendbuf, recvbuf)
+        )
+        if _n_bytes(source[rank]) != _n_bytes(into[rank]):  # a part of a block is taken of bytes
+            source = read(sendbuf, n_ranks, writable=False, packed=True)
+            into = read(recvbuf, n_ranks, writable=True, packed=True)
+        return source, into
     except Exception:
         return None
 
 
-def _run(context: Context, source: list[memoryview], into: list[memoryview]) -> None:
+class _Memory(PartedMemory):
+    """What a rank has for itself moves from type to type, as a message does."""
+
+    def copy(self, source: Chunk, into: Chunk) -> None:
+        match self.view(source), self.view(into):
+            case (Typed() as given, (Typed() | memoryview()) as place) | (
+                memoryview() as given,
+                Typed() as place,
+            ):
+                move(given, place)
+            case _:
+                super().copy(source, into)
+
+
+def _run(context: Context, source: list[Part], into: list[Part]) -> None:
     rank, model = context.rank, context.model
     # A block for oneself ends where the shorter of its two places does.
     n_own = min(len(source[rank]), len(into[rank]))
-    for views in (source, into):
-        views[rank] = views[rank][:n_own]
+    for parts in (source, into):
+        own = parts[rank]
+        if isinstance(own, memoryview):
+            parts[rank] = own[:n_own]
     clusters = [cluster.ranks for cluster in model.grid.clusters]
     peers = far_first_peers(clusters, far_order(model), rank)
     program = vector_program(rank, list(map(len, source)), list(map(len, into)), peers)
-    context.run(dataflow(program), PartedMemory(into, source))
+    context.run(dataflow(program), _Memory(into, source))
