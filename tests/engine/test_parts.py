@@ -72,11 +72,17 @@ def test_what_a_type_describes_is_one_message() -> None:
     assert part.nbytes == len(part) == 6
 
 
-@pytest.mark.parametrize("stop", [9, 10])
-def test_and_no_part_of_one(stop: int) -> None:
+@pytest.mark.parametrize(("start", "stop"), [(4, 9), (5, 10)])
+def test_and_no_part_of_one(start: int, stop: int) -> None:
     parted, _ = typed()
-    with pytest.raises(PlanError, match=r"columns|in a row"):
-        parted.view(Chunk("output", stop - 7, stop))
+    with pytest.raises(PlanError, match="columns"):
+        parted.view(Chunk("output", start, stop))
+
+
+def test_nor_with_what_is_beside_it() -> None:
+    parted, _ = typed()
+    with pytest.raises(PlanError, match="in a row"):
+        parted.view(Chunk("output", 2, 10))
 
 
 def test_and_has_no_bytes_to_copy() -> None:

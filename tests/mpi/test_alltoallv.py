@@ -16,6 +16,8 @@ from tests.mpi.support import grid_comm, layouts
 
 LAYOUTS = ("one cluster", "two", "three interleaved", "lonely root", "all alone")
 ROOM = 4000
+UNCOMMITTED = MPI.INT.Create_vector(1, 1, 2)
+SPACED = MPI.INT.Create_vector(2, 1, 2).Commit()
 
 REFUSES_ADDRESSES = MPI.Get_library_version().startswith("Open MPI")
 """Open MPI 5.0.11 takes no absolute addresses in `Alltoallw`."""
@@ -289,6 +291,27 @@ def test_too_much_for_oneself_by_types(world: MPI.Intracomm, n_planned: list[int
     assert (into[1::2] == -1).all()
 
 
+@pytest.mark.parametrize("datatype", [MPI.INT, SPACED], ids=["plain", "spaced"])
+def test_what_is_sent_may_be_read_only(
+    world: MPI.Intracomm, datatype: MPI.Datatype, n_planned: list[int]
+) -> None:
+    rank, size = world.Get_rank(), world.Get_size()
+    sent = np.arange(3 * size, dtype="i4") + 100 * rank
+    sent.flags.writeable = False
+    ones, displs, types = [1] * size, [12 * k for k in range(size)], [datatype] * size
+    with grid_comm(world) as comm:
+
+        def typed(caller: MPI.Intracomm, into: np.ndarray) -> None:
+            caller.Alltoallw([sent, ones, displs, types], [into, ones, displs, types])
+
+        def alike(caller: MPI.Intracomm, into: np.ndarray) -> None:
+            caller.Alltoallv([sent, 1, range(size), datatype], [into, 1, range(size), datatype])
+
+        for call in (typed, alike):
+            both(world, comm, call)
+    assert n_planned[0] == 2 * int(size > 1)
+
+
 def test_types_in_place(world: MPI.Intracomm) -> None:
     rank, size = world.Get_rank(), world.Get_size()
     column = MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 4).Commit()
@@ -313,8 +336,6 @@ def test_nothing_for_anybody(world: MPI.Intracomm) -> None:
         ours.Alltoallw([None, [0] * size, [0] * size, types], [None, [0] * size, [0] * size, types])
 
 
-UNCOMMITTED = MPI.INT.Create_vector(1, 1, 2)
-SPACED = MPI.INT.Create_vector(2, 1, 2).Commit()
 WRONG: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
     "not a buffer": lambda m, size: (3, m),
     "nothing to receive into": lambda m, size: (m, None),
