@@ -4,6 +4,9 @@
     python benchmarks/applications.py --local 4     # without a grid: only that they work
     python benchmarks/applications.py gradients     # 100 MB of gradients; unless named, left out
 
+Both ways take turns, `--runs` times; the table has medians, and the fastest and slowest runs. With
+`--dilation 4`, the grid is in slow motion.
+
 An emulated grid needs root and one virtual environment per MPI, as `make venv-all` makes them.
 """
 
@@ -12,12 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from on_grids import MPIS, ROOT, milliseconds
+from on_grids import MPIS, ROOT, Row, add_dilation_option, milliseconds, slowed
 from rich.console import Console
 from rich.table import Table
 
@@ -27,6 +32,8 @@ from gridcoll.topology.gridfile import read_gridfile
 APPS = ("adam", "jacobi", "samplesort", "fourier", "overlap")
 ALSO = {"gradients": ("allreduce", 100_000_000)}
 """Those that take minutes, with the collective that they are made of and its bytes."""
+
+WAYS = ("native", "gridcoll")
 
 BIN = Path(sys.executable).parent
 
@@ -39,14 +46,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--grid", default="three-sites", help="the name of a file in hostfiles")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
     parser.add_argument("--local", type=int, metavar="RANKS", help="on this machine, no grid")
+    parser.add_argument("--runs", type=int, default=1, help="of each, native and ours in turn")
+    add_dilation_option(parser)
     parser.add_argument("--json", type=Path, help="write a row per time to this file")
     return parser.parse_args()
 
 
-def launcher(options: argparse.Namespace) -> list[str]:
+def launcher(options: argparse.Namespace, grid: Path) -> list[str]:
     if options.local:
         return [str(BIN / "mpiexec"), "-n", str(options.local)]
-    return [str(BIN / "gridcoll"), "testbed", "run", options.grid, "--mpi", options.mpi, "--"]
+    return [str(BIN / "gridcoll"), "testbed", "run", str(grid), "--mpi", options.mpi, "--"]
 
 
 def times_s(command: Sequence[str]) -> dict[str, float]:
@@ -60,39 +69,56 @@ def times_s(command: Sequence[str]) -> dict[str, float]:
     return {what: float(seconds) for what, seconds in found}
 
 
-def least_s(app: str, grid: str) -> float | None:
+def least_s(app: str, grid: Path) -> float | None:
     """What the wires of ``grid`` allow ``app`` at the very least; None where nobody can tell."""
     if app not in ALSO:
         return None
-    spec = read_gridfile(ROOT / "hostfiles" / f"{grid}.toml")
+    spec = read_gridfile(grid)
     collective, n_bytes = ALSO[app]
     return limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), n_bytes)
 
 
+def both_ways(app: str, options: argparse.Namespace, grid: Path) -> list[Row]:
+    """A row for everything that ``app`` times; none if it times nothing here."""
+    script = f"benchmarks/apps/{app}.py"
+    settings = [] if options.local else ["env", f"GRIDCOLL_GRID={grid}"]
+    python = [*launcher(options, grid), *settings, "python" if settings else sys.executable]
+    scripts = {"native": [script], "gridcoll": ["-m", "gridcoll", "run", script]}
+    took_s: dict[str, dict[str, list[float]]] = {way: defaultdict(list) for way in WAYS}
+    for _ in range(options.runs):
+        for way in WAYS:
+            for what, seconds in times_s([*python, *scripts[way]]).items():
+                took_s[way][what].append(seconds)
+            if not took_s["native"]:
+                return []
+    bound_s = None if options.local else least_s(app, grid)
+    return [
+        {"grid": grid.stem, "mpi": options.mpi, "local_ranks": options.local, "what": what}
+        | {f"{way}_s": statistics.median(took_s[way][what]) for way in WAYS}
+        | {f"{way}_range_s": [min(took_s[way][what]), max(took_s[way][what])] for way in WAYS}
+        | {"limit_s": bound_s}
+        for what in took_s["native"]
+    ]
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    table = Table("application", "native, ms", "gridcoll, ms", "ratio", "limit, ms")
+    for row in rows:
+        ratio = f"{row['native_s'] / row['gridcoll_s']:.2f} x"
+        times = [_with_range(row[f"{way}_s"], *row[f"{way}_range_s"]) for way in WAYS]
+        table.add_row(row["what"], *times, ratio, milliseconds(row["limit_s"]))
+    Console().print(table)
+
+
+def _with_range(median_s: float, fastest_s: float, slowest_s: float) -> str:
+    return f"{milliseconds(median_s)} ({milliseconds(fastest_s)} – {milliseconds(slowest_s)})"
+
+
 def main() -> None:
     options = parse_arguments()
-    table = Table("application", "native, ms", "gridcoll, ms", "ratio", "limit, ms")
-    rows = []
-    settings = []
-    if not options.local:
-        settings = ["env", f"GRIDCOLL_GRID={ROOT / 'hostfiles' / options.grid}.toml"]
-    for app in options.apps:
-        script = f"benchmarks/apps/{app}.py"
-        python = [*settings, "python" if settings else sys.executable]
-        native = times_s([*launcher(options), *python, script])
-        if not native:
-            continue
-        ours = times_s([*launcher(options), *python, "-m", "gridcoll", "run", script])
-        bound_s = None if options.local else least_s(app, options.grid)
-        for what, native_s in native.items():
-            ratio = native_s / ours[what]
-            times = [milliseconds(seconds) for seconds in (native_s, ours[what])]
-            table.add_row(what, *times, f"{ratio:.2f} x", milliseconds(bound_s))
-            rows.append(
-                {"grid": options.grid, "mpi": options.mpi, "local_ranks": options.local}
-                | {"what": what, "native_s": native_s, "gridcoll_s": ours[what], "limit_s": bound_s}
-            )
-    Console().print(table)
+    with slowed(ROOT / "hostfiles" / f"{options.grid}.toml", options.dilation) as grid:
+        rows = [row for app in options.apps for row in both_ways(app, options, grid)]
+    print_table(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

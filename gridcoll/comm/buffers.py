@@ -74,6 +74,8 @@ def read_scattered(
         finally:
             placed.Free()
 
+    # Of an uncommitted type, which MPI refuses, another can be made: nothing is sent by this.
+    _self_comm[0].Send_init([bytearray(1), 1, datatype], 0).Free()
     packed = through(lambda spec: _through_mpi(spec, writable).view)
     return Message(packed, (lambda: through(partial(_store, packed))) if writable else None)
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm import typed_vectors, vectors
+from gridcoll.comm.methods import alltoallv
 from gridcoll.plan.collectives import alltoallv as vector_plans
 from tests.mpi.support import grid_comm, layouts
 
@@ -21,6 +22,13 @@ SPACED = MPI.INT.Create_vector(2, 1, 2).Commit()
 
 REFUSES_ADDRESSES = MPI.Get_library_version().startswith("Open MPI")
 """Open MPI 5.0.11 takes no absolute addresses in `Alltoallw`."""
+
+
+@pytest.fixture(params=[True, False], ids=["packed", "by type"])
+def packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether blocks with gaps are packed, whatever suits this library."""
+    monkeypatch.setattr(alltoallv, "PACKS", request.param)
+    return bool(request.param)
 
 
 def planned(comm: GridComm) -> GridComm:
@@ -131,6 +139,7 @@ def test_in_place(world: MPI.Intracomm) -> None:
             both(world, comm, typed)
 
 
+@pytest.mark.usefixtures("packs")
 def test_derived_types(world: MPI.Intracomm) -> None:
     """Gaps stay untouched; layouts differ from rank to rank, signatures do not."""
     rank, size = world.Get_rank(), world.Get_size()
@@ -235,15 +244,16 @@ def test_types_of_any_length(
     layout: str,
     n: int,
     name: str,
+    packs: bool,
     n_planned: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From bytes to a rendezvous; nothing is packed."""
+    """From bytes to a rendezvous."""
 
     def packed(*_: object, **__: object) -> None:
         raise AssertionError("packed")
 
-    for module in (vectors, typed_vectors):
+    for module in (vectors, typed_vectors) if not packs else ():
         monkeypatch.setattr(module, "read_scattered", packed)
     with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
         columns = Columns(comm, n)
@@ -255,6 +265,7 @@ def test_types_of_any_length(
         assert n_messages == world.Get_size() * (world.Get_size() - 1)
 
 
+@pytest.mark.usefixtures("packs")
 @pytest.mark.parametrize("name", METHODS)
 def test_types_beyond_the_longest_message(
     world: MPI.Intracomm, name: str, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +280,7 @@ def test_types_beyond_the_longest_message(
         assert columns.right()
 
 
+@pytest.mark.usefixtures("packs")
 @pytest.mark.mpi(min_size=2)
 def test_too_much_for_oneself_by_types(world: MPI.Intracomm, n_planned: list[int]) -> None:
     """Everybody sends itself two columns and expects one; others get theirs."""
@@ -291,6 +303,7 @@ def test_too_much_for_oneself_by_types(world: MPI.Intracomm, n_planned: list[int
     assert (into[1::2] == -1).all()
 
 
+@pytest.mark.usefixtures("packs")
 @pytest.mark.parametrize("datatype", [MPI.INT, SPACED], ids=["plain", "spaced"])
 def test_what_is_sent_may_be_read_only(
     world: MPI.Intracomm, datatype: MPI.Datatype, n_planned: list[int]
@@ -312,6 +325,7 @@ def test_what_is_sent_may_be_read_only(
     assert n_planned[0] == 2 * int(size > 1)
 
 
+@pytest.mark.usefixtures("packs")
 def test_types_in_place(world: MPI.Intracomm) -> None:
     rank, size = world.Get_rank(), world.Get_size()
     column = MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 4).Commit()
@@ -367,6 +381,7 @@ WRONG_TYPED: dict[str, Callable[[np.ndarray, int], tuple[Any, Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("packs")
 @pytest.mark.parametrize("method", METHODS)
 def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, method: str) -> None:
     size = world.Get_size()
