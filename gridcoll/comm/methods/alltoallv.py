@@ -28,10 +28,10 @@ from gridcoll.plan.ops import Chunk
 CHOICE_BYTES = 8192
 """An all-to-all of blocks of this size decides between a plan and the native collective."""
 
-PACKS = MPI.get_vendor()[0] == "MPICH"
+PACKS = MPI.get_vendor()[0] != "Open MPI"
 """Whether blocks with gaps are packed before they leave. Where it is to gather and to spread them
-itself, MPICH 5.0.2 takes 1.4 times as long; Open MPI and Intel MPI take less time. (Measured by
-``benchmarks/apps/fourier.py`` on three sites.)"""
+itself, MPICH 5.0.2 takes 1.4 times as long, Intel MPI 2021.18 about as long, and Open MPI 5.0.11
+less time. (Measured by ``benchmarks/apps/fourier.py`` on three sites.)"""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
