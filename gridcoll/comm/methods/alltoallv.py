@@ -30,8 +30,9 @@ CHOICE_BYTES = 8192
 
 PACKS = MPI.get_vendor()[0] != "Open MPI"
 """Whether blocks with gaps are packed before they leave. Where it is to gather and to spread them
-itself, MPICH 5.0.2 takes 1.4 times as long, Intel MPI 2021.18 about as long, and Open MPI 5.0.11
-less time. (Measured by ``benchmarks/apps/fourier.py`` on three sites.)"""
+itself, MPICH 5.0.2 takes 1.4 times as long and Open MPI 5.0.11 less time (measured by
+``benchmarks/apps/fourier.py`` on three sites); Intel MPI 2021.18 too, but tests of mpi4py-fft
+did not end in time that way."""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
