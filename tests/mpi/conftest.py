@@ -268,6 +268,15 @@ def grids() -> Generator[Callable[[str], GridComm], None, None]:
         yield find
 
 
+@pytest.fixture(params=[True, False], ids=["packed", "by type"])
+def packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether `Alltoallv` packs blocks with gaps, whatever suits this library."""
+    from gridcoll.comm.methods import alltoallv
+
+    monkeypatch.setattr(alltoallv, "PACKS", request.param)
+    return bool(request.param)
+
+
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of plain mpi4py's methods ran on behalf of variants, on this rank."""
