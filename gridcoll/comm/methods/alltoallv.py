@@ -28,11 +28,10 @@ from gridcoll.plan.ops import Chunk
 CHOICE_BYTES = 8192
 """An all-to-all of blocks of this size decides between a plan and the native collective."""
 
-PACKS = MPI.get_vendor()[0] != "Open MPI"
+PACKS = MPI.get_vendor()[0] == "MPICH"
 """Whether blocks with gaps are packed before they leave. Where it is to gather and to spread them
-itself, MPICH 5.0.2 takes 1.4 times as long and Open MPI 5.0.11 less time (measured by
-``benchmarks/apps/fourier.py`` on three sites); Intel MPI 2021.18 too, but tests of mpi4py-fft
-did not end in time that way."""
+itself, MPICH 5.0.2 takes 1.4 times as long; Open MPI 5.0.11 and Intel MPI 2021.18 take less time
+(measured by ``benchmarks/apps/fourier.py`` on three sites)."""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
