@@ -14,11 +14,13 @@ import math
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Copy, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan
@@ -57,6 +59,19 @@ def price_plan(
     return _Simulation(plan, _Costs(plan, model, unit_bytes), unit_bytes, speeds).run()
 
 
+def freely_s(
+    alone_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
+) -> FloatArray:
+    """A lone message's time without what its flow waits for a window, arrays alike.
+
+    ``busy_s`` is how long it keeps interfaces and links busy. A gap longer than that is mostly
+    waiting for acknowledgements, and other flows go on meanwhile.
+    """
+    waits_s = np.maximum(gap_s - busy_s, 0.0)
+    least_s = np.minimum(latency_s + busy_s, alone_s)
+    return np.asarray(np.where(waits_s > 0, np.maximum(alone_s - waits_s, least_s), alone_s))
+
+
 class _Costs:
     """Every link's times for the message sizes that occur in a plan."""
 
@@ -68,11 +83,15 @@ class _Costs:
         n_bytes = np.array(sizes, dtype=float) * unit_bytes
         gap_s, alone_s = model.gap_and_alone_s(n_bytes)
         self._at = {size: k for k, size in enumerate(sizes)}
-        self._gap_s = gap_s.tolist()
-        self._alone_s = alone_s.tolist()
-        self._shared_s = np.zeros_like(gap_s).tolist()
+        shared_s = np.zeros_like(gap_s)
         if model.together_bytes_per_s:
-            self._shared_s = (n_bytes / model.link_bytes_per_s[:, :, None]).tolist()
+            shared_s = n_bytes / model.link_bytes_per_s[:, :, None]
+        inside_s = np.diagonal(gap_s).T  # (C, S)
+        busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
+        busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
+        freely = freely_s(alone_s, gap_s, busy_s, model.latency_s[:, :, None])
+        self._gap_s, self._alone_s = gap_s.tolist(), alone_s.tolist()
+        self._shared_s, self._freely_s = shared_s.tolist(), freely.tolist()
         self.cluster_of = model.grid.cluster_of
         self._host_of = model.grid.host_of
 
@@ -87,13 +106,25 @@ class _Costs:
         at_home = self._host_of[rank] == self._host_of[peer]
         return float(self._gap_s[cluster][cluster][0 if at_home else self._at[size]])
 
-    def link(self, sender: int, receiver: int, size: int) -> tuple[float, float, float]:
-        """Gap and lone time from rank to rank, and the message's share of what all flows carry."""
+    def link(self, sender: int, receiver: int, size: int) -> _Link:
         i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
         if self._host_of[sender] == self._host_of[receiver]:
             k = 0
-        shared = self._shared_s[i][j][k] if i != j else 0.0
-        return self._gap_s[i][j][k], self._alone_s[i][j][k], shared
+        alone_s = self._alone_s[i][j][k]
+        if i == j:
+            return _Link(self._gap_s[i][j][k], alone_s, alone_s, 0.0)
+        return _Link(
+            self._gap_s[i][j][k], alone_s, self._freely_s[i][j][k], self._shared_s[i][j][k]
+        )
+
+
+class _Link(NamedTuple):
+    """What a message takes from rank to rank; ``shared_s`` of what all flows carry together."""
+
+    gap_s: float
+    alone_s: float
+    freely_s: float
+    shared_s: float
 
 
 @dataclass
@@ -199,34 +230,37 @@ class _Simulation:
                     rank.wakes = soonest
                     self._at(soonest, "send", number, -1)
                 return
-            (_, index), peer = min(startable)
+            (ready, index), peer = min(startable)
             heappop(rank.sends[peer])
             if not rank.sends[peer]:
                 del rank.sends[peer]
-            self._start(time, number, index)
+            self._start(time, ready, number, index)
 
     def _free(self, number: int, peer: int) -> float:
         """From when on a message to ``peer`` may start."""
         return max(self._link_free[number, peer], self._out_free[self._costs.port_of(number, peer)])
 
-    def _start(self, time: float, number: int, index: int) -> None:
+    def _start(self, time: float, ready: float, number: int, index: int) -> None:
         rank = self._ranks[number]
         op = rank.flow.program[index]
         if not isinstance(op, Send):
             raise PlanError(f"rank {number}, op {index} ({op}): is no send")
         size = op.chunk.size
-        gap_s, alone_s, shared_s = self._costs.link(number, op.peer, size)
+        link = self._costs.link(number, op.peer, size)
+        # A flow that waits for its window does so while the interface still serves others.
+        begun = max(ready, self._link_free[number, op.peer])
         pipe = (self._costs.cluster_of[number], self._costs.cluster_of[op.peer])
         enters = max(time, self._pipe_free[pipe])
-        self._pipe_free[pipe] = enters + shared_s
+        self._pipe_free[pipe] = enters + link.shared_s
         free = time + self._costs.port(number, op.peer, size)
         self._out_free[self._costs.port_of(number, op.peer)] = free
-        self._link_free[number, op.peer] = time + gap_s
+        self._link_free[number, op.peer] = time + link.gap_s
         rank.start_s[index] = time
         self._at(free, "done", number, index)
         receive = self._receive_of.get((number, op.peer, op.tag))
         if receive is not None:
-            self._at(enters + alone_s, "arrive", op.peer, receive)
+            arrives = max(enters + link.freely_s, begun + link.alone_s)
+            self._at(arrives, "arrive", op.peer, receive)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
         """A message's end reaches the interface, which may still be busy with another."""

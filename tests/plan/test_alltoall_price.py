@@ -98,7 +98,9 @@ def test_every_candidate_takes_what_was_predicted(grid: str, n_bytes: int) -> No
     assert len(off) > 2
     # Bruck's steps wait for room besides data; it is never near the fastest where that counts.
     assert {n: by for n, by in off.items() if abs(by) > (0.18 if n == "bruck" else 0.15)} == {}
-    assert {n: by for n, by in off.items() if n in ("direct", "pairwise") and abs(by) > 0.03} == {}
+    # Of two that a pairwise exchange has under way, the second waits for its window meanwhile.
+    close = {"direct": 0.03, "pairwise": 0.08}
+    assert {n: by for n, by in off.items() if abs(by) > close.get(n, 1.0)} == {}
 
 
 @pytest.mark.parametrize("grid", GRIDS)

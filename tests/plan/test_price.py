@@ -158,8 +158,8 @@ def test_an_interface_takes_one_message_at_a_time() -> None:
 def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
     per_message_s = 4 * G  # of 64 bytes
     together = ((64 / per_message_s,) * 2,) * 2
-    # A flow of its own would carry even less, or the model would not believe the shared rate.
-    slow = fixed(gap_s=2 * (1 << 20) / 64 * per_message_s)
+    # A flow of its own carries as much, or the model would not believe the shared rate.
+    slow = linear_plogp(L, 64 / per_message_s, 0.0)
     programs = (
         (Send(2, chunk(), 0),), (Send(3, chunk(), 0),),
         (Recv(0, chunk(), 0),), (Recv(1, chunk(), 0),),

@@ -43,6 +43,8 @@ class Messages:
         0 for what needs no other message, else one more than the latest stage it needs.
     needs : (N, 2) int array
         Message ``needs[k, 0]`` carries blocks that come with message ``needs[k, 1]``.
+    in_turn : bool
+        Whether the messages of a source leave one after another, rather than all at once.
     """
 
     source: IntArray
@@ -53,6 +55,7 @@ class Messages:
     n_alike: FloatArray
     stage: IntArray
     needs: IntArray
+    in_turn: bool = False
 
 
 def _rows(
@@ -68,14 +71,16 @@ def _rows(
     return np.stack(columns, axis=-1, dtype=float).reshape(-1, len(columns))
 
 
-def _messages(rows: Sequence[FloatArray], needs: Sequence[IntArray] = ()) -> Messages:
+def _messages(
+    rows: Sequence[FloatArray], needs: Sequence[IntArray] = (), *, in_turn: bool = False
+) -> Messages:
     source, target, n_blocks, n_out, n_in, n_alike = np.concatenate([_rows([], []), *rows]).T
     later, earlier = all_needs = np.concatenate([np.empty((0, 2), int), *needs]).T
     stage = np.zeros(len(source), int)
     while (stage[later] <= stage[earlier]).any():
         np.maximum.at(stage, later, stage[earlier] + 1)
     ends = source.astype(int), target.astype(int)
-    return Messages(*ends, n_blocks, n_out, n_in, n_alike, stage, all_needs.T)
+    return Messages(*ends, n_blocks, n_out, n_in, n_alike, stage, all_needs.T, in_turn)
 
 
 def tally(plan: Plan) -> Messages:
@@ -135,7 +140,7 @@ def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
 @lru_cache(maxsize=64)
 def paced_messages(rounds: Rounds) -> Messages:
     """Of `plan_paced`."""
-    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)])
+    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], in_turn=True)
 
 
 @lru_cache(maxsize=64)
@@ -159,8 +164,10 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_pairwise`."""
     ranks, weight_of = np.arange(grid.n_ranks), _by_rank(grid, weights)
     if grid.n_ranks & (grid.n_ranks - 1) == 0:
-        return _messages([_to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)])
-    return _messages([_inside(range(grid.n_ranks), weight_of)])
+        rows = _to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)
+    else:
+        rows = _inside(range(grid.n_ranks), weight_of)
+    return _messages([rows], in_turn=True)
 
 
 @lru_cache(maxsize=64)

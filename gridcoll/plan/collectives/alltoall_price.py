@@ -18,6 +18,7 @@ import numpy as np
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_messages import IntArray, Messages
+from gridcoll.plan.price import freely_s
 
 LONG_BYTES = 1 << 20
 """Of so long a message, nearly all that it takes is the wire's."""
@@ -54,11 +55,14 @@ class _Costs:
         self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
         self.alone_s = alone_s[i, j, which]
         self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
-        self.shared_s = np.zeros(len(i))
+        of_link_s = np.zeros(len(i))
         if model.together_bytes_per_s:
-            rate = model.link_bytes_per_s[i, j]
-            n_blocks = messages.n_blocks * messages.n_alike
-            self.shared_s = np.where(i == j, 0.0, n_blocks * float(n_bytes) / rate)
+            of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
+        self.shared_s = of_link_s * messages.n_alike
+        busy_s = np.maximum(port_s[i, which], port_s[j, which])
+        busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
+        link_gap_s = (gap_s * n_pieces)[i, j, which]
+        self.freely_s = freely_s(self.alone_s, link_gap_s, busy_s, model.latency_s[i, j])
         self._share_hosts(model, messages, host_weights)
 
     def _share_hosts(
@@ -86,7 +90,7 @@ class _Costs:
         )
         for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
             each[at_home] = (self.empty_s * times)[at_home]
-        self.alone_s[at_home] = self.empty_alone_s[at_home]
+        self.alone_s[at_home] = self.freely_s[at_home] = self.empty_alone_s[at_home]
 
     def _wire_s(
         self,
@@ -149,7 +153,10 @@ def price_messages_s(
         if costs.shares:
             start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
-        in_s, first = costs.in_s[now], enters + costs.alone_s[now]
+        # Flows that wait for their windows do so side by side, not one after another.
+        begun = start if messages.in_turn else ready[now]
+        first = np.maximum(enters + costs.freely_s[now], begun + costs.alone_s[now])
+        in_s = costs.in_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
         if costs.shares:
             begins = _in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
