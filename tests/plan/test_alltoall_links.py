@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
-from gridcoll.plan.collectives.alltoall_links import order_of, plan_in_turn
+from gridcoll.plan.collectives.alltoall_links import (
+    MOST_PIECES,
+    order_of,
+    plan_in_turn,
+)
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
@@ -28,7 +33,9 @@ def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
         check_plan(plan_in_turn(thin_grid(labels), n_units))
 
 
-@pytest.mark.parametrize("n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 40 * BLOCK])
+@pytest.mark.parametrize(
+    "n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 4 * MOST_PIECES * BLOCK // 3]
+)
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 6), (1, 5, 2)])
 def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) -> None:
     """Whoever of its cluster sends it; and it is never without one for longer."""
@@ -40,13 +47,47 @@ def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) ->
                 ends = model.grid.cluster_of[rank], model.grid.cluster_of[op.peer]
                 due.setdefault(ends, []).append(op.due_us * 1e-6)
     for (a, b), times in due.items():
-        n_pieces = min(32, -(-n_bytes // (1 << 14)))
+        n_pieces = min(MOST_PIECES, -(-n_bytes // (1 << 14)))
         piece_s = PACE * n_bytes / n_pieces / float(model.link_bytes_per_s[a, b])
         assert len(times) == sizes[a] * (sizes[b] - (a == b)) * n_pieces
         if a != b:
             assert sorted(times) == pytest.approx(
                 [k * piece_s for k in range(len(times))], abs=2e-6
             )
+
+
+def leaves_s(model: GridModel, n_bytes: int, rank: int, *, inside: bool) -> list[float]:
+    """When ``rank`` sends pieces inside its cluster, or out of it."""
+    home = model.grid.cluster_of[rank]
+    return sorted(
+        op.due_us * 1e-6
+        for op in plan_in_turn(model, n_bytes).programs[rank]
+        if isinstance(op, Send) and (model.grid.cluster_of[op.peer] == home) == inside
+    )
+
+
+@pytest.mark.parametrize("link_bytes_per_s", [1e6, 9e6, 1e9])
+def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> None:
+    """As long as links take, or interfaces: nothing fills an interface's queue."""
+    model = thin_grid(THREE_BY_FOUR, link_bytes_per_s)
+    interface_s = 11 * float(model.gap_s(BLOCK)[0, 0])
+    link_s = max(PACE * 16 * BLOCK / link_bytes_per_s, interface_s)
+    for rank in range(12):
+        for inside in (True, False):
+            due_s = leaves_s(model, BLOCK, rank, inside=inside)
+            assert due_s[-1] - due_s[0] == pytest.approx(link_s, rel=0.15)
+        own_s = np.diff(leaves_s(model, BLOCK, rank, inside=True))
+        assert own_s == pytest.approx(np.full(len(own_s), link_s / (len(own_s) + 1)), rel=0.01)
+
+
+def test_no_window_lets_a_flow_carry_a_block_faster() -> None:
+    """What one flow needs for a block counts where several flows need no longer for all."""
+    narrow = thin_grid(THREE_BY_FOUR, 1e6)
+    wide = replace(narrow, together_bytes_per_s=((8e6,) * 3,) * 3)
+    for each, least_s in ((narrow, 16 * BLOCK / 1e6), (wide, BLOCK / 1e6)):
+        predicted_s = choose("alltoall", each, BLOCK, 0, forced="in-turn").winner.predicted_s
+        assert predicted_s is not None
+        assert least_s < predicted_s < 1.3 * max(least_s, 16 * BLOCK / 8e6)
 
 
 def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:

@@ -16,8 +16,6 @@ import numpy as np
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.choose import Algorithm, Candidate, register
 from gridcoll.plan.collectives.alltoall import exchange_plan, keep_own, pieces_of
-from gridcoll.plan.collectives.alltoall_messages import paced_messages
-from gridcoll.plan.collectives.alltoall_price import price_messages_s
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -26,28 +24,51 @@ from gridcoll.topology.units import format_size
 MOST_RANKS = 128
 """Every rank has a time for every other, and all of them are priced."""
 
-SHORTEST_PIECE, MOST_PIECES = 1 << 14, 32
-"""Bytes of a message that no MPI known here keeps back; and how many make up a block."""
+SHORTEST_PIECE, MOST_PIECES = 1 << 14, 128
+"""Bytes of a message that no MPI known here keeps back; and how many make up a block.
+
+With pieces of 32 KiB, MPICH takes a quarter longer for 1 MiB over links of 80 ms.
+"""
 
 
 def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
     """When the pieces of a block leave, in seconds after the start.
 
     The ranks of a cluster have slots at each of its links, as long as that takes for a piece. What
-    stays inside a cluster goes in between.
+    stays inside a cluster goes in between, evenly: what fills an interface's queue would keep back
+    acknowledgements, and with them flows whose windows wait for those.
     """
-    grid, rates = model.grid, model.link_bytes_per_s
+    grid = model.grid
     home, there = grid.cluster_of[source], grid.cluster_of[target]
     inside = home == there
     place, n_home = grid.clusters[home].places[source], len(grid.clusters[home])
     at, n_targets = grid.clusters[there].places[target], len(grid.clusters[there]) - inside
     at -= inside and at > place
-    rate = np.delete(rates[home], home).max() if inside else rates[home, there]
     n_pieces = -(-n_bytes // _piece_bytes(n_bytes))
-    slot_s = PACE * n_bytes / max(n_pieces, 1) / float(rate)
+    links_s = _links_s(model, home, n_bytes)
+    lasts_s = links_s.max() if inside else links_s[there]
+    slot_s = float(lasts_s) / max(n_home * n_targets * n_pieces, 1)
     first = n_home / 2 if inside else place
     turn = (at - place) % n_targets
     return [(first + (turn + k * n_targets) * n_home) * slot_s for k in range(n_pieces)]
+
+
+def _links_s(model: GridModel, home: int, n_bytes: int, pace: float = PACE) -> np.ndarray:
+    """How long all blocks from ``home`` to each cluster take, (C,); no less than interfaces do.
+
+    ``pace`` is the part of a link's time after which the next piece follows.
+    """
+    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
+    sizes[home] = 0.0  # nothing of its own crosses a link
+    links_s = pace * len(model.grid.clusters[home]) * sizes * n_bytes / model.link_bytes_per_s[home]
+    return np.asarray(np.maximum(links_s, _interfaces_s(model, n_bytes)[home]))
+
+
+def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
+    """How long an interface takes for all blocks of its host, (C,)."""
+    most = [max(map(len, cluster.nodes)) for cluster in model.grid.clusters]
+    n_blocks = np.array([n_here * (model.grid.n_ranks - n_here) for n_here in most])
+    return np.asarray(n_blocks * np.diagonal(model.gap_s(n_bytes)))
 
 
 def plan_in_turn(model: GridModel, n_units: int, label: str = "in-turn") -> Plan:
@@ -101,11 +122,17 @@ def order_of(model: GridModel) -> list[list[int]]:
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
     """Whether a link is busy longer than any interface."""
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
-    between = ~np.eye(len(sizes), dtype=bool)
-    links_s = (np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s)[between]
-    ports_s = (model.grid.n_ranks - 1) * np.diagonal(model.gap_s(n_bytes))
-    return bool(links_s.max() > ports_s.max())
+    interfaces_s = _interfaces_s(model, n_bytes)
+    links_s = [_links_s(model, c, n_bytes, 1.0).max() for c in range(model.n_clusters)]
+    return bool(max(links_s) > interfaces_s.max())
+
+
+def _predicted_s(model: GridModel, n_bytes: int) -> float:
+    """By the clock, and what the last piece takes; no sooner than windows let a flow carry all."""
+    piece = min(_piece_bytes(n_bytes), n_bytes)
+    _, alone_s = model.gap_and_alone_s(np.array([piece, n_bytes], float))
+    leave_s = np.array([_links_s(model, c, n_bytes, 1.0) for c in range(model.n_clusters)])
+    return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())
 
 
 def _in_turn(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -119,8 +146,7 @@ def _in_turn(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     piece = _piece_bytes(n_bytes)
     label = f"{format_size(min(piece, n_bytes))} at a time over every link"
-    messages = paced_messages(tuple(zip(*order_of(model), strict=True)))
-    predicted_s = price_messages_s(model, messages, n_bytes, piece)
+    predicted_s = _predicted_s(model, n_bytes)
 
     def build(n_units: int) -> Plan:
         return plan_in_turn(model, n_units, f"in-turn: {label}")

@@ -43,8 +43,8 @@ class Messages:
         0 for what needs no other message, else one more than the latest stage it needs.
     needs : (N, 2) int array
         Message ``needs[k, 0]`` carries blocks that come with message ``needs[k, 1]``.
-    in_turn : bool
-        Whether the messages of a source leave one after another, rather than all at once.
+    one_by_one : bool
+        Whether the messages of a source leave one after another, rather than side by side.
     """
 
     source: IntArray
@@ -55,7 +55,7 @@ class Messages:
     n_alike: FloatArray
     stage: IntArray
     needs: IntArray
-    in_turn: bool = False
+    one_by_one: bool = False
 
 
 def _rows(
@@ -72,7 +72,7 @@ def _rows(
 
 
 def _messages(
-    rows: Sequence[FloatArray], needs: Sequence[IntArray] = (), *, in_turn: bool = False
+    rows: Sequence[FloatArray], needs: Sequence[IntArray] = (), *, one_by_one: bool = False
 ) -> Messages:
     source, target, n_blocks, n_out, n_in, n_alike = np.concatenate([_rows([], []), *rows]).T
     later, earlier = all_needs = np.concatenate([np.empty((0, 2), int), *needs]).T
@@ -80,7 +80,7 @@ def _messages(
     while (stage[later] <= stage[earlier]).any():
         np.maximum.at(stage, later, stage[earlier] + 1)
     ends = source.astype(int), target.astype(int)
-    return Messages(*ends, n_blocks, n_out, n_in, n_alike, stage, all_needs.T, in_turn)
+    return Messages(*ends, n_blocks, n_out, n_in, n_alike, stage, all_needs.T, one_by_one)
 
 
 def tally(plan: Plan) -> Messages:
@@ -140,7 +140,7 @@ def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
 @lru_cache(maxsize=64)
 def paced_messages(rounds: Rounds) -> Messages:
     """Of `plan_paced`."""
-    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], in_turn=True)
+    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], one_by_one=True)
 
 
 @lru_cache(maxsize=64)
@@ -167,7 +167,7 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
         rows = _to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)
     else:
         rows = _inside(range(grid.n_ranks), weight_of)
-    return _messages([rows], in_turn=True)
+    return _messages([rows], one_by_one=True)
 
 
 @lru_cache(maxsize=64)

@@ -154,7 +154,7 @@ def price_messages_s(
             start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
         # Flows that wait for their windows do so side by side, not one after another.
-        begun = start if messages.in_turn else ready[now]
+        begun = start if messages.one_by_one else ready[now]
         first = np.maximum(enters + costs.freely_s[now], begun + costs.alone_s[now])
         in_s = costs.in_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
