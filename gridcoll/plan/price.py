@@ -159,6 +159,7 @@ class _Simulation:
         self._receive_of: dict[tuple[int, int, int], int] = {}
         self._posted_in_order: dict[tuple[int, int, int], deque[int]] = {}
         self._arrived: dict[tuple[int, int], float] = {}  # by rank and receive
+        self._least_s: dict[tuple[int, int], float] = {}  # likewise, by its flow's window
         self._postable: set[tuple[int, int]] = set()
         self._ranks = [self._open(r, dataflow(p)) for r, p in enumerate(plan.programs)]
 
@@ -259,8 +260,8 @@ class _Simulation:
         self._at(free, "done", number, index)
         receive = self._receive_of.get((number, op.peer, op.tag))
         if receive is not None:
-            arrives = max(enters + link.freely_s, begun + link.alone_s)
-            self._at(arrives, "arrive", op.peer, receive)
+            self._least_s[op.peer, receive] = begun + link.alone_s
+            self._at(enters + link.freely_s, "arrive", op.peer, receive)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
         """A message's end reaches the interface, which may still be busy with another."""
@@ -272,8 +273,9 @@ class _Simulation:
         port = self._costs.port_of(number, op.peer)
         free = max(time, self._in_free[port] + port_s)
         self._in_free[port] = free
-        rank.start_s[index] = free - port_s
-        self._arrived[number, index] = free
+        there = max(free, self._least_s.pop((number, index)))
+        rank.start_s[index] = there - port_s
+        self._arrived[number, index] = there
         self._deliver(time, number, op)
 
     def _deliver(self, time: float, number: int, op: Recv) -> None:

@@ -81,13 +81,28 @@ def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> Non
 
 
 def test_no_window_lets_a_flow_carry_a_block_faster() -> None:
-    """What one flow needs for a block counts where several flows need no longer for all."""
-    narrow = thin_grid(THREE_BY_FOUR, 1e6)
-    wide = replace(narrow, together_bytes_per_s=((8e6,) * 3,) * 3)
-    for each, least_s in ((narrow, 16 * BLOCK / 1e6), (wide, BLOCK / 1e6)):
-        predicted_s = choose("alltoall", each, BLOCK, 0, forced="in-turn").winner.predicted_s
+    """What one flow needs for a block counts where all together need no longer for theirs."""
+    narrow = thin_grid(THREE_BY_FOUR, 0.8e6)
+    wide = replace(narrow, together_bytes_per_s=((16e6,) * 3,) * 3)
+    n_bytes = 40 * BLOCK
+    for each, least_s in ((narrow, 16 * n_bytes / 0.8e6), (wide, n_bytes / 0.8e6)):
+        predicted_s = choose("alltoall", each, n_bytes, 0, forced="in-turn").winner.predicted_s
         assert predicted_s is not None
-        assert least_s < predicted_s < 1.3 * max(least_s, 16 * BLOCK / 8e6)
+        assert least_s < predicted_s < 1.05 * least_s
+
+
+def test_the_first_windows_wait_for_nothing() -> None:
+    """Where windows limit, and only there: what fills a link waits for it."""
+    full = thin_grid(THREE_BY_FOUR, 1e6)
+    limited = thin_grid(THREE_BY_FOUR, 1e6 / 4)
+    limited = replace(limited, together_bytes_per_s=((1e6,) * 3,) * 3)
+    predicted_s = [
+        choose("alltoall", each, BLOCK, 0, forced="in-turn").winner.predicted_s or 0.0
+        for each in (full, limited)
+    ]
+    of_piece_s = (1 << 14) * (4 - 1) / 1e6  # one flow takes longer for the last piece
+    trip_s = 2 * float(full.latency_s[0, 1])
+    assert predicted_s[0] - (predicted_s[1] - of_piece_s) == pytest.approx(trip_s, rel=0.05)
 
 
 def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
@@ -151,3 +166,7 @@ def test_ranks_that_share_hosts_take_turns_as_well() -> None:
     model = replace(thin_grid([0] * 4 + [1] * 4), grid=Grid.from_labels("aaaabbbb", "uuvvwwxx"))
     check_plan(plan_in_turn(model, 3))
     assert names(model) == ["in-turn"]
+    wide = replace(thin_grid([0] * 4 + [1] * 4, 1e9), grid=model.grid)
+    due_s = leaves_s(wide, BLOCK, 0, inside=False)
+    of_host_s = 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])
+    assert due_s[-1] - due_s[0] == pytest.approx(of_host_s, rel=0.1)

@@ -170,6 +170,30 @@ def test_of_short_messages_neighbours_share_nothing_but_arrive_as_late() -> None
         assert predicted_s == pytest.approx(2 * 4e-4 + 3e-5, rel=0.02)
 
 
+def test_flows_wait_for_their_windows_side_by_side() -> None:
+    """What a window keeps back holds up the next block only where blocks leave one by one."""
+    lan, wan = linear_plogp(50e-6, 12.5e6), linear_plogp(40e-3, 1.6e6)
+    together = ((12.5e6, 50e6), (50e6, 12.5e6))
+    model = GridModel(
+        Grid.from_labels([0] * 4 + [1] * 4), ((lan, wan), (wan, lan)), together_bytes_per_s=together
+    )
+    n_bytes = 1 << 20
+    of_interface_s = lan.gap(n_bytes)
+    side_by_side = direct_messages(model.grid)
+    times = [
+        price_messages_s(model, replace(side_by_side, one_by_one=one_by_one), n_bytes)
+        for one_by_one in (False, True)
+    ]
+    assert times[0] == pytest.approx(wan.alone(n_bytes), rel=0.02)
+    assert times[1] > wan.alone(n_bytes) + 3 * of_interface_s
+    simulated_s = price_plan(plan_direct(range(8), n_bytes), model).makespan_s
+    assert simulated_s == pytest.approx(times[0], rel=0.02)
+    # As do the links themselves, where they are what all flows fill.
+    full = replace(model, together_bytes_per_s=((12.5e6, 8e6), (8e6, 12.5e6)))
+    least_s = 16 * n_bytes / 8e6
+    assert price_messages_s(full, side_by_side, n_bytes) == pytest.approx(least_s, rel=0.1)
+
+
 def test_no_messages_take_no_time() -> None:
     none, zero = np.empty(0, int), np.empty(0)
     nothing = Messages(none, none, zero, zero, zero, zero, none, np.empty((0, 2), int))

@@ -12,7 +12,7 @@ from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
 from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
 from gridcoll.plan.gridtree import GridTree
 from gridcoll.plan.predict import SegmentCosts, price_tree
-from gridcoll.plan.price import price_plan
+from gridcoll.plan.price import freely_s, price_plan
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology import Grid
 
@@ -169,6 +169,22 @@ def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
     assert shared.end_s[3][0] - shared.end_s[2][0] == pytest.approx(per_message_s)
     apart = price_plan(plan, model_of("aabb", slow, fixed()))
     assert apart.end_s[3] == apart.end_s[2]
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "gap_s", "busy_s", "expected_s"),
+    [
+        (0.70, 0.65, 0.10, 0.15),  # all but latency and what interfaces take is waiting
+        (0.09, 0.65, 0.02, 0.07),  # a lone message fits its window: it never waits so long
+        (0.05, 0.65, 0.02, 0.05),  # nor is it slower for that
+        (0.20, 0.10, 0.10, 0.20),  # no window: what is more than the gap is a rendezvous
+    ],
+)
+def test_what_a_message_takes_without_waiting_for_its_window(
+    alone_s: float, gap_s: float, busy_s: float, expected_s: float
+) -> None:
+    times = (np.array([each]) for each in (alone_s, gap_s, busy_s, 0.05))
+    assert freely_s(*times) == pytest.approx([expected_s])
 
 
 def late_trees(stream: int) -> Plan:

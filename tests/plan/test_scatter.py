@@ -100,7 +100,8 @@ def test_closed_forms_of_table_2(name: str, n_ranks: int, n_bytes: int) -> None:
 @pytest.mark.parametrize("collective", ["scatter", "gather"])
 @pytest.mark.parametrize("n_bytes", [8, 8192, 100_000])
 def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes: int) -> None:
-    """Flat plans may end sooner: all of a gather send at once, and windows of all flows open."""
+    """Flat plans may end sooner: all of a gather send at once, and flows wait for their windows
+    side by side."""
     model = load_model(str(HOSTFILES / f"{grid}.toml"))
     candidates = choose(collective, model, n_bytes, 1, grid_only=True).candidates
     plans = [(c, c.build(n_bytes)) for c in candidates if c.build]
@@ -108,7 +109,7 @@ def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes
     off = [
         price_plan(plan, model).makespan_s / (c.predicted_s or 1.0) - 1
         for c, plan in plans
-        if c.name != "flat" or c is plans[0][0]
+        if c.name != "flat" or (c is plans[0][0] and grid != "long-fat")
     ]
     assert max(off) < 0.05
     assert min(off) > -0.15

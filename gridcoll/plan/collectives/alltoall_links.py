@@ -31,6 +31,10 @@ With pieces of 32 KiB, MPICH takes a quarter longer for 1 MiB over links of 80 m
 """
 
 
+WINDOWS_LIMIT = 1.15
+"""Windows limit flows where several carry more than so many times what one does."""
+
+
 def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
     """When the pieces of a block leave, in seconds after the start.
 
@@ -135,7 +139,8 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     piece = min(_piece_bytes(n_bytes), n_bytes)
     _, alone_s = model.gap_and_alone_s(np.array([piece, n_bytes], float))
     links_s = np.array([_links_s(model, c, n_bytes, 1.0) for c in range(model.n_clusters)])
-    saved_s = np.where(model.link_bytes_per_s > model.flow_bytes_per_s, 2 * model.latency_s, 0.0)
+    windows_limit = model.link_bytes_per_s > WINDOWS_LIMIT * model.flow_bytes_per_s
+    saved_s = np.where(windows_limit, 2 * model.latency_s, 0.0)
     leave_s = np.maximum(links_s - saved_s, _interfaces_s(model, n_bytes)[:, None])
     return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())
 

@@ -62,7 +62,8 @@ class _Costs:
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
         busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
         link_gap_s = (gap_s * n_pieces)[i, j, which]
-        self.freely_s = freely_s(self.alone_s, link_gap_s, busy_s, model.latency_s[i, j])
+        freely = freely_s(self.alone_s, link_gap_s, busy_s, model.latency_s[i, j])
+        self.freely_s = np.where(i == j, self.alone_s, freely)
         self._share_hosts(model, messages, host_weights)
 
     def _share_hosts(
@@ -153,14 +154,14 @@ def price_messages_s(
         if costs.shares:
             start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
-        # Flows that wait for their windows do so side by side, not one after another.
-        begun = start if messages.one_by_one else ready[now]
-        first = np.maximum(enters + costs.freely_s[now], begun + costs.alone_s[now])
-        in_s = costs.in_s[now]
+        in_s, first = costs.in_s[now], enters + costs.freely_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
         if costs.shares:
             begins = _in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
-        ended[now] = _in_turn(messages.target[now], begins, in_s) + in_s
+        through = _in_turn(messages.target[now], begins, in_s) + in_s
+        # Flows that wait for their windows do so side by side, not one after another.
+        begun = start if messages.one_by_one else ready[now]
+        ended[now] = np.maximum(through, begun + costs.alone_s[now])
     return float(ended.max())
 
 
