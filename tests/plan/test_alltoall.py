@@ -162,7 +162,9 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
     assert algorithm.good_for
     assert algorithm.source
     labels, hosts = [0, 0, 0, 1, 1, 2], ["a", "a", "b", "c", "c", "d"]
-    model = replace(model_of(labels), grid=Grid.from_labels(labels, hosts))
+    model = model_of(labels)
+    if name != "in-turn":  # that needs links which are busier than interfaces
+        model = replace(model, grid=Grid.from_labels(labels, hosts))
     candidate = algorithm.candidates(model, 10_000, 0)[0]
     assert candidate.name == name
     assert candidate.predicted_s

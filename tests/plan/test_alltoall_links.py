@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
-from gridcoll.plan.collectives.alltoall_links import (
-    MOST_PIECES,
-    order_of,
-    plan_in_turn,
-)
+from gridcoll.plan.collectives.alltoall_links import MOST_PIECES, NEARLY, plan_in_turn
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
@@ -121,7 +117,8 @@ def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
 
 
 def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
-    order = order_of(thin_grid(THREE_BY_FOUR))
+    programs = plan_in_turn(thin_grid(THREE_BY_FOUR), 1).programs
+    order = [[op.peer for op in program if isinstance(op, Send)] for program in programs]
     for rank, targets in enumerate(order):
         away = [target // 4 for target in targets if target // 4 != rank // 4]
         assert all(a != b for a, b in zip(away[::2], away[1::2], strict=True))
@@ -150,6 +147,18 @@ def test_it_is_offered_where_links_limit() -> None:
     assert not names(thin_grid(THREE_BY_FOUR, 50e6))
     assert not names(thin_grid([0] * 6))
     assert not names(thin_grid([c for c in range(3) for _ in range(50)]))
+
+
+def test_it_is_offered_a_little_before_where_windows_limit() -> None:
+    """Flows and interfaces that are both busy all the time hinder one another."""
+    interface_s = 11 * float(thin_grid(THREE_BY_FOUR).gap_s(BLOCK)[0, 0])
+    full = 16 * BLOCK / interface_s
+    for carried, of_flows, of_link in ((0.9, True, True), (1.1, True, False), (1.6, False, False)):
+        together = ((carried * full,) * 3,) * 3
+        windows = replace(thin_grid(THREE_BY_FOUR, 0.8e6), together_bytes_per_s=together)
+        link = thin_grid(THREE_BY_FOUR, carried * full)
+        assert (names(windows) == ["in-turn"]) == of_flows == (carried * NEARLY < 1)
+        assert (names(link) == ["in-turn"]) == of_link
 
 
 def test_it_takes_what_the_links_take() -> None:

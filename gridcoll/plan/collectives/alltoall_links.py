@@ -1,10 +1,10 @@
-"""A direct exchange for links between clusters that are thinner than interfaces: in turn.
+"""A direct exchange for links between clusters that limit more than interfaces do: in turn.
 
 With all blocks under way at once, dozens of flows fill the queue before such a link, and segments
 are lost. In turn, all the ranks of a cluster send a piece of every block, one after another and no
 faster than the link, and then the next: each flow needs a small part of the link, which it gets
 however small its window became. All links carry at once, and no piece waits for its receiver to
-answer.
+answer. Where not a link but windows limit its flows, these are never kept from filling them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
-"""Every rank has a time for every other, and all of them are priced."""
+"""Every rank has times for every other."""
 
 SHORTEST_PIECE, MOST_PIECES = 1 << 14, 128
 """Bytes of a message that no MPI known here keeps back; and how many make up a block.
@@ -33,6 +33,10 @@ With pieces of 32 KiB, MPICH takes a quarter longer for 1 MiB over links of 80 m
 
 WINDOWS_LIMIT = 1.15
 """Windows limit flows where several carry more than so many times what one does."""
+
+NEARLY = 0.7
+"""Interfaces that are busy so much of the time already keep such flows from filling their windows.
+"""
 
 
 def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
@@ -62,10 +66,16 @@ def _links_s(model: GridModel, home: int, n_bytes: int, pace: float = PACE) -> n
 
     ``pace`` is the part of a link's time after which the next piece follows.
     """
+    of_links_s = pace * _busy_s(model, n_bytes)[home]
+    return np.asarray(np.maximum(of_links_s, _interfaces_s(model, n_bytes)[home]))
+
+
+def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
+    """How long links between clusters take for all blocks, (C, C); 0 inside them."""
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
-    sizes[home] = 0.0  # nothing of its own crosses a link
-    links_s = pace * len(model.grid.clusters[home]) * sizes * n_bytes / model.link_bytes_per_s[home]
-    return np.asarray(np.maximum(links_s, _interfaces_s(model, n_bytes)[home]))
+    busy_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
+    np.fill_diagonal(busy_s, 0.0)
+    return np.asarray(busy_s)
 
 
 def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
@@ -112,23 +122,15 @@ def _piece_bytes(n_bytes: int) -> int:
     return max(SHORTEST_PIECE, -(-n_bytes // MOST_PIECES))
 
 
-def order_of(model: GridModel) -> list[list[int]]:
-    """Every rank's receivers in the order in which it serves them."""
-    ranks = range(model.grid.n_ranks)
-    return [
-        sorted(
-            (target for target in ranks if target != rank),
-            key=lambda target: turns_s(model, rank, target, 1)[0],
-        )
-        for rank in ranks
-    ]
+def _windows_limit(model: GridModel) -> np.ndarray:
+    """Between which clusters, (C, C)."""
+    return np.asarray(model.link_bytes_per_s > WINDOWS_LIMIT * model.flow_bytes_per_s)
 
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
-    """Whether a link is busy longer than any interface."""
-    interfaces_s = _interfaces_s(model, n_bytes)
-    links_s = [_links_s(model, c, n_bytes, 1.0).max() for c in range(model.n_clusters)]
-    return bool(max(links_s) > interfaces_s.max())
+    """Whether a link is busy longer than any interface; nearly, if windows limit its flows."""
+    enough = np.where(_windows_limit(model), NEARLY, 1.0)
+    return bool((_busy_s(model, n_bytes) > enough * _interfaces_s(model, n_bytes).max()).any())
 
 
 def _predicted_s(model: GridModel, n_bytes: int) -> float:
@@ -139,8 +141,7 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     piece = min(_piece_bytes(n_bytes), n_bytes)
     _, alone_s = model.gap_and_alone_s(np.array([piece, n_bytes], float))
     links_s = np.array([_links_s(model, c, n_bytes, 1.0) for c in range(model.n_clusters)])
-    windows_limit = model.link_bytes_per_s > WINDOWS_LIMIT * model.flow_bytes_per_s
-    saved_s = np.where(windows_limit, 2 * model.latency_s, 0.0)
+    saved_s = np.where(_windows_limit(model), 2 * model.latency_s, 0.0)
     leave_s = np.maximum(links_s - saved_s, _interfaces_s(model, n_bytes)[:, None])
     return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())
 
@@ -168,7 +169,7 @@ register(
     "alltoall",
     Algorithm(
         "in-turn",
-        "long blocks where links between clusters are thinner than interfaces, and would lose some",
+        "long blocks where links between clusters, or their flows' windows, limit",
         "gridcoll; a direct exchange by the clock",
         _in_turn,
     ),
