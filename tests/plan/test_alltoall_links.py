@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
-from gridcoll.plan.collectives.alltoall_links import MOST_PIECES, NEARLY, plan_in_turn
+from gridcoll.plan.collectives.alltoall_links import (
+    MOST_PIECES,
+    NEARLY,
+    UNHURRIED,
+    plan_in_turn,
+)
 from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
@@ -66,7 +71,7 @@ def leaves_s(model: GridModel, n_bytes: int, rank: int, *, inside: bool) -> list
 def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> None:
     """As long as links take, or interfaces: nothing fills an interface's queue."""
     model = thin_grid(THREE_BY_FOUR, link_bytes_per_s)
-    interface_s = 11 * float(model.gap_s(BLOCK)[0, 0])
+    interface_s = UNHURRIED * 11 * float(model.gap_s(BLOCK)[0, 0])
     link_s = max(PACE * 16 * BLOCK / link_bytes_per_s, interface_s)
     for rank in range(12):
         for inside in (True, False):
@@ -151,7 +156,7 @@ def test_it_is_offered_where_links_limit() -> None:
 
 def test_it_is_offered_a_little_before_where_windows_limit() -> None:
     """Flows and interfaces that are both busy all the time hinder one another."""
-    interface_s = 11 * float(thin_grid(THREE_BY_FOUR).gap_s(BLOCK)[0, 0])
+    interface_s = UNHURRIED * 11 * float(thin_grid(THREE_BY_FOUR).gap_s(BLOCK)[0, 0])
     full = 16 * BLOCK / interface_s
     for carried, of_flows, of_link in ((0.9, True, True), (1.1, True, False), (1.6, False, False)):
         together = ((carried * full,) * 3,) * 3
@@ -177,5 +182,5 @@ def test_ranks_that_share_hosts_take_turns_as_well() -> None:
     assert names(model) == ["in-turn"]
     wide = replace(thin_grid([0] * 4 + [1] * 4, 1e9), grid=model.grid)
     due_s = leaves_s(wide, BLOCK, 0, inside=False)
-    of_host_s = 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])
+    of_host_s = UNHURRIED * 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])
     assert due_s[-1] - due_s[0] == pytest.approx(of_host_s, rel=0.1)
