@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
 from gridcoll.plan.collectives.alltoall_links import (
+    AHEAD_BYTES,
     MOST_PIECES,
     NEARLY,
     UNHURRIED,
@@ -49,7 +50,8 @@ def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) ->
                 due.setdefault(ends, []).append(op.due_us * 1e-6)
     for (a, b), times in due.items():
         n_pieces = min(MOST_PIECES, -(-n_bytes // (1 << 14)))
-        piece_s = PACE * n_bytes / n_pieces / float(model.link_bytes_per_s[a, b])
+        pace = max(PACE, 1 - AHEAD_BYTES / (sizes[a] * sizes[b] * n_bytes))
+        piece_s = pace * n_bytes / n_pieces / float(model.link_bytes_per_s[a, b])
         assert len(times) == sizes[a] * (sizes[b] - (a == b)) * n_pieces
         if a != b:
             assert sorted(times) == pytest.approx(
@@ -72,7 +74,7 @@ def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> Non
     """As long as links take, or interfaces: nothing fills an interface's queue."""
     model = thin_grid(THREE_BY_FOUR, link_bytes_per_s)
     interface_s = UNHURRIED * 11 * float(model.gap_s(BLOCK)[0, 0])
-    link_s = max(PACE * 16 * BLOCK / link_bytes_per_s, interface_s)
+    link_s = max((16 * BLOCK - AHEAD_BYTES) / link_bytes_per_s, interface_s)
     for rank in range(12):
         for inside in (True, False):
             due_s = leaves_s(model, BLOCK, rank, inside=inside)
@@ -144,6 +146,17 @@ def test_every_flow_gets_a_piece_before_any_gets_another() -> None:
 def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:
     found = REGISTRIES["alltoall"]["in-turn"].candidates(model, n_bytes, 0)
     return [candidate.name for candidate in found]
+
+
+def test_what_is_ahead_of_a_link_is_what_its_queue_holds() -> None:
+    """But where windows limit, flows are held back by those: nothing is lost."""
+    link = thin_grid(THREE_BY_FOUR, 1e6)
+    windows = replace(thin_grid(THREE_BY_FOUR, 0.1e6), together_bytes_per_s=((1e6,) * 3,) * 3)
+    n_bytes = 16 * BLOCK
+    link_s = 16 * n_bytes / 1e6
+    for model, ahead_s in ((link, AHEAD_BYTES / 1e6), (windows, (1 - PACE) * link_s)):
+        last_s = max(leaves_s(model, n_bytes, rank, inside=False)[-1] for rank in range(12))
+        assert last_s == pytest.approx(link_s - ahead_s, rel=0.005)
 
 
 def test_it_is_offered_where_links_limit() -> None:
