@@ -116,7 +116,12 @@ def test_one_segment_agrees_with_the_fast_prediction(
     exact = price_plan(plan, model).makespan_s
     assert exact <= fast.total_s[0] * (1 + 1e-9)
     if not any(tree.relays):  # elsewhere it lets all wait for the relay's sends outward
-        assert exact == pytest.approx(fast.total_s[0])
+        gap_s = model.gap_s(n_bytes)
+        port_s = gap_s.diagonal()
+        # And flows that are slower than interfaces wait for one another, as they really do not.
+        slower = (gap_s > np.maximum(port_s[:, None], port_s[None, :])).any()
+        least_s = fast.total_s[0] - slower * model.grid.n_ranks * port_s.max()
+        assert exact >= least_s * (1 - 1e-9)
 
 
 @given(grid_trees(), st.integers(40, 80))
