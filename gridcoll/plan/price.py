@@ -4,8 +4,8 @@ One-port, full duplex, pLogP. An interface sends one message at a time, each for
 inside its cluster, and takes messages in likewise. Ranks of one host share it; among themselves,
 where they do not need it, a message takes what an empty one does. Towards one peer a rank starts a
 message no sooner than that link's own gap after the last. Where the model knows what all flows
-between two clusters carry together, they share it. Works for any plan; `plan.predict` is the fast
-estimate for trees.
+between two clusters carry together, they share it. A flow that waits for its window keeps nothing
+else waiting. Works for any plan; `plan.predict` is the fast estimate for trees.
 """
 
 from __future__ import annotations
