@@ -16,6 +16,9 @@ from gridcoll.model.sample import Sample, draw_sample
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
 
+WINDOWS_LIMIT = 1.15
+"""Several flows that carry so much more than one show that a window limits each."""
+
 
 @dataclass(frozen=True)
 class TimesBySize:
@@ -204,6 +207,11 @@ class GridModel:
         if not self.together_bytes_per_s:
             return self.flow_bytes_per_s
         return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.together_bytes_per_s)))
+
+    @cached_property
+    def windows_limit(self) -> np.ndarray:
+        """Where several flows carry more than `WINDOWS_LIMIT` times what one does, (C, C) bool."""
+        return np.asarray(self.link_bytes_per_s > WINDOWS_LIMIT * self.flow_bytes_per_s)
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.

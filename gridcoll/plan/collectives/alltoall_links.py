@@ -30,10 +30,6 @@ SHORTEST_PIECE, MOST_PIECES = 1 << 14, 128
 With pieces of 32 KiB, MPICH takes a quarter longer for 1 MiB over links of 80 ms.
 """
 
-
-WINDOWS_LIMIT = 1.15
-"""Windows limit flows where several carry more than so many times what one does."""
-
 AHEAD_BYTES = 96 << 10
 """What the queue before a link surely holds.
 
@@ -76,7 +72,7 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
     """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     ahead = AHEAD_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
-    pace = np.where(_windows_limit(model)[home], PACE, np.maximum(PACE, 1.0 - ahead))
+    pace = np.where(model.windows_limit[home], PACE, np.maximum(PACE, 1.0 - ahead))
     of_links_s = pace * _busy_s(model, n_bytes)[home]
     return np.asarray(np.maximum(of_links_s, _interfaces_s(model, n_bytes)[home]))
 
@@ -133,14 +129,9 @@ def _piece_bytes(n_bytes: int) -> int:
     return max(SHORTEST_PIECE, -(-n_bytes // MOST_PIECES))
 
 
-def _windows_limit(model: GridModel) -> np.ndarray:
-    """Between which clusters, (C, C)."""
-    return np.asarray(model.link_bytes_per_s > WINDOWS_LIMIT * model.flow_bytes_per_s)
-
-
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
     """Whether a link is busy longer than any interface; nearly, if windows limit its flows."""
-    enough = np.where(_windows_limit(model), NEARLY, 1.0)
+    enough = np.where(model.windows_limit, NEARLY, 1.0)
     return bool((_busy_s(model, n_bytes) > enough * _interfaces_s(model, n_bytes).max()).any())
 
 
@@ -151,7 +142,7 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     """
     piece = min(_piece_bytes(n_bytes), n_bytes)
     _, alone_s = model.gap_and_alone_s(np.array([piece, n_bytes], float))
-    saved_s = np.where(_windows_limit(model), 2 * model.latency_s, 0.0)
+    saved_s = np.where(model.windows_limit, 2 * model.latency_s, 0.0)
     links_s = _busy_s(model, n_bytes) - saved_s
     leave_s = np.maximum(links_s, _interfaces_s(model, n_bytes)[:, None])
     return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())

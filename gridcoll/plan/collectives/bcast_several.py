@@ -26,9 +26,6 @@ MOST_SPLIT = 16
 TURNS_PER_TREE = 16
 """Shares are rounded to as many turns, on average."""
 
-GAIN_WORTH_LANES = 1.15
-"""Several flows must carry this much more than one for lanes to be tried."""
-
 ALIKE = 1.02
 """Numbers of trees that are predicted to take at most so many times the least are as good."""
 
@@ -47,10 +44,9 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
     source = model.grid.cluster_of[root]
-    one_flow = model.flow_bytes_per_s
     order = shortest_path(model.latency_s, source)
     hops = list(pairwise(order))
-    if all(model.link_bytes_per_s[hop] < GAIN_WORTH_LANES * one_flow[hop] for hop in hops):
+    if not any(model.windows_limit[hop] for hop in hops):
         return []
     n_ends = max(len(model.grid.clusters[source]) - 1, 1)
     most = min(MOST_LANES, n_ends * max(len(model.grid.clusters[c]) for c in order[1:]))
