@@ -10,9 +10,9 @@ from mpi4py import MPI
 
 from gridcoll.comm.clock import CommonClock, Series, find_clock, run_together
 from gridcoll.comm.contention import measure_contention
-from gridcoll.comm.corrections import RUNS, step_of, try_plans
+from gridcoll.comm.corrections import RUNS, TRIAL_SIZES, step_of, try_plans
 from gridcoll.comm.grouping import Progress, find_grid, silent
-from gridcoll.comm.natives import CALLS, time_native
+from gridcoll.comm.natives import CALLS, SETTLED_BYTES, time_native
 from gridcoll.comm.playoff import play_off
 from gridcoll.comm.together import MESSAGE_BYTES, measure_together
 from gridcoll.engine.memory import ByteMemory
@@ -86,7 +86,7 @@ def discover(
     model = try_plans(comm, model, progress, tried)
     if native:
         times = {
-            name: time_native(comm, model, name, NATIVE_SIZES, progress)
+            name: time_native(comm, model, name, native_sizes(name), progress)
             for name in CALLS
             if name in collectives
         }
@@ -98,6 +98,12 @@ def discover(
         n_runs = {name: found.n_runs for name, found in times.items()}
         model = play_off(comm, model, progress, tried, n_runs)
     return model
+
+
+def native_sizes(collective: str) -> tuple[int, ...]:
+    """At which sizes natives are timed, in bytes: of short messages also where plans are tried."""
+    short = (n_bytes for n_bytes in TRIAL_SIZES.get(collective, ()) if n_bytes < SETTLED_BYTES)
+    return tuple(sorted({*NATIVE_SIZES, *short}))
 
 
 def measure_links(

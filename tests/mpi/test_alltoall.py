@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.collectives.alltoall_candidates import MOST_PACKED_BYTES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm
@@ -197,7 +198,7 @@ def columns() -> MPI.Datatype:
 
 
 @pytest.mark.parametrize("make", [vector, struct, columns])
-@pytest.mark.parametrize("algorithm", ["direct", "lg", "bruck", "pairwise"])
+@pytest.mark.parametrize("algorithm", ["direct", "lg", "lg-packed", "bruck", "pairwise"])
 def test_derived_types(
     world: MPI.Intracomm, make: Callable[[], MPI.Datatype], algorithm: str
 ) -> None:
@@ -223,11 +224,13 @@ def test_derived_types(
         datatype.Free()
 
 
-@pytest.mark.parametrize("algorithm", ["lg", "bruck", "pairwise"])
-def test_scratch_is_freed_between_calls(world: MPI.Intracomm, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "n_bytes"),
+    [("lg", 50_000), ("lg-packed", MOST_PACKED_BYTES), ("bruck", 50_000), ("pairwise", 50_000)],
+)
+def test_scratch_is_freed_between_calls(world: MPI.Intracomm, algorithm: str, n_bytes: int) -> None:
     """No more at any time than twice the send buffer, and nothing of it afterwards."""
     size = world.Get_size()
-    n_bytes = 50_000
     sent, got = np.zeros(size * n_bytes, "u1"), np.zeros(size * n_bytes, "u1")
     with grid_comm(world) as comm:
         forced = comm.forced("alltoall", algorithm)

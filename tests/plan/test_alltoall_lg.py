@@ -35,15 +35,15 @@ def test_those_who_collect_more_take_turns() -> None:
 
 def route(plan: Plan, source: int, target: int) -> list[int]:
     """The ranks through which the block of ``source`` for ``target`` goes (blocks of one unit)."""
-    unit = target
+    unit, came = target, -1  # and the op by which it came to where it is
     path, buffer, rank = [source], "input", source
     while rank != target or buffer != "output":
-        for op in plan.programs[rank]:
+        for index, op in enumerate(plan.programs[rank][came + 1 :], start=came + 1):
             if isinstance(op, Send) and op.chunk.buffer == buffer:
                 if op.chunk.start <= unit < op.chunk.stop:
-                    receive = next(
-                        other
-                        for other in plan.programs[op.peer]
+                    came, receive = next(
+                        (at, other)
+                        for at, other in enumerate(plan.programs[op.peer])
                         if isinstance(other, Recv) and (other.peer, other.tag) == (rank, op.tag)
                     )
                     unit += receive.chunk.start - op.chunk.start
@@ -56,7 +56,7 @@ def route(plan: Plan, source: int, target: int) -> list[int]:
                 and op.source.start <= unit < op.source.stop
             ):
                 unit += op.into.start - op.source.start
-                buffer = op.into.buffer
+                came, buffer = index, op.into.buffer
                 break
         else:
             raise AssertionError(f"{source} to {target}: lost at {path}, {buffer}[{unit}]")

@@ -15,10 +15,11 @@ from gridcoll.plan.collectives.alltoall_links import (
     AHEAD_BYTES,
     MOST_PIECES,
     NEARLY,
+    SHORTEST_BYTES,
     UNHURRIED,
     plan_in_turn,
 )
-from gridcoll.plan.collectives.pace import PACE, PACED_BYTES
+from gridcoll.plan.collectives.pace import PACE
 from gridcoll.plan.price import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import thin_grid
@@ -161,7 +162,8 @@ def test_what_is_ahead_of_a_link_is_what_its_queue_holds() -> None:
 
 def test_it_is_offered_where_links_limit() -> None:
     assert names(thin_grid(THREE_BY_FOUR)) == ["in-turn"]
-    assert not names(thin_grid(THREE_BY_FOUR), PACED_BYTES - 1)
+    assert names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES) == ["in-turn"]
+    assert not names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES - 1)
     assert not names(thin_grid(THREE_BY_FOUR, 50e6))
     assert not names(thin_grid([0] * 6))
     assert not names(thin_grid([c for c in range(3) for _ in range(50)]))

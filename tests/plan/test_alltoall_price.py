@@ -20,6 +20,7 @@ from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import plan_coordinator
 from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
+from gridcoll.plan.collectives.alltoall_lg_packed import plan_lg_packed
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
     bruck_messages,
@@ -28,6 +29,7 @@ from gridcoll.plan.collectives.alltoall_messages import (
     far_first_messages,
     hub_messages,
     lg_messages,
+    lg_packed_messages,
     pairwise_messages,
     tally,
 )
@@ -75,6 +77,7 @@ def test_messages_are_those_of_the_plan(labels: list[int]) -> None:
     assert canonical(direct_messages(grid)) == canonical(tally(plan_direct(order, 1)))
     assert canonical(pairwise_messages(grid)) == canonical(tally(plan_pairwise(n, 1)))
     assert canonical(lg_messages(grid)) == canonical(tally(plan_lg(grid, 1)))
+    assert canonical(lg_packed_messages(grid)) == canonical(tally(plan_lg_packed(grid, 1)))
     if len(grid.clusters) > 1:
         assert canonical(coordinator_messages(grid)) == canonical(tally(plan_coordinator(grid, 1)))
         for hub in range(len(grid.clusters)):

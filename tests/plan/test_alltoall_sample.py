@@ -24,6 +24,7 @@ from gridcoll.plan.collectives.alltoall_messages import (
     far_first_messages,
     hub_messages,
     lg_messages,
+    lg_packed_messages,
     pairwise_messages,
 )
 from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s
@@ -37,6 +38,7 @@ KINDS: dict[str, Callable[[GridModel, tuple[float, ...]], Messages]] = {
     "coordinator": lambda model, weights: coordinator_messages(model.grid, weights),
     "hub": lambda model, weights: hub_messages(model.grid, 0, weights),
     "lg": lambda model, weights: lg_messages(model.grid, weights),
+    "lg-packed": lambda model, weights: lg_packed_messages(model.grid, weights),
 }
 
 

@@ -19,6 +19,7 @@ from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import coordinator_blocks, plan_coordinator
 from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
+from gridcoll.plan.collectives.alltoall_lg_packed import packed_blocks, plan_lg_packed
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
     Weights,
@@ -28,6 +29,7 @@ from gridcoll.plan.collectives.alltoall_messages import (
     far_first_messages,
     hub_messages,
     lg_messages,
+    lg_packed_messages,
     paced_messages,
     pairwise_messages,
 )
@@ -47,6 +49,12 @@ MOST_PACED_RANKS = 32
 
 MOST_HUB_BLOCKS = 1 << 15
 """One rank sorts them one by one: with more, the others wait for it."""
+
+MOST_PACKED_BYTES = 16 << 10
+"""Copying longer blocks costs more than messages of their own do, which no model here knows."""
+
+MOST_PACKED_RANKS = 256
+"""To know how much scratch each needs takes time in proportion to the square of their number."""
 
 PIECES_BYTES = (1 << 14, 1 << 15)
 """Messages that no MPI known here keeps back until the receiver has answered."""
@@ -90,6 +98,7 @@ _PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
     "coordinator": lambda model, n, label: plan_coordinator(model.grid, n, label),
     "nodes": lambda model, n, label: plan_coordinator(by_host(model.grid), n, label),
     "lg": lambda model, n, label: plan_lg(model.grid, n, label),
+    "lg-packed": lambda model, n, label: plan_lg_packed(model.grid, n, label),
 }
 
 
@@ -266,10 +275,23 @@ def _lg_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]
     grid = model.grid
     if not _has_both(grid):
         return []
-    sizes = [len(cluster) for cluster in grid.clusters]
-    n_messages = 2 * sum(max(a, b) for a, b in combinations(sizes, 2))
-    label = f"{n_messages} messages between clusters, put together by local groups"
+    label = f"{_lg_crossing(grid)} messages between clusters, put together by local groups"
     return [_candidate("lg", label, model, _of(lg_messages), n_bytes)]
+
+
+def _lg_packed_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    grid = model.grid
+    if not _has_both(grid) or n_bytes > MOST_PACKED_BYTES or grid.n_ranks > MOST_PACKED_RANKS:
+        return []
+    if packed_blocks(grid) > 2 * grid.n_ranks:
+        return []
+    label = f"{_lg_crossing(grid)} messages between clusters, one from neighbour to neighbour"
+    return [_candidate("lg-packed", label, model, _of(lg_packed_messages), n_bytes)]
+
+
+def _lg_crossing(grid: Grid) -> int:
+    """How many messages of LG cross between clusters."""
+    return 2 * sum(max(len(a), len(b)) for a, b in combinations(grid.clusters, 2))
 
 
 register(
@@ -342,5 +364,14 @@ register(
         "short blocks where messages between clusters cost more than inside",
         "001 section 4, over any number of clusters",
         _lg_candidates,
+    ),
+)
+register(
+    "alltoall",
+    Algorithm(
+        "lg-packed",
+        "tiny blocks where any message costs more than what is in it",
+        "001 section 4; its local phase in one message from neighbour to neighbour",
+        _lg_packed_candidates,
     ),
 )

@@ -104,7 +104,8 @@ class _Desk:
     scratch_blocks: int
 
 
-def _adjacent(ranks: tuple[int, ...]) -> bool:
+def adjacent(ranks: tuple[int, ...]) -> bool:
+    """Whether ``ranks``, in order, leave none out between them."""
     return ranks[-1] - ranks[0] + 1 == len(ranks)
 
 
@@ -116,13 +117,13 @@ def _desk(rank: int, n_ranks: int, messages: list[Message]) -> _Desk:
             alone = message[2] == (rank,)
             out.append((message, -1 if alone else used))
             used += 0 if alone else len(message[2])
-    scattered = [len(m[2]) for m in messages if m[1] == rank and not _adjacent(m[2])]
+    scattered = [len(m[2]) for m in messages if m[1] == rank and not adjacent(m[2])]
     # Where everything at once would be too much, what comes takes turns in the room there is.
     room = max([0, *scattered, min(sum(scattered), 2 * n_ranks - used)])
     at, come = 0, []
     for message in messages:
         if message[1] == rank:
-            if _adjacent(message[2]):
+            if adjacent(message[2]):
                 come.append((message, -1))
                 continue
             at = 0 if at + len(message[2]) > room else at

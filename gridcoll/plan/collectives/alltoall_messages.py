@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_bruck import bruck_steps
 from gridcoll.plan.collectives.alltoall_lg import exchanges
+from gridcoll.plan.collectives.alltoall_lg_packed import full_ranks
 from gridcoll.plan.collectives.alltoall_rounds import Rounds
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.ops import Recv, Send
@@ -56,6 +57,10 @@ class Messages:
     stage: IntArray
     needs: IntArray
     one_by_one: bool = False
+
+
+N_BLOCKS = 2
+"""The column of `_rows` that says how many blocks a message carries."""
 
 
 def _rows(
@@ -241,6 +246,38 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
     later = np.array(needs, int).reshape(-1, 2)
     later[:, 0] += len(collected)
     return _messages([_table(collected), _table(across), *inside], [later])
+
+
+@lru_cache(maxsize=64)
+def lg_packed_messages(grid: Grid, weights: Weights = ()) -> Messages:
+    """Of `plan_lg_packed`: from neighbour to neighbour, and across."""
+    weight_of, cluster_of = _by_rank(grid, weights), grid.cluster_of
+    members = [len(grid.clusters[c]) for c in cluster_of]
+    inside = np.concatenate([_inside(each.ranks, weight_of) for each in grid.clusters]).tolist()
+    parcel = {(int(row[0]), int(row[1])): k for k, row in enumerate(inside)}
+    full, apart = full_ranks(grid), set[tuple[int, int]]()
+    across = list[tuple[float, ...]]()
+    needs = list[tuple[int, int]]()
+    for exchange in exchanges(grid):
+        for collector, target, sources in exchange.messages:
+            scale = _lg_scale(
+                *(members[rank] for rank in (collector, target)),
+                *(float(weight_of[rank]) for rank in (collector, target)),
+            )
+            for source in sources:
+                if source == collector:
+                    continue
+                k = parcel[source, collector]
+                if collector in full and (source, collector) not in apart:
+                    apart.add((source, collector))
+                    inside.append([*inside[k]])
+                    inside[k][N_BLOCKS] = 0.0
+                inside[k][N_BLOCKS] += scale.collected / float(weight_of[collector])
+                needs.append((len(across), k))
+            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
+    later = np.array(needs, int).reshape(-1, 2)
+    later[:, 0] += len(inside)
+    return _messages([_table(inside), _table(across)], [later])
 
 
 @lru_cache(maxsize=64)
