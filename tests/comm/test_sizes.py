@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gridcoll.comm.corrections import TRIAL_SIZES
-from gridcoll.comm.measuring import NATIVE_SIZES
-from gridcoll.comm.natives import CALLS
+from gridcoll.comm.measuring import NATIVE_SIZES, native_sizes
+from gridcoll.comm.natives import CALLS, SETTLED_BYTES
 from gridcoll.comm.sizes import LARGEST_BYTES, MOST_HELD_BYTES, PER_RANK, affordable
 
 
@@ -32,6 +32,15 @@ def test_no_buffer_is_larger(collective: str, n_ranks: int) -> None:
 def test_a_dozen_ranks_run_all() -> None:
     for collective, sizes in TRIAL_SIZES.items():
         assert affordable(collective, 12, sizes) == sizes
+
+
+def test_of_short_messages_natives_are_timed_where_plans_are_tried() -> None:
+    """Where a queue overflows in between, what lies between two sizes says nothing."""
+    for collective, tried in TRIAL_SIZES.items():
+        timed = native_sizes(collective)
+        assert list(timed) == sorted({*NATIVE_SIZES, *(n for n in tried if n < SETTLED_BYTES)})
+    assert native_sizes("alltoall")[:4] == (8, 128, 1024, 4096)
+    assert native_sizes("gather") == NATIVE_SIZES
 
 
 def test_one_size_is_always_run() -> None:

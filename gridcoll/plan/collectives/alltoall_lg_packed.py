@@ -121,7 +121,6 @@ def _in_a_row(sizes: Iterable[tuple[int, int]]) -> tuple[dict[int, int], int]:
     return begins, end
 
 
-@lru_cache(maxsize=64)
 def packed_blocks(grid: Grid) -> int:
     """The blocks of scratch of the rank that needs most.
 
@@ -132,7 +131,6 @@ def packed_blocks(grid: Grid) -> int:
     return max(desk.places(most_blocks).n_blocks for desk in _desks(grid))
 
 
-@lru_cache(maxsize=64)
 def full_ranks(grid: Grid) -> frozenset[int]:
     """The ranks that get their own blocks apart from what they are to collect."""
     return _desks(grid)[0].full
@@ -163,6 +161,7 @@ def plan_lg_packed(grid: Grid, n_units: int, label: str = "lg-packed") -> Plan:
     return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), scratch)
 
 
+@lru_cache(maxsize=8)
 def _desks(grid: Grid) -> list[_Desk]:
     all_exchanges = exchanges(grid)
     all_parcels = parcels(all_exchanges)
