@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.plan import REGISTRIES, Copy, Send, check_plan
-from gridcoll.plan.collectives.alltoall_candidates import MOST_PACKED_BYTES, MOST_PACKED_RANKS
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
+from gridcoll.plan.collectives.alltoall_lg_candidates import (
+    MOST_PACKED_BYTES,
+    MOST_PACKED_RANKS,
+)
 from gridcoll.plan.collectives.alltoall_lg_packed import full_ranks, packed_blocks, plan_lg_packed
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of

@@ -20,6 +20,7 @@ from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import plan_coordinator
 from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
 from gridcoll.plan.collectives.alltoall_lg import plan_lg
+from gridcoll.plan.collectives.alltoall_lg_messages import lg_messages, lg_packed_messages
 from gridcoll.plan.collectives.alltoall_lg_packed import plan_lg_packed
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
@@ -28,8 +29,6 @@ from gridcoll.plan.collectives.alltoall_messages import (
     direct_messages,
     far_first_messages,
     hub_messages,
-    lg_messages,
-    lg_packed_messages,
     pairwise_messages,
     tally,
 )

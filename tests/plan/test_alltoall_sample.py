@@ -17,14 +17,13 @@ from gridcoll.model.plogp import FloatArray
 from gridcoll.model.sample import FEWEST_PER_CLUSTER, draw_sample
 from gridcoll.plan import choose
 from gridcoll.plan.collectives import alltoall_candidates
+from gridcoll.plan.collectives.alltoall_lg_messages import lg_messages, lg_packed_messages
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
     coordinator_messages,
     direct_messages,
     far_first_messages,
     hub_messages,
-    lg_messages,
-    lg_packed_messages,
     pairwise_messages,
 )
 from gridcoll.plan.collectives.alltoall_price import far_order, price_messages_s

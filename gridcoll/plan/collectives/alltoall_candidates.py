@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.sample import Sample
@@ -18,8 +17,6 @@ from gridcoll.plan.collectives.alltoall import (
 from gridcoll.plan.collectives.alltoall_bruck import plan_bruck
 from gridcoll.plan.collectives.alltoall_coordinator import coordinator_blocks, plan_coordinator
 from gridcoll.plan.collectives.alltoall_hub import hub_blocks, plan_hub
-from gridcoll.plan.collectives.alltoall_lg import plan_lg
-from gridcoll.plan.collectives.alltoall_lg_packed import packed_blocks, plan_lg_packed
 from gridcoll.plan.collectives.alltoall_messages import (
     Messages,
     Weights,
@@ -28,8 +25,6 @@ from gridcoll.plan.collectives.alltoall_messages import (
     direct_messages,
     far_first_messages,
     hub_messages,
-    lg_messages,
-    lg_packed_messages,
     paced_messages,
     pairwise_messages,
 )
@@ -49,12 +44,6 @@ MOST_PACED_RANKS = 32
 
 MOST_HUB_BLOCKS = 1 << 15
 """One rank sorts them one by one: with more, the others wait for it."""
-
-MOST_PACKED_BYTES = 16 << 10
-"""Copying longer blocks costs more than messages of their own do, which no model here knows."""
-
-MOST_PACKED_RANKS = 256
-"""To know how much scratch each needs takes time in proportion to the square of their number."""
 
 PIECES_BYTES = (1 << 14, 1 << 15)
 """Messages that no MPI known here keeps back until the receiver has answered."""
@@ -97,8 +86,6 @@ _PLANS: dict[str, Callable[[GridModel, int, str], Plan]] = {
     "bruck": lambda model, n, label: plan_bruck(model.grid.n_ranks, n, label),
     "coordinator": lambda model, n, label: plan_coordinator(model.grid, n, label),
     "nodes": lambda model, n, label: plan_coordinator(by_host(model.grid), n, label),
-    "lg": lambda model, n, label: plan_lg(model.grid, n, label),
-    "lg-packed": lambda model, n, label: plan_lg_packed(model.grid, n, label),
 }
 
 
@@ -106,11 +93,11 @@ def _builder(name: str, label: str, model: GridModel) -> Callable[[int], Plan]:
     return lambda n_units: _PLANS[name](model, n_units, f"{name}: {label}")
 
 
-def _of(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
+def of_grid(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
     return lambda some: messages_of(some.model.grid, some.weights)
 
 
-def _priced_s(
+def priced_s(
     model: GridModel,
     messages_of: Callable[[Sample], Messages],
     n_bytes: int,
@@ -128,7 +115,7 @@ def _candidate(
     messages_of: Callable[[Sample], Messages],
     n_bytes: int,
 ) -> Candidate:
-    predicted_s = _priced_s(model, messages_of, n_bytes)
+    predicted_s = priced_s(model, messages_of, n_bytes)
     return Candidate(name, label, predicted_s, _builder(name, label, model))
 
 
@@ -144,7 +131,7 @@ def _with_pieces(
     for piece in PIECES_BYTES:
         if not piece < n_bytes <= MOST_PIECES * piece:
             continue
-        predicted_s = _priced_s(model, messages_of, n_bytes, piece)
+        predicted_s = priced_s(model, messages_of, n_bytes, piece)
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
             label = f"{whole.label}, in pieces of {format_size(piece)}"
             build = partial(_in_pieces, plan, model, f"{whole.name}: {label}", piece)
@@ -166,7 +153,7 @@ def _direct_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candid
     if model.grid.n_ranks == 1:
         return []
     label = "every block to its receiver, all at once"
-    messages_of = _of(direct_messages)
+    messages_of = of_grid(direct_messages)
     whole = _candidate("direct", label, model, messages_of, n_bytes)
     return _with_pieces(whole, _direct, model, messages_of, n_bytes)
 
@@ -203,7 +190,7 @@ def _pairwise_candidates(model: GridModel, n_bytes: int, root: int) -> list[Cand
     if model.grid.n_ranks == 1:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
-    return [_candidate("pairwise", label, model, _of(pairwise_messages), n_bytes)]
+    return [_candidate("pairwise", label, model, of_grid(pairwise_messages), n_bytes)]
 
 
 def _bruck_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -215,18 +202,18 @@ def _bruck_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candida
     return [Candidate("bruck", label, predicted_s, _builder("bruck", label, model))]
 
 
-def _has_both(grid: Grid) -> bool:
+def has_both(grid: Grid) -> bool:
     """Whether there is anything to do inside a cluster and anything between two."""
     return len(grid.clusters) > 1 and len(grid.clusters) < grid.n_ranks
 
 
 def _coordinator_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
-    if not _has_both(grid) or coordinator_blocks(grid) * n_bytes > MOST_COORDINATOR_BYTES:
+    if not has_both(grid) or coordinator_blocks(grid) * n_bytes > MOST_COORDINATOR_BYTES:
         return []
     n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through coordinators"
-    found = [_candidate("coordinator", label, model, _of(coordinator_messages), n_bytes)]
+    found = [_candidate("coordinator", label, model, of_grid(coordinator_messages), n_bytes)]
     if model.n_clusters > 2:
         found += _hub_candidates(model, n_bytes)
     return found
@@ -243,7 +230,7 @@ def _hub_candidates(model: GridModel, n_bytes: int) -> list[Candidate]:
         part = some.model
         return hub_messages(part.grid, find_hub(part.latency_s), some.weights)
 
-    predicted_s = _priced_s(model, messages_of, n_bytes)
+    predicted_s = priced_s(model, messages_of, n_bytes)
 
     def build(n_units: int) -> Plan:
         return plan_hub(grid, hub, n_units, f"coordinator: {label}")
@@ -258,7 +245,7 @@ def by_host(grid: Grid) -> Grid:
 
 def _node_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     hosts = by_host(model.grid)
-    if not _has_both(hosts) or coordinator_blocks(hosts) * n_bytes > MOST_COORDINATOR_BYTES:
+    if not has_both(hosts) or coordinator_blocks(hosts) * n_bytes > MOST_COORDINATOR_BYTES:
         return []
     n_messages = len(hosts.clusters) * (len(hosts.clusters) - 1)
     label = f"{n_messages} messages between hosts, through a rank of each"
@@ -269,29 +256,6 @@ def _node_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidat
         return coordinator_messages(of_hosts, tuple(weights))
 
     return [_candidate("nodes", label, model, messages_of, n_bytes)]
-
-
-def _lg_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    grid = model.grid
-    if not _has_both(grid):
-        return []
-    label = f"{_lg_crossing(grid)} messages between clusters, put together by local groups"
-    return [_candidate("lg", label, model, _of(lg_messages), n_bytes)]
-
-
-def _lg_packed_candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    grid = model.grid
-    if not _has_both(grid) or n_bytes > MOST_PACKED_BYTES or grid.n_ranks > MOST_PACKED_RANKS:
-        return []
-    if packed_blocks(grid) > 2 * grid.n_ranks:
-        return []
-    label = f"{_lg_crossing(grid)} messages between clusters, one from neighbour to neighbour"
-    return [_candidate("lg-packed", label, model, _of(lg_packed_messages), n_bytes)]
-
-
-def _lg_crossing(grid: Grid) -> int:
-    """How many messages of LG cross between clusters."""
-    return 2 * sum(max(len(a), len(b)) for a, b in combinations(grid.clusters, 2))
 
 
 register(
@@ -355,23 +319,5 @@ register(
         "tiny blocks where several ranks share a host",
         "gridcoll; the coordinators of 001 section 4.1, a host each",
         _node_candidates,
-    ),
-)
-register(
-    "alltoall",
-    Algorithm(
-        "lg",
-        "short blocks where messages between clusters cost more than inside",
-        "001 section 4, over any number of clusters",
-        _lg_candidates,
-    ),
-)
-register(
-    "alltoall",
-    Algorithm(
-        "lg-packed",
-        "tiny blocks where any message costs more than what is in it",
-        "001 section 4; its local phase in one message from neighbour to neighbour",
-        _lg_packed_candidates,
     ),
 )

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.collectives.alltoall_bruck import bruck_steps
-from gridcoll.plan.collectives.alltoall_lg import exchanges
-from gridcoll.plan.collectives.alltoall_lg_packed import full_ranks
 from gridcoll.plan.collectives.alltoall_rounds import Rounds
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.ops import Recv, Send
@@ -76,7 +73,7 @@ def _rows(
     return np.stack(columns, axis=-1, dtype=float).reshape(-1, len(columns))
 
 
-def _messages(
+def messages_of(
     rows: Sequence[FloatArray], needs: Sequence[IntArray] = (), *, one_by_one: bool = False
 ) -> Messages:
     source, target, n_blocks, n_out, n_in, n_alike = np.concatenate([_rows([], []), *rows]).T
@@ -106,14 +103,14 @@ def tally(plan: Plan) -> Messages:
                 carried[later] |= what
     needs = [(k, number[key]) for k, keys in enumerate(comes) for key in keys]
     rows = [_rows(*np.reshape(found, (-1, 3)).T)]
-    return _messages(rows, [np.array(needs, int).reshape(-1, 2)])
+    return messages_of(rows, [np.array(needs, int).reshape(-1, 2)])
 
 
 Weights = tuple[float, ...]
 """By cluster, for how many each of its ranks stands; empty where each stands for itself."""
 
 
-def _by_rank(grid: Grid, weights: Weights) -> FloatArray:
+def by_rank(grid: Grid, weights: Weights) -> FloatArray:
     by_cluster = np.array(weights or (1.0,) * len(grid.clusters))
     return np.asarray(by_cluster[list(grid.cluster_of)])
 
@@ -129,7 +126,7 @@ def _to_each(
     return _rows(source, targets, 1, n_out, n_in, n_out * n_in)
 
 
-def _inside(ranks: Sequence[int], weight_of: FloatArray) -> FloatArray:
+def inside_rows(ranks: Sequence[int], weight_of: FloatArray) -> FloatArray:
     """The direct exchange within a cluster."""
     n, all_ranks = len(ranks), np.array(ranks)
     return _to_each(all_ranks, all_ranks[(np.arange(n)[:, None] + np.arange(1, n)) % n], weight_of)
@@ -139,13 +136,13 @@ def _inside(ranks: Sequence[int], weight_of: FloatArray) -> FloatArray:
 def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_direct`, ranks in the order of their clusters."""
     order = [rank for cluster in grid.clusters for rank in cluster.ranks]
-    return _messages([_inside(order, _by_rank(grid, weights))])
+    return messages_of([inside_rows(order, by_rank(grid, weights))])
 
 
 @lru_cache(maxsize=64)
 def paced_messages(rounds: Rounds) -> Messages:
     """Of `plan_paced`."""
-    return _messages([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], one_by_one=True)
+    return messages_of([_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], one_by_one=True)
 
 
 @lru_cache(maxsize=64)
@@ -154,25 +151,25 @@ def far_first_messages(
 ) -> Messages:
     """Of `plan_far_first`."""
     clusters = [np.array(cluster.ranks) for cluster in grid.clusters]
-    weight_of = _by_rank(grid, weights)
+    weight_of = by_rank(grid, weights)
     rows = []
     for ranks, others in zip(clusters, far_order, strict=True):
         at = np.arange(len(ranks))[:, None]
         parts = [clusters[c][(at + np.arange(len(clusters[c]))) % len(clusters[c])] for c in others]
         inside = ranks[(at + np.arange(1, len(ranks))) % len(ranks)]
         rows.append(_to_each(ranks, np.concatenate([*parts, inside], axis=1), weight_of))
-    return _messages(rows)
+    return messages_of(rows)
 
 
 @lru_cache(maxsize=64)
 def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_pairwise`."""
-    ranks, weight_of = np.arange(grid.n_ranks), _by_rank(grid, weights)
+    ranks, weight_of = np.arange(grid.n_ranks), by_rank(grid, weights)
     if grid.n_ranks & (grid.n_ranks - 1) == 0:
         rows = _to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)
     else:
-        rows = _inside(range(grid.n_ranks), weight_of)
-    return _messages([rows], one_by_one=True)
+        rows = inside_rows(range(grid.n_ranks), weight_of)
+    return messages_of([rows], one_by_one=True)
 
 
 @lru_cache(maxsize=64)
@@ -188,96 +185,7 @@ def bruck_messages(n_ranks: int) -> Messages:
         for e in sorted(before):
             come = (ranks - (1 << e)) % n_ranks
             needs.append(np.stack([k * n_ranks + ranks, e * n_ranks + come], axis=1))
-    return _messages(rows, needs)
-
-
-class _LgScale(NamedTuple):
-    """For what messages of LG from one cluster to another stand, in a sample."""
-
-    collected: float
-    """A block to its collector: how many its source sends and its collector gets."""
-    n_blocks: float
-    """Those of a message across, as a multiple of what it carries in the sample."""
-    n_out: float
-    n_in: float
-    n_alike: float
-
-
-@lru_cache(maxsize=1024)
-def _lg_scale(n_source: int, n_target: int, source_weight: float, target_weight: float) -> _LgScale:
-    """Of ``n_source`` ranks that collect for ``n_target``; each stands for as many as it weighs."""
-    source_size, target_size = n_source * source_weight, n_target * target_weight
-    n_alike = max(source_size, target_size) / max(n_source, n_target)
-    # Of all blocks, those that a message's collector has itself go nowhere before.
-    n_collected = n_source * n_target - max(n_source, n_target)
-    size_collected = source_size * target_size - max(source_size, target_size)
-    return _LgScale(
-        size_collected / max(n_collected, 1) / source_weight if n_collected else 1.0,
-        min(source_size, target_size) / min(n_source, n_target),
-        n_alike / source_weight,
-        n_alike / target_weight,
-        n_alike,
-    )
-
-
-@lru_cache(maxsize=64)
-def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_lg`: to collectors, across, and inside; collectors wait for what they collect."""
-    weight_of, cluster_of = _by_rank(grid, weights), grid.cluster_of
-    members = [len(grid.clusters[c]) for c in cluster_of]
-    collected = list[tuple[float, ...]]()
-    across = list[tuple[float, ...]]()
-    needs = list[tuple[int, int]]()
-    for exchange in exchanges(grid):
-        for collector, target, sources in exchange.messages:
-            scale = _lg_scale(
-                *(members[rank] for rank in (collector, target)),
-                *(float(weight_of[rank]) for rank in (collector, target)),
-            )
-            for source in sources:
-                if source != collector:
-                    needs.append((len(across), len(collected)))
-                    alike = scale.collected * float(weight_of[source])
-                    collected.append(
-                        (source, collector, 1, scale.collected, scale.collected, alike)
-                    )
-            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
-    inside = [_inside(cluster.ranks, weight_of) for cluster in grid.clusters]
-    later = np.array(needs, int).reshape(-1, 2)
-    later[:, 0] += len(collected)
-    return _messages([_table(collected), _table(across), *inside], [later])
-
-
-@lru_cache(maxsize=64)
-def lg_packed_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_lg_packed`: from neighbour to neighbour, and across."""
-    weight_of, cluster_of = _by_rank(grid, weights), grid.cluster_of
-    members = [len(grid.clusters[c]) for c in cluster_of]
-    inside = np.concatenate([_inside(each.ranks, weight_of) for each in grid.clusters]).tolist()
-    parcel = {(int(row[0]), int(row[1])): k for k, row in enumerate(inside)}
-    full, apart = full_ranks(grid), set[tuple[int, int]]()
-    across = list[tuple[float, ...]]()
-    needs = list[tuple[int, int]]()
-    for exchange in exchanges(grid):
-        for collector, target, sources in exchange.messages:
-            scale = _lg_scale(
-                *(members[rank] for rank in (collector, target)),
-                *(float(weight_of[rank]) for rank in (collector, target)),
-            )
-            for source in sources:
-                if source == collector:
-                    continue
-                k = parcel[source, collector]
-                if collector in full and (source, collector) not in apart:
-                    apart.add((source, collector))
-                    inside.append([*inside[k]])
-                    inside[k][N_BLOCKS] = 0.0
-                inside[k][N_BLOCKS] += scale.collected / float(weight_of[collector])
-                needs.append((len(across), k))
-            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
-    later = np.array(needs, int).reshape(-1, 2)
-    later[:, 0] += len(inside)
-    return _messages([_table(inside), _table(across)], [later])
+    return messages_of(rows, needs)
 
 
 @lru_cache(maxsize=64)
@@ -302,8 +210,8 @@ def coordinator_messages(grid: Grid, weights: Weights = ()) -> Messages:
         for member in ranks[1:]:
             needs += [(len(found), between[d, c]) for d in range(n_clusters) if d != c]
             found.append(_from_desk(ranks[0], member, n_ranks - sizes[c], members[c]))
-    inside = [_inside(ranks, _by_rank(grid, weights)) for ranks in clusters]
-    return _messages([_table(found), *inside], [np.array(needs, int).reshape(-1, 2)])
+    inside = [inside_rows(ranks, by_rank(grid, weights)) for ranks in clusters]
+    return messages_of([table_of(found), *inside], [np.array(needs, int).reshape(-1, 2)])
 
 
 @lru_cache(maxsize=64)
@@ -335,7 +243,7 @@ def hub_messages(grid: Grid, hub: int, weights: Weights = ()) -> Messages:
         for member in ranks[1:]:
             needs += [(len(found), k) for k in (*handed[c], *came[c])]
             found.append(_from_desk(ranks[0], member, n_ranks, members[c]))
-    return _messages([_table(found)], [np.array(needs, int).reshape(-1, 2)])
+    return messages_of([table_of(found)], [np.array(needs, int).reshape(-1, 2)])
 
 
 def _sizes(grid: Grid, weights: Weights) -> tuple[list[float], list[float]]:
@@ -359,6 +267,6 @@ def _from_desk(desk: int, member: int, n_blocks: float, members: float) -> tuple
     return desk, member, n_blocks, members, 1, members
 
 
-def _table(rows: Sequence[tuple[float, ...]]) -> FloatArray:
+def table_of(rows: Sequence[tuple[float, ...]]) -> FloatArray:
     """What `_rows` makes of columns."""
     return np.array(rows, float).reshape(-1, 6)
