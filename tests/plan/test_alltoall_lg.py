@@ -12,14 +12,18 @@ from gridcoll.topology.rounds import rounds_of_pairs
 from tests.plan.test_alltoall_traffic import two
 
 
-def test_what_arrives_takes_turns_where_room_is_short() -> None:
+def all_for_rank_0() -> Grid:
     """Rank 0 collects the more whenever there is more to collect, and has all it gets to sort."""
     sizes = [3] * 20
     for turn, pairs in enumerate(rounds_of_pairs(20)):
         sizes[next(b for a, b in pairs if a == 0)] += turn % 3 == 0
-    labels = [c for lap in range(4) for c in range(20) if lap < sizes[c]]
-    plan = plan_lg(Grid.from_labels(labels), 1)
-    assert max(plan.scratch_units) == plan.scratch_of(0) == 2 * len(labels)
+    return Grid.from_labels([c for lap in range(4) for c in range(20) if lap < sizes[c]])
+
+
+def test_what_arrives_takes_turns_where_room_is_short() -> None:
+    grid = all_for_rank_0()
+    plan = plan_lg(grid, 1)
+    assert max(plan.scratch_units) == plan.scratch_of(0) == 2 * grid.n_ranks
     check_plan(plan)
 
 

@@ -12,10 +12,13 @@ from gridcoll.plan.collectives.alltoall_lg_candidates import (
     MOST_PACKED_BYTES,
     MOST_PACKED_RANKS,
 )
+from gridcoll.plan.collectives.alltoall_lg_messages import lg_packed_messages
 from gridcoll.plan.collectives.alltoall_lg_packed import full_ranks, packed_blocks, plan_lg_packed
+from gridcoll.plan.collectives.alltoall_messages import tally
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
-from tests.plan.test_alltoall_lg import route
+from tests.plan.test_alltoall_lg import all_for_rank_0, route
+from tests.plan.test_alltoall_price import canonical
 from tests.plan.test_alltoall_traffic import two
 
 packed = REGISTRIES["alltoall"]["lg-packed"].candidates
@@ -60,7 +63,26 @@ def test_who_collects_twice_as_much_has_no_room_for_more(n1: int, n2: int) -> No
     n_sent = [sum(isinstance(op, Send) for op in program) for program in plan.programs]
     lg = [sum(isinstance(op, Send) for op in program) for program in plan_lg(grid, 1).programs]
     assert sum(n_sent) < 0.7 * sum(lg)
+    assert canonical(lg_packed_messages(grid)) == canonical(tally(plan))
     assert n_sent[1] == n1 - 1 + 1 + (n2 > n1)
+
+
+def test_who_has_just_room_enough_gets_all_in_one() -> None:
+    assert packed_blocks(two(5, 6)) == 2 * 11
+    assert not full_ranks(two(5, 6))
+
+
+def test_what_arrives_takes_turns_where_room_is_short() -> None:
+    grid = all_for_rank_0()
+    plan = plan_lg_packed(grid, 1)
+    assert max(plan.scratch_units) == plan.scratch_of(0) == 2 * grid.n_ranks
+    check_plan(plan)
+
+
+def test_who_is_alone_copies_nothing_but_its_own() -> None:
+    plan = plan_lg_packed(two(1, 4), 1)
+    assert [type(op) for op in plan.programs[0]].count(Copy) == 1
+    assert plan.scratch_of(0) == 0
 
 
 def test_it_is_not_offered_where_it_needs_too_much() -> None:
