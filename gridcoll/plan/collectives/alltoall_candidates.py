@@ -94,6 +94,7 @@ def _builder(name: str, label: str, model: GridModel) -> Callable[[int], Plan]:
 
 
 def of_grid(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
+    """``messages_of`` a grid and its weights, as a function of the sample that has both."""
     return lambda some: messages_of(some.model.grid, some.weights)
 
 
@@ -103,6 +104,7 @@ def priced_s(
     n_bytes: int,
     piece_bytes: int = 0,
 ) -> float:
+    """Seconds for blocks of ``n_bytes``, from the messages of a sample of the ranks."""
     some = model.sample
     messages = messages_of(some)
     return price_messages_s(some.model, messages, n_bytes, piece_bytes, some.host_weights)

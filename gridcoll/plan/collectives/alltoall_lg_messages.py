@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.plan.collectives.alltoall_lg import exchanges
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.collectives.alltoall_lg import Message, exchanges
 from gridcoll.plan.collectives.alltoall_lg_packed import full_ranks
 from gridcoll.plan.collectives.alltoall_messages import (
     N_BLOCKS,
@@ -50,28 +52,29 @@ def _lg_scale(n_source: int, n_target: int, source_weight: float, target_weight:
     )
 
 
+def _crossing(grid: Grid, weight_of: FloatArray) -> Iterator[tuple[Message, _LgScale]]:
+    """What LG sends between clusters, and for what each stands."""
+    for exchange in exchanges(grid):
+        for message in exchange.messages:
+            ends = message[:2]
+            n_source, n_target = (len(grid.clusters[grid.cluster_of[rank]]) for rank in ends)
+            yield message, _lg_scale(n_source, n_target, *(float(weight_of[rank]) for rank in ends))
+
+
 @lru_cache(maxsize=64)
 def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_lg`: to collectors, across, and inside; collectors wait for what they collect."""
-    weight_of, cluster_of = by_rank(grid, weights), grid.cluster_of
-    members = [len(grid.clusters[c]) for c in cluster_of]
+    weight_of = by_rank(grid, weights)
     collected = list[tuple[float, ...]]()
     across = list[tuple[float, ...]]()
     needs = list[tuple[int, int]]()
-    for exchange in exchanges(grid):
-        for collector, target, sources in exchange.messages:
-            scale = _lg_scale(
-                *(members[rank] for rank in (collector, target)),
-                *(float(weight_of[rank]) for rank in (collector, target)),
-            )
-            for source in sources:
-                if source != collector:
-                    needs.append((len(across), len(collected)))
-                    alike = scale.collected * float(weight_of[source])
-                    collected.append(
-                        (source, collector, 1, scale.collected, scale.collected, alike)
-                    )
-            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
+    for (collector, target, sources), scale in _crossing(grid, weight_of):
+        for source in sources:
+            if source != collector:
+                needs.append((len(across), len(collected)))
+                alike = scale.collected * float(weight_of[source])
+                collected.append((source, collector, 1, scale.collected, scale.collected, alike))
+        across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
     inside = [inside_rows(cluster.ranks, weight_of) for cluster in grid.clusters]
     later = np.array(needs, int).reshape(-1, 2)
     later[:, 0] += len(collected)
@@ -81,30 +84,24 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
 @lru_cache(maxsize=64)
 def lg_packed_messages(grid: Grid, weights: Weights = ()) -> Messages:
     """Of `plan_lg_packed`: from neighbour to neighbour, and across."""
-    weight_of, cluster_of = by_rank(grid, weights), grid.cluster_of
-    members = [len(grid.clusters[c]) for c in cluster_of]
+    weight_of = by_rank(grid, weights)
     inside = np.concatenate([inside_rows(each.ranks, weight_of) for each in grid.clusters]).tolist()
     parcel = {(int(row[0]), int(row[1])): k for k, row in enumerate(inside)}
     full, apart = full_ranks(grid), set[tuple[int, int]]()
     across = list[tuple[float, ...]]()
     needs = list[tuple[int, int]]()
-    for exchange in exchanges(grid):
-        for collector, target, sources in exchange.messages:
-            scale = _lg_scale(
-                *(members[rank] for rank in (collector, target)),
-                *(float(weight_of[rank]) for rank in (collector, target)),
-            )
-            for source in sources:
-                if source == collector:
-                    continue
-                k = parcel[source, collector]
-                if collector in full and (source, collector) not in apart:
-                    apart.add((source, collector))
-                    inside.append([*inside[k]])
-                    inside[k][N_BLOCKS] = 0.0
-                inside[k][N_BLOCKS] += scale.collected / float(weight_of[collector])
-                needs.append((len(across), k))
-            across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
+    for (collector, target, sources), scale in _crossing(grid, weight_of):
+        for source in sources:
+            if source == collector:
+                continue
+            k = parcel[source, collector]
+            if collector in full and (source, collector) not in apart:
+                apart.add((source, collector))
+                inside.append([*inside[k]])
+                inside[k][N_BLOCKS] = 0.0
+            inside[k][N_BLOCKS] += scale.collected / float(weight_of[collector])
+            needs.append((len(across), k))
+        across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
     later = np.array(needs, int).reshape(-1, 2)
     later[:, 0] += len(inside)
     return messages_of([table_of(inside), table_of(across)], [later])

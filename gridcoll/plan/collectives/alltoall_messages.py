@@ -76,6 +76,7 @@ def _rows(
 def messages_of(
     rows: Sequence[FloatArray], needs: Sequence[IntArray] = (), *, one_by_one: bool = False
 ) -> Messages:
+    """Messages of ``rows``, (K, 6) each; of ``needs``, (N, 2), row numbers over all of them."""
     source, target, n_blocks, n_out, n_in, n_alike = np.concatenate([_rows([], []), *rows]).T
     later, earlier = all_needs = np.concatenate([np.empty((0, 2), int), *needs]).T
     stage = np.zeros(len(source), int)
@@ -111,6 +112,7 @@ Weights = tuple[float, ...]
 
 
 def by_rank(grid: Grid, weights: Weights) -> FloatArray:
+    """For how many each rank stands, (P,)."""
     by_cluster = np.array(weights or (1.0,) * len(grid.clusters))
     return np.asarray(by_cluster[list(grid.cluster_of)])
 
