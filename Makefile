@@ -163,7 +163,7 @@ clean: ## Remove environments, caches and outputs
 	rm -f gridcoll/engine/_compiled.so gridcoll/testbed/_relay.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENVS)/%/.stamp: pyproject.toml gridcoll/build.py gridcoll/engine/compiled.c gridcoll/testbed/relay.c
+$(VENVS)/%/.stamp: pyproject.toml .ci/build_hook.py gridcoll/engine/compiled.c gridcoll/testbed/relay.c
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else \
 		f"gridcoll: needs Python 3.10 or newer, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=")'
 	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"

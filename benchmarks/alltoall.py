@@ -24,9 +24,9 @@ from on_grids import GRIDS, RESULTS, ROOT, Row, bench_on, milliseconds, read_row
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, read_model
 from gridcoll.plan import choose
-from gridcoll.plan.collectives.alltoall_messages import direct_messages
-from gridcoll.plan.collectives.alltoall_price import price_messages_s
-from gridcoll.plan.price import price_plan
+from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.messages import direct_messages
+from gridcoll.plan.cost import price_plan
 from gridcoll.topology.units import format_size
 
 SIZES = [1 << k for k in range(25)]

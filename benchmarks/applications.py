@@ -26,7 +26,7 @@ from on_grids import MPIS, ROOT, Row, add_dilation_option, milliseconds, slowed
 from rich.console import Console
 from rich.table import Table
 
-from gridcoll.model.limits import limit_s, wires_from_spec
+from gridcoll.model.bounds import limit_s, wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
 
 APPS = ("adam", "jacobi", "samplesort", "fourier", "overlap")

@@ -42,7 +42,7 @@ from on_grids import (
 from rich.console import Console
 from rich.table import Table
 
-from gridcoll.model.limits import Wires, plain_limit_s, wires_from_spec
+from gridcoll.model.bounds import Wires, plain_limit_s, wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.units import format_size
 

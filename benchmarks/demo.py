@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridcoll.errors import TestbedError
-from gridcoll.model.limits import limit_s, wires_from_spec
+from gridcoll.model.bounds import limit_s, wires_from_spec
 from gridcoll.topology import read_gridfile
 
 ROOT = Path(__file__).resolve().parent.parent

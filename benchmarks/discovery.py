@@ -13,9 +13,9 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.benchmark import mpi_name
-from gridcoll.comm.grouping import find_grid
-from gridcoll.comm.measuring import measure_links
+from gridcoll.bench.runs import mpi_name
+from gridcoll.measure.clusters import find_grid
+from gridcoll.measure.discover import measure_links
 from gridcoll.model import GridModel, declared_model
 from gridcoll.topology import read_gridfile
 

@@ -65,8 +65,8 @@ def compare(repeats: int) -> None:
     from mpi4py import MPI
 
     from gridcoll import GridComm
-    from gridcoll.comm.clock import find_clock, run_together
     from gridcoll.engine import runner
+    from gridcoll.measure.clock import find_clock, run_together
 
     world = MPI.COMM_WORLD
     clock, comm = find_clock(world), GridComm(world)

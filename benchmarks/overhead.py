@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.discovery import load_model
+from gridcoll.measure.find_model import load_model
 from gridcoll.model import GridModel, linear_plogp, write_model
 from gridcoll.topology import Grid
 from gridcoll.topology.units import format_size

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-BUILD = Path(__file__).parents[1] / "gridcoll" / "build.py"
+BUILD = Path(__file__).parents[1] / ".ci" / "build_hook.py"
 LIBRARIES = ("gridcoll/engine/_compiled.so", "gridcoll/testbed/_relay.so")
 T = TypeVar("T")
 
@@ -34,14 +34,15 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (package / source).write_text("int nothing;\n")
     for library in LIBRARIES:
         (tmp_path / library).write_text("stale")
-    shutil.copy(BUILD, package)
+    (tmp_path / ".ci").mkdir()
+    copied = shutil.copy(BUILD, tmp_path / ".ci")
     name = "hatchling.builders.hooks.plugin.interface"
     for part in (name.rsplit(".", n)[0] for n in range(4, 0, -1)):
         monkeypatch.setitem(sys.modules, part, ModuleType(part))
     interface = ModuleType(name)
     interface.BuildHookInterface = Interface  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, interface)
-    spec = importlib.util.spec_from_file_location("built", package / "build.py")
+    spec = importlib.util.spec_from_file_location("built", copied)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

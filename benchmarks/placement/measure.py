@@ -17,7 +17,8 @@ from pathlib import Path
 
 from gridcoll.placement import IterationCost, Resources, predict, read_problem, select
 from gridcoll.placement.configurations import configurations
-from gridcoll.testbed.run import Job, interruptible
+from gridcoll.testbed.job import Job
+from gridcoll.testbed.run import interruptible
 from gridcoll.testbed.testbed import Testbed
 
 PROGRAM = Path(__file__).with_name("iteration.py")

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, write_atomically
-from gridcoll.pictures import new_figure, write_picture
 from gridcoll.topology.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from gridcoll.comm.benchmark import Row
-    from gridcoll.comm.gridcomm import GridComm
-    from gridcoll.model.limits import Wires
+    from gridcoll.bench.runs import Row
+    from gridcoll.comm.communicator import GridComm
+    from gridcoll.model.bounds import Wires
 
 DEFAULT_SIZES = "8,1K,64K,1M,4M"
 ALL = "all"
@@ -72,10 +72,10 @@ def command(
     need_mpi()
     from mpi4py import MPI
 
+    from gridcoll.bench.runs import run_benchmark
     from gridcoll.cli.voice import one_voice
-    from gridcoll.comm.agreement import together
-    from gridcoll.comm.benchmark import run_benchmark
-    from gridcoll.model.limits import wires_from_model
+    from gridcoll.engine.agreement import together
+    from gridcoll.model.bounds import wires_from_model
     from gridcoll.plan import REGISTRIES
 
     world = MPI.COMM_WORLD
@@ -111,8 +111,8 @@ def command(
 
 def _check_request(collective: str, names: list[str], root: int, n_ranks: int) -> None:
     """Raise `UsageError` for what cannot be timed."""
-    from gridcoll.comm.benchmark import TRIED, check_timed
-    from gridcoll.plan.choose import check_forced
+    from gridcoll.bench.runs import TRIED, check_timed
+    from gridcoll.plan.registry import check_forced
 
     check_timed(collective)
     for name in names:
@@ -141,8 +141,8 @@ def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
     """Those of the named grid file, which rank 0 reads; None without one. Collective."""
     from mpi4py import MPI
 
-    from gridcoll.comm.agreement import together
-    from gridcoll.model.limits import wires_from_spec
+    from gridcoll.engine.agreement import together
+    from gridcoll.model.bounds import wires_from_spec
     from gridcoll.topology.gridfile import read_gridfile
 
     hosts = world.allgather(MPI.Get_processor_name())
@@ -165,7 +165,7 @@ class _Teller:
 
     def __call__(self, rows: list[Row]) -> None:
         """Collective."""
-        from gridcoll.comm.agreement import together
+        from gridcoll.engine.agreement import together
 
         self._rows += rows
         leading = self._world.Get_rank() == 0
@@ -184,12 +184,12 @@ class _Teller:
 def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridComm:
     """``world`` by the model that settings or ``model_file`` name, or by a new one. Collective."""
     from gridcoll.cli.progress import Stages
-    from gridcoll.comm.agreement import together
-    from gridcoll.comm.discovery import load_model
-    from gridcoll.comm.gridcomm import GridComm
-    from gridcoll.comm.measuring import discover
-    from gridcoll.comm.natives import CALLS
+    from gridcoll.comm.communicator import GridComm
     from gridcoll.comm.settings import read_settings
+    from gridcoll.engine.agreement import together
+    from gridcoll.measure.discover import discover
+    from gridcoll.measure.find_model import load_model
+    from gridcoll.measure.natives import CALLS
     from gridcoll.model import write_model
 
     settings = read_settings()
@@ -214,10 +214,10 @@ def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridCom
 
 def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     """Draw the chosen broadcast as it was priced and as it went. Collective."""
-    from gridcoll.comm.tracing import trace_plan
+    from gridcoll.bench.traces import trace_plan
+    from gridcoll.draw.gantt import draw_gantt, gantt_text
     from gridcoll.engine.memory import ByteMemory
-    from gridcoll.plan.gantt import draw_gantt, gantt_text
-    from gridcoll.plan.price import price_plan
+    from gridcoll.plan.cost import price_plan
 
     build = comm.explain("bcast", n_bytes, root).winner.build
     leading = comm.Get_rank() == 0
@@ -242,7 +242,7 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
 
 
 def _print_header(collective: str, comm: object, grid_name: str) -> None:
-    from gridcoll.comm.benchmark import mpi_name
+    from gridcoll.bench.runs import mpi_name
 
     click.echo(f"# gridcoll {collective} benchmark, {mpi_name()}, limits of {grid_name or 'model'}")
     click.echo(

@@ -47,8 +47,8 @@ def command(
 
     from gridcoll.cli.progress import Stages
     from gridcoll.cli.voice import one_voice
-    from gridcoll.comm.agreement import require_equal, together
-    from gridcoll.comm.measuring import discover
+    from gridcoll.engine.agreement import require_equal, together
+    from gridcoll.measure.discover import discover
 
     comm = MPI.COMM_WORLD.Dup()
     speaks = comm.Get_rank() == 0

@@ -70,7 +70,7 @@ def command(
 def _simulate_all(choice: Choice, model: GridModel) -> dict[int, float]:
     """Seconds by the candidate's place; what comes to the same plan is simulated once."""
     from gridcoll.cli.progress import Stages
-    from gridcoll.plan.price import price_plan
+    from gridcoll.plan.cost import price_plan
 
     times: dict[str, float] = {}
     found: dict[int, float] = {}
@@ -95,7 +95,7 @@ def _data(choice: Choice, times_s: dict[int, float]) -> dict[str, Any]:
 
 def _chart(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
     """The winner's plan, or where native wins the fastest plan's, with its timeline."""
-    from gridcoll.plan.price import price_plan
+    from gridcoll.plan.cost import price_plan
 
     plans: list[Candidate] = [choice.winner, *choice.candidates]
     build = next((candidate.build for candidate in plans if candidate.build), None)
@@ -106,8 +106,8 @@ def _chart(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
 
 
 def _draw(choice: Choice, model: GridModel, paths: dict[str, str | None]) -> None:
-    from gridcoll.pictures import write_picture
-    from gridcoll.plan.gantt import draw_gantt
+    from gridcoll.draw.figures import write_picture
+    from gridcoll.draw.gantt import draw_gantt
 
     plan, timeline = _chart(choice, model)
     for kind, path in paths.items():
@@ -120,7 +120,7 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
     from rich.text import Text
 
     from gridcoll.cli.gridmap import stdout_console
-    from gridcoll.plan.choice_text import gain_of_best, headline, rows_of
+    from gridcoll.plan.choice import gain_of_best, headline, rows_of
 
     rows = rows_of(choice, merged=merged)
     table = Table()
@@ -157,7 +157,7 @@ def _print_sizes(choices: list[Choice], times: list[dict[int, float]]) -> None:
     from rich.table import Table
 
     from gridcoll.cli.gridmap import stdout_console
-    from gridcoll.plan.choice_text import rows_of
+    from gridcoll.plan.choice import rows_of
     from gridcoll.topology.units import format_size
 
     simulated = ["simulated"] if any(times) else []
@@ -173,7 +173,7 @@ def _print_sizes(choices: list[Choice], times: list[dict[int, float]]) -> None:
 
 def _print_chart(choice: Choice, model: GridModel) -> None:
     from gridcoll.cli.gridmap import stdout_console
-    from gridcoll.plan.gantt import gantt_text
+    from gridcoll.draw.gantt import gantt_text
 
     plan, timeline = _chart(choice, model)
     console = stdout_console()

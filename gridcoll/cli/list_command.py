@@ -24,7 +24,7 @@ PASSED_THROUGH: tuple[Entry, ...] = (
 
 def catalogue() -> dict[str, list[Entry]]:
     """The entries of all registries, by section; each has ``name`` and ``good_for``."""
-    from gridcoll.model.costs import CLOSED_FORMS
+    from gridcoll.model.closed_forms import CLOSED_FORMS
     from gridcoll.placement import SEARCHES
     from gridcoll.plan import REGISTRIES
     from gridcoll.schedule import HEURISTICS

@@ -75,7 +75,7 @@ def parse_run(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def _require_collective(option: str, algorithm: str | None = None) -> None:
     """Raise `UsageError` unless ``option`` names a collective (and its value an algorithm)."""
     from gridcoll.plan import REGISTRIES  # NumPy comes with it: only if such an option is given
-    from gridcoll.plan.choose import check_forced
+    from gridcoll.plan.registry import check_forced
 
     collective = option.removeprefix("--")
     if collective not in REGISTRIES:
@@ -109,7 +109,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
         return lambda: sys.stdout.write(help_text())
     settings, application = parse_run(argv)
     os.environ.update(settings)
-    from gridcoll.comm.runner import prepare_application, when_mpi_is_imported
+    from gridcoll.launch.runner import prepare_application, when_mpi_is_imported
 
     when_mpi_is_imported(_swap)
     return prepare_application(application)
@@ -117,7 +117,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
 
 def _swap() -> None:
     from gridcoll.cli.voice import end_together
-    from gridcoll.comm.world import swap_world
+    from gridcoll.launch.world import swap_world
 
     # An application must not go on without the communicator it was promised.
     swap_world(end_together)

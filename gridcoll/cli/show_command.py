@@ -23,8 +23,8 @@ def command(grid: str, png: str | None, svg: str | None, as_json: bool) -> None:
     model = load_model(grid)
     for path, kind in ((png, "png"), (svg, "svg")):
         if path:
-            from gridcoll.model.picture import draw_grid
-            from gridcoll.pictures import write_picture
+            from gridcoll.draw.figures import write_picture
+            from gridcoll.draw.grid_picture import draw_grid
 
             write_picture(draw_grid(model), path, kind)
     if as_json:

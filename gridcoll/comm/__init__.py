@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gridcoll.comm.communicator import GridComm
     from gridcoll.comm.context import ClusterComms
-    from gridcoll.comm.gridcomm import GridComm
 
 __all__ = ["ClusterComms", "GridComm"]
 
 
 def __getattr__(name: str) -> object:
     if name == "GridComm":
-        from gridcoll.comm.gridcomm import GridComm
+        from gridcoll.comm.communicator import GridComm
 
         return GridComm
     if name == "ClusterComms":

@@ -15,12 +15,9 @@ import numpy as np
 from mpi4py.MPI import IN_PLACE, Get_address
 
 from gridcoll.comm.context import KnownCall
-from gridcoll.comm.variants import is_plain
-from gridcoll.engine.compiled import Prepared
+from gridcoll.engine.compiled import SHORT_BYTES, Prepared
+from gridcoll.engine.natives import is_plain
 from gridcoll.plan import Dataflow
-
-SHORT_BYTES = 16 << 10
-"""Of all buffers of a call. What is longer takes so long that what we do before is nothing."""
 
 MOST_SCRATCH_BYTES = 128 << 10
 """Of what stays prepared, for up to `N_CACHED_PLANS` kinds of calls of every communicator."""
@@ -35,16 +32,9 @@ def is_short(flow: Dataflow, n_bytes: int, unit_bytes: int = 1) -> bool:
     return 0 < n_bytes <= SHORT_BYTES and scratch_bytes <= MOST_SCRATCH_BYTES
 
 
-def run_again(prepared: Prepared, *kept: object) -> None:
-    """Run it; ``kept`` are the buffers where it was placed."""
-    run = prepared.begin(*kept)
-    run.run()
-    run.check()
-
-
 def repeat_nothing(prepared: Prepared) -> KnownCall:
     """A call without buffers: those of the plan are its own."""
-    return lambda comm: run_again(prepared)
+    return lambda comm: prepared.run()
 
 
 def repeat_in(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall:
@@ -53,7 +43,7 @@ def repeat_in(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall
     def call(comm: Any, buffer: Any, *rest: Any) -> None:
         if is_plain(buffer) and (buffer.flags.writeable or not writes):
             prepared.place(Get_address(buffer), 0)
-            return run_again(prepared, buffer)
+            return prepared.run(buffer)
         return read(comm, buffer, *rest)
 
     return call
@@ -65,7 +55,7 @@ def repeat_from(prepared: Prepared, read: KnownCall) -> KnownCall:
     def call(comm: Any, sendbuf: Any, *rest: Any) -> None:
         if is_plain(sendbuf):
             prepared.place(0, Get_address(sendbuf))
-            return run_again(prepared, sendbuf)
+            return prepared.run(sendbuf)
         return read(comm, sendbuf, *rest)
 
     return call
@@ -85,7 +75,7 @@ def repeat_two(
             given, output = Get_address(source), Get_address(recvbuf)
             if given + source.nbytes <= output or output + recvbuf.nbytes <= given:
                 prepared.place(output, given)
-                return run_again(prepared, source, recvbuf)
+                return prepared.run(source, recvbuf)
         return read(comm, sendbuf, recvbuf, *rest)
 
     return call

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gridcoll.errors import UsageError
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.choose import check_forced
+from gridcoll.plan.registry import check_forced
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 
 

@@ -37,6 +37,9 @@ LIBRARY = Path(__file__).with_name("_compiled.so")
 _INTERFACE = 4
 _NO_MEMORY = -1
 
+SHORT_BYTES = 16 << 10
+"""Of all buffers of a call: short calls stay prepared, for longer ones that would gain nothing."""
+
 PATIENCE_S = 10e-3
 """After so long without an end, Python has a look at its signals."""
 
@@ -167,6 +170,12 @@ class Prepared:
         if not run:
             raise MemoryError(f"a run of {self._n_ops} ops")
         return CompiledRun(self, run, *kept)
+
+    def run(self, *kept: object) -> None:
+        """Run it once, to its end; ``kept`` are the buffers where it was placed."""
+        run = self.begin(*kept)
+        run.run()
+        run.check()
 
     def count(self) -> None:
         """Tell the transport of what a run has sent, which is in `counts`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gridcoll.engine.executor import Request, Transport
-from gridcoll.engine.parts import Pieces, Typed
+from gridcoll.engine.memory import Pieces, Typed
 
 
 @dataclass

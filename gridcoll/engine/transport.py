@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.engine.executor import TransferError
-from gridcoll.engine.parts import Pieces, Typed
+from gridcoll.engine.memory import Pieces, Typed
 
 N_BANDS = 64
 """Programs in so many bands of tags may run at the same time on one communicator."""

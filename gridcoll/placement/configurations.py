@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from gridcoll.pictures import new_figure, write_picture
+from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.placement.cost import IterationCost
 from gridcoll.placement.prediction import predict
 

@@ -1,11 +1,12 @@
 """What each rank does, as data; its readings; and the choice among plans."""
 
-from gridcoll.plan import collectives
 from gridcoll.plan.check import check_plan
-from gridcoll.plan.choose import REGISTRIES, Candidate, Choice, choose
+from gridcoll.plan.choice import Choice
+from gridcoll.plan.choose import choose
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import REGISTRIES, Candidate, load_all
 
 __all__ = [
     "REGISTRIES",
@@ -23,6 +24,7 @@ __all__ = [
     "Send",
     "check_plan",
     "choose",
-    "collectives",
     "dataflow",
 ]
+
+load_all()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
-from gridcoll.plan.natives import NATIVE as NATIVE
-from gridcoll.plan.natives import NATIVES, VECTOR, natives_of, variants_of
-from gridcoll.plan.plan import Plan
+from gridcoll.plan.choice import Choice
+from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
+from gridcoll.plan.registry import REGISTRIES, Candidate, check_collective, check_forced, family_of
 
 MARGIN = 0.05
 """A plan replaces the native collective only if it is predicted to be this much faster.
@@ -25,112 +24,6 @@ which are the application's between calls, and ours in a row of trials.
 
 MOST_VECTOR_BYTES = (1 << 31) - 1
 """Of all blocks together: not every MPI has places beyond."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to do a call, and what it should take.
-
-    Attributes
-    ----------
-    name : str
-        What settings call it.
-    label : str
-        How it works, with the parameters chosen for this size.
-    predicted_s : float or None
-        None for a native where nobody measured it.
-    build : callable or None
-        Writes the plan for a message of about this size, given the exact one; None for a native.
-    stored_s : float or None
-        What the papers' store-and-forward accounting says of the same schedule.
-    segment_bytes : int or None
-    ordered : bool
-        Whether a reduction keeps rank order, as non-commutative operations need.
-    fixed : bool
-        Whether a reduction combines as all plans do that say so, whatever grid and root.
-    build_blocks : callable or None
-        Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
-    table_s : float or None
-        What the papers' closed form says of the same strategy, where they have one.
-    """
-
-    name: str
-    label: str
-    predicted_s: float | None
-    build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
-    stored_s: float | None = None
-    segment_bytes: int | None = None
-    ordered: bool = False
-    fixed: bool = False
-    build_blocks: Callable[[Sequence[int]], Plan] | None = field(
-        repr=False, compare=False, default=None
-    )
-    table_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """An entry of a collective's registry: writes candidates for one call.
-
-    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several. With
-    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for. What
-    is learned by running one algorithm holds for its ``family``: itself, unless it says otherwise.
-    """
-
-    name: str
-    good_for: str
-    source: str
-    candidates: Callable[[GridModel, int, int], list[Candidate]]
-    most_clusters: int = 1 << 30
-    family: str = ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen for a call, among what, and why. Candidates are ordered fastest first."""
-
-    collective: str
-    n_bytes: int
-    root: int
-    winner: Candidate
-    candidates: tuple[Candidate, ...]
-    reason: str
-
-    def __str__(self) -> str:
-        """What was chosen and why, then a line per candidate."""
-        from gridcoll.plan.choice_text import format_choice
-
-        return format_choice(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
-        from gridcoll.plan.choice_text import choice_data
-
-        return choice_data(self)
-
-
-REGISTRIES: dict[str, dict[str, Algorithm]] = {}
-"""Algorithms by collective, then by name."""
-
-
-def register(collective: str, algorithm: Algorithm) -> Algorithm:
-    """Enter ``algorithm`` for ``collective``."""
-    REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
-    return algorithm
-
-
-def check_collective(name: str) -> None:
-    """Raise `UsageError` unless plans can be written for the collective called ``name``."""
-    if name not in REGISTRIES:
-        raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
-
-
-def check_forced(collective: str, name: str) -> None:
-    """Raise `UsageError` unless ``name`` is a native or an algorithm of ``collective``."""
-    check_collective(collective)
-    known = (*natives_of(collective), *REGISTRIES[collective])
-    if name not in known:
-        raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
 
 
 def choose(
@@ -245,11 +138,6 @@ def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
     if plan is None or model.n_clusters == 1:
         return ""
     return f"; where rounding depends on order, as for sums of floats: {plan.name}"
-
-
-def family_of(collective: str, algorithm: str) -> str:
-    """The family that corrections of ``algorithm`` go by."""
-    return REGISTRIES[collective][algorithm].family or algorithm
 
 
 def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes: int) -> Candidate:

@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gridcoll.draw.figures import new_figure
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
-from gridcoll.pictures import new_figure
 from gridcoll.schedule import Accounting
 
 

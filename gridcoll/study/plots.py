@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridcoll.pictures import new_figure, write_picture
+from gridcoll.draw.figures import new_figure, write_picture
 
 MARKERS = "osv^D<>pXh*P"
 COLOURS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gridcoll.errors import TestbedError
-from gridcoll.testbed.run import Job
+from gridcoll.testbed.job import Job
 from gridcoll.testbed.testbed import Testbed
 from gridcoll.topology import GridSpec
 from gridcoll.topology.units import format_duration

@@ -119,7 +119,7 @@ def test_what_only_one_rank_stumbles_over_ends_the_job(launch):
 import sys
 from mpi4py import MPI
 from gridcoll.cli import main
-from gridcoll.comm import benchmark
+from gridcoll.bench import runs as benchmark
 if MPI.COMM_WORLD.Get_rank() == 1:
     benchmark._take_turns = None
 sys.argv = ["gridcoll", "bench", "barrier", "--sizes", "8"]
@@ -135,7 +135,7 @@ def test_what_was_measured_before_a_failure_is_kept(launch, tmp_path):
     program = """
 import os, sys
 from gridcoll.cli import main
-from gridcoll.comm import benchmark
+from gridcoll.bench import runs as benchmark
 from gridcoll.errors import UsageError
 verify = benchmark._take_turns
 def fail_at_the_second(*arguments, seen=[]):

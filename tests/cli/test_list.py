@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from gridcoll.model.costs import CLOSED_FORMS
+from gridcoll.model.closed_forms import CLOSED_FORMS
 from gridcoll.placement import SEARCHES
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
@@ -55,7 +55,7 @@ def test_offline_commands_do_not_touch_mpi():
     code = (
         "import sys; sys.modules['mpi4py'] = None\n"
         "import gridcoll.cli.list_command as l, gridcoll.cli.explain_command, gridcoll.cli.models\n"
-        "import gridcoll.plan.price, gridcoll.plan.gantt, gridcoll.plan.text\n"
+        "import gridcoll.plan.cost, gridcoll.draw.gantt, gridcoll.plan.text\n"
         "import gridcoll.comm.settings\n"
         "l.catalogue()\n"
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.engine.parts import PartedMemory, Pieces, Typed
+from gridcoll.engine.memory import PartedMemory, Pieces, Typed
 from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk
 

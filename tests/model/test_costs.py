@@ -6,7 +6,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.model import PLogP
-from gridcoll.model.costs import CLOSED_FORMS, Call, find_closed_form
+from gridcoll.model.closed_forms import CLOSED_FORMS, Call, find_closed_form
 
 # L = 10 s, g(m) = m seconds; of 40 bytes in segments of 10.
 LINK = PLogP(10.0, (0, 100), (0.0, 100.0), (0.0, 100.0), (0.0, 100.0))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.model.limits import alltoall_limit_s, limit_s
+from gridcoll.model.bounds import alltoall_limit_s, limit_s
 from tests.model.wires import wires
 
 

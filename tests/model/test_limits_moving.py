@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gridcoll.cli.models import load_model
-from gridcoll.model.limits import Wires, limit_s, wires_from_model
+from gridcoll.model.bounds import Wires, limit_s, wires_from_model
 from gridcoll.plan import choose
-from gridcoll.plan.price import price_plan
+from gridcoll.plan.cost import price_plan
 from tests.model.wires import wires
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"

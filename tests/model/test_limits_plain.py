@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.model.limits import Wires, limit_s, plain_limit_s
+from gridcoll.model.bounds import Wires, limit_s, plain_limit_s
 from gridcoll.topology import Grid
 from tests.model.wires import wires
 

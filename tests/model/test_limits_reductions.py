@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridcoll.model.limits import Wires, limit_s
+from gridcoll.model.bounds import Wires, limit_s
 from gridcoll.topology import Grid
 
 

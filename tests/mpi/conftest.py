@@ -178,8 +178,8 @@ def world() -> Generator[MPI.Intracomm, None, None]:
 @pytest.fixture
 def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many plans this rank ran."""
-    from gridcoll.comm import repeated
     from gridcoll.comm.context import Context  # an import that fails must fail a test
+    from gridcoll.engine.compiled import Prepared
 
     count = [0]
 
@@ -191,23 +191,23 @@ def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return counted
 
     monkeypatch.setattr(Context, "run", counting(Context.run))
-    monkeypatch.setattr(repeated, "run_again", counting(repeated.run_again))
+    monkeypatch.setattr(Prepared, "run", counting(Prepared.run))
     return count
 
 
 @pytest.fixture
 def n_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many of this rank's calls were known to be plans, and ran unread."""
-    from gridcoll.comm import repeated
+    from gridcoll.engine.compiled import Prepared
 
     count = [0]
-    run = repeated.run_again
+    run = Prepared.run
 
     def counting(*args: Any) -> None:
         count[0] += 1
         run(*args)
 
-    monkeypatch.setattr(repeated, "run_again", counting)
+    monkeypatch.setattr(Prepared, "run", counting)
     return count
 
 
@@ -282,7 +282,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of plain mpi4py's methods ran on behalf of variants, on this rank."""
     from mpi4py import MPI
 
-    from gridcoll.comm import variants
+    from gridcoll.engine import natives as variants
 
     names: list[str] = []
 

@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.agreement import raise_together, require_equal, together
 from gridcoll.comm.version import VERSION
+from gridcoll.engine.agreement import raise_together, require_equal, together
 from gridcoll.errors import DisagreementError, FileError, GridcollError, UsageError
 from gridcoll.model import GridModel, digest, write_model
 from gridcoll.plan import REGISTRIES
@@ -160,7 +160,7 @@ class TestSettings:
         self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if world.Get_rank() == 2:
-            monkeypatch.setattr("gridcoll.comm.gridcomm.VERSION", "0.0.9, sources 00000000")
+            monkeypatch.setattr("gridcoll.comm.communicator.VERSION", "0.0.9, sources 00000000")
         parts = ("version: rank 0 has", VERSION, "rank 2 has", "gridcoll=0.0.9, sources 00000000")
         refused(world, DisagreementError, *parts)
 

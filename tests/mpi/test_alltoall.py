@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.collectives.alltoall_lg_candidates import MOST_PACKED_BYTES
+from gridcoll.plan.alltoall.lg_candidates import MOST_PACKED_BYTES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm

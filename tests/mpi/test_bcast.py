@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.collectives.bcast_strategies import PREFIX
+from gridcoll.plan.bcast.strategies import PREFIX
 from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_bcast
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm

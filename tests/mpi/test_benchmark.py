@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import GridComm, benchmark
-from gridcoll.comm.benchmark import RUNS_PER_TURN, Row, mpi_name, run_benchmark
-from gridcoll.comm.trials import TRIALS
+from gridcoll.bench import runs as benchmark
+from gridcoll.bench.runs import RUNS_PER_TURN, Row, mpi_name, run_benchmark
+from gridcoll.bench.trials import TRIALS
+from gridcoll.comm import GridComm
 from gridcoll.errors import UsageError
 from gridcoll.model import TimesBySize, declared_model
-from gridcoll.model.limits import wires_from_model
+from gridcoll.model.bounds import wires_from_model
 from gridcoll.topology import parse_gridfile
 from tests.mpi.support import count_calls
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import buffers
-from gridcoll.comm.buffers import open_self_comm, read_message
+from gridcoll.comm.arguments import buffers
+from gridcoll.comm.arguments.buffers import open_self_comm, read_message
 from tests.mpi.forms import DERIVED, FORMS, Made, free_allocated, of
 from tests.mpi.support import grid_comm, pattern
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.gridcomm import _COLLECTIVES
+from gridcoll.comm.communicator import _COLLECTIVES
 from gridcoll.errors import DisagreementError
 from tests.mpi.bodies import BODIES
 from tests.mpi.support import grid_comm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import clock
+from gridcoll.measure import clock
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
 

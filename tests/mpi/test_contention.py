@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import contention as module
-from gridcoll.comm.contention import (
+from gridcoll.measure import contention as module
+from gridcoll.measure.contention import (
     BLOCK_BYTES,
     MOST_CONTENTION,
     fit_contention,
     measure_contention,
 )
 from gridcoll.model import GridModel, PLogP, linear_plogp
-from gridcoll.plan.collectives.alltoall_messages import direct_messages
-from gridcoll.plan.collectives.alltoall_price import price_messages_s
+from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.messages import direct_messages
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, layouts
 

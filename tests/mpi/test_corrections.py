@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import corrections
-from gridcoll.comm.clock import Series
+from gridcoll.measure import corrections
+from gridcoll.measure.clock import Series
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose
-from gridcoll.plan.choose import family_of
+from gridcoll.plan.registry import family_of
 from tests.mpi.support import count_calls, grid_model, layouts
 
 SIZE = 1 << 16

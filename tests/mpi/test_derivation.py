@@ -139,7 +139,7 @@ def test_children_run_plans(
 
 
 def test_nothing_is_measured_again(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gridcoll.comm.gridcomm as module
+    import gridcoll.comm.communicator as module
 
     with grid_comm(world) as comm:
         monkeypatch.setattr(module, "find_model", None)

@@ -7,12 +7,12 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm import measuring
-from gridcoll.comm.clock import find_clock
-from gridcoll.comm.grouping import find_grid
-from gridcoll.comm.measuring import discover, measure_links, representatives
-from gridcoll.engine import probe
-from gridcoll.engine.probe import Channel, measure_latency
+from gridcoll.measure import discover as measuring
+from gridcoll.measure import probe
+from gridcoll.measure.clock import find_clock
+from gridcoll.measure.clusters import find_grid
+from gridcoll.measure.discover import discover, measure_links, representatives
+from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.model import GridModel, digest
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts

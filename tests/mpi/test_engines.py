@@ -15,16 +15,15 @@ from mpi4py import MPI
 from gridcoll.engine import compiled, runner, transport
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled
 from gridcoll.engine.counting import CountingTransport
-from gridcoll.engine.elements import ElementMemory
 from gridcoll.engine.executor import Executor
-from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.memory import ByteMemory, ElementMemory
 from gridcoll.engine.runner import begin_program, run_program
 from gridcoll.engine.transport import N_BANDS, MPITransport
 from gridcoll.engine.waiting import Hold
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
-from gridcoll.plan.collectives.allreduce import Piece
-from gridcoll.plan.collectives.rank_order import plan_in_rank_order
+from gridcoll.plan.allreduce.pieces import Piece
+from gridcoll.plan.allreduce.rank_order import plan_in_rank_order
 from gridcoll.topology import Grid
 from tests.mpi.support import TESTSOME_CRASHES, grid_comm, layouts, pattern
 

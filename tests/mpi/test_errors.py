@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.gridcomm import _COLLECTIVES, GridCartcomm
+from gridcoll.comm.communicator import _COLLECTIVES, GridCartcomm
 from gridcoll.comm.methods.base import GridMethods
 from tests.mpi.support import grid_comm
 

@@ -10,8 +10,9 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm import discovery, measuring
 from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.measure import discover as measuring
+from gridcoll.measure import find_model as discovery
 from gridcoll.model import GridModel, read_model, write_model
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, works

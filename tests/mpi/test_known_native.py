@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.communicator import _COLLECTIVES
 from gridcoll.comm.context import Context
-from gridcoll.comm.gridcomm import _COLLECTIVES
 from gridcoll.comm.methods import reductions
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, natives_of
 from tests.mpi.support import count_calls, grid_comm, layouts, works

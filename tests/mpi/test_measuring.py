@@ -9,13 +9,14 @@ from itertools import combinations
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import corrections, grouping, measuring, natives, playoff
-from gridcoll.comm.corrections import RUNS
-from gridcoll.comm.grouping import find_groups
-from gridcoll.comm.measuring import discover
-from gridcoll.comm.natives import CALLS
-from gridcoll.engine import probe
-from gridcoll.engine.probe import Channel
+from gridcoll.measure import clusters as grouping
+from gridcoll.measure import corrections, natives, playoff, probe
+from gridcoll.measure import discover as measuring
+from gridcoll.measure.clusters import find_groups
+from gridcoll.measure.corrections import RUNS
+from gridcoll.measure.discover import discover
+from gridcoll.measure.natives import CALLS
+from gridcoll.measure.probe import Channel
 from gridcoll.model import GridModel, digest
 from gridcoll.topology import Grid
 from tests.mpi.support import count_calls, layouts

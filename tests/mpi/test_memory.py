@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import buffers
-from gridcoll.comm.elements import read_elements
+from gridcoll.comm.arguments import buffers
+from gridcoll.comm.arguments.elements import read_elements
+from gridcoll.comm.arguments.typed_vectors import read_typed_vector
+from gridcoll.comm.arguments.vectors import read_vectors
 from gridcoll.comm.methods import alltoallv
-from gridcoll.comm.typed_vectors import read_typed_vector
-from gridcoll.comm.vectors import read_vectors
 from tests.mpi.support import grid_comm, works
 
 ROOM = 40

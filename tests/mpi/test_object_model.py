@@ -227,7 +227,7 @@ class TestCopies:
     def test_pickles(self, world: MPI.Intracomm) -> None:
         for own in (MPI.COMM_WORLD, MPI.COMM_SELF, world):
             comm = GridComm(own, model=grid_model([0] * own.Get_size()))
-            text = "cannot serialize 'gridcoll.comm.gridcomm.GridComm' instance"
+            text = "cannot serialize 'gridcoll.comm.communicator.GridComm' instance"
             for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
                 with pytest.raises(ValueError, match=text):
                     pickle.dumps([comm], protocol)

@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import playoff
-from gridcoll.comm.clock import CommonClock, Series
+from gridcoll.measure import playoff
+from gridcoll.measure.clock import CommonClock, Series
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
-from gridcoll.plan.choose import MARGIN, family_of
+from gridcoll.plan.choose import MARGIN
+from gridcoll.plan.registry import family_of
 from tests.mpi.support import count_calls, grid_model, layouts
 
 SIZE = 1 << 16

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from gridcoll.comm.methods.moving import in_turn, serve_flow
 from gridcoll.plan import REGISTRIES, Send
-from gridcoll.plan.collectives.pace import pace_of
 from gridcoll.plan.natives import natives_of
+from gridcoll.plan.pacing import pace_of
 from tests.mpi.blocks import (
     FORMS,
     PAIRS,

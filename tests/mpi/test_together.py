@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import together
-from gridcoll.comm.together import N_MESSAGES, measure_together
+from gridcoll.measure import flows as together
+from gridcoll.measure.flows import N_MESSAGES, measure_together
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm import clock, tracing
+from gridcoll.bench import traces as tracing
 from gridcoll.engine.memory import ByteMemory
+from gridcoll.measure import clock
 from gridcoll.plan import Plan
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.timeline import Timeline

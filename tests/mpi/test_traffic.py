@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.collectives.bcast_strategies import PREFIX
+from gridcoll.plan.bcast.strategies import PREFIX
 from gridcoll.plan.traffic import Traffic, count_traffic
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, layouts

@@ -24,7 +24,7 @@ os.environ["GRIDCOLL_FORCE"] = "grid"
 from mpi4py import MPI
 
 from gridcoll.comm.context import Context
-from gridcoll.comm.world import World
+from gridcoll.launch.world import World
 from tests.mpi.support import grid_model, layouts
 
 DEVICES = ("cupy", "numba")

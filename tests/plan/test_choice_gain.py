@@ -1,6 +1,6 @@
 from gridcoll.model import declared_model
 from gridcoll.plan import choose
-from gridcoll.plan.choice_text import SEVEN, gain_of_best
+from gridcoll.plan.choice import SEVEN, gain_of_best
 from gridcoll.schedule import HEURISTICS
 from gridcoll.topology import parse_gridfile
 

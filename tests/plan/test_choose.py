@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gridcoll.plan.collectives import bcast_pricing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,12 +16,13 @@ from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, predict_several
-from gridcoll.plan.choose import MARGIN, NATIVE, START_PART, Algorithm, check_forced, register
-from gridcoll.plan.collectives import bcast_pricing
-from gridcoll.plan.collectives.bcast_pricing import INSIDE_SHAPES, MANY_CLUSTERS
-from gridcoll.plan.collectives.bcast_several import MOST_SPLIT
-from gridcoll.plan.gridtree import GridTree
-from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.plan.bcast.multi_tree import MOST_SPLIT
+from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.choose import MARGIN, START_PART
+from gridcoll.plan.natives import NATIVE
+from gridcoll.plan.registry import Algorithm, check_forced, register
+from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
+from gridcoll.plan.trees import GridTree
 from gridcoll.schedule.trees import Profile
 from gridcoll.topology import parse_gridfile
 from tests.plan.grids import grids, model_of
@@ -171,10 +173,10 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
 _CHOICES = """
 from gridcoll.plan import choose
 from gridcoll.plan.collectives import bcast_pricing
-from gridcoll.plan.collectives.bcast_pricing import INSIDE_SHAPES, MANY_CLUSTERS
-from gridcoll.plan.collectives.bcast_several import MOST_SPLIT
-from gridcoll.plan.gridtree import GridTree
-from gridcoll.plan.predict import SegmentCosts, TreePrice, price_tree
+from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.bcast.multi_tree import MOST_SPLIT
+from gridcoll.plan.trees import GridTree
+from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
 from gridcoll.schedule.trees import Profile
 from gridcoll.topology import parse_gridfile
 from tests.plan.grids import model_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gridcoll.plan.collectives.blocks import LARGEST_MESSAGE, exchange_parts
+from gridcoll.plan.blocks import LARGEST_MESSAGE, exchange_parts
 from gridcoll.plan.ops import Chunk, Recv, Send
 
 

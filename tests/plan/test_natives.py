@@ -11,7 +11,7 @@ import pytest
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import REGISTRIES, choose
-from gridcoll.plan.choose import MARGIN, MOST_VECTOR_BYTES, check_forced
+from gridcoll.plan.choose import MARGIN, MOST_VECTOR_BYTES
 from gridcoll.plan.natives import (
     NATIVE,
     NATIVES,
@@ -21,6 +21,7 @@ from gridcoll.plan.natives import (
     natives_of,
     variants_of,
 )
+from gridcoll.plan.registry import check_forced
 from tests.plan.grids import model_of
 
 APART, TOGETHER = [0, 1, 0, 1], [0, 0, 0, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from gridcoll.cli.models import load_model
 from gridcoll.plan import choose
-from gridcoll.plan.price import price_plan
+from gridcoll.plan.cost import price_plan
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 

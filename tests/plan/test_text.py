@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
-from gridcoll.plan.collectives.allgather import plan_allgather, plan_coordinators
-from gridcoll.plan.collectives.bcast import RankTree, plan_bcast
-from gridcoll.plan.collectives.bcast_collection import plan_scatter_collection
-from gridcoll.plan.collectives.bcast_rendezvous import plan_bcast_rendezvous
-from gridcoll.plan.collectives.bcast_strategies import rank_order_tree
-from gridcoll.plan.collectives.gather import plan_gather
-from gridcoll.plan.collectives.pace import Pace
-from gridcoll.plan.collectives.reduce_scatter import plan_reduce_scatter
-from gridcoll.plan.collectives.scatter import plan_scatter
-from gridcoll.plan.collectives.ways import LaneWays
-from gridcoll.plan.gridtree import GridTree
+from gridcoll.plan.allgather.trees import plan_allgather, plan_coordinators
+from gridcoll.plan.allgather.ways import LaneWays
+from gridcoll.plan.bcast.collection import plan_scatter_collection
+from gridcoll.plan.bcast.rendezvous import plan_bcast_rendezvous
+from gridcoll.plan.bcast.strategies import rank_order_tree
+from gridcoll.plan.bcast.tree import plan_bcast
+from gridcoll.plan.gather.mirror import plan_gather
+from gridcoll.plan.pacing import Pace
+from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
+from gridcoll.plan.scatter.trees import plan_scatter
 from gridcoll.plan.text import format_plan, parse_plan
+from gridcoll.plan.trees import GridTree, RankTree
 from gridcoll.topology import Grid
 
 FOLDER = Path(__file__).parent / "golden"

@@ -17,9 +17,10 @@ import pytest
 from gridcoll.errors import TestbedError
 from gridcoll.testbed import launchers, pingpong, preflight
 from gridcoll.testbed.instances import Instance, list_instances
+from gridcoll.testbed.job import Job
 from gridcoll.testbed.layout import RUN_DIR
 from gridcoll.testbed.preflight import Sighting, check_transport, find_faults
-from gridcoll.testbed.run import Job, wait_for
+from gridcoll.testbed.run import wait_for
 from gridcoll.testbed.testbed import Testbed
 from gridcoll.topology import parse_gridfile
 

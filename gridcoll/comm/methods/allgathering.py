@@ -10,8 +10,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy import ndarray
 
-from gridcoll.comm.blocks import read_blocks
-from gridcoll.comm.buffers import read_message
+from gridcoll.comm.arguments.blocks import read_blocks
+from gridcoll.comm.arguments.buffers import read_message
+from gridcoll.comm.arguments.vectors import Vectors, read_vectors
 from gridcoll.comm.context import PLAIN, Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
@@ -21,17 +22,15 @@ from gridcoll.comm.methods.moving import (
     heads_flow,
     in_place,
     mean_of,
-    memory_of,
     move,
     read_or_leave,
     uneven_flow,
 )
 from gridcoll.comm.pickles import Arrived, Heads, pickle_of
 from gridcoll.comm.repeated import is_short, repeat_two
-from gridcoll.comm.variants import is_plain
-from gridcoll.comm.vectors import Vectors, read_vectors
 from gridcoll.engine.compiled import Prepared
-from gridcoll.engine.parts import PartedMemory
+from gridcoll.engine.memory import PartedMemory, byte_memory
+from gridcoll.engine.natives import is_plain
 from gridcoll.plan import Dataflow
 
 
@@ -78,7 +77,7 @@ class AllgatheringMethods(GridMethods):
         call.run(context, flow)
         if key and is_short(flow, recvbuf.nbytes + n_bytes):
             own = memoryview(bytearray(recvbuf.nbytes))
-            if prepared := context.prepare(flow, memory_of(flow, own, own)):
+            if prepared := context.prepare(flow, byte_memory(flow, own, own)):
                 context.know(key, _repeat(prepared, context.model.grid.n_ranks))
         return None
 

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.blocks import Blocks, read_blocks
+from gridcoll.comm.arguments.blocks import Blocks, read_blocks
 from gridcoll.comm.context import Context, Key, KnownCall
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, memory_of, move, move_parts
+from gridcoll.comm.methods.moving import agree, move, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.comm.repeated import is_short, repeat_two
-from gridcoll.comm.variants import are_plain_blocks, native_call
+from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.compiled import Prepared
+from gridcoll.engine.memory import byte_memory
+from gridcoll.engine.natives import are_plain_blocks, native_call
 from gridcoll.plan import dataflow
-from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.natives import VECTOR
 
 LENGTH_BYTES = 8
@@ -54,7 +55,7 @@ class AlltoallMethods(GridMethods):
             n_bytes = len(into.message.view)
             if key and is_short(flow, 2 * n_bytes):
                 own = memoryview(bytearray(n_bytes))
-                if prepared := context.prepare(flow, memory_of(flow, own, own)):
+                if prepared := context.prepare(flow, byte_memory(flow, own, own)):
                     context.know(key, _repeat(prepared, n_ranks))
         elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
             native_call(native, "Alltoall")(self, source, into.message.view)

@@ -11,18 +11,18 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_alike, require_equal
-from gridcoll.comm.buffers import Message, move
+from gridcoll.comm.arguments.buffers import Message, move
+from gridcoll.comm.arguments.signatures import signature
+from gridcoll.comm.arguments.typed_vectors import read_typed_vector
+from gridcoll.comm.arguments.vectors import read_blocks
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.signatures import signature
-from gridcoll.comm.typed_vectors import read_typed_vector
-from gridcoll.comm.vectors import read_blocks
-from gridcoll.engine.parts import Part, PartedMemory, Typed
+from gridcoll.engine.agreement import require_alike, require_equal
+from gridcoll.engine.memory import Part, PartedMemory, Typed
 from gridcoll.plan import dataflow
-from gridcoll.plan.collectives.alltoall import far_first_peers
-from gridcoll.plan.collectives.alltoall_price import far_order
-from gridcoll.plan.collectives.alltoallv import vector_program
+from gridcoll.plan.alltoall.cost import far_order
+from gridcoll.plan.alltoall.exchange import far_first_peers
+from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.ops import Chunk
 
 CHOICE_BYTES = 8192

@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from gridcoll.comm.context import Context, Key, KnownCall
-from gridcoll.comm.variants import native_call
+from gridcoll.engine.natives import native_call
 
 
 class GridMethods(MPI.Intracomm):

@@ -8,17 +8,16 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.buffers import read_message
+from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
 from gridcoll.comm.repeated import is_short, repeat_in
-from gridcoll.comm.variants import native_call
+from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.executor import Memory
-from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.parts import PartedMemory
+from gridcoll.engine.memory import ByteMemory, PartedMemory
+from gridcoll.engine.natives import native_call
 from gridcoll.plan import Dataflow
 
 HEADER_BYTES = 1024

@@ -6,21 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_alike, require_equal
+from gridcoll.comm.arguments.signatures import signature
 from gridcoll.comm.context import PLAIN, Context
 from gridcoll.comm.pickles import HEADER_BYTES
-from gridcoll.comm.signatures import signature
-from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.parts import PartedMemory
+from gridcoll.engine.agreement import require_alike, require_equal
+from gridcoll.engine.memory import PartedMemory, byte_memory
 from gridcoll.plan import Dataflow, Plan, dataflow
-from gridcoll.plan.collectives.blocks import exchange_parts
-from gridcoll.plan.collectives.gather import backwards
-from gridcoll.plan.collectives.pace import Pace, one_by_one, pace_of
-from gridcoll.plan.collectives.scatter import serve_blocks, take_block
-from gridcoll.plan.collectives.scatter_candidates import serving_ranks
+from gridcoll.plan.blocks import exchange_parts
+from gridcoll.plan.gather.mirror import backwards
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of
+from gridcoll.plan.scatter.candidates import serving_ranks
+from gridcoll.plan.scatter.trees import serve_blocks, take_block
 
 T = TypeVar("T")
 
@@ -62,12 +60,7 @@ def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None
 
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
     """Run ``flow`` from ``source`` to ``into``."""
-    context.run(flow, memory_of(flow, source, into))
-
-
-def memory_of(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
-    """The buffers of a run from ``source`` to ``into`` that begins now."""
-    return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
+    context.run(flow, byte_memory(flow, source, into))
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:

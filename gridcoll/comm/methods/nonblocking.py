@@ -15,12 +15,11 @@ from typing import Any, SupportsIndex
 
 from mpi4py import MPI
 
+from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.bands import Begin
-from gridcoll.comm.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.alltoall import read_exchange
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import memory_of
 from gridcoll.comm.methods.reductions import (
     Reduction,
     barrier_memory,
@@ -28,7 +27,7 @@ from gridcoll.comm.methods.reductions import (
     read_reduction,
 )
 from gridcoll.engine.executor import Memory, Run, Transport
-from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.memory import ByteMemory, byte_memory
 from gridcoll.engine.runner import begin_program
 from gridcoll.plan import Dataflow
 
@@ -240,7 +239,7 @@ def _read_alltoall(
     def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
         anew = read_exchange(kept.specs[0], kept.specs[1], n_ranks) if again else None
         source, into = anew or first
-        return memory_of(flow, source, into.message.view), into.message.store or _nothing
+        return byte_memory(flow, source, into.message.view), into.message.store or _nothing
 
     n_bytes = first[1].block_bytes
     return _Call(

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import mpi4py
 from mpi4py import MPI
 
-from gridcoll.comm.agreement import require_equal
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.broadcast import broadcast_pickle
@@ -29,8 +28,9 @@ from gridcoll.comm.pickles import (
     pickle_of,
     put_together,
 )
+from gridcoll.engine.agreement import require_equal
 from gridcoll.errors import GridcollError
-from gridcoll.plan.collectives.bracket import Block, children_in, parent_in, whole_blocks
+from gridcoll.plan.bracket import Block, children_in, parent_in, whole_blocks
 from gridcoll.schedule.paths import find_hub
 
 Combine: TypeAlias = Callable[[Any, Any], Any]

@@ -11,10 +11,9 @@ from mpi4py import MPI
 from mpi4py.MPI import Op
 from numpy import ndarray
 
-from gridcoll.comm.agreement import require_equal
-from gridcoll.comm.blocks import all_blocks
+from gridcoll.comm.arguments.blocks import all_blocks
+from gridcoll.comm.arguments.elements import Elements, overlap, read_elements
 from gridcoll.comm.context import Context, Demands
-from gridcoll.comm.elements import Elements, overlap, read_elements
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     even_of,
@@ -24,8 +23,9 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
-from gridcoll.comm.variants import native_call
-from gridcoll.engine.elements import aligned_bytes
+from gridcoll.engine.agreement import require_equal
+from gridcoll.engine.memory import aligned_bytes
+from gridcoll.engine.natives import native_call
 from gridcoll.plan import Dataflow
 from gridcoll.plan.natives import NATIVE
 

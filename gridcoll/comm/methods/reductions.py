@@ -10,9 +10,8 @@ from mpi4py import MPI
 from mpi4py.MPI import Op
 from numpy import ndarray
 
-from gridcoll.comm.agreement import require_equal
+from gridcoll.comm.arguments.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.context import Context, Demands, Key, KnownCall
-from gridcoll.comm.elements import Elements, copy_of, is_whole, overlap, read_elements
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.comm.repeated import (
     alike,
@@ -21,9 +20,10 @@ from gridcoll.comm.repeated import (
     repeat_nothing,
     repeat_two,
 )
-from gridcoll.comm.variants import native_call
+from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.compiled import Prepared
-from gridcoll.engine.elements import ElementMemory, aligned_bytes
+from gridcoll.engine.memory import ElementMemory, aligned_bytes
+from gridcoll.engine.natives import native_call
 from gridcoll.plan import Dataflow
 
 _OPS = {

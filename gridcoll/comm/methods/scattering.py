@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy import ndarray
 
-from gridcoll.comm.blocks import read_blocks
-from gridcoll.comm.buffers import Message, read_message
+from gridcoll.comm.arguments.blocks import read_blocks
+from gridcoll.comm.arguments.buffers import Message, read_message
+from gridcoll.comm.arguments.vectors import Vectors, read_vectors
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
@@ -25,7 +26,6 @@ from gridcoll.comm.methods.moving import (
     take_flow,
 )
 from gridcoll.comm.pickles import Heads, pickle_each
-from gridcoll.comm.vectors import Vectors, read_vectors
 
 _NOTHING = memoryview(b"")
 

@@ -1,0 +1,1 @@
+"""Timing collectives honestly."""

@@ -1,0 +1,202 @@
+"""Timing collectives honestly: agreed starts, verified results, natives in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.bench.trials import TRIALS, Trial
+from gridcoll.comm.communicator import GridComm
+from gridcoll.errors import GridcollError, UsageError
+from gridcoll.measure.clock import CommonClock, find_clock, run_again, run_together
+from gridcoll.model.bounds import Wires, limit_s
+from gridcoll.plan.choice import rows_of
+from gridcoll.plan.natives import NATIVE, NONBLOCKING
+
+NATIVES = (NATIVE, NONBLOCKING)
+
+TRIED = "tried"
+
+RUNS_PER_TURN = 3
+"""After one that does not count: programs call the same collective again and again."""
+
+MORE_OF_SHORT = 5
+"""How many times as many runs calls get that are over soon."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a benchmark's table: one variant at one size. Times are the last rank's.
+
+    ``limit_s`` is 0 where nothing limits, as in memory that ranks share; ``stored_s`` is the
+    papers' store-and-forward accounting of the same schedule.
+    """
+
+    collective: str
+    grid: str
+    mpi: str
+    bytes: int
+    variant: str
+    median_s: float
+    q1_s: float
+    q3_s: float
+    predicted_s: float | None
+    limit_s: float
+    repeats: int
+    algorithm: str
+    stored_s: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def mpi_name() -> str:
+    """Which MPI this is, as ``"mpich 5.0.2"``."""
+    text = MPI.Get_library_version()
+    if text.startswith("Open MPI"):
+        return "openmpi " + text.split("v", 1)[1].split(",")[0]
+    if "Intel" in text:
+        return "impi " + next(word for word in text.split() if word[0].isdigit())
+    words = text.split()
+    return f"mpich {words[words.index('Version:') + 1]}" if "Version:" in words else words[0]
+
+
+def check_timed(collective: str) -> None:
+    """Raise `UsageError` unless there is a benchmark of ``collective``."""
+    if collective not in TRIALS:
+        raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
+
+
+def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
+    """One algorithm for each different plan that the choice for this call was among."""
+    rows = rows_of(comm.explain(collective, n_bytes, root))
+    return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] not in NATIVES))
+
+
+def run_benchmark(
+    comm: GridComm,
+    collective: str,
+    sizes: Sequence[int],
+    wires: Wires,
+    *,
+    root: int = 0,
+    repeats: int = 10,
+    longest_s: float = 8.0,
+    enough_s: float = 0.5,
+    algorithms: Sequence[str] = (),
+    on_rows: Callable[[list[Row]], None] = lambda _rows: None,
+) -> list[Row]:
+    """Time ``collective`` at every size; variants take turns so that noise hits all alike.
+
+    A turn is some runs of one variant, the first of which does not count (see `run_again`).
+
+    Collective. Rows are the same on all ranks; ``on_rows`` gets each size's as soon as it is done.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Message sizes in bytes.
+    wires : Wires
+        For the physical limit.
+    algorithms : sequence of str
+        Timed as well; ``"tried"`` stands for all that the choice is among at each size.
+    repeats : int
+        Timed runs of each variant, made up to whole turns.
+    longest_s : float
+        A variant that has used this much time at one size gets no further turns.
+    enough_s : float
+        Short calls, of which noise is a larger part, are repeated up to five times as often, until
+        a variant has used this much time.
+
+    Raises
+    ------
+    UsageError
+        For an unknown collective.
+    GridcollError
+        When a result is wrong, on all ranks.
+    """
+    check_timed(collective)
+    private = MPI.Intracomm.Dup(comm)
+    try:
+        rows: list[Row] = []
+        for n_bytes in sizes:
+            names = algorithms
+            if TRIED in algorithms:
+                names = tried(comm, collective, n_bytes, root)
+                names += [name for name in algorithms if name not in (TRIED, *names)]
+            trials = TRIALS[collective](comm, n_bytes, root, names)
+            clock = find_clock(private, comm.grid)  # clocks drift: within minutes that shows
+            times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)
+            bound = limit_s(collective, wires, n_bytes, root)
+            new = [
+                _row(comm, collective, n_bytes, trial, taken, bound)
+                for trial, taken in zip(trials, times, strict=True)
+            ]
+            rows += new
+            on_rows(new)
+        return rows
+    finally:
+        private.Free()
+
+
+def _take_turns(
+    private: MPI.Intracomm,
+    clock: CommonClock,
+    trials: Sequence[Trial],
+    repeats: int,
+    longest_s: float,
+    enough_s: float,
+) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in trials]
+    n_turns = -(-repeats // RUNS_PER_TURN)
+    calls = count()
+    for turn in range(MORE_OF_SHORT * n_turns):
+        if turn >= n_turns and max(map(sum, times)) >= enough_s:
+            break
+        # To and fro, so that each comes after others in turn.
+        turns = list(zip(trials, times, strict=True))
+        for trial, taken in reversed(turns) if turn % 2 else turns:
+            if sum(taken) <= longest_s:
+                once = partial(_run_once, private, clock, trial, calls)
+                taken += run_again(once, RUNS_PER_TURN)
+    return times
+
+
+def _run_once(
+    private: MPI.Intracomm, clock: CommonClock, trial: Trial, calls: Iterator[int]
+) -> float:
+    """Seconds of one run. Raises `GridcollError` on all ranks if its result is wrong."""
+    call = next(calls)
+    trial.reset(call)
+    took_s = run_together(clock, trial.step)
+    wrong = not trial.verify(call)
+    if clock.latest(wrong):
+        n_wrong = private.allreduce(wrong, MPI.SUM)
+        raise GridcollError(f"{trial.variant}: wrong result on {n_wrong} ranks")
+    return took_s
+
+
+def _row(
+    comm: GridComm, collective: str, n_bytes: int, trial: Trial, taken: list[float], bound: float
+) -> Row:
+    q1, median, q3 = (float(x) for x in np.quantile(taken, [0.25, 0.5, 0.75]))
+    return Row(
+        collective,
+        comm.grid.name,
+        mpi_name(),
+        n_bytes,
+        trial.variant,
+        median,
+        q1,
+        q3,
+        None if trial.predicted_s is None else float(trial.predicted_s),
+        bound,
+        len(taken),
+        trial.algorithm,
+        trial.stored_s,
+    )

@@ -1,0 +1,239 @@
+"""What mpi4py's buffer arguments mean: how many bytes, and where."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from gridcoll.engine.memory import Part, Typed
+from gridcoll.engine.transport import n_tags
+
+T = TypeVar("T")
+
+_self_comm: list[MPI.Intracomm] = []
+_numbers = itertools.count()
+"""Of messages to ourselves, which are their tags: if something goes wrong with one, the next is not
+taken for it."""
+
+
+def open_self_comm() -> None:
+    """Make the one-rank communicator that `_pack` uses. Call while no other thread runs."""
+    if not _self_comm:
+        _self_comm.append(MPI.COMM_SELF.Dup())
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A buffer argument as contiguous bytes.
+
+    ``view`` is the user's own memory where that is contiguous, else a packed copy that `store`
+    writes back to where it came from.
+    """
+
+    view: memoryview
+    store: Callable[[], None] | None = None
+
+
+def read_message(spec: Any, *, writable: bool) -> Message:
+    """The bytes of ``spec``, any form mpi4py takes.
+
+    Raises what mpi4py raises for a ``spec`` that it does not take, read-only memory where it is to
+    be written included.
+    """
+    view = _plain_view(spec)
+    if view is not None and not (writable and view.readonly):
+        return Message(view)
+    return _through_mpi(spec, writable)
+
+
+def read_scattered(
+    buffer: Any,
+    counts: Sequence[int],
+    places_bytes: Sequence[int],
+    datatype: MPI.Datatype,
+    *,
+    writable: bool,
+) -> Message:
+    """``counts[i]`` items of ``datatype`` from ``places_bytes[i]`` on, one after another.
+
+    Places are as MPI has them: beyond ``buffer``, or absolute from ``MPI.BOTTOM`` on, where the
+    application says so. Raises what mpi4py raises.
+    """
+
+    def through(use: Callable[[Any], T]) -> T:
+        """The type lives as long as ``use`` takes: nobody need know whether there is another."""
+        placed = datatype.Create_hindexed(counts, places_bytes)
+        try:
+            return use([buffer, 1, placed.Commit()])
+        finally:
+            placed.Free()
+
+    # Of an uncommitted type, which MPI refuses, another can be made: nothing is sent by this.
+    _self_comm[0].Send_init([bytearray(1), 1, datatype], 0).Free()
+    packed = through(lambda spec: _through_mpi(spec, writable).view)
+    return Message(packed, (lambda: through(partial(_store, packed))) if writable else None)
+
+
+def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: bool) -> Typed:
+    """``count`` items of ``datatype`` at an ``address``, which the caller knows to be good.
+
+    Raises what MPI raises for what cannot be sent, or received if it is to be ``writable``.
+    """
+    n_bytes = count * datatype.Get_size()
+    block = Typed(
+        (MPI.buffer.fromaddress(address, n_bytes, not writable), count, datatype), n_bytes
+    )
+    comm = _self_comm[0]
+    (comm.Recv_init if writable else comm.Send_init)(block.spec, 0).Free()
+    return block
+
+
+def move(source: Part, into: Part) -> None:
+    """What is in one place, also to the other. Raises what MPI raises."""
+    _send_to_self(*(p.spec if isinstance(p, Typed) else (p, MPI.BYTE) for p in (source, into)))
+
+
+def unpack(spec: Any, pairs: Any = (list, tuple)) -> tuple[Any, Any, Any, Any]:
+    """Buffer, count, displacement and type of ``spec``, as mpi4py tells them apart.
+
+    None for what it leaves out. Of fewer than four items, one of the types ``pairs`` in the place
+    of the count is count and displacement. Raises ValueError for too few or too many items.
+    """
+    if not isinstance(spec, list | tuple):
+        return spec, None, None, None
+    datatype: Any = None
+    if len(spec) == 4:
+        return tuple(spec)
+    if len(spec) == 3:
+        buffer, count, datatype = spec
+    else:
+        buffer, count = spec
+        if isinstance(count, MPI.Datatype | str):
+            return buffer, None, None, count
+    count, displacement = count if isinstance(count, pairs) else (count, None)
+    return buffer, count, displacement, datatype
+
+
+def bytes_of(buffer: Any) -> memoryview:
+    """The memory of ``buffer``, any object that mpi4py takes for one, as it is.
+
+    Raises BufferError for what the CPU cannot reach, and what mpi4py raises for what is no buffer.
+    """
+    whole = buffer if isinstance(buffer, MPI.buffer) else MPI.buffer(buffer)
+    return whole.cast("B")
+
+
+def bytes_at(address: int, n_bytes: int, *, readonly: bool) -> memoryview:
+    """Memory that is not ours; the caller keeps it as long as he needs it."""
+    return MPI.buffer.fromaddress(address, n_bytes, readonly).cast("B")
+
+
+def _plain_view(spec: Any) -> memoryview | None:
+    """The bytes of an array or bytes-like object, of simple type, or what of it ``spec`` says.
+
+    None where mpi4py has to say what it means, or that it means nothing.
+    """
+    try:
+        buffer, count, displacement, datatype = unpack(spec)
+        # A plain memoryview of MPI's own kind of buffer would not ask what memory it is.
+        view = buffer.cast("B") if isinstance(buffer, MPI.buffer) else memoryview(buffer)
+        start = 0 if displacement is None else operator.index(displacement)
+        n_items = None if count is None else operator.index(count)
+    except (TypeError, ValueError, BufferError):
+        return None
+    if view.format not in _SIMPLE_FORMATS or not view.contiguous:
+        return None
+    whole = _flat(view)
+    if buffer is spec:
+        return whole
+    if isinstance(datatype, str):
+        datatype = _SIMPLE_CODES.get(datatype, datatype)
+    if datatype is None:
+        item_bytes = view.itemsize
+    elif isinstance(datatype, MPI.Datatype) and datatype.handle in _SIMPLE_HANDLES:
+        item_bytes = datatype.Get_size()
+    else:
+        return None
+    offset = start * item_bytes
+    n_bytes = len(whole) - offset if n_items is None else n_items * item_bytes
+    if offset < 0 or n_bytes < 0 or offset + n_bytes > len(whole) or n_bytes % item_bytes:
+        return None
+    return whole[offset : offset + n_bytes]
+
+
+def _flat(view: memoryview) -> memoryview:
+    """The bytes of contiguous memory, in its order."""
+    if view.format == "B" and view.ndim == 1:
+        return view
+    if not view.nbytes:
+        return memoryview(b"") if view.readonly else memoryview(bytearray())
+    if view.c_contiguous:
+        return view.cast("B")
+    # Fortran order: the memory is contiguous, though not in index order.
+    return memoryview(MPI.memory(view.obj)).cast("B")  # type: ignore[arg-type]
+
+
+def _through_mpi(spec: Any, writable: bool) -> Message:
+    """Let MPI itself read ``spec``, by a message to ourselves; slow, but never wrong.
+
+    A message of any type may be received as MPI_PACKED, so derived datatypes, gaps, absolute
+    addresses and device memory all come out as the bytes that would cross the wire.
+    """
+    if writable:
+        # Raises for what cannot be received into; from PROC_NULL, mpi4py would not even look.
+        _self_comm[0].Recv_init(spec, 0).Free()
+    packed = _pack(spec)
+    return Message(packed, partial(_store, packed, spec) if writable else None)
+
+
+def _pack(spec: Any) -> memoryview:
+    comm, tag, status = _self_comm[0], _next_tag(), MPI.Status()
+    sending = comm.Isend(spec, 0, tag)
+    message = comm.Mprobe(0, tag, status)
+    # Not its count, an int under MPI libraries that have no larger ones.
+    n_bytes = status.Get_elements(MPI.BYTE)
+    if n_bytes == MPI.UNDEFINED:
+        raise OverflowError("message: more bytes than the counts of this MPI library hold")
+    packed = bytearray(n_bytes)
+    message.Recv([packed, MPI.PACKED])
+    sending.Wait()
+    return memoryview(packed)
+
+
+def _store(packed: memoryview, spec: Any) -> None:
+    _send_to_self((packed, MPI.PACKED), spec)
+
+
+def _send_to_self(spec: Any, into: Any) -> None:
+    comm, tag = _self_comm[0], _next_tag()
+    sending = comm.Isend(spec, 0, tag)
+    comm.Recv(into, 0, tag)
+    sending.Wait()
+
+
+def _next_tag() -> int:
+    return next(_numbers) % n_tags()
+
+
+# Types without gaps whose bytes cross any wire as they are. Predefined handles are never reused.
+_SIMPLE_HANDLES = frozenset(
+    datatype.handle
+    for datatype in (
+        MPI.BYTE, MPI.CHAR, MPI.SIGNED_CHAR, MPI.UNSIGNED_CHAR, MPI.SHORT, MPI.UNSIGNED_SHORT,
+        MPI.INT, MPI.UNSIGNED, MPI.LONG, MPI.UNSIGNED_LONG, MPI.LONG_LONG, MPI.UNSIGNED_LONG_LONG,
+        MPI.FLOAT, MPI.DOUBLE, MPI.INT8_T, MPI.INT16_T, MPI.INT32_T, MPI.INT64_T, MPI.UINT8_T,
+        MPI.UINT16_T, MPI.UINT32_T, MPI.UINT64_T, MPI.C_BOOL, MPI.C_FLOAT_COMPLEX,
+        MPI.C_DOUBLE_COMPLEX,
+    )
+)  # fmt: skip
+_SIMPLE_CODES = {
+    code: MPI.Datatype.fromcode(code)
+    for code in (*"?bBhHiIlLqQfdFD", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+}
+_SIMPLE_FORMATS = frozenset("?bBhHiIlLqQfd") | {"Zf", "Zd"}

@@ -1,0 +1,132 @@
+"""What the buffer arguments of reductions mean: which elements, of which MPI datatype."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.arguments.buffers import bytes_at, bytes_of, read_message, unpack
+from gridcoll.engine.memory import aligned_bytes
+
+_NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """``n_units`` elements of ``datatype``, one after the other in ``view``.
+
+    ``view`` is the user's own memory, or a copy where the CPU cannot reach that: then a result is
+    brought there by ``store``.
+    """
+
+    view: memoryview
+    n_units: int
+    datatype: MPI.Datatype
+    copied: bool = False
+    store: Callable[[], None] | None = None
+
+
+def read_elements(spec: Any, *, writable: bool) -> Elements | None:
+    """The elements of ``spec``, any form mpi4py takes, if they lie without gaps.
+
+    None for datatypes with gaps, as MPI.DOUBLE_INT. MPI demands equal datatypes on all ranks of a
+    reduction, so all ranks get None or none does.
+
+    Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
+    """
+    buffer, count, displacement, _ = unpack(spec)
+    datatype = datatype_of(spec)
+    unit_bytes = datatype.Get_size()
+    if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
+        return None
+    nowhere = buffer is None or buffer is MPI.BOTTOM
+    try:
+        view = memoryview(b"") if nowhere else bytes_of(buffer)
+    except BufferError:
+        message = read_message(spec, writable=writable)
+        n_units = len(message.view) // unit_bytes
+        return Elements(message.view, n_units, datatype, True, message.store)
+    if writable and view.readonly and not nowhere:
+        raise BufferError("read-only")
+    offset = operator.index(displacement or 0) * unit_bytes
+    if count is None:
+        count, rest = divmod(len(view) - offset, unit_bytes)
+        if rest:
+            raise ValueError("no whole number of elements")
+    n_bytes = operator.index(count) * unit_bytes
+    if n_bytes < 0 or offset < 0 or offset > len(view) or (nowhere and n_bytes):
+        raise ValueError("out of bounds")
+    if offset + n_bytes <= len(view):
+        return Elements(view[offset : offset + n_bytes], count, datatype)
+    # mpi4py takes the application's word for a count: its memory may go on behind what it shows.
+    address = MPI.Get_address(view) + offset
+    return Elements(bytes_at(address, n_bytes, readonly=view.readonly), count, datatype)
+
+
+def datatype_of(spec: Any) -> MPI.Datatype:
+    """The type of its elements, also where these are blocks with counts of their own.
+
+    Raises some exception for a ``spec`` that mpi4py does not take.
+    """
+    buffer, last = (spec[0], spec[-1]) if type(spec) in (list, tuple) else (spec, None)
+    if isinstance(last, MPI.Datatype):
+        return last
+    return MPI.Datatype.fromcode(last if isinstance(last, str) else _type_code(buffer))
+
+
+def _type_code(buffer: Any) -> str:
+    """The type of ``buffer``'s items, as mpi4py would find it."""
+    try:
+        code = memoryview(buffer).format
+    except TypeError:
+        interface = getattr(buffer, "__cuda_array_interface__", None)
+        return np.dtype(interface["typestr"]).char if interface else _dlpack_code(buffer)
+    return code[1:] if len(code) > 1 and code[0] in _NATIVE_ORDER else code
+
+
+_DLPACK_KINDS = {(0, 1): "i", (1, 1): "u", (2, 1): "f", (2, 2): "c", (5, 1): "c", (6, 1): "b"}
+"""By code and number of lanes."""
+
+_DLPACK_DTYPE_AT = 20  # in struct DLTensor: behind a pointer, the device's two ints, and ndim
+
+
+def _dlpack_code(buffer: Any) -> str:
+    """The type that ``buffer`` says by DLPack; `numpy.from_dlpack` would not take long double."""
+    capsule = buffer.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    address = pointer(capsule, b"dltensor") + _DLPACK_DTYPE_AT
+    code, bits = (ctypes.c_uint8 * 2).from_address(address)
+    lanes = ctypes.c_uint16.from_address(address + 2).value
+    kind = _DLPACK_KINDS.get((code, lanes))
+    return np.dtype(f"{kind}{bits * lanes // 8}").char if kind else "B"
+
+
+def is_whole(datatype: MPI.Datatype) -> bool:
+    """Whether its values are whole numbers, of which every sum and product is exact."""
+    try:
+        return np.dtype(datatype.typechar).kind in "biu"
+    except TypeError:
+        return False  # pairs of value and place, and whatever has no NumPy likeness
+
+
+def copy_of(view: memoryview) -> memoryview:
+    """Its bytes elsewhere."""
+    copied = aligned_bytes(len(view))
+    copied[:] = view
+    return copied
+
+
+def overlap(a: memoryview, b: memoryview) -> bool:
+    """Whether two contiguous views share bytes."""
+    if not len(a) or not len(b):
+        return False
+    first, second = (np.frombuffer(view, np.uint8) for view in (a, b))
+    return bool(np.shares_memory(first, second))

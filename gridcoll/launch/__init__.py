@@ -1,0 +1,1 @@
+"""Running applications that know nothing of gridcoll."""

@@ -1,0 +1,187 @@
+"""One clock for all ranks, so that they can start at an agreed time instead of after a barrier.
+
+A barrier lets ranks go up to a WAN latency apart, which would be in every figure measured after it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.memory import ElementMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import PoliteWait, wait_politely
+from gridcoll.plan import dataflow
+from gridcoll.plan.allreduce.pieces import Piece, plan_allreduce
+from gridcoll.topology.grid import Grid
+
+N_SAMPLES = 7
+
+FIRST_COUNTS_S = 3.0
+"""A first run that took so long counts: what it pays for others is a small part of it."""
+
+MOST_CROWDED = 64
+"""More ranks than that do not share the cores of one host, where each takes its time to wake."""
+
+_TAG = 2
+
+
+@dataclass(frozen=True)
+class CommonClock:
+    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's.
+
+    Attributes
+    ----------
+    offset_s : float
+    slack_s : float
+        After the last rank called `latest`, all will have its result within this time.
+    latest : callable
+        The largest of all ranks' values, on all of them. Collective; ranks wait politely.
+    """
+
+    offset_s: float
+    slack_s: float
+    latest: Callable[[float], float]
+
+    def now(self) -> float:
+        """Rank 0's clock, as far as this rank can tell."""
+        return time.monotonic() + self.offset_s
+
+
+def find_clock(comm: MPI.Intracomm, grid: Grid | None = None) -> CommonClock:
+    """Compare clocks with rank 0 by the quickest of several round trips. Collective.
+
+    Of ``grid``, which is that of ``comm``, coordinators do; others compare with their coordinator,
+    all clusters at once. So thousands of ranks cost no more than the coordinators and the largest
+    cluster. Without one, all ranks are near each other.
+    """
+    rank, size = comm.Get_rank(), comm.Get_size()
+    grid = grid or Grid.from_labels([0] * size)
+    mine = grid.clusters[grid.cluster_of[rank]].ranks
+    offset_s = latency_s = 0.0
+    for ranks in ([cluster.coordinator for cluster in grid.clusters], mine):
+        # Whoever is asked by the second has heard from rank 0 in the first, as its lowest rank.
+        if rank == ranks[0]:
+            for other in ranks[1:]:
+                _tell_time(comm, other, offset_s)
+        elif rank in ranks:
+            latency_s, offset_s = _ask_time(comm, ranks[0])
+    latest = _find_latest(comm, grid)
+    most_s = 3 * latest(latency_s)  # no two ranks are farther apart, by way of rank 0
+    seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest))
+    slack_s = min(most_s, 1.5 * seen_s) + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
+    return CommonClock(offset_s, slack_s, latest)
+
+
+def _longest_wait(clock: CommonClock) -> float:
+    """From the last rank's call of `CommonClock.latest` until all have its result, seconds."""
+    waits_s = []
+    for _ in range(N_SAMPLES):
+        called_s = clock.latest(clock.now())
+        waits_s.append(clock.latest(clock.now()) - called_s)
+    return max(waits_s)
+
+
+def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
+    """`CommonClock.latest`: one latency between clusters, where the library's takes several."""
+    pieces = [Piece(0, 1, (0,) * len(grid.clusters))]
+    plan = plan_allreduce(grid, 1, pieces, 1, "binomial")
+    flow, transport = dataflow(plan.programs[comm.Get_rank()]), MPITransport(comm)
+    mine, largest = (memoryview(bytearray(8)) for _ in range(2))
+    memory = ElementMemory(largest, mine, flow, MPI.DOUBLE, MPI.MAX)
+
+    def latest(value: float) -> float:
+        mine.cast("d")[0] = value
+        run_program(flow, transport, memory)
+        return largest.cast("d")[0]
+
+    return latest
+
+
+def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float) -> None:
+    """Rank 0's time, as far as we know, whenever ``peer`` asks."""
+    stamp = np.zeros(1)
+    for _ in range(N_SAMPLES):
+        _receive(comm, stamp, peer)
+        stamp[0] = time.monotonic() + offset_s
+        _send(comm, stamp, peer)
+
+
+def _ask_time(comm: MPI.Intracomm, peer: int) -> tuple[float, float]:
+    """Latency to ``peer``, and what our clock lacks of the time it tells."""
+    stamp, samples = np.zeros(1), []
+    for _ in range(N_SAMPLES):
+        start = time.monotonic()
+        _send(comm, stamp, peer)
+        _receive(comm, stamp, peer)
+        end = time.monotonic()
+        samples.append((end - start, float(stamp[0]) - (start + end) / 2))
+    trip_s, offset_s = min(samples)
+    return trip_s / 2, offset_s
+
+
+def _send(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
+    wait_politely(comm.Isend(data, peer, _TAG).Test, PoliteWait(300e-6))
+
+
+def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
+    wait_politely(comm.Irecv(data, peer, _TAG).Test, PoliteWait(300e-6))
+
+
+class Series:
+    """Runs on all ranks, one straight after another, each from an agreed moment.
+
+    Attributes
+    ----------
+    began_s, ended_s : float
+        Rank 0's clock when the first run began and when the last one ended; equal on all ranks.
+    """
+
+    def __init__(self, clock: CommonClock) -> None:
+        self._clock = clock
+        self.began_s = self.ended_s = math.nan
+
+    def run(self, step: Callable[[], object]) -> float:
+        """Run ``step``; seconds until the last rank is done. Collective; equal on all ranks.
+
+        Between two runs no rank may do what takes its time.
+        """
+        clock = self._clock
+        # When the last one comes, or has ended, all know when all will have heard of it.
+        first = math.isnan(self.ended_s)
+        start = (clock.latest(clock.now()) if first else self.ended_s) + clock.slack_s
+        # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core
+        # from starting on time.
+        while (left := start - clock.now()) > 0:
+            if left > 120e-6:
+                time.sleep(left - 100e-6)
+            else:
+                os.sched_yield()
+        step()
+        took_s = clock.latest(clock.now() - start)
+        self.began_s = start if first else self.began_s
+        self.ended_s = start + took_s
+        return took_s
+
+
+def run_together(clock: CommonClock, step: Callable[[], object]) -> float:
+    """One run of ``step`` on all ranks, as in a `Series`."""
+    return Series(clock).run(step)
+
+
+def run_again(run: Callable[[], float], n_runs: int) -> list[float]:
+    """What ``n_runs`` runs return, after one more before them that does not count.
+
+    What ran before over the same connections lost segments of its own, and their windows are small
+    for a while: the first run after it would pay for that. A broadcast of a megabyte over three
+    sites takes 10 to 50 % longer straight after the library's own.
+    """
+    run()
+    return [run() for _ in range(n_runs)]

@@ -1,0 +1,158 @@
+"""Who is near whom: nodes by shared memory, clusters by the latency between nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.probe import Channel, measure_latency
+from gridcoll.topology.clustering import find_clusters
+from gridcoll.topology.grid import Cluster, Grid, Process
+from gridcoll.topology.rounds import rounds_of_pairs
+
+Progress = Callable[[str, int, int], None]
+"""Called on rank 0 with what is being done, how many steps are done, and of how many."""
+
+N_PASSES = 4
+N_PASSES_UNCHANGED = 2
+MOST_PASSES = 12
+_SHORT_LINK_S = 2e-3
+
+
+def silent(_what: str, _done: int, _of: int) -> None:
+    """Progress that nobody watches."""
+
+
+def find_grid(
+    comm: MPI.Intracomm, tolerance: float, progress: Progress = silent, name: str = ""
+) -> Grid:
+    """Nodes by shared memory, then clusters by latency between nodes. Collective."""
+    rank, hosts = comm.Get_rank(), comm.allgather(MPI.Get_processor_name())
+    shared = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
+    leaders = comm.allgather(shared.bcast(rank, 0))
+    shared.Free()
+    nodes = sorted(set(leaders))
+    groups = find_groups(comm, nodes, tolerance, progress)
+    clusters = []
+    for group in groups:
+        members = {nodes[k] for k in group}
+        ranks = [r for r in range(comm.Get_size()) if leaders[r] in members]
+        clusters.append(tuple(Process(r, hosts[r]) for r in ranks))
+    clusters.sort(key=lambda processes: processes[0].rank)
+    names = name_clusters([[p.host for p in processes] for processes in clusters])
+    return Grid(
+        tuple(Cluster(n, processes) for n, processes in zip(names, clusters, strict=True)), name
+    )
+
+
+def find_groups(
+    comm: MPI.Intracomm, nodes: Sequence[int], tolerance: float, progress: Progress = silent
+) -> list[list[int]]:
+    """Clusters of ``nodes`` (their leaders' ranks), as indices; equal on all ranks. Collective.
+
+    Links that turn out short are measured in further passes, because on them a busy moment of
+    either node weighs most. While a split rests on short links only, those are measured again: the
+    shortest of more samples is never longer, so a split that noise made goes away and one that the
+    network made stays.
+    """
+    passes = [_latency_pass(comm, nodes, None, progress)]
+    short = (passes[0][0] < _SHORT_LINK_S).astype(bool)
+    for _ in range(N_PASSES - 1):
+        passes.append(np.where(short, _latency_pass(comm, nodes, short, progress), passes[0]))
+    groups, n_unchanged = _cluster(passes, short, tolerance), 0
+    while n_unchanged < N_PASSES_UNCHANGED and len(passes) < MOST_PASSES:
+        doubtful = short & _between(groups, len(nodes))
+        if not doubtful.any():
+            break
+        again = _latency_pass(comm, nodes, doubtful, progress)
+        passes.append(np.where(doubtful, again, np.min(passes, axis=0)))
+        before, groups = groups, _cluster(passes, short, tolerance)
+        n_unchanged = n_unchanged + 1 if groups == before else 0
+    return groups
+
+
+def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) -> list[list[int]]:
+    stack = np.stack(passes)
+    coarse_s = resolution(stack[:N_PASSES, 0], short)
+    return find_clusters(stack[:, 0].min(axis=0), tolerance, coarse_s, certain_latency(stack))
+
+
+def certain_latency(passes: np.ndarray) -> np.ndarray:
+    """What each link's latency is at least, as far as (passes, 2, n, n) minima and medians show.
+
+    A link whose round trips scatter may be shorter than the shortest seen, by about as much as the
+    typical one is longer. Only a latency that is certain may keep two nodes apart. It says nothing
+    of which nodes are near: those of a busy host, whose medians are twice its minima, are all 0.
+    """
+    shortest, typical = passes[:, 0].min(axis=0), passes[:, 1].min(axis=0)
+    return np.asarray(np.maximum(2 * shortest - typical, 0.0))
+
+
+def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Which pairs of ``n`` nodes are in different groups, (n, n)."""
+    label = np.zeros(n, dtype=int)
+    for index, group in enumerate(groups):
+        label[list(group)] = index
+    return np.asarray(label[:, None] != label[None, :])
+
+
+def _latency_pass(
+    comm: MPI.Intracomm, nodes: Sequence[int], wanted: np.ndarray | None, progress: Progress
+) -> np.ndarray:
+    """One pass over all pairs of nodes, or over the ``wanted`` ones, in disjoint rounds.
+
+    Shortest and median latency, (2, n, n).
+    """
+    mine = np.zeros((2, len(nodes), len(nodes)))
+    place = {leader: k for k, leader in enumerate(nodes)}
+    me = place.get(comm.Get_rank(), -1)
+    rounds = rounds_of_pairs(len(nodes))
+    for done, pairs in enumerate(rounds):
+        progress("latency between nodes", done, len(rounds))
+        for a, b in pairs:
+            if me in (a, b) and (wanted is None or wanted[a, b]):
+                measured = measure_latency(Channel(comm, nodes[b if me == a else a], me == a))
+                if me == a:
+                    mine[:, a, b] = mine[:, b, a] = measured
+    progress("latency between nodes", len(rounds), len(rounds))
+    total = np.empty_like(mine)
+    wait_for_all(comm)
+    comm.Allreduce(mine, total, MPI.SUM)
+    return total
+
+
+def resolution(passes: np.ndarray, short: np.ndarray) -> float:
+    """Below which latency, in seconds, repeated measurements cannot tell two links apart.
+
+    ``passes[k]`` is the k-th (n, n) matrix of shortest latencies, ``short`` says which links were
+    measured in each. Measurements that differ by d cannot show a 30 % difference between links
+    shorter than about 3 d; the upper quartile of d, so that one busy moment hides no cluster.
+    """
+    repeated = np.triu(short, k=1)
+    if not repeated.any():
+        return 0.0
+    values = passes[:, repeated]
+    return float(3 * np.quantile(values.max(axis=0) - values.min(axis=0), 0.75))
+
+
+def name_clusters(hosts: Sequence[Sequence[str]]) -> list[str]:
+    """A name per cluster: what its hosts' names share, made unique."""
+    names: list[str] = []
+    for members in hosts:
+        prefix = _common_prefix([host.split(".")[0] for host in members])
+        base = re.sub(r"[-_.]*\d*$", "", prefix) or f"cluster{len(names)}"
+        name, k = base, 2
+        while name in names:
+            name, k = f"{base}-{k}", k + 1
+        names.append(name)
+    return names
+
+
+def _common_prefix(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    same = (k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(same, min(len(first), len(last)))]

@@ -1,0 +1,75 @@
+"""γ of paper 003, section 5: how far flows inside a cluster hinder one another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.clock import Series, find_clock
+from gridcoll.model import GridModel
+from gridcoll.plan import dataflow
+from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.exchange import plan_direct
+from gridcoll.plan.alltoall.messages import direct_messages
+
+BLOCK_BYTES = 1 << 14
+MOST_EXCHANGING = 64
+"""Ranks of a cluster: every one of them holds a block of each of them, twice."""
+
+MOST_CONTENTION = 4.0
+LEAST_SPREAD = 0.05
+"""Bounds closer than this part of the upper one say nothing of what lies between."""
+
+
+def measure_contention(comm: MPI.Intracomm, model: GridModel, n_runs: int = 5) -> tuple[float, ...]:
+    """γ of every cluster, from a direct exchange inside all of them at once. Collective.
+
+    Among `MOST_EXCHANGING` of a cluster's ranks. 1 for a cluster of one rank, and where the bounds
+    are too close to tell.
+    """
+    rank = comm.Get_rank()
+    cluster = model.grid.cluster_of[rank]
+    exchanging = model.grid.clusters[cluster].spread(MOST_EXCHANGING)
+    inside = comm.Split(cluster if rank in exchanging else MPI.UNDEFINED, rank)
+    gamma = 1.0
+    if inside != MPI.COMM_NULL:
+        try:
+            took_s = _time_exchange(MPI.Intracomm(inside), n_runs)
+        finally:
+            inside.Free()
+        gamma = fit_contention(model.restrict(exchanging), took_s - model.start_s)
+    wait_for_all(comm)
+    found = comm.allgather(gamma)
+    return tuple(found[each.coordinator] for each in model.grid.clusters)
+
+
+def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
+    """Median seconds of a direct exchange between all ranks of ``comm``."""
+    n = comm.Get_size()
+    flow = dataflow(plan_direct(range(n), BLOCK_BYTES).programs[comm.Get_rank()])
+    blocks = [memoryview(bytearray(n * BLOCK_BYTES)) for _ in range(2)]
+    memory, transport = ByteMemory(*blocks), MPITransport(comm)
+    series = Series(find_clock(comm))
+    took = [series.run(lambda: run_program(flow, transport, memory)) for _ in range(n_runs)]
+    return float(np.median(took))
+
+
+def fit_contention(model: GridModel, took_s: float) -> float:
+    """γ at which a direct exchange of `BLOCK_BYTES` in the one cluster of ``model`` is ``took_s``.
+
+    ``T = lower + (upper - lower) γ``, between 0 and `MOST_CONTENTION`.
+    """
+    messages = direct_messages(model.grid)
+    lower_s, upper_s = (
+        price_messages_s(replace(model, contention=(bound,)), messages, BLOCK_BYTES)
+        for bound in (0.0, 1.0)
+    )
+    if upper_s - lower_s <= LEAST_SPREAD * upper_s:
+        return 1.0
+    return min(max((took_s - lower_s) / (upper_s - lower_s), 0.0), MOST_CONTENTION)

@@ -1,0 +1,211 @@
+"""What several flows at once carry between clusters: more than one where windows limit it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.waiting import wait_for_all, wait_politely
+from gridcoll.measure.clusters import Progress, silent
+from gridcoll.measure.probe import Channel
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import rounds_of_pairs
+
+MESSAGE_BYTES = 1 << 15
+N_MESSAGES = 12
+"""Per flow, after a third as many that open its window."""
+
+MORE = 3
+"""So many times as many show what flows carry that windows limit: the first ones wait for none."""
+
+FIRST_LANES = 16
+MOST_PER_RANK = 4
+WORTH_MORE = 1.1
+"""Flows of each rank are doubled as long as that carries so much more."""
+
+_TAG = 2
+
+
+def measure_together(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    one_flow_bytes_per_s: np.ndarray,
+    progress: Progress = silent,
+    both_directions: bool = False,
+) -> tuple[tuple[float, ...], ...]:
+    """Bytes per second of several flows at once between every two clusters. Collective.
+
+    Flows between other ranks of both clusters, on as many nodes as there are: `FIRST_LANES`, and
+    twice as many as long as that carries more and the smaller cluster has ranks left; then two and
+    four of each rank, if those carry more. Directions count as alike unless ``both_directions`` are
+    measured, one after the other.
+
+    ``one_flow_bytes_per_s`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the
+    first lanes carry no more, the link between the clusters is full. Where they do, windows may
+    limit every flow: then what counts is what they carry once those are under way.
+    """
+    n = len(grid.clusters)
+    rates = np.ones((n, n))
+    rounds = []
+    for pairs in rounds_of_pairs(n):
+        rounds.append(pairs)
+        if both_directions:
+            rounds.append([(b, a) for a, b in pairs])
+    for done, pairs in enumerate(rounds):
+        progress("flows together", done, len(rounds))
+        n_lanes, n_flows, grows = FIRST_LANES, 1, True
+        most_lanes = max(_n_lanes(grid, a, b) for a, b in pairs)
+        while grows:
+            # Twice: the slower run met a disturbance.
+            runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
+            found = np.maximum(*runs)
+            known = np.maximum(rates, one_flow_bytes_per_s)
+            grows = any(found[pair] > WORTH_MORE * known[pair] for pair in pairs)
+            for a, b in pairs:
+                rates[a, b] = max(rates[a, b], found[a, b])
+                if not both_directions:
+                    rates[b, a] = rates[a, b]
+            tried = n_lanes, n_flows
+            if n_lanes < most_lanes:
+                n_lanes *= 2
+            else:
+                n_flows *= 2
+                grows &= n_flows <= min(MOST_PER_RANK, most_lanes)
+        if several := [p for p in pairs if rates[p] > WORTH_MORE * one_flow_bytes_per_s[p]]:
+            steady = [_measure_steady(comm, grid, several, *tried) for _ in range(2)]
+            for a, b in several:
+                rates[a, b] = max(each[a, b] for each in steady)
+                if not both_directions:
+                    rates[b, a] = rates[a, b]
+    progress("flows together", len(rounds), len(rounds))
+    return tuple(tuple(float(x) for x in row) for row in rates)
+
+
+def _n_lanes(grid: Grid, a: int, b: int) -> int:
+    return min(len(grid.clusters[a]), len(grid.clusters[b]))
+
+
+def _measure_round(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    most_lanes: int,
+    n_flows: int,
+) -> np.ndarray:
+    """Bytes per second between the clusters of each of ``pairs``, all at the same time.
+
+    ``n_flows`` of each of at most ``most_lanes`` ranks, or as many as it has partners.
+    """
+    (slowest_s,) = _slowest_s(comm, grid, pairs, most_lanes, n_flows, [N_MESSAGES])
+    return _rates(grid, pairs, most_lanes, n_flows, N_MESSAGES, slowest_s)
+
+
+def _measure_steady(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    most_lanes: int,
+    n_flows: int,
+) -> np.ndarray:
+    """The same of what `MORE` times as many messages take longer."""
+    numbers = [N_MESSAGES, MORE * N_MESSAGES]
+    few_s, many_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, numbers)
+    longer_s = np.maximum(many_s - few_s, many_s / 2)  # noise must not make flows free
+    return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, longer_s)
+
+
+def _slowest_s(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    most_lanes: int,
+    n_flows: int,
+    numbers: Sequence[int],
+) -> list[np.ndarray]:
+    """What the slowest flow between each of ``pairs`` takes, (C, C), for so many messages each."""
+    n = len(grid.clusters)
+    wait_for_all(comm)
+    flows = _flows_of(comm.Get_rank(), grid, pairs, most_lanes, n_flows)
+    trip_s = 0.0
+    if flows:
+        channel = Channel(comm, flows.peers[0], flows.active)
+        trip_s = min(channel.round_trip_s(0) for _ in range(2))
+        _stream(comm, flows, N_MESSAGES // 3)
+    found = []
+    for n_messages in numbers:
+        # Together from here on: flows that begin when others end find more room than all have.
+        wait_for_all(comm)
+        mine = np.zeros((n, n))
+        if flows:
+            channel.round_trip_s(0)
+            took_s = _stream(comm, flows, n_messages) - trip_s
+            if flows.active:
+                mine[flows.pair] = took_s
+        slowest_s = np.empty_like(mine)
+        wait_for_all(comm)
+        comm.Allreduce(mine, slowest_s, MPI.MAX)
+        found.append(slowest_s)
+    return found
+
+
+def _rates(
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    most_lanes: int,
+    n_flows: int,
+    n_messages: int,
+    took_s: np.ndarray,
+) -> np.ndarray:
+    """Bytes per second of ``n_messages`` of each flow in ``took_s``, (C, C)."""
+    rates = np.ones_like(took_s)
+    for a, b in pairs:
+        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        moved = n_messages * MESSAGE_BYTES * min(n_flows, lanes) * lanes
+        rates[a, b] = moved / max(float(took_s[a, b]), 1e-9)
+    return rates
+
+
+@dataclass(frozen=True)
+class _Flows:
+    """A rank's part in a round: it sends to its peers, or it receives from them."""
+
+    pair: tuple[int, int]
+    peers: tuple[int, ...]
+    active: bool
+
+
+def _flows_of(
+    rank: int, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
+) -> _Flows | None:
+    for a, b in pairs:
+        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
+        n_peers = min(n_flows, lanes)
+        if rank in senders:
+            at = senders.index(rank)
+            peers = tuple(receivers[(at + k) % lanes] for k in range(n_peers))
+            return _Flows((a, b), peers, active=True)
+        if rank in receivers:
+            at = receivers.index(rank)
+            peers = tuple(senders[(at - k) % lanes] for k in range(n_peers))
+            return _Flows((a, b), peers, active=False)
+    return None
+
+
+def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
+    """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
+    peers, active = flows.peers, flows.active
+    start = time.perf_counter()
+    move = comm.Isend if active else comm.Irecv
+    slots = [bytearray(MESSAGE_BYTES) for _ in range(n_messages * len(peers))]
+    moves = [move([slot, MPI.BYTE], peers[k % len(peers)], _TAG) for k, slot in enumerate(slots)]
+    wait_politely(lambda: MPI.Request.Testall(moves))
+    nothing = bytearray(0)
+    answer = comm.Irecv if active else comm.Isend
+    answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer in peers]
+    wait_politely(lambda: MPI.Request.Testall(answers))
+    return time.perf_counter() - start

@@ -1,0 +1,214 @@
+"""How long the MPI library's own collectives take: what a plan has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.natives import native_call
+from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
+from gridcoll.measure.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
+from gridcoll.measure.sizes import affordable
+from gridcoll.model import GridModel, TimesBySize
+from gridcoll.plan import choose
+from gridcoll.plan.natives import NATIVE, natives_of
+
+Call = tuple[str, tuple[Any, ...]]
+"""Plain mpi4py's method, and its arguments."""
+
+
+def _bcast_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Bcast", (np.zeros(n_bytes, np.uint8), 0)
+
+
+def _allreduce_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Allreduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
+
+
+def _reduce_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Reduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
+
+
+def _barrier_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Barrier", ()
+
+
+def _alltoall_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Alltoall", (_blocks(n_ranks, n_bytes), _blocks(n_ranks, n_bytes))
+
+
+def _gather_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Gather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes), 0)
+
+
+def _scatter_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Scatter", (_blocks(n_ranks, n_bytes), _blocks(1, n_bytes), 0)
+
+
+def _allgather_call(n_ranks: int, n_bytes: int) -> Call:
+    return "Allgather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes))
+
+
+def _reduce_scatter_call(n_ranks: int, n_bytes: int) -> Call:
+    everybodys, mine = (_blocks(n, n_bytes).view(np.float64) for n in (n_ranks, 1))
+    return "Reduce_scatter_block", (everybodys, mine)
+
+
+def _blocks(n_blocks: int, n_bytes: int) -> np.ndarray:
+    return np.zeros((n_blocks, n_bytes), np.uint8)
+
+
+CALLS = {
+    "bcast": _bcast_call,
+    "allreduce": _allreduce_call,
+    "reduce": _reduce_call,
+    "alltoall": _alltoall_call,
+    "gather": _gather_call,
+    "scatter": _scatter_call,
+    "allgather": _allgather_call,
+    "reduce_scatter": _reduce_scatter_call,
+    "barrier": _barrier_call,
+}
+"""Of the library's own collectives, those that are timed: the call, by ranks and size."""
+
+LONG_S = 1.0
+"""What took this long in all is not run again: noise is no longer what matters."""
+
+ALIKE = 1.1
+"""Two runs that differ by no more need no third."""
+
+COSTLY_S = 0.1
+"""Below, timing what will not be chosen costs little."""
+
+SETTLED_BYTES = 8 << 10
+"""With shorter messages nothing is hopeless: what relays a few bytes may send more straight on.
+
+MPICH takes four times as long for an all-to-all of 8 bytes as for one of a kilobyte between sites.
+"""
+
+SLOWER = 1.25
+"""A variant that takes so much longer than the plain one at first is not run again."""
+
+MOST_GAIN = 2.0
+"""No variant of long messages was ever so much faster than the plain one."""
+
+FAR_BEHIND = 3.0
+"""A native that takes so many times as long as a plan will not be chosen for longer messages."""
+
+TOO_LONG_S = 10.0
+"""Where the plain one takes longer, nobody waits for its variants."""
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class NativeTimes:
+    """Of one collective: the plain native's times, and those of its variants by name.
+
+    ``n_runs`` says of how many runs each is the median: by native, by size.
+    """
+
+    plain: TimesBySize
+    variants: Mapping[str, TimesBySize]
+    n_runs: Mapping[str, Mapping[int, int]]
+
+
+def time_native(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    name: str,
+    sizes_bytes: Sequence[int],
+    progress: Callable[[str, int, int], None],
+) -> NativeTimes:
+    """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
+
+    A library that takes several times what a plan is predicted to take, and long at that, will
+    not be chosen for larger messages; beyond the last size its time grows in proportion. A variant
+    is given up for larger messages where it takes long and either it or the plain one is far from
+    winning; or where the plain one takes very long. Neither of the first two from what it does
+    with the shortest.
+    """
+    what = f"native {name}"
+    sizes_bytes = affordable(name, comm.Get_size(), sizes_bytes)
+    found: dict[str, dict[int, float]] = {native: {} for native in natives_of(name)}
+    n_runs: dict[str, dict[int, int]] = {native: {} for native in found}
+    clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
+    left = list(found)
+    for k, n_bytes in enumerate(sizes_bytes):
+        progress(what, k, len(sizes_bytes))
+        plan_s = choose(name, model, n_bytes, 0, grid_only=True).winner.predicted_s
+        method, args = CALLS[name](comm.Get_size(), n_bytes)
+        steps = {native: _step(comm, native, method, args) for native in left}
+        settled = n_bytes >= SETTLED_BYTES
+        took = _time_steps(clock, steps, plan_s if settled else None)
+        medians = {native: float(np.median(seconds)) for native, seconds in took.items()}
+        for native, seconds in took.items():
+            found[native][n_bytes], n_runs[native][n_bytes] = medians[native], len(seconds)
+        if settled and _is_hopeless(medians[NATIVE], plan_s, FAR_BEHIND):
+            break
+        against_s = medians[NATIVE] if settled else None
+        left = [native for native in medians if not _is_hopeless(medians[native], against_s, 2)]
+    progress(what, len(sizes_bytes), len(sizes_bytes))
+    times = {
+        native: TimesBySize(tuple(by), tuple(by.values())) for native, by in found.items() if by
+    }
+    return NativeTimes(times.pop(NATIVE), times, n_runs)
+
+
+def _step(comm: MPI.Intracomm, native: str, method: str, args: tuple[Any, ...]) -> Step:
+    return partial(native_call(native, method), comm, *args)
+
+
+def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:
+    """Whether it takes ``factor`` times as long as what it is up against, and long at that."""
+    return bool(against_s) and took_s > max(factor * (against_s or 0.0), COSTLY_S)
+
+
+def _time_steps(
+    clock: CommonClock, steps: Mapping[str, Step], plan_s: float | None
+) -> dict[str, list[float]]:
+    """Seconds of the runs of each of ``steps``, the plain native first. Collective.
+
+    They take turns to and fro, so that each comes after others in turn; at first each runs once
+    more before, which does not count, as it pays for what others left behind (see `run_again`).
+    Where a plan is predicted (``plan_s``) to be ahead of whatever a variant may come to, and the
+    plain one takes long, only that is timed.
+    """
+    took: dict[str, list[float]] = {native: [] for native in steps}
+    left, series, spent_s = list(steps), Series(clock), 0.0
+    for turn in range(MOST_RUNS):
+        for native in list(reversed(left) if turn % 2 else left):
+            against_s = plan_s if native == NATIVE else took[NATIVE][0]
+            seconds = [series.run(steps[native])]
+            if not turn and not _first_counts(seconds[0], against_s):
+                seconds.append(series.run(steps[native]))
+            took[native].append(seconds[-1])
+            spent_s += sum(seconds)
+            if not turn and native == NATIVE and _is_alone(took[NATIVE][0], plan_s):
+                left = [NATIVE]
+                break
+        left = [native for native in left if took[native][0] <= SLOWER * took[NATIVE][0]]
+        runs = [took[native] for native in left]
+        if spent_s >= LONG_S:
+            break
+        if turn + 1 >= FEWEST_RUNS and sum(map(sum, runs)) >= ENOUGH_S * len(runs):
+            break
+        if turn and all(max(each) <= ALIKE * min(each) for each in runs):
+            break
+    return {native: times for native, times in took.items() if times}
+
+
+def _first_counts(took_s: float, against_s: float | None) -> bool:
+    """Whether a first run says enough: it took long, and more so if it is far behind."""
+    enough_s = LONG_S if _is_hopeless(took_s, against_s, FAR_BEHIND) else FIRST_COUNTS_S
+    return took_s >= enough_s
+
+
+def _is_alone(took_s: float, plan_s: float | None) -> bool:
+    """Whether the plain native took so long that no variant is timed."""
+    return took_s > TOO_LONG_S or _is_hopeless(took_s, plan_s, MOST_GAIN)

@@ -1,0 +1,214 @@
+"""What is about as fast as the fastest is run again, in turns with it, natives and plans together.
+
+Discovery measures one thing after the other, a few times each: between two that differ by less than
+the machine did meanwhile, noise would decide, for every later call of that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.natives import native_call
+from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
+from gridcoll.measure.corrections import RUNS, TRIAL_SIZES, Step, worth_trying
+from gridcoll.measure.natives import CALLS
+from gridcoll.model import Correction, GridModel
+from gridcoll.plan import choose
+from gridcoll.plan.natives import NATIVE
+from gridcoll.plan.registry import Candidate, family_of
+
+CLOSE = 1.12
+"""Who is predicted, or was measured, to take at most so many times as long as the fastest plays."""
+
+CLOSE_S = 1e-3
+"""Or so much longer: to a call of a millisecond, ranks that share cores add another by noise."""
+
+UNSURE = 1.6
+"""So many times as long where fewer than `ENOUGH_RUNS` of a native were counted."""
+
+ENOUGH_RUNS = 3
+
+MOST_PLANS = 3
+RUNS_PER_TURN = 2
+"""After one that does not count."""
+
+FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
+LONG_S = 1.2
+"""Of one collective at one size: then nobody runs again who ran already."""
+
+UNDECIDED = 1.1
+"""But those do whose one run took at most so many times what the fastest took: a run that loses
+segments takes a tenth longer than the next."""
+
+NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""How many runs of natives were counted: by collective, by native, by size."""
+
+
+def play_off(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    progress: Callable[[str, int, int], None],
+    collectives: Sequence[str] = tuple(RUNS),
+    n_runs: NativeRuns | None = None,
+) -> GridModel:
+    """``model`` with what turns show of everything that may be fastest. Collective.
+
+    Equal on all ranks. Needs corrections and natives of ``collectives``. ``n_runs`` says how often
+    natives ran; enough where it says nothing.
+    """
+    sizes = [
+        (name, n_bytes)
+        for name in collectives
+        for n_bytes in worth_trying(comm, model, name, TRIAL_SIZES[name])
+    ]
+    clocks: dict[str, CommonClock] = {}  # they drift: within minutes that shows
+    for done, (name, n_bytes) in enumerate(sizes):
+        progress("plans and natives in turns", done, len(sizes))
+        plans, natives = _contenders(model, name, n_bytes, (n_runs or {}).get(name, {}))
+        if len(plans) + len(natives) < 2:
+            continue
+        if name not in clocks:
+            clocks[name] = find_clock(comm, model.grid)
+        steps = [
+            *(RUNS[name](comm, plan.build, n_bytes) for plan in plans if plan.build),
+            *(_native_step(comm, name, native, n_bytes) for native in natives),
+        ]
+        medians = _take_turns(clocks[name], steps)
+        model = _learn_plans(model, name, n_bytes, list(zip(plans, medians, strict=False)))
+        took = dict(zip(natives, medians[len(plans) :], strict=True))
+        model = _learn_natives(model, name, n_bytes, took)
+    progress("plans and natives in turns", len(sizes), len(sizes))
+    return model
+
+
+def _contenders(
+    model: GridModel, name: str, n_bytes: int, n_runs: Mapping[str, Mapping[int, int]]
+) -> tuple[list[Candidate], list[str]]:
+    """The first plan of each family, and the natives, that are close to the fastest.
+
+    Or may be, as they ran too seldom for that to be known.
+    """
+    candidates = choose(name, model, n_bytes, 0).candidates
+    fastest_s = min(_predicted(each) for each in candidates)
+    limit_s = max(CLOSE * fastest_s, fastest_s + CLOSE_S)
+    plans: dict[str, Candidate] = {}
+    natives: list[str] = []
+    for candidate in candidates:
+        if candidate.build is None:
+            unsure = _fewest(n_runs.get(candidate.name, {}), n_bytes) < ENOUGH_RUNS
+            close_s = max(limit_s, UNSURE * fastest_s) if unsure else limit_s
+            natives += [candidate.name] * (_predicted(candidate) <= close_s)
+        elif not plans or _predicted(candidate) <= limit_s:
+            plans.setdefault(family_of(name, candidate.name), candidate)
+    return list(plans.values())[:MOST_PLANS], natives
+
+
+def _fewest(n_runs: Mapping[int, int], n_bytes: int) -> int:
+    """How many runs what is known at ``n_bytes`` rests on: the fewer of both sizes around it."""
+    if not n_runs:
+        return ENOUGH_RUNS
+    below = max((n for n in n_runs if n <= n_bytes), default=min(n_runs))
+    above = min((n for n in n_runs if n >= n_bytes), default=max(n_runs))
+    return min(n_runs[below], n_runs[above])
+
+
+def _predicted(candidate: Candidate) -> float:
+    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
+
+
+def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> Step:
+    method, args = CALLS[name](comm.Get_size(), n_bytes)
+    return partial(native_call(native, method), comm, *args)
+
+
+def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
+    """Median seconds of each; they take turns, to and fro, so that each comes after others.
+
+    Who never was as fast as the fastest always is has lost, and plays no more.
+    """
+    took: list[list[float]] = [[] for _ in steps]
+    left, series = list(range(len(steps))), Series(clock)
+    for turn in range(MOST_ROUNDS):
+        if turn == 1 and _is_late(series):
+            for k in _undecided(took):
+                took[k] += _run_turn(series, steps[k])
+            break
+        for k in left if turn % 2 else reversed(left):
+            if not (turn and _is_late(series)):
+                took[k] += _run_turn(series, steps[k])
+        if turn + 1 >= FEWEST_ROUNDS:
+            left = _still_in(took, left)
+        if len(left) == 1 or (turn and _is_late(series)):
+            break
+    return [float(np.median(each)) for each in took]
+
+
+def _is_late(series: Series) -> bool:
+    """Whether time is up, by rank 0's clock: what all ranks know alike."""
+    return series.ended_s - series.began_s > LONG_S
+
+
+def _run_turn(series: Series, step: Step) -> list[float]:
+    """Seconds of `RUNS_PER_TURN` runs, after one that does not count; of one when time is up.
+
+    The first one counts, and is all, if it took so long that what was before it matters little.
+    """
+    first_s = series.run(step)
+    if first_s >= FIRST_COUNTS_S:
+        return [first_s]
+    took_s = [series.run(step)]
+    while len(took_s) < RUNS_PER_TURN and not _is_late(series):
+        took_s.append(series.run(step))
+    return took_s
+
+
+def _undecided(took: Sequence[Sequence[float]]) -> list[int]:
+    """Those between whom the first turn did not decide; nobody if it did."""
+    fastest_s = min(min(each) for each in took)
+    close = [k for k, each in enumerate(took) if min(each) <= UNDECIDED * fastest_s]
+    return close if len(close) > 1 else []
+
+
+def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:
+    """Those of ``left`` whose fastest run was no slower than the leader's slowest."""
+    leader = min(left, key=lambda k: float(np.median(took[k])))
+    return [k for k in left if min(took[k]) <= max(took[leader])]
+
+
+def _learn_plans(
+    model: GridModel, name: str, n_bytes: int, took: Sequence[tuple[Candidate, float]]
+) -> GridModel:
+    """Corrections by which predictions are what was measured."""
+    learned = dict(model.corrections.get(name, {}))
+    for plan, seconds in took:
+        family = family_of(name, plan.name)
+        old = learned.get(family) or _believed(model, name)
+        factor = old.at(n_bytes) * seconds / max(_predicted(plan), 1e-9)
+        learned[family] = old.updated(n_bytes, factor)
+    return replace(model, corrections={**model.corrections, name: learned})
+
+
+def _believed(model: GridModel, name: str) -> Correction:
+    """What `choose` makes of families that nobody tried."""
+    tried, sizes = model.corrections.get(name, {}).values(), TRIAL_SIZES[name]
+    best = (min((each.at(n) for each in tried), default=1.0) for n in sizes)
+    return Correction(sizes, tuple(max(1.0, factor) for factor in best))
+
+
+def _learn_natives(
+    model: GridModel, name: str, n_bytes: int, took_s: Mapping[str, float]
+) -> GridModel:
+    plain, variants = dict(model.native), dict(model.native_variants.get(name, {}))
+    for native, seconds in took_s.items():
+        times = plain[name] if native == NATIVE else variants[native]
+        times = times.updated(n_bytes, seconds)
+        if native == NATIVE:
+            plain[name] = times
+        else:
+            variants[native] = times
+    return replace(model, native=plain, native_variants={**model.native_variants, name: variants})

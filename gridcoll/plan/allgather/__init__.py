@@ -1,0 +1,1 @@
+"""Allgather: every rank's block for everybody."""

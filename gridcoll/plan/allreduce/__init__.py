@@ -1,0 +1,1 @@
+"""Allreduce: what all ranks bring, combined, for everybody."""

@@ -1,0 +1,167 @@
+"""Short allreduces: every rank combines everything itself, and nobody waits to be told.
+
+Inside its cluster every rank gathers what all have (Bruck et al. 1997: a step for every bit of how
+many there are) and combines it. The partial results cross to all ranks of the others, each from
+another rank of its cluster, as node-aware allreduces have it (Bienz, Olson and Gropp 2019), and
+every rank combines those as well. That is one WAN latency and one way inside, where trees take one
+up and one down; and more messages.
+
+All ranks combine in rank order within clusters, then clusters in order, each at the same places in
+memory but for multiples of `ALIGNED_UNITS`: all get the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
+from gridcoll.plan.folding import fold
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.topology.grid import Cluster, Grid
+
+MOST_BYTES = 4 << 10
+MOST_MEMBERS = 128
+"""Of a cluster: every rank combines what all of them have."""
+
+
+def plan_everyone(grid: Grid, n_units: int, label: str = "") -> Plan:
+    """Allreduce of ``n_units`` elements on every rank.
+
+    Scratch holds what was gathered, one after another, then the same and the clusters' partial
+    results where they are combined.
+    """
+    room = -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+
+    def first_slot(cluster: Cluster) -> int:
+        return -(-len(cluster) * n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+
+    def scratch_units(rank: int) -> int:
+        cluster = grid.clusters[grid.cluster_of[rank]]
+        return first_slot(cluster) + (len(cluster) + len(grid.clusters) + 1) * room
+
+    def program_of(rank: int) -> Program:
+        own = grid.cluster_of[rank]
+        cluster = grid.clusters[own]
+        place, n = cluster.places[rank], len(cluster)
+        first = first_slot(cluster)
+        slots = [
+            Chunk("scratch", first + k * room, first + k * room + n_units)
+            for k in range(n + len(grid.clusters) + 1)
+        ]
+        terms, partial, result = slots[:n], slots[n:-1], slots[-1]
+        ops = _gather(cluster, place, n_units)
+        for term, member in zip(terms, cluster.ranks, strict=True):
+            at = (cluster.places[member] - place) % n * n_units
+            ops.append(Copy(Chunk("scratch", at, at + n_units), term))
+        fold(ops, list(enumerate(terms)), partial[own], _no_slots)
+        n_clusters = len(grid.clusters)
+        others = [(own + step) % n_clusters for step in range(1, n_clusters)]
+        for other in others:
+            line = grid.clusters[other].line
+            ops += [Send(line[at], partial[own], 0) for at in range(place % n, len(line), n)]
+        for other in others:
+            line = grid.clusters[other].line
+            ops.append(Recv(line[place % len(line)], partial[other], 0))
+        fold(ops, list(enumerate(partial)), result, _no_slots)
+        ops.append(Copy(result, Chunk("output", 0, n_units)))
+        return tuple(ops)
+
+    programs, scratch = Programs(grid.n_ranks, program_of), ByRank(grid.n_ranks, scratch_units)
+    return Plan("allreduce", label, n_units, -1, programs, scratch)
+
+
+def _gather(cluster: Cluster, place: int, n_units: int) -> list[Op]:
+    """What all have to the beginning of scratch, that of ``place`` and of those behind it first."""
+    line, n = cluster.line, len(cluster)
+    ops: list[Op] = [Copy(Chunk("input", 0, n_units), Chunk("scratch", 0, n_units))]
+    for step, (have, more) in enumerate(_steps(n)):
+        ops.append(Send(line[(place - have) % n], Chunk("scratch", 0, more * n_units), step))
+        come = Chunk("scratch", have * n_units, (have + more) * n_units)
+        ops.append(Recv(line[(place + have) % n], come, step))
+    return ops
+
+
+def _steps(n: int) -> list[tuple[int, int]]:
+    """By step, how many of ``n`` contributions each has, and how many it gets."""
+    doubling = (1 << k for k in range((n - 1).bit_length()))
+    return [(have, min(have, n - have)) for have in doubling]
+
+
+def _no_slots(n_units: int) -> Chunk:
+    raise AssertionError("every term is here")
+
+
+def price_everyone(model: GridModel, n_bytes: int) -> float:
+    """Seconds: the steps of every cluster one after another, then the way across."""
+    clusters, n = model.grid.clusters, model.n_clusters
+    hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # ranks that share one
+    gathered_s = np.array([_gathering_s(model, c, n_bytes) for c in range(n)])
+    if n == 1:
+        return float(gathered_s[0])
+    gap_s, alone_s = (each[:, :, 0] for each in model.gap_and_alone_s(np.array([float(n_bytes)])))
+    sizes = np.array([len(cluster) for cluster in clusters])
+    n_out = -(-sizes[None] // sizes[:, None])  # how many there each rank here sends to
+    np.fill_diagonal(n_out, 0)
+    port_s = np.diagonal(gap_s)
+    leaves_s = gathered_s + (hosts * n_out.sum(axis=1) - 1) * port_s
+    across_s = leaves_s[:, None] + alone_s
+    if model.together_bytes_per_s:
+        crossing = np.maximum(sizes[:, None], sizes[None]) - 1
+        across_s = across_s + crossing * n_bytes / model.link_bytes_per_s
+    np.fill_diagonal(across_s, 0.0)
+    comes_s = across_s.max(axis=0) + (hosts * (n - 1) - 1) * port_s
+    return float(comes_s.max())
+
+
+def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
+    """Of one cluster: a step begins when what it sends has come, and the interface is free."""
+    cluster = model.grid.clusters[c]
+    steps = _steps(len(cluster))
+    if not steps:
+        return 0.0
+    if len(cluster.nodes) == 1:  # at home a message takes what an empty one takes
+        return len(steps) * float(np.max(model.gap_and_alone_s(np.zeros(1), ([c], [c]))))
+    in_bytes = np.array([more * float(n_bytes) for _, more in steps])
+    gap_s, alone_s = (each[0] for each in model.gap_and_alone_s(in_bytes, ([c], [c])))
+    # Ranks of one host send at once, but for those whose step stays there.
+    at_once = np.array([min(have, max(cluster.node_sizes)) for have, _ in steps])
+    done_s, free_s = list[float](), 0.0
+    for (_, more), alone, port in zip(steps, alone_s, at_once * gap_s, strict=True):
+        n_needed = (more - 1).bit_length()  # steps that bring what this one sends: not all, if few
+        start_s = max([free_s, *done_s[:n_needed]])
+        free_s = start_s + float(port)
+        done_s.append(max(start_s + float(alone), free_s))
+    return max(done_s)
+
+
+def _everyone(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Everybody gathers its cluster's contributions, and gets the other clusters' sums."""
+    grid = model.grid
+    largest = max(map(len, grid.clusters))
+    if grid.n_ranks == 1 or n_bytes > MOST_BYTES or largest > MOST_MEMBERS:
+        return []
+    ordered = all(c.ranks == tuple(range(c.ranks[0], c.ranks[0] + len(c))) for c in grid.clusters)
+    label = f"{len(_steps(largest))} steps inside"
+    if model.n_clusters > 1:
+        label += ", then a message from each other cluster"
+
+    def build(n_units: int) -> Plan:
+        return plan_everyone(grid, n_units, f"everyone: {label}")
+
+    seconds = price_everyone(model, n_bytes)
+    return [Candidate("everyone", label, seconds, build, None, n_bytes, ordered)]
+
+
+for _collective in ("allreduce", "barrier"):
+    register(
+        _collective,
+        Algorithm(
+            "everyone",
+            "the shortest messages: one WAN latency, and inside a way up but none down",
+            "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
+            _everyone,
+        ),
+    )

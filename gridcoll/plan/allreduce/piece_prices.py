@@ -1,0 +1,226 @@
+"""What a reduction in pieces takes: what every interface, flow and link has to pass.
+
+One-port, full duplex. Of a message of one segment, phase comes after phase; of many segments all
+phases go on at once, and the busiest interface, flow or link tells. To either comes the way of a
+lone segment.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece
+from gridcoll.plan.allreduce.prices import Costs
+from gridcoll.schedule.trees import profile
+from gridcoll.topology.grid import Grid
+
+SHAPES = ("flat", "chain")
+"""Inside clusters: all send to the owner; or each adds to what it gets from the next."""
+
+COLLECT, MEET, PART, HAND_OUT = range(4)
+"""Phases: to owners, to where pieces are combined, from there, and from owners."""
+
+
+class PieceLoad:
+    """Units that pass through every host's interface, by phase, and between ranks far apart.
+
+    Ranks of one host share its interface, and do without it among themselves.
+
+    Attributes
+    ----------
+    out, into : (4, H) arrays
+    at_once : (H,) array
+        What needs no other data to be sent.
+    flows : list of dict
+        By phase and pair of ranks of different clusters.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._host = np.array(grid.host_of)
+        n_hosts = int(self._host.max()) + 1
+        self.out, self.into = np.zeros((2, 4, n_hosts))
+        self.at_once = np.zeros(n_hosts)
+        self.flows: list[defaultdict[tuple[int, int], float]] = [
+            defaultdict(float) for _ in range(4)
+        ]
+
+    def send(self, phase: int, sender: int, receiver: int, n_units: float) -> None:
+        """One message."""
+        grid, ends = self._grid, (self._host[sender], self._host[receiver])
+        if ends[0] != ends[1]:
+            self.out[phase, ends[0]] += n_units
+            self.into[phase, ends[1]] += n_units
+        if grid.cluster_of[sender] != grid.cluster_of[receiver]:
+            self.flows[phase][sender, receiver] += n_units
+
+    def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
+        """Between all of ``ranks`` and the owner at ``place``, in ``shape``."""
+        if len(ranks) == 1:
+            return
+        cluster_of, owner = self._grid.cluster_of, ranks[place]
+        scattered = len({cluster_of[rank] for rank in ranks}) > 1
+        for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True) if scattered else ():
+            other = owner if shape == "flat" else after
+            if cluster_of[rank] != cluster_of[other]:
+                ends = (rank, other) if up else (other, rank)
+                self.flows[COLLECT if up else HAND_OUT][ends] += n_units
+        away, at_owner = self.out[COLLECT], self.into[COLLECT]
+        if not up:
+            away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
+        hosts = self._host[ranks[place:] + ranks[:place]]
+        nearer = hosts[:1] if shape == "flat" else hosts[:-1]
+        crosses = hosts[1:] != nearer
+        farther, nearer = hosts[1:][crosses], np.broadcast_to(nearer, len(hosts) - 1)[crosses]
+        np.add.at(away, farther, n_units)
+        np.add.at(at_owner, nearer, n_units)
+        if up:
+            first = farther if shape == "flat" else hosts[-1:][crosses[-1:]]
+            np.add.at(self.at_once, first, n_units)
+
+    def exchange(self, owners: Sequence[int], n_units: Sequence[float]) -> None:
+        """Each of ``owners`` sends its units to all others, where pieces are combined."""
+        units, hosts = np.array(n_units, dtype=float), self._host[list(owners)]
+        np.add.at(self.out[MEET], hosts, (len(owners) - 1) * units)
+        np.add.at(self.into[MEET], hosts, units.sum() - units)
+        cluster_of, flows = self._grid.cluster_of, self.flows[MEET]
+        for owner, of_owner in zip(owners, n_units, strict=True):
+            for other in owners:
+                if cluster_of[owner] != cluster_of[other]:
+                    flows[owner, other] += of_owner
+
+
+def load_of_pieces(
+    grid: Grid,
+    groups: Grid,
+    pieces: Sequence[Piece],
+    parts: Sequence[int],
+    shape: str,
+    root: int = -1,
+) -> PieceLoad:
+    """What passes when members send to owners, owners combine and, without a ``root``, hand out.
+
+    A piece has an owner in each cluster of ``groups``, which are those of ``grid`` or several of
+    them together. ``parts[group]``: how many partial results each of its owners passes on.
+    """
+    load = PieceLoad(grid)
+    members = [list(cluster.line) for cluster in groups.clusters]
+    owned: defaultdict[tuple[int, int], int] = defaultdict(int)  # one rank may own many pieces
+    for piece in pieces:
+        n_units = piece.stop - piece.start
+        owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
+        for c, place in enumerate(piece.owners):
+            owned[c, place] += n_units
+        if piece.home == EVERYWHERE:
+            load.exchange(owners, [n_parts * n_units for n_parts in parts])
+        else:
+            for c, owner in enumerate(owners):
+                if c != piece.home:
+                    load.send(MEET, owner, owners[piece.home], parts[c] * n_units)
+            for receiver in [root] if root >= 0 else owners:
+                if receiver != owners[piece.home]:
+                    load.send(PART, owners[piece.home], receiver, n_units)
+    for (c, place), n_units in owned.items():
+        load.inside(members[c], place, n_units, shape, up=True)
+        if root < 0:
+            load.inside(members[c], place, n_units, shape, up=False)
+    return load
+
+
+def price_pieces(
+    costs: Costs,
+    groups: Grid,
+    pieces: Sequence[Piece],
+    parts: Sequence[int],
+    shape: str,
+    root: int = -1,
+) -> FloatArray:
+    """What ``pieces`` of a message of ``costs.n_bytes`` units take at every segment size.
+
+    For ``groups`` and ``parts`` see `load_of_pieces`. What a rank may send at once it sends first:
+    until then, nothing of it crosses between clusters.
+    """
+    grid = costs.model.grid
+    load = load_of_pieces(grid, groups, pieces, parts, shape, root)
+    per_unit = costs.port_s / costs.segment_bytes
+
+    cluster_of = np.zeros(len(load.at_once), dtype=int)
+    cluster_of[list(grid.host_of)] = grid.cluster_of
+
+    def busiest(by_host: FloatArray) -> FloatArray:
+        """Of what passes every host, (…, H), how long the busiest takes, (…, S)."""
+        by_cluster = np.zeros((len(per_unit), *by_host.shape[:-1]))
+        np.maximum.at(by_cluster, cluster_of, by_host.T)
+        return np.asarray((by_cluster.T[..., None] * per_unit).max(axis=-2))
+
+    by_phase = busiest(np.maximum(load.out, load.into))
+    apart = np.array([_between(costs, flows) for flows in load.flows])
+    one_by_one = np.maximum(by_phase, apart).sum(axis=0)
+    together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
+    if shape != "flat":  # what comes from one peer waits for what came before it
+        together = together + by_phase[COLLECT]
+    # Thin links are busy with little of an interface, which they get whatever else it sends.
+    needed = by_phase[[MEET, PART]].sum(axis=0) / np.maximum(apart.sum(axis=0), 1e-12)
+    at_once = busiest(load.at_once) * np.minimum(needed, 1.0)
+    together = np.maximum(together, at_once + apart.sum(axis=0))
+    longest = max(piece.stop - piece.start for piece in pieces)
+    n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
+    busy = together + np.maximum(one_by_one - together, 0) / n_segments
+    homes = sorted({piece.home for piece in pieces})
+    way = np.max([_way(costs, groups, n_segments, shape, home, root) for home in homes], axis=0)
+    in_turn = busy + way
+    if len(homes) == 1:
+        return np.asarray(in_turn)
+    # Of two ways across, half of what passes has the first, and the rest the second.
+    at_once = np.maximum(busy / 2 + way, busy + way / 2)
+    return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
+
+
+def _way(
+    costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
+) -> FloatArray:
+    """A lone segment's way, (S,), without the gaps of it that count as busy."""
+    hop = costs.alone_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
+    n = len(groups.clusters)
+    group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
+    alone = np.flatnonzero(costs.sizes == 1)
+    hop[alone, alone] = 0.0
+    if n == len(group_of):
+        farthest = np.maximum(hop, 0.0)
+    else:
+        farthest = np.zeros((n, n, len(n_segments)))
+        np.maximum.at(farthest, tuple(np.ix_(group_of, group_of)), hop)
+    hops = [int(profile(shape, len(group)).latencies.max()) for group in groups.clusters]
+    inside = np.array([hops[c] * farthest[c, c] for c in range(n)])
+    across = farthest * (1 - np.eye(n))[:, :, None]
+    if home == EVERYWHERE:
+        return np.asarray((inside[:, None] + across + inside[None]).max(axis=(0, 1)))
+    to_home = (inside + across[:, home]).max(axis=0)
+    if root >= 0:
+        return np.asarray(to_home + farthest[home, groups.cluster_of[root]])
+    return np.asarray(to_home + (across[home] + inside).max(axis=0))
+
+
+def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
+    """How long the busiest flow or link between clusters is, (S,).
+
+    Where nobody knows what flows carry together, each is taken to have its own way.
+    """
+    if not flows:
+        return np.zeros(len(costs.segment_bytes))
+    n = costs.model.n_clusters
+    of_flow = np.array(list(flows.values()))
+    links = tuple(np.array(costs.model.grid.cluster_of)[np.array(list(flows)).T])
+    longest = np.zeros((n, n))
+    np.maximum.at(longest, links, of_flow)
+    busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes
+    if not costs.model.together_bytes_per_s:
+        return np.asarray(busiest.max(axis=(0, 1)))
+    together = np.zeros((n, n))
+    np.add.at(together, links, of_flow)
+    shared_s = float((together / costs.model.link_bytes_per_s).max())
+    return np.asarray(np.maximum(busiest.max(axis=(0, 1)), shared_s))

@@ -1,0 +1,231 @@
+"""Reductions by the bracket: in rank order, and the same bits from every plan and for every root.
+
+As in `allreduce`, the message is cut into pieces that have an owner in every cluster. Owners get
+their members' contributions, combine what are whole parts of the bracket, and pass these on to
+where the piece is combined. Where ranks are dealt out over clusters few parts are whole, and more
+crosses between clusters: that is the price of the order.
+
+An owner has room for a part of everybody in its cluster at once. Where that would be much for the
+whole message, its segments take turns in less: what comes in for one waits until what an earlier
+one left there has gone. Only where the message is one piece: then all ranks have the segments in
+one order, and none waits for a later one. Owners of several pieces have theirs first, and would
+wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from gridcoll.plan.allreduce.pieces import (
+    DOWN,
+    EVERYWHERE,
+    UP,
+    Piece,
+    cut_pieces,
+    own_first,
+)
+from gridcoll.plan.bracket import Block, whole_blocks
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs
+from gridcoll.topology.grid import Grid
+
+ALIGNED_UNITS = 64
+"""What is combined starts at a multiple of this, on every rank and in every plan: vectorised
+operations may treat elements of other alignments otherwise."""
+
+
+def plan_in_rank_order(
+    grid: Grid,
+    n_units: int,
+    pieces: Sequence[Piece],
+    segment_units: int,
+    root: int = -1,
+    label: str = "",
+    most_scratch: int | None = None,
+) -> Plan:
+    """Allreduce of ``n_units`` elements, or a reduction to ``root`` if that is a rank.
+
+    Parameters
+    ----------
+    grid : Grid
+    n_units : int
+    pieces : sequence of Piece
+        They cover the message. Those of a reduction have a home.
+    segment_units : int
+        Longest segment.
+    root : int
+    label : str
+    most_scratch : int, optional
+        Units of scratch that a rank may have for a message of one piece, if two segments fit into
+        it; else as many as these two need. Without it segments never wait for others' room.
+    """
+    writer = _Writer(grid, pieces, segment_units, root, most_scratch)
+    scratch = ByRank(grid.n_ranks, lambda rank: writer.room_of(rank).n_units)
+    collective = "allreduce" if root < 0 else "reduce"
+    return Plan(
+        collective, label, n_units, root, Programs(grid.n_ranks, writer.program_of), scratch
+    )
+
+
+class _Writer:
+    """Writes programs. Whatever an owner combines has a slot of scratch, as its result has."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        pieces: Sequence[Piece],
+        segment_units: int,
+        root: int,
+        most_scratch: int | None,
+    ) -> None:
+        self._grid = grid
+        self._root = root
+        self._most_scratch = most_scratch if len(pieces) == 1 else None
+        self._segments = cut_pieces(pieces, segment_units)
+
+    @cached_property
+    def _blocks(self) -> tuple[Block, ...]:
+        return whole_blocks(self._grid.cluster_of)
+
+    def _blocks_of(self, cluster: int) -> list[Block]:
+        return [b for b in self._blocks if self._grid.cluster_of[b.start] == cluster]
+
+    def _owner(self, piece: Piece, cluster: int) -> int:
+        return self._grid.clusters[cluster].line[piece.owners[cluster]]
+
+    def _up(self, segment: int, block: Block) -> int:
+        """The tag of a part on its way up; results have those after all of them."""
+        return segment * self._grid.n_ranks + block.start
+
+    def _down(self, segment: int) -> int:
+        return len(self._segments) * self._grid.n_ranks + segment
+
+    def room_of(self, rank: int) -> _Room:
+        """The scratch of ``rank``."""
+        cluster = self._grid.cluster_of[rank]
+        ours = len(self._grid.clusters[cluster])
+        all_in = ours + len(self._blocks) - len(self._blocks_of(cluster))
+        needs = [
+            (all_in if piece.home in (cluster, EVERYWHERE) else ours) * _aligned(stop - start)
+            for piece, start, stop in self._segments
+            if self._owner(piece, cluster) == rank
+        ]
+        return _Room(needs, self._most_scratch)
+
+    def program_of(self, rank: int) -> Program:
+        """The ops of ``rank``; for each segment, first what goes up, then what comes down."""
+        ops: list[Op] = []
+        cluster = self._grid.cluster_of[rank]
+        ranks = self._grid.clusters[cluster].ranks
+        at = ranks.index(rank)
+        members = ranks[at + 1 :] + ranks[:at]  # not everybody the same one first
+        room, n_owned = self.room_of(rank), 0
+        for segment, (piece, start, stop) in own_first(self._grid, rank, self._segments):
+            given, result = Chunk("input", start, stop), Chunk("output", start, stop)
+            owner = self._owner(piece, cluster)
+            if rank != owner:
+                ops.append(Send(owner, given, self._up(segment, Block(rank, rank + 1))))
+                source = owner if self._root < 0 else self._owner(piece, piece.home)
+            else:
+                slots = _Slots(room.first(n_owned), stop - start)
+                n_owned += 1
+                own = slots()
+                places = {Block(rank, rank + 1): own}
+                ops.append(Copy(given, own))
+                for member in members:
+                    block = Block(member, member + 1)
+                    self._receive(ops, member, segment, block, places, slots)
+                self._own(ops, rank, segment, places, slots)
+                source = rank if piece.home == EVERYWHERE else self._owner(piece, piece.home)
+            if source != rank and self._root in (-1, rank):
+                ops.append(Recv(source, result, self._down(segment), DOWN))
+            if rank == owner and self._root < 0:
+                ops += [Send(member, result, self._down(segment)) for member in members]
+        return tuple(ops)
+
+    def _receive(
+        self,
+        ops: list[Op],
+        peer: int,
+        segment: int,
+        block: Block,
+        places: dict[Block, Chunk],
+        slots: _Slots,
+    ) -> None:
+        places[block] = slots()
+        ops.append(Recv(peer, places[block], self._up(segment, block), UP))
+
+    def _own(
+        self, ops: list[Op], rank: int, segment: int, places: dict[Block, Chunk], slots: _Slots
+    ) -> None:
+        """Combine a cluster's parts; send them to where the piece is combined, or combine all."""
+        piece, start, stop = self._segments[segment]
+        cluster = self._grid.cluster_of[rank]
+        ours = {block: combine(ops, block, places) for block in self._blocks_of(cluster)}
+        others = [c for c in range(len(self._grid.clusters)) if c != cluster]
+        for other in others:
+            if piece.home in (other, EVERYWHERE):
+                owner = self._owner(piece, other)
+                ops += [Send(owner, c, self._up(segment, block)) for block, c in ours.items()]
+        if piece.home not in (cluster, EVERYWHERE):
+            return
+        for other in others:
+            for block in self._blocks_of(other):
+                self._receive(ops, self._owner(piece, other), segment, block, ours, slots)
+        result = combine(ops, Block(0, self._grid.n_ranks), ours)
+        if self._root in (-1, rank):
+            ops.append(Copy(result, Chunk("output", start, stop)))
+        if self._root in (-1, rank) and piece.home == EVERYWHERE:
+            return
+        receivers = [self._root] if self._root >= 0 else [self._owner(piece, c) for c in others]
+        ops += [Send(other, result, self._down(segment)) for other in receivers if other != rank]
+
+
+def combine(ops: list[Op], block: Block, places: Mapping[Block, Chunk]) -> Chunk:
+    """Append the ops that combine ``block`` of the parts in ``places``; where it then is.
+
+    MPI_Reduce_local leaves its result in place of its right operand.
+    """
+    if block in places:
+        return places[block]
+    left, right = (combine(ops, half, places) for half in block.halves)
+    ops.append(Reduce(left, right))
+    return right
+
+
+def _aligned(n_units: int) -> int:
+    return -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+
+
+class _Room:
+    """Scratch for segments that need ``needs`` units of it, one after another or in turns.
+
+    In turns if it would be more than ``most`` and than what two of them need. What is needed is
+    given in the order of segments, which is that of a rank's own in its program.
+    """
+
+    def __init__(self, needs: Sequence[int], most: int | None) -> None:
+        largest = max(needs, default=0)
+        self._firsts = list(accumulate(needs, initial=0))
+        if most is not None and self._firsts[-1] > max(most, 2 * largest):
+            n_at_once = max(most // largest, 2)
+            self._firsts = [largest * k for k in range(n_at_once + 1)]
+        self.n_units = self._firsts[-1]
+
+    def first(self, n_before: int) -> int:
+        """Where the segment's begins before which come ``n_before`` others."""
+        return self._firsts[n_before % (len(self._firsts) - 1)]
+
+
+class _Slots:
+    """Hands out scratch for a segment of ``n_units``, from ``first`` on."""
+
+    def __init__(self, first: int, n_units: int) -> None:
+        self._next = first
+        self._n_units = n_units
+
+    def __call__(self) -> Chunk:
+        start, self._next = self._next, self._next + _aligned(self._n_units)
+        return Chunk("scratch", start, start + self._n_units)

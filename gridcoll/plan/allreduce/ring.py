@@ -1,0 +1,88 @@
+"""Allreduce around a ring of all ranks: least bytes through every network interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.trees import cut_segments
+
+
+def plan_ring(
+    ring: Sequence[int],
+    n_units: int,
+    segment_units: int,
+    label: str = "",
+    hosts: Sequence[int] = (),
+) -> Plan:
+    """Allreduce of ``n_units`` elements around ``ring``, a block per host.
+
+    A block starts at its host's first rank, is combined at every further one, and goes around once
+    more; each of its segments moves on as soon as it is combined. On the host where the last one
+    combines it, it goes back along the ring instead, so that it need not enter that host again.
+    Every rank gets what was combined once, so all have the same bits; the order of combination is
+    the ring's, another one for each block.
+
+    Parameters
+    ----------
+    ring : sequence of int
+        All ranks, each sending to the next.
+    n_units : int
+    segment_units : int
+        Longest segment.
+    label : str
+    hosts : sequence of int
+        How many ranks each host has, as they follow one another in ``ring``; one by default.
+    """
+    n, sizes = len(ring), list(hosts) or [1] * len(ring)
+    if sorted(ring) != list(range(n)):
+        raise PlanError(f"ring: must visit every rank once, got {list(ring)}")
+    if sum(sizes) != n or min(sizes) < 1:
+        raise PlanError(f"ring: hosts must have its {n} ranks, got {sizes}")
+    # Where a block starts, how many ranks the host before has, and its segments. Tags number a
+    # channel's messages: those of the first turn, then those of the second.
+    blocks: list[tuple[int, int, list[tuple[int, int, int]]]] = []
+    n_tags = 0
+    for host, first in enumerate(accumulate([0, *sizes[:-1]])):
+        start, stop = (k * n_units // len(sizes) for k in (host, host + 1))
+        cuts = cut_segments(stop - start, segment_units)
+        segments = [(n_tags + k, start + a, start + b) for k, (a, b) in enumerate(cuts)]
+        blocks.append((first, sizes[host - 1], segments))
+        n_tags += len(cuts)
+
+    def program_of(rank: int) -> Program:
+        if n == 1:
+            return (Copy(Chunk("input", 0, n_units), Chunk("output", 0, n_units)),)
+        at = ring.index(rank)
+        before, after = ring[at - 1], ring[(at + 1) % n]
+        # By the number of steps from where the block starts to here: when it comes.
+        coming = sorted(((at - first) % n, last, segments) for first, last, segments in blocks)
+        ops: list[Op] = []
+        for step, last, segments in coming:
+            for tag, start, stop in segments:
+                ours, result = Chunk("input", start, stop), Chunk("output", start, stop)
+                if step:
+                    ops += [Recv(before, result, tag), Reduce(ours, result)]
+                if step < n - 1:
+                    ops.append(Send(after, result if step else ours, tag))
+                    continue
+                ops += [Send(after, result, tag + n_tags)] * (last < n)
+                ops += [Send(before, result, tag + n_tags)] * (last > 1)
+        for _, step, last, segments in sorted(
+            (step if step < n - last else n - 2 - step, step, last, segments)
+            for step, last, segments in coming
+            if step < n - 1
+        ):
+            goes_on = step < n - last
+            source, target = (before, after) if goes_on else (after, before)
+            ends = step in (n - last - 1, n - last)
+            for tag, start, stop in segments:
+                result = Chunk("output", start, stop)
+                ops.append(Recv(source, result, tag + n_tags))
+                ops += [] if ends else [Send(target, result, tag + n_tags)]
+        return tuple(ops)
+
+    return Plan("allreduce", label, n_units, -1, Programs(n, program_of))

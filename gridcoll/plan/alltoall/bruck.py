@@ -1,0 +1,41 @@
+"""Bruck's all-to-all: about log2(P) messages per rank, each of half of everything."""
+
+from __future__ import annotations
+
+from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan
+from gridcoll.plan.ops import Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+
+
+def bruck_steps(n_ranks: int) -> list[list[int]]:
+    """``steps[k]``: the distances with bit ``k`` set, whose blocks move ``2^k`` ranks on in it."""
+    n_steps = (n_ranks - 1).bit_length()
+    return [[d for d in range(n_ranks) if d >> k & 1] for k in range(n_steps)]
+
+
+def plan_bruck(n_ranks: int, n_units: int, label: str = "bruck") -> Plan:
+    """Bruck et al. 1997: a block that must go ``d`` ranks on takes a hop for every bit of ``d``.
+
+    Scratch is one send buffer that blocks stand in by distance, and half of one each to send from
+    and to receive into.
+    """
+    steps = bruck_steps(n_ranks)
+    widest = max((len(step) for step in steps), default=0)
+
+    def program_of(rank: int) -> Program:
+        turned = [((rank + d) % n_ranks, d) for d in range(n_ranks)]
+        ops: list[Op] = copy_blocks("input", "scratch", turned, n_units)
+        for k, step in enumerate(steps):
+            out = blocks("scratch", n_ranks, n_units, len(step))
+            come = blocks("scratch", n_ranks + widest, n_units, len(step))
+            packing = [(d, n_ranks + at) for at, d in enumerate(step)]
+            unpacking = [(n_ranks + widest + at, d) for at, d in enumerate(step)]
+            ops += copy_blocks("scratch", "scratch", packing, n_units)
+            ops.append(Send((rank + (1 << k)) % n_ranks, out, k))
+            ops.append(Recv((rank - (1 << k)) % n_ranks, come, k))
+            ops += copy_blocks("scratch", "scratch", unpacking, n_units)
+        back = [(d, (rank - d) % n_ranks) for d in range(n_ranks)]
+        return (*ops, *copy_blocks("scratch", "output", back, n_units))
+
+    scratch = (n_ranks + 2 * widest,) * n_ranks
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of), scratch)

@@ -1,0 +1,189 @@
+"""What an all-to-all takes: its messages through interfaces and links, all at once as arrays.
+
+Paper 003, Table 3, prices a homogeneous all-to-all of messages of ``m`` bytes between
+``(P - 1) os(m) + (P - 1) or(m) + L`` and ``(P - 1) g(m) + (P - 1) or(m) + L``, and a network's
+contention factor γ says where. Here every message keeps its sender's and its receiver's interface
+for what lies between ``os + or`` and the gap by γ, in the order in which messages become ready, so
+that clusters of any number and size and any plan have a price. Interfaces are full duplex: sending
+and receiving are not added up but compared. With γ = 1 this is the simulation of `plan.price`,
+stage by stage instead of event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.alltoall.messages import IntArray, Messages
+from gridcoll.plan.cost import freely_s
+
+LONG_BYTES = 1 << 20
+"""Of so long a message, nearly all that it takes is the wire's."""
+
+
+class _Costs:
+    """What each message costs where it passes, (M,) arrays, with all those it stands for.
+
+    With ``piece_bytes``, a message stands for as many as that makes of it, one after another.
+    """
+
+    def __init__(
+        self,
+        model: GridModel,
+        messages: Messages,
+        n_bytes: int,
+        piece_bytes: int,
+        host_weights: Sequence[float],
+    ) -> None:
+        cluster = np.array(model.grid.cluster_of)
+        sizes, which = np.unique(messages.n_blocks, return_inverse=True)
+        in_bytes = sizes.astype(float) * n_bytes
+        self.in_bytes = in_bytes[which]
+        n_pieces = np.maximum(np.ceil(in_bytes / piece_bytes), 1.0) if piece_bytes else 1.0
+        gap_s, alone_s = model.gap_and_alone_s(in_bytes / n_pieces)
+        empty_s, empty_alone_s = model.gap_and_alone_s(np.zeros(1))
+        i, j = cluster[messages.source], cluster[messages.target]
+        port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces
+        alone_s = (n_pieces - 1.0) * gap_s + alone_s
+        # A slower link leaves interfaces free, but what any message costs there is paid at them.
+        self.empty_s, self.empty_alone_s = empty_s[i, j, 0], empty_alone_s[i, j, 0]
+        least_s = np.where(i == j, 0.0, self.empty_s)
+        self.out_s = np.maximum(port_s[i, which], least_s) * messages.n_out
+        self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
+        self.alone_s = alone_s[i, j, which]
+        self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
+        of_link_s = np.zeros(len(i))
+        if model.together_bytes_per_s:
+            of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
+        self.shared_s = of_link_s * messages.n_alike
+        busy_s = np.maximum(port_s[i, which], port_s[j, which])
+        busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
+        link_gap_s = (gap_s * n_pieces)[i, j, which]
+        freely = freely_s(self.alone_s, link_gap_s, busy_s, model.latency_s[i, j])
+        self.freely_s = np.where(i == j, self.alone_s, freely)
+        self._share_hosts(model, messages, host_weights)
+
+    def _share_hosts(
+        self, model: GridModel, messages: Messages, host_weights: Sequence[float]
+    ) -> None:
+        """Ranks of one host share its interface, and do without it among themselves.
+
+        What they share is the wire: what a message costs whatever its size, each pays for itself.
+        """
+        self.shares = model.grid.shares_hosts
+        if not self.shares:
+            return
+        hosts = np.array(model.grid.host_of)
+        at_home = hosts[messages.source] == hosts[messages.target]
+        self.out_port, self.in_port = (
+            np.where(at_home, -1 - ranks, hosts[ranks])
+            for ranks in (messages.source, messages.target)
+        )
+        self.out_wire_s, self.in_wire_s = (
+            np.where(at_home, 0.0, self._wire_s(model, messages, ranks, times, host_weights))
+            for ranks, times in (
+                (messages.source, messages.n_out),
+                (messages.target, messages.n_in),
+            )
+        )
+        for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
+            each[at_home] = (self.empty_s * times)[at_home]
+        self.alone_s[at_home] = self.freely_s[at_home] = self.empty_alone_s[at_home]
+
+    def _wire_s(
+        self,
+        model: GridModel,
+        messages: Messages,
+        ranks: IntArray,
+        times: FloatArray,
+        host_weights: Sequence[float],
+    ) -> FloatArray:
+        """How long messages keep the wires of their ``ranks``' hosts, at the rate of long ones."""
+        gap_s, _ = model.gap_and_alone_s(np.array([float(LONG_BYTES)]))
+        per_byte_s = np.diagonal(gap_s[:, :, 0]) / LONG_BYTES
+        own_s = self.in_bytes * per_byte_s[np.array(model.grid.cluster_of)[ranks]] * times
+        if not host_weights:
+            return np.asarray(own_s)
+        has_several = messages.n_alike > times  # ranks for which this one stands
+        return np.asarray(own_s * np.where(has_several, np.array(host_weights)[ranks], 1.0))
+
+
+def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
+    """How long messages of ``n_bytes`` (S,) keep an interface, by cluster, (C, S): Table 3."""
+    clusters = range(model.n_clusters)
+    upper = gap_s[clusters, clusters]
+    contention = np.array(model.contention or [1.0] * len(clusters))[:, None]
+    if (contention == 1.0).all():
+        return upper
+    links = [model.link(c, c) for c in clusters]
+    lower = np.array(
+        [[link.send_overhead(n) + link.recv_overhead(n) for n in n_bytes] for link in links]
+    )
+    lower = np.minimum(lower, upper)
+    return np.asarray(lower + (upper - lower) * contention)
+
+
+def price_messages_s(
+    model: GridModel,
+    messages: Messages,
+    n_bytes: int,
+    piece_bytes: int = 0,
+    host_weights: Sequence[float] = (),
+) -> float:
+    """When the last of ``messages`` has arrived, in seconds, for blocks of ``n_bytes``.
+
+    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`.
+    """
+    if not len(messages.source):
+        return 0.0
+    costs = _Costs(model, messages, n_bytes, piece_bytes, host_weights)
+    # Of those that one stands for, the last leaves and arrives when all before have.
+    more_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
+    first_in_s = costs.in_s / messages.n_in
+    ready = np.zeros(len(messages.source))
+    ended = np.zeros(len(messages.source))
+    for stage in range(int(messages.stage.max()) + 1):
+        if stage:
+            later, earlier = messages.needs[messages.stage[messages.needs[:, 0]] == stage].T
+            np.maximum.at(ready, later, ended[earlier])
+        now = np.flatnonzero(messages.stage <= stage)
+        start = _in_turn(messages.source[now], ready[now], costs.out_s[now])
+        if costs.shares:
+            start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
+        enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
+        in_s, first = costs.in_s[now], enters + costs.freely_s[now]
+        begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
+        if costs.shares:
+            begins = _in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
+        through = _in_turn(messages.target[now], begins, in_s) + in_s
+        # Flows that wait for their windows do so side by side, not one after another.
+        begun = start if messages.one_by_one else ready[now]
+        ended[now] = np.maximum(through, begun + costs.alone_s[now])
+    return float(ended.max())
+
+
+def _in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatArray:
+    """When each job starts on the server ``which``, first come, first served."""
+    order = np.lexsort((ready, which))
+    group = which[order]
+    # Servers after one another on one axis, each far enough from the one before.
+    apart = np.cumsum(np.diff(group, prepend=group[:1]) != 0) * (ready.max() + takes_s.sum() + 1.0)
+    before = np.cumsum(takes_s[order]) - takes_s[order]
+    start = np.maximum.accumulate(ready[order] + apart - before) + before - apart
+    result: FloatArray = np.empty_like(start)
+    result[order] = start
+    return result
+
+
+def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
+    """By cluster, the others: farthest first; those alike each beginning after itself."""
+    n = model.n_clusters
+    found = []
+    for c in range(n):
+        others = (c + np.arange(1, n)) % n
+        by_latency = np.argsort(-model.latency_s[c, others], kind="stable")
+        found.append(tuple(others[by_latency].tolist()))
+    return tuple(found)

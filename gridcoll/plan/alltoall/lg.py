@@ -1,0 +1,218 @@
+"""LG (Local Group, paper 001) between every two clusters.
+
+Where a cluster of ``n1`` exchanges with one of ``n2 >= n1``, data crosses in ``2 n2`` messages: a
+rank of the larger cluster is sent what the whole smaller cluster has for it, by one of its ranks;
+and sends, for about ``n1`` ranks of its own cluster, what they have for that one. Who collects for
+whom follows the paper's section 4.1. Its prose leaves out the blocks whose collector would be past
+the end of the larger cluster (of ``M(9, 1)`` with 3 and 7 ranks, rank 10): those go, one by one, to
+the collectors for the same receiver in the groups before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan, keep_own
+from gridcoll.plan.ops import Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import rounds_of_pairs
+
+Message = tuple[int, int, tuple[int, ...]]
+"""Collector, receiver, and whose blocks it carries, in rank order."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """LG between two clusters.
+
+    Attributes
+    ----------
+    small, large : tuple of int
+        Ranks of either cluster, in the order that the paper numbers them; ``small`` is no longer.
+    """
+
+    small: tuple[int, ...]
+    large: tuple[int, ...]
+
+    def collector(self, source: int, target: int) -> int:
+        """Who in the cluster of ``source`` sends its block for ``target``."""
+        n_small = len(self.small)
+        if source in self._small_at:
+            return self.small[self._large_at[target] % n_small]
+        at, to = self._large_at[source], self._small_at[target]
+        home = at // n_small * n_small + to
+        if home >= len(self.large):
+            n_full = len(self.large) // n_small
+            home = (n_full - 1 - (at - n_full * n_small) % n_full) * n_small + to
+        return self.large[home]
+
+    @cached_property
+    def _small_at(self) -> dict[int, int]:
+        return {rank: at for at, rank in enumerate(self.small)}
+
+    @cached_property
+    def _large_at(self) -> dict[int, int]:
+        return {rank: at for at, rank in enumerate(self.large)}
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """All inter-cluster messages, in the order of the paper's steps."""
+        n_small = len(self.small)
+        everybody = tuple(sorted(self.small))
+        found: list[Message] = []
+        sources: dict[tuple[int, int], list[int]] = {}
+        for source in sorted(self.large):
+            for target in self.small:
+                sources.setdefault((self.collector(source, target), target), []).append(source)
+        for at, rank in enumerate(self.large):
+            other = self.small[at % n_small]
+            found.append((other, rank, everybody))
+            found.append((rank, other, tuple(sources[rank, other])))
+        return tuple(found)
+
+
+def exchanges(grid: Grid) -> list[Exchange]:
+    """LG between every two clusters, in rounds in which every cluster meets one other.
+
+    From round to round the ranks of a cluster are numbered from another one on, so that those who
+    collect more than others take turns.
+    """
+    found = []
+    for turn, pairs in enumerate(rounds_of_pairs(len(grid.clusters))):
+        for pair in pairs:
+            a, b = (grid.clusters[c].ranks for c in pair)
+            a, b = (ranks[turn % len(ranks) :] + ranks[: turn % len(ranks)] for ranks in (a, b))
+            found.append(Exchange(a, b) if len(a) <= len(b) else Exchange(b, a))
+    return found
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """One rank's part: what it sends for others, what comes for it, and where that is kept.
+
+    Attributes
+    ----------
+    out, come : tuple of (Message, int)
+        Messages with the first block of their scratch; -1 for those that need none.
+    scratch_blocks : int
+    """
+
+    out: tuple[tuple[Message, int], ...]
+    come: tuple[tuple[Message, int], ...]
+    scratch_blocks: int
+
+
+def adjacent(ranks: tuple[int, ...]) -> bool:
+    """Whether ``ranks``, in order, leave none out between them."""
+    return ranks[-1] - ranks[0] + 1 == len(ranks)
+
+
+def _desk(rank: int, n_ranks: int, messages: list[Message]) -> _Desk:
+    """Lay out the scratch of ``rank``: no more than twice its send buffer."""
+    used, out = 0, []
+    for message in messages:
+        if message[0] == rank:
+            alone = message[2] == (rank,)
+            out.append((message, -1 if alone else used))
+            used += 0 if alone else len(message[2])
+    scattered = [len(m[2]) for m in messages if m[1] == rank and not adjacent(m[2])]
+    # Where everything at once would be too much, what comes takes turns in the room there is.
+    room = max([0, *scattered, min(sum(scattered), 2 * n_ranks - used)])
+    at, come = 0, []
+    for message in messages:
+        if message[1] == rank:
+            if adjacent(message[2]):
+                come.append((message, -1))
+                continue
+            at = 0 if at + len(message[2]) > room else at
+            come.append((message, used + at))
+            at += len(message[2])
+    return _Desk(tuple(out), tuple(come), used + room)
+
+
+def plan_lg(grid: Grid, n_units: int, label: str = "lg") -> Plan:
+    """LG between every two clusters, a direct exchange inside each.
+
+    Blocks for other clusters move first, in the order of the rounds; a collector sends a message
+    as soon as its blocks are together, whatever else is still under way. Blocks reach collectors
+    in place, so that only a collector's own are copied; what comes in is copied only where its
+    blocks' places in the output are no neighbours.
+    """
+    all_exchanges = exchanges(grid)
+    desks = _desks(grid, all_exchanges)
+
+    def program_of(rank: int) -> Program:
+        mine = [each for each in all_exchanges if rank in (*each.small, *each.large)]
+        ops = _send_to_collectors(rank, mine, n_units)
+        ops += _collect(rank, desks[rank], n_units)
+        ops += _receive(desks[rank], n_units)
+        ops += _inside(rank, grid.clusters[grid.cluster_of[rank]].ranks, n_units)
+        return (*ops, keep_own(rank, n_units))
+
+    scratch = tuple(desk.scratch_blocks for desk in desks)
+    return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), scratch)
+
+
+def _desks(grid: Grid, all_exchanges: list[Exchange]) -> list[_Desk]:
+    messages: list[list[Message]] = [[] for _ in range(grid.n_ranks)]
+    for exchange in all_exchanges:
+        for message in exchange.messages:
+            messages[message[0]].append(message)
+            messages[message[1]].append(message)
+    return [_desk(rank, grid.n_ranks, messages[rank]) for rank in range(grid.n_ranks)]
+
+
+def _send_to_collectors(rank: int, mine: list[Exchange], n_units: int) -> list[Op]:
+    """Our blocks for other clusters, to those who send them on; the tag is the receiver."""
+    ops: list[Op] = []
+    for exchange in mine:
+        targets = exchange.large if rank in exchange.small else exchange.small
+        for target in targets:
+            collector = exchange.collector(rank, target)
+            if collector != rank:
+                ops.append(Send(collector, blocks("input", target, n_units), target))
+    return ops
+
+
+def _collect(rank: int, desk: _Desk, n_units: int) -> list[Op]:
+    """Put messages for other clusters together and send them."""
+    ops: list[Op] = []
+    for (_, target, sources), first in desk.out:
+        if first < 0:
+            ops.append(Send(target, blocks("input", target, n_units), target))
+            continue
+        for at, source in enumerate(sources, start=first):
+            if source == rank:
+                ops += copy_blocks("input", "scratch", [(target, at)], n_units)
+            else:
+                ops.append(Recv(source, blocks("scratch", at, n_units), target))
+        ops.append(Send(target, blocks("scratch", first, n_units, len(sources)), target))
+    return ops
+
+
+def _receive(desk: _Desk, n_units: int) -> list[Op]:
+    """Messages of other clusters, to where they belong."""
+    ops: list[Op] = []
+    for (collector, target, sources), first in desk.come:
+        count = len(sources)
+        if first < 0:
+            ops.append(Recv(collector, blocks("output", sources[0], n_units, count), target))
+        else:
+            ops.append(Recv(collector, blocks("scratch", first, n_units, count), target))
+            places = list(enumerate(sources, start=first))
+            ops += copy_blocks("scratch", "output", places, n_units)
+    return ops
+
+
+def _inside(rank: int, members: tuple[int, ...], n_units: int) -> list[Op]:
+    """The exchange among the ranks of one cluster."""
+    at = members.index(rank)
+    ops: list[Op] = []
+    for step in range(1, len(members)):
+        source = members[(at - step) % len(members)]
+        target = members[(at + step) % len(members)]
+        ops.append(Recv(source, blocks("output", source, n_units), rank))
+        ops.append(Send(target, blocks("input", target, n_units), target))
+    return ops

@@ -1,0 +1,119 @@
+"""A direct exchange in rounds, those over the longest ways first, that the clock keeps.
+
+With all blocks under way at once, flows share interfaces by luck: a block with a long way may be
+the last to leave, and a receiver idles while what is meant for it waits behind what is meant for
+others. In a round every rank sends one block and gets one. Nobody waits for a round to end: a block
+leaves when the interface should be done with the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
+from gridcoll.plan.ops import Recv, Send
+from gridcoll.plan.pacing import Pace, one_by_one
+from gridcoll.plan.plan import Plan, Program, Programs
+
+Rounds = tuple[tuple[int, ...], ...]
+"""``rounds[k][rank]``: whom it serves in round ``k``."""
+
+
+@lru_cache(maxsize=16)
+def rounds_far_first(
+    cluster_of: tuple[int, ...], latency_s: tuple[tuple[float, ...], ...]
+) -> Rounds:
+    """Everybody to everybody else, once, in as few rounds as there are others.
+
+    A regular bipartite graph of senders and receivers falls into perfect matchings (König 1916).
+    Each is found by augmenting paths (Kuhn 1955) that try the longest ways first.
+
+    Parameters
+    ----------
+    cluster_of : tuple of int
+        By rank.
+    latency_s : tuple of tuple of float
+        Between clusters; what it says of a cluster and itself does not matter.
+    """
+    n_ranks = len(cluster_of)
+
+    def way_s(source: int, target: int) -> float:
+        a, b = cluster_of[source], cluster_of[target]
+        return 0.0 if a == b else latency_s[a][b]
+
+    left = [
+        sorted(
+            (target for target in range(n_ranks) if target != source),
+            key=lambda target: (-way_s(source, target), (target - source) % n_ranks),
+        )
+        for source in range(n_ranks)
+    ]
+    rounds = []
+    for _ in range(n_ranks - 1):
+        # Who has most of its long ways ahead picks first.
+        urgency = [sum(way_s(s, t) for t in left[s]) for s in range(n_ranks)]
+        order = sorted(range(n_ranks), key=lambda s: (-way_s(s, left[s][0]), -urgency[s], s))
+        targets = _matching(left, order)
+        for source, target in enumerate(targets):
+            left[source].remove(target)
+        rounds.append(targets)
+    return tuple(rounds)
+
+
+def _matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
+    """A target for every source, none twice; sources pick in ``order``, each its first if free."""
+    source_of: dict[int, int] = {}
+
+    def pick(source: int, tried: set[int]) -> bool:
+        for target in targets[source]:
+            if target not in tried:
+                tried.add(target)
+                if target not in source_of or pick(source_of[target], tried):
+                    source_of[target] = source
+                    return True
+        return False
+
+    for source in order:
+        pick(source, set())
+    target_of = {source: target for target, source in source_of.items()}
+    return tuple(target_of[source] for source in range(len(targets)))
+
+
+def plan_paced(
+    rounds: Rounds,
+    pace: Callable[[int], Pace],
+    n_units: int,
+    label: str = "paced",
+    piece_units: int = 0,
+) -> Plan:
+    """Everybody sends every block to its receiver, one after another, round by round.
+
+    Parameters
+    ----------
+    rounds : tuple of tuple of int
+        As `rounds_far_first` finds them.
+    pace : callable
+        Of a rank, how fast it sends.
+    n_units : int
+        Size of a block.
+    label : str
+    piece_units : int
+        As for `plan_direct`.
+    """
+    n_ranks = len(rounds) + 1
+
+    def program_of(rank: int) -> Program:
+        receives = [
+            Recv(source, chunk, tag)
+            for source in (targets.index(rank) for targets in rounds)
+            for tag, chunk in enumerate(pieces_of("output", source, n_units, piece_units))
+        ]
+        sends = [
+            Send(targets[rank], chunk, tag)
+            for targets in rounds
+            for tag, chunk in enumerate(pieces_of("input", targets[rank], n_units, piece_units))
+        ]
+        return (*receives, *one_by_one(tuple(sends), pace(rank)), keep_own(rank, n_units))
+
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))

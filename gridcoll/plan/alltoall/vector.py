@@ -1,0 +1,62 @@
+"""A direct exchange of blocks whose sizes only their sender and receiver know.
+
+No choice depends on such sizes: ranks would disagree. So this is no candidate but one fixed way,
+and only this rank's share of it can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.plan import Program
+from gridcoll.plan.trees import cut_segments
+
+LARGEST_MESSAGE = 1 << 30
+"""In units; some MPI libraries cannot count beyond twice that."""
+
+
+def vector_program(
+    rank: int,
+    send_units: Sequence[int],
+    recv_units: Sequence[int],
+    peers: Sequence[int] = (),
+) -> Program:
+    """What ``rank`` does: block ``j`` of ``send_units[j]`` to rank ``j``, all at once.
+
+    Blocks stand one after another in input and output; empty ones send nothing. ``peers`` are the
+    other ranks in the order in which blocks leave; by default from the next rank on.
+
+    Raises
+    ------
+    PlanError
+        When the rank's block for itself has two sizes.
+    """
+    if send_units[rank] != recv_units[rank]:
+        raise PlanError(
+            f"rank {rank}: {send_units[rank]} units for itself, {recv_units[rank]} from itself"
+        )
+    n_ranks = len(send_units)
+    out = list(accumulate(send_units, initial=0))
+    into = list(accumulate(recv_units, initial=0))
+    peers = peers or [(rank + step) % n_ranks for step in range(1, n_ranks)]
+    ops: list[Op] = []
+    for peer in peers:
+        for tag, chunk in enumerate(_pieces("output", into[peer], recv_units[peer])):
+            ops.append(Recv(peer, chunk, tag))
+    for peer in peers:
+        for tag, chunk in enumerate(_pieces("input", out[peer], send_units[peer])):
+            ops.append(Send(peer, chunk, tag))
+    ops.append(
+        Copy(Chunk("input", out[rank], out[rank + 1]), Chunk("output", into[rank], into[rank + 1]))
+    )
+    return tuple(ops)
+
+
+def _pieces(buffer: str, first: int, n_units: int) -> list[Chunk]:
+    return [
+        Chunk(buffer, first + start, first + stop)
+        for start, stop in cut_segments(n_units, LARGEST_MESSAGE)
+    ]

@@ -1,0 +1,1 @@
+"""Broadcast: the root's message to everybody."""

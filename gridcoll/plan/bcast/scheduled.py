@@ -1,0 +1,132 @@
+"""Ways to broadcast over a grid by one tree: the papers' schedules, and the chain of chains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.segments import (
+    INSIDE_SHAPES,
+    MANY_CLUSTERS,
+    best_inside,
+    shape_table_s,
+    tree_candidate,
+)
+from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.trees import GridTree, chain_tree
+from gridcoll.schedule import HEURISTICS, Heuristic, Schedule, best
+from gridcoll.schedule.batch import Batch
+from gridcoll.schedule.paths import shortest_path
+
+N_SCALAR_CLUSTERS = 16
+
+QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
+"""What is tried unasked whatever the number of clusters."""
+
+ASKED_FOR_ONLY = ("mixed", "optimal")
+"""``mixed`` is one of the others; ``optimal`` may take long, and ``best`` usually is it."""
+
+BEST_STEPS = 20_000
+"""A few milliseconds, for which it is never worse than the seven and proven optimal for a dozen."""
+
+
+def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A chain over all ranks in cluster order: no rank sends anything twice."""
+    if model.grid.n_ranks == 1:
+        return []
+    root_cluster = model.grid.cluster_of[root]
+    orders = {
+        shortest_path(model.latency_s, root_cluster),
+        shortest_path(model.latency_s + model.gap_s(n_bytes), root_cluster),
+    }
+    trees = [chain_tree(model.grid, root, pairwise(order)) for order in sorted(orders)]
+    return [tree_candidate("chain", model, n_bytes, [tree], paced=True) for tree in trees]
+
+
+def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """The heuristic's tree, with each cluster's best internal shape, at the best segment size.
+
+    The heuristic sees the papers' instance: L, g(m) and the best internal broadcast of the whole
+    message. Its store-and-forward makespan is kept for comparison.
+    """
+    if model.n_clusters == 1:
+        return []
+    root_cluster = model.grid.cluster_of[root]
+    inside_s, shapes = best_inside(model, n_bytes)
+    schedule = _schedule(heuristic, model.latency_s, model.gap_s(n_bytes), inside_s, root_cluster)
+    transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
+    tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
+    return [tree_candidate(heuristic.name, model, n_bytes, [tree], schedule.makespan_s)]
+
+
+def _schedule(
+    heuristic: Heuristic,
+    latency_s: np.ndarray,
+    gap_s: np.ndarray,
+    internal_s: np.ndarray,
+    root: int,
+) -> Schedule:
+    """The heuristic's schedule, a function of the arguments alone: every rank gets the same.
+
+    For many clusters by the vectorised form, which is its equal.
+    """
+    if heuristic.name == "best":
+        return best(latency_s, gap_s, internal_s, root, budget_steps=BEST_STEPS)
+    if len(internal_s) <= N_SCALAR_CLUSTERS:
+        return heuristic(latency_s, gap_s, internal_s, root)
+    outside = ~np.eye(len(internal_s), dtype=bool)
+    batch = Batch((latency_s * outside)[None], (gap_s * outside)[None], internal_s[None], root)
+    return heuristic.pick_batch(batch).schedule(0)
+
+
+def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """One cluster: every shape of the papers' tables."""
+    if model.n_clusters > 1 or model.grid.n_ranks == 1:
+        return []
+    found = []
+    for shape in INSIDE_SHAPES:
+        tree = GridTree(root, (), (shape,), (0,))
+        candidate = tree_candidate("inside", model, n_bytes, [tree])
+        segment = candidate.segment_bytes or n_bytes
+        found.append(replace(candidate, table_s=shape_table_s(shape, model, n_bytes, segment)))
+    return found
+
+
+def _register_heuristic(heuristic: Heuristic) -> None:
+    most = 1 << 30 if heuristic.name in QUICK_HEURISTICS else MANY_CLUSTERS
+    register(
+        "bcast",
+        Algorithm(
+            heuristic.name,
+            heuristic.good_for,
+            heuristic.source,
+            lambda model, n_bytes, root: _scheduled(heuristic, model, n_bytes, root),
+            0 if heuristic.name in ASKED_FOR_ONLY else most,
+            family="schedule",
+        ),
+    )
+
+
+register(
+    "bcast",
+    Algorithm(
+        "chain",
+        "long messages: a pipeline over all ranks, cluster by cluster",
+        "gridcoll; inside a cluster Barchet-Estefanel & Mounié 2004, Table 1",
+        _chain,
+    ),
+)
+for _heuristic in HEURISTICS.values():
+    _register_heuristic(_heuristic)
+register(
+    "bcast",
+    Algorithm(
+        "inside",
+        "one cluster: flat, chain, binary, binomial or k-chain, segmented",
+        "Barchet-Estefanel & Mounié 2004 and 2007, Table 1",
+        _inside_only,
+    ),
+)

@@ -1,0 +1,208 @@
+"""Trees at their best segment size, as candidates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.model.closed_forms import CLOSED_FORMS, Call
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.tree import plan_bcast
+from gridcoll.plan.pacing import paced_by_links
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.registry import Candidate
+from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, load_of, price_several, price_tree
+from gridcoll.plan.trees import GridTree
+from gridcoll.schedule.trees import SHAPES
+from gridcoll.topology.units import format_size
+
+SMALLEST_SEGMENT = 1024
+
+LARGEST_SEGMENT = 1 << 28
+"""MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
+
+MANY_CLUSTERS = 24
+"""With more clusters than this, choosing itself must be kept cheap."""
+
+ALL_BUT_AS_GOOD = 1.01
+"""Fewer segments are less work for every rank, which no gap shows.
+
+Taking the largest within 3 % cost as much: 4 MiB on three sites took 368 ms instead of 357. Taking
+the best of all gives segments of less than 2 KiB over thin links, which took 4 % longer.
+"""
+
+INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
+
+_STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
+
+
+def segment_sizes(n_bytes: int) -> np.ndarray:
+    """The papers' first pass: ``m / 2^i`` down to the smallest sensible segment."""
+    sizes = [max(n_bytes, 1)]
+    while sizes[-1] // 2 >= SMALLEST_SEGMENT:
+        sizes.append(-(-sizes[-1] // 2))
+    return np.array([size for size in sizes if size <= LARGEST_SEGMENT])
+
+
+@lru_cache(maxsize=64)
+def _costs(model_key: _ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
+    return SegmentCosts(model_key.model, n_bytes, np.array(sizes))
+
+
+class _ModelKey:
+    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ModelKey) and other.model is self.model
+
+
+def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
+    return _costs(_ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+
+
+def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
+    inside_s = _inside(_ModelKey(model), n_bytes)
+    by_shape = inside_s.min(axis=2)
+    return by_shape.min(axis=1), tuple(INSIDE_SHAPES[k] for k in by_shape.argmin(axis=1))
+
+
+@lru_cache(maxsize=64)
+def _inside(key: _ModelKey, n_bytes: int) -> np.ndarray:
+    """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
+    return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
+
+
+def _tree_label(tree: GridTree, model: GridModel) -> str:
+    names = [cluster.name for cluster in model.grid.clusters]
+    hops = ", ".join(f"{names[s]}→{names[r]}" for s, r in tree.transfers)
+    shapes = sorted(
+        {s for s, c in zip(tree.shapes, model.grid.clusters, strict=True) if len(c) > 1}
+    )
+    inside = f"{'/'.join(shapes)} inside" if shapes else ""
+    return "; ".join(part for part in (hops, inside) if part)
+
+
+def _several_label(trees: Sequence[GridTree]) -> str:
+    n_turns = list(Counter(trees).values())
+    if len(n_turns) == 1:
+        return ""
+    uneven = f" in turns of {':'.join(map(str, n_turns))}" if len(set(n_turns)) > 1 else ""
+    return f"{len(n_turns)} trees{uneven} as "
+
+
+def best_segment(
+    model: GridModel,
+    n_bytes: int,
+    price: Callable[[SegmentCosts], TreePrice],
+    as_good: float = 1.0,
+) -> tuple[int, float]:
+    """Segment size and predicted time: the halving pass, then hill climbing around its best.
+
+    Of the first pass's sizes that take at most ``as_good`` times the best, the largest.
+    """
+    costs = _first_pass(model, n_bytes)
+    halved = price(costs).total_s
+    best = int(np.argmin(halved))
+    size, total = int(costs.segment_bytes[best]), float(halved[best])
+    most = 1 if model.n_clusters > MANY_CLUSTERS else 20
+    largest = min(n_bytes, LARGEST_SEGMENT)
+    for _ in range(most if len(costs.segment_bytes) > 1 else 0):
+        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, largest)
+        near = SegmentCosts(model, n_bytes, around)
+        totals = price(near).total_s
+        best = int(np.argmin(totals))
+        if totals[best] >= total * (1 - 1e-6):
+            break
+        size, total = int(around[best]), float(totals[best])
+    for larger, larger_s in zip(costs.segment_bytes, halved, strict=True):
+        if larger > size and larger_s <= as_good * total:
+            return int(larger), float(larger_s)
+    return size, total
+
+
+@lru_cache(maxsize=256)
+def _best_segment_of(
+    key: _ModelKey,
+    n_bytes: int,
+    transfers: tuple[tuple[int, int], ...],
+    shapes: tuple[str, ...],
+    relays: tuple[int, ...],
+) -> tuple[int, float]:
+    """`best_segment` of one tree, on which most heuristics and roots agree among few clusters."""
+
+    def price(costs: SegmentCosts) -> TreePrice:
+        return price_tree(costs, transfers, shapes, relays)
+
+    return best_segment(key.model, n_bytes, price, ALL_BUT_AS_GOOD)
+
+
+def tree_candidate(
+    name: str,
+    model: GridModel,
+    n_bytes: int,
+    trees: Sequence[GridTree],
+    stored_s: float | None = None,
+    *,
+    paced: bool = False,
+) -> Candidate:
+    """``trees`` at their best segment size.
+
+    If ``paced``, no faster than links carry; for trees in which who sends to another cluster has
+    little else to send.
+    """
+    tree = trees[0]
+    if len(trees) == 1:
+        segment, total = _best_segment_of(
+            _ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
+        )
+    else:
+        load = load_of(trees, model.grid)
+
+        def price(costs: SegmentCosts) -> TreePrice:
+            return price_several(costs, trees, load)
+
+        segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
+    label = f"{_several_label(trees)}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
+
+    def build(n_units: int) -> Plan:
+        size = min(segment, max(n_units, 1))
+        expanded = {each: each.expand(model.grid) for each in dict.fromkeys(trees)}
+        ranks = [expanded[each] for each in trees]
+        plan = plan_bcast(ranks, n_units, size, f"{name}: {label}")
+        return paced_by_links(plan, model) if paced else plan
+
+    return Candidate(name, label, total, build, stored_s, segment)
+
+
+def segments_label(n_bytes: int, segment: int) -> str:
+    return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"
+
+
+def table_s(
+    name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
+) -> float | None:
+    """What the tables say of strategy ``name``; None over several clusters: they know but one."""
+    if model.n_clusters > 1:
+        return None
+    size = segment or max(n_bytes, 1)
+    call = Call(model.link(0, 0), model.grid.n_ranks, n_bytes, size, degree)
+    return CLOSED_FORMS[name].cost_s(call)
+
+
+def shape_table_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
+    """What the tables say of ``shape``, in segments or whole; None where they do not know it."""
+    head, _, tail = shape.rpartition("-")
+    if tail == "chain" and head:
+        return table_s("k-chain", model, n_bytes, segment, int(head))
+    name = shape if segment >= n_bytes else f"segmented-{shape}"
+    return table_s(name, model, n_bytes, segment) if name in CLOSED_FORMS else None

@@ -1,0 +1,61 @@
+"""Broadcast: a tree over all ranks times a segment size.
+
+Flat, chain, binary, binomial, one level or two, segmented or not: all are this one plan with
+another tree. The papers' store-and-forward phases are the case of one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.statements import Statement, moved, state
+from gridcoll.plan.trees import RankTree, cut_segments
+
+state(
+    Statement(
+        "bcast",
+        before=lambda plan, rank: (
+            {"output": [(plan.n_units, moved(plan.root))]} if rank == plan.root else {}
+        ),
+        after=lambda plan, rank: {"output": [(plan.n_units, moved(plan.root))]},
+    )
+)
+
+
+def plan_bcast(
+    trees: Sequence[RankTree], n_units: int, segment_units: int, label: str = ""
+) -> Plan:
+    """Broadcast ``n_units`` in segments, each moving on as soon as it is there.
+
+    Parameters
+    ----------
+    trees : sequence of RankTree
+        One, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``. One
+        that is there several times takes as many turns.
+    n_units, segment_units : int
+        Sizes of the message and of a segment, in bytes.
+    label : str
+        How the trees came about, for people.
+    """
+    root = trees[0].root
+    if any(tree.root != root for tree in trees):
+        raise PlanError(f"trees: must share one root, got {[tree.root for tree in trees]}")
+    segments = cut_segments(n_units, segment_units)
+    numbers: dict[RankTree, int] = {}
+    streams = [numbers.setdefault(tree, len(numbers)) for tree in trees]
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        for tag, (start, stop) in enumerate(segments):
+            turn = tag % len(trees)
+            tree = trees[turn]
+            chunk = Chunk("output", start, stop)
+            if rank != root:
+                ops.append(Recv(tree.parent[rank], chunk, tag, streams[turn]))
+            ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
+        return tuple(ops)
+
+    return Plan("bcast", label, n_units, root, Programs(len(trees[0].children), program_of))

@@ -1,0 +1,140 @@
+"""A choice: what was chosen for a call, among what, and why; for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gridcoll.plan.registry import Candidate
+from gridcoll.topology.units import format_duration, format_size
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a call, among what, and why. Candidates are ordered fastest first."""
+
+    collective: str
+    n_bytes: int
+    root: int
+    winner: Candidate
+    candidates: tuple[Candidate, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        """What was chosen and why, then a line per candidate."""
+        from gridcoll.plan.choice import format_choice
+
+        return format_choice(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        from gridcoll.plan.choice import choice_data
+
+        return choice_data(self)
+
+
+SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
+"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
+
+ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line about a candidate. ``names`` are all algorithms that come to the same plan.
+
+    ``index`` is the place of the first of them in the choice's candidates.
+    """
+
+    index: int
+    names: tuple[str, ...]
+    label: str
+    predicted: str
+    stored: str
+    table: str
+    won: bool
+
+
+def headline(choice: Choice) -> str:
+    """``bcast of 64 KiB, root 0: chain, predicted fastest``."""
+    root = f", root {choice.root}" if choice.collective in ROOTED else ""
+    size = format_size(choice.n_bytes)
+    return f"{choice.collective} of {size}{root}: {choice.winner.name}, {choice.reason}"
+
+
+def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:
+    """The candidates, fastest first; ``merged``: those that come to the same plan in one row."""
+    groups: dict[object, list[int]] = {}
+    for index, candidate in enumerate(choice.candidates):
+        same = (candidate.label, candidate.predicted_s) if merged else index
+        groups.setdefault(same, []).append(index)
+    return [_row(choice, indices) for indices in groups.values()]
+
+
+def _row(choice: Choice, indices: list[int]) -> Row:
+    group = [choice.candidates[index] for index in indices]
+    return Row(
+        index=indices[0],
+        names=tuple(dict.fromkeys(candidate.name for candidate in group)),
+        label=group[0].label,
+        predicted=_said(group[0].predicted_s, "not measured"),
+        stored=_said(group[0].stored_s, ""),
+        table=_said(group[0].table_s, ""),
+        won=any(candidate is choice.winner for candidate in group),
+    )
+
+
+def _said(seconds: float | None, instead: str) -> str:
+    return instead if seconds is None else format_duration(seconds)
+
+
+def format_choice(choice: Choice) -> str:
+    """Several lines: what was chosen and why, then the candidates, fastest first."""
+    rows = rows_of(choice)
+    names = [", ".join(row.names) for row in rows]
+    width = min(max(map(len, names)), 40)
+    lines = [headline(choice)]
+    for row, name in zip(rows, names, strict=True):
+        stored = f" (store and forward: {row.stored})" if row.stored else ""
+        stored += f" (closed form: {row.table})" if row.table else ""
+        mark = "*" if row.won else " "
+        lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
+    lines += [gain] if (gain := gain_of_best(choice)) else []
+    return "\n".join(lines)
+
+
+def gain_of_best(choice: Choice) -> str:
+    """What the scheduler gained over the papers' seven, stored and forwarded; empty if unknown."""
+    stored = {c.name: c.stored_s for c in choice.candidates if c.stored_s is not None}
+    seven = {name: time_s for name, time_s in stored.items() if name in SEVEN}
+    if "best" not in stored or not seven:
+        return ""
+    name, time_s = min(seven.items(), key=lambda item: item[1])
+    gain = 1 - stored["best"] / time_s if time_s else 0.0
+    return (
+        f"stored and forwarded, best takes {format_duration(stored['best'])}, "
+        f"{gain:.1%} less than {name}, the best of the papers' seven"
+    )
+
+
+def choice_data(choice: Choice) -> dict[str, Any]:
+    """The choice as plain data for JSON; times in seconds, None where nobody knows."""
+    return {
+        "collective": choice.collective,
+        "n_bytes": choice.n_bytes,
+        "root": choice.root,
+        "winner": choice.winner.name,
+        "reason": choice.reason,
+        "candidates": [
+            {
+                "name": candidate.name,
+                "label": candidate.label,
+                "predicted_s": candidate.predicted_s,
+                "stored_s": candidate.stored_s,
+                "table_s": candidate.table_s,
+                "segment_bytes": candidate.segment_bytes,
+                "won": candidate is choice.winner,
+            }
+            for candidate in choice.candidates
+        ],
+    }

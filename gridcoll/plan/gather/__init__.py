@@ -1,0 +1,1 @@
+"""Gather: the root gets a block of every rank."""

@@ -1,0 +1,1 @@
+"""Reduce: what all ranks bring, combined at the root."""

@@ -1,0 +1,96 @@
+"""Reduce: a broadcast run backwards. What a rank sent to a child, it gets from it and combines."""
+
+from __future__ import annotations
+
+from gridcoll.errors import PlanError
+from gridcoll.plan.folding import Incoming, Term, fold
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.statements import Contribution, Statement, moved, state
+
+state(
+    Statement(
+        "reduce",
+        before=lambda plan, rank: {"input": [(plan.n_units, moved(rank))]},
+        after=lambda plan, rank: (
+            {
+                "output": [
+                    (plan.n_units, tuple(Contribution(other, 0) for other in range(plan.n_ranks)))
+                ]
+            }
+            if rank == plan.root
+            else {}
+        ),
+    )
+)
+
+
+def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
+    """Reduce ``n_units`` elements to the root of ``broadcast``, along its trees and segments.
+
+    Parameters
+    ----------
+    broadcast : Plan
+        Of a message of any length; its segments are stretched to ``n_units``.
+    n_units : int
+    label : str
+
+    Raises
+    ------
+    PlanError
+        For a plan of another collective.
+    """
+    if broadcast.collective != "bcast":
+        raise PlanError(f"plan to run backwards: must be a bcast, got {broadcast.collective}")
+
+    def program_of(rank: int) -> Program:
+        return _backwards(broadcast, rank, n_units)
+
+    programs = Programs(broadcast.n_ranks, program_of)
+    scratch = ByRank(broadcast.n_ranks, lambda rank: scratch_of(programs[rank]))
+    return Plan("reduce", label, n_units, broadcast.root, programs, scratch)
+
+
+def _by_tag(broadcast: Plan, rank: int) -> dict[int, tuple[Chunk, int, int, list[int]]]:
+    """Chunk, parent (-1 at the root), stream and children of every segment that passes ``rank``."""
+    found: dict[int, tuple[Chunk, int, int, list[int]]] = {}
+    for op in broadcast.programs[rank]:
+        match op:
+            case Recv(peer=peer, chunk=chunk, tag=tag, stream=stream):
+                found[tag] = (chunk, peer, stream, [])
+            case Send(peer=peer, chunk=chunk, tag=tag):
+                found.setdefault(tag, (chunk, -1, 0, []))[3].append(peer)
+    return found
+
+
+def _backwards(broadcast: Plan, rank: int, n_units: int) -> Program:
+    ops: list[Op] = []
+    length = max(broadcast.n_units, 1)
+    root = rank == broadcast.root
+    parts = _by_tag(broadcast, rank)
+    if root and not any(children for *_, children in parts.values()):
+        fold(ops, [(rank, Chunk("input", 0, n_units))], Chunk("output", 0, n_units), _no_slot)
+        return tuple(ops)
+    for tag, (chunk, parent, stream, children) in parts.items():
+        start, stop = chunk.start * n_units // length, chunk.stop * n_units // length
+        if start == stop:
+            continue
+        ours = Chunk("input", start, stop)
+        if children:
+            into = Chunk("output" if root else "scratch", start, stop)
+            terms: list[tuple[int, Term]] = [(rank, ours)]
+            terms += [(child, Incoming(child, tag, stream)) for child in children]
+            first = 0 if root else 1
+            slots = iter(
+                Chunk("scratch", (first + k) * n_units + start, (first + k) * n_units + stop)
+                for k in range(len(children))
+            )
+            fold(ops, terms, into, lambda _, slots=slots: next(slots))  # type: ignore[misc]
+            ours = into
+        if not root:
+            ops.append(Send(parent, ours, tag))
+    return tuple(ops)
+
+
+def _no_slot(n_units: int) -> Chunk:
+    raise PlanError(f"{n_units} units of scratch for a fold of one term")

@@ -1,0 +1,1 @@
+"""Reduce-scatter: every rank gets its block of what all bring, combined."""

@@ -1,0 +1,87 @@
+"""Reduce-scatter: an allgather run backwards. A block is combined on its way to its owner.
+
+A plan's ``n_units`` is the size of one block, unless ranks have blocks of different sizes that all
+ranks know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gridcoll.plan.allgather.ways import Segments, Ways, side_by_side
+from gridcoll.plan.folding import Incoming, Term, fold
+from gridcoll.plan.ops import Chunk, Op, Send
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.statements import Contribution, Runs, Statement, moved, state
+
+
+def _after(plan: Plan, rank: int) -> dict[str, Runs]:
+    start = sum(plan.block_units[:rank])
+    everybody = tuple(Contribution(other, start) for other in range(plan.n_ranks))
+    return {"output": [(plan.block_units[rank], everybody)]}
+
+
+state(
+    Statement(
+        "reduce_scatter",
+        before=lambda plan, rank: {"input": [(sum(plan.block_units), moved(rank))]},
+        after=_after,
+    )
+)
+
+
+def plan_reduce_scatter(
+    ways: Ways, sizes: Sequence[int], segment_units: int, label: str = ""
+) -> Plan:
+    """Reduce-scatter of blocks of ``sizes`` elements, by owner.
+
+    Parameters
+    ----------
+    ways : Ways
+        Every block is combined along its owner's tree, from the leaves to the owner.
+    sizes : sequence of int
+    segment_units : int
+        Longest segment.
+    label : str
+    """
+    segments = Segments(sizes, segment_units)
+    n_ranks = len(sizes)
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        slots = _slots()
+        for owners in ways.upwards(rank):
+            for owner, tag, start, stop in side_by_side(segments, owners):
+                children = ways.children(owner, rank)
+                into = here = Chunk("input", start, stop)
+                if owner == rank:
+                    ours = segments.starts[rank]
+                    into = Chunk("output", start - ours, stop - ours)
+                elif children:
+                    into = slots(here.size)
+                if into is not here:
+                    stream = ways.stream_of[owner]
+                    terms: list[tuple[int, Term]] = [(rank, here)]
+                    terms += [(child, Incoming(child, tag, stream)) for child in children]
+                    fold(ops, terms, into, slots)
+                if owner != rank:
+                    ops.append(Send(ways.parent(owner, rank), into, tag))
+        return tuple(ops)
+
+    programs = Programs(n_ranks, program_of)
+    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    even = len(set(sizes)) == 1
+    n_units, blocks = (sizes[0], ()) if even else (0, tuple(sizes))
+    return Plan("reduce_scatter", label, n_units, -1, programs, scratch, blocks)
+
+
+def _slots() -> Callable[[int], Chunk]:
+    """Hands out scratch."""
+    taken = 0
+
+    def slot(n_units: int) -> Chunk:
+        nonlocal taken
+        start, taken = taken, taken + n_units
+        return Chunk("scratch", start, taken)
+
+    return slot

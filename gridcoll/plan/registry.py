@@ -1,0 +1,120 @@
+"""Every algorithm of every collective, by name: one file each, found by itself.
+
+A collective is a folder of this package; importing a module of it enters its algorithms. `load`
+imports them all, so that a new algorithm is one new file and no list anywhere knows its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from gridcoll.errors import UsageError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.natives import natives_of
+from gridcoll.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do a call, and what it should take.
+
+    Attributes
+    ----------
+    name : str
+        What settings call it.
+    label : str
+        How it works, with the parameters chosen for this size.
+    predicted_s : float or None
+        None for a native where nobody measured it.
+    build : callable or None
+        Writes the plan for a message of about this size, given the exact one; None for a native.
+    stored_s : float or None
+        What the papers' store-and-forward accounting says of the same schedule.
+    segment_bytes : int or None
+    ordered : bool
+        Whether a reduction keeps rank order, as non-commutative operations need.
+    fixed : bool
+        Whether a reduction combines as all plans do that say so, whatever grid and root.
+    build_blocks : callable or None
+        Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
+    table_s : float or None
+        What the papers' closed form says of the same strategy, where they have one.
+    """
+
+    name: str
+    label: str
+    predicted_s: float | None
+    build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
+    stored_s: float | None = None
+    segment_bytes: int | None = None
+    ordered: bool = False
+    fixed: bool = False
+    build_blocks: Callable[[Sequence[int]], Plan] | None = field(
+        repr=False, compare=False, default=None
+    )
+    table_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An entry of a collective's registry: writes candidates for one call.
+
+    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several. With
+    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for. What
+    is learned by running one algorithm holds for its ``family``: itself, unless it says otherwise.
+    """
+
+    name: str
+    good_for: str
+    source: str
+    candidates: Callable[[GridModel, int, int], list[Candidate]]
+    most_clusters: int = 1 << 30
+    family: str = ""
+
+
+REGISTRIES: dict[str, dict[str, Algorithm]] = {}
+"""Algorithms by collective, then by name."""
+
+
+def register(collective: str, algorithm: Algorithm) -> Algorithm:
+    """Enter ``algorithm`` for ``collective``."""
+    REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
+    return algorithm
+
+
+def load(collective: str) -> Mapping[str, Algorithm]:
+    """The algorithms of ``collective``, after importing every module of its folder."""
+    folder = f"{__package__}.{collective}"
+    for module in sorted(found.name for found in iter_modules(import_module(folder).__path__)):
+        import_module(f"{folder}.{module}")
+    return REGISTRIES.get(collective, {})
+
+
+def load_all() -> None:
+    """Import every module of every collective's folder."""
+    for found in sorted(iter_modules([str(Path(__file__).parent)])):
+        if found.ispkg:
+            load(found.name)
+
+
+def check_collective(name: str) -> None:
+    """Raise `UsageError` unless plans can be written for the collective called ``name``."""
+    if name not in REGISTRIES:
+        raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
+
+
+def check_forced(collective: str, name: str) -> None:
+    """Raise `UsageError` unless ``name`` is a native or an algorithm of ``collective``."""
+    check_collective(collective)
+    known = (*natives_of(collective), *REGISTRIES[collective])
+    if name not in known:
+        raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
+
+
+def family_of(collective: str, algorithm: str) -> str:
+    """The family that corrections of ``algorithm`` go by."""
+    return REGISTRIES[collective][algorithm].family or algorithm

@@ -1,0 +1,1 @@
+"""Scatter: every rank gets its block from the root."""

@@ -1,0 +1,460 @@
+"""A shape laid over a line of hosts: what ranks that share one ask of its interface.
+
+Between ranks of one host a message takes what an empty one takes: it does not pass the interface.
+
+The steady-state price of a segmented tree: fast enough to try hundreds before a call.
+
+One-port, full duplex, pLogP: a rank's network interface passes one segment at a time each way, a
+link passes one segment per its own gap. The first segment walks down the tree; the others follow
+at the pace of the slowest interface or link on their way.
+
+The steady-state price of a tree that was laid over ranks without regard to clusters.
+
+The price of several trees at once, each carrying its share of the segments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+
+import numpy as np
+
+from gridcoll.model.closed_forms import REQUEST_BYTES
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.trees import GridTree, RankTree
+from gridcoll.schedule.trees import degrees, find_shape, profile
+from gridcoll.topology.grid import Grid
+
+Hosts = tuple[int, ...]
+"""How many places of the line each host has, one after another."""
+
+
+@dataclass(frozen=True)
+class LineCosts:
+    """Counts of what happens until a place has the first segment, and of what passes then.
+
+    Attributes
+    ----------
+    waits, hops : (k, 2) arrays
+        Between hosts and inside one: sends that others on the way made before, and the way's own.
+        Only places that no other exceeds in all are kept; the last one done is among them.
+    busiest : float
+        Messages per segment that the busiest interface sends, or takes in.
+    """
+
+    waits: FloatArray
+    hops: FloatArray
+    busiest: float
+
+
+@lru_cache(maxsize=4096)
+def line_costs(shape: str, hosts: Hosts) -> LineCosts:
+    """The `LineCosts` of ``shape`` over a line of ``hosts``."""
+    if max(hosts) == 1:
+        found = profile(shape, len(hosts))
+        none = np.zeros_like(found.gaps)
+        waits, hops = found.gaps - found.latencies, found.latencies
+        return LineCosts(
+            np.stack([waits, none], axis=1), np.stack([hops, none], axis=1), found.max_degree
+        )
+    out, into = _crossings(shape, hosts)
+    # Ranks of one host wait for one another as well: whoever is the last of them.
+    most = int(max(out.max(), into.max()))
+    counts = [*_counts(shape, hosts), *([(most - 1, 0, 1, 0)] if most else [])]
+    kept: list[FloatArray] = []
+    for row in np.unique(np.array(counts, dtype=float), axis=0)[::-1]:
+        if not any((row <= other).all() for other in kept):
+            kept.append(row)
+    rows = np.array(kept)
+    into[0] += 1  # what enters the line
+    return LineCosts(rows[:, :2], rows[:, 2:], float(max(out.max(), into.max())))
+
+
+@lru_cache(maxsize=1024)
+def place_costs(shape: str, hosts: Hosts, place: int) -> tuple[int, int, int, int, int]:
+    """Waits and hops of ``place``, as `LineCosts` has them, and how often its host sends."""
+    if max(hosts) == 1 and place == 0:
+        return 0, 0, 0, 0, profile(shape, len(hosts)).root_degree
+    out, _ = _crossings(shape, hosts)
+    return *_counts(shape, hosts)[place], int(out[_host_of_place(hosts, place)])
+
+
+def _host_of_place(hosts: Hosts, place: int) -> int:
+    """Which of ``hosts`` the ``place`` of the line is on."""
+    return next(k for k, end in enumerate(accumulate(hosts)) if place < end)
+
+
+@lru_cache(maxsize=1024)
+def _counts(shape: str, hosts: Hosts) -> list[tuple[int, int, int, int]]:
+    """By place: waits between hosts and inside, hops between hosts and inside."""
+    host = np.repeat(np.arange(len(hosts)), hosts).tolist()
+    counts = [(0, 0, 0, 0)] * len(host)
+    # Every shape numbers parents below their children.
+    for place, sends in enumerate(find_shape(shape).children(len(host))):
+        far, near, far_hops, near_hops = counts[place]
+        for child in sends:
+            if host[child] == host[place]:
+                counts[child] = far, near, far_hops, near_hops + 1
+                near += 1
+            else:
+                counts[child] = far, near, far_hops + 1, near_hops
+                far += 1
+    return counts
+
+
+@lru_cache(maxsize=4096)
+def _edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of parents and of their children, (n - 1,) each."""
+    children = find_shape(shape).children(n)
+    pairs = [(place, child) for place, sends in enumerate(children) for child in sends]
+    both = np.array(pairs, dtype=int).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _crossings(shape: str, hosts: Hosts) -> tuple[FloatArray, FloatArray]:
+    """How often every host sends to others, and takes in, per segment of ``shape``, (H,) each."""
+    host = np.repeat(np.arange(len(hosts)), hosts)
+    return crossings_of(shape, host, len(hosts))
+
+
+def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray, FloatArray]:
+    """The same of a line whose ``k``-th place is on ``host[k]``."""
+    parents, children = (host[places] for places in _edges(shape, len(host)))
+    away = parents != children
+    return (
+        np.bincount(parents[away], minlength=n_hosts).astype(float),
+        np.bincount(children[away], minlength=n_hosts).astype(float),
+    )
+
+
+@dataclass(frozen=True)
+class SegmentCosts:
+    """What segments of S candidate sizes cost on every link, for one message size.
+
+    Attributes
+    ----------
+    model : GridModel
+    n_bytes : int
+        The message.
+    segment_bytes : (S,) int array
+    """
+
+    model: GridModel
+    n_bytes: int
+    segment_bytes: np.ndarray
+
+    @cached_property
+    def n_segments(self) -> FloatArray:
+        """How many segments the message has, (S,)."""
+        return np.asarray(np.maximum(np.ceil(self.n_bytes / self.segment_bytes), 1.0))
+
+    @cached_property
+    def _segment(self) -> FloatArray:
+        return np.asarray(np.minimum(self.segment_bytes, self.n_bytes), dtype=float)
+
+    @cached_property
+    def _inside_links(self) -> tuple[FloatArray, FloatArray]:
+        every = range(self.model.n_clusters)
+        return self.model.gap_and_alone_s(self._segment, (every, every))
+
+    @property
+    def port_s(self) -> FloatArray:
+        """How long one segment keeps a network interface of each cluster busy, (C, S).
+
+        Inside a cluster nothing but the interfaces limits, so its own gap tells; a slower link
+        between clusters leaves its sender free for others meanwhile.
+        """
+        return self._inside_links[0]
+
+    @property
+    def hop_s(self) -> FloatArray:
+        """A lone segment's way between two ranks of each cluster, (C, S)."""
+        return self._inside_links[1]
+
+    @cached_property
+    def _all_links(self) -> tuple[FloatArray, FloatArray]:
+        return self.model.gap_and_alone_s(self._segment)
+
+    @property
+    def gap_s(self) -> FloatArray:
+        """``g(s)`` of every link, (C, C, S)."""
+        return self._all_links[0]
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """A lone segment's way over every link, (C, C, S)."""
+        return self._all_links[1]
+
+    def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
+        """``g(s)`` and a lone segment's way of each transfer's link, (n, S) each."""
+        senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
+        return self.model.gap_and_alone_s(self._segment, (senders, receivers))
+
+    @cached_property
+    def _at_home(self) -> tuple[FloatArray, FloatArray]:
+        """The same two of a message between ranks of one host, (C, 1) each: of an empty one."""
+        every = range(self.model.n_clusters)
+        return self.model.gap_and_alone_s(np.zeros(1), (every, every))
+
+    def way_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
+        """What ``waits`` and ``hops``, (…, C, 2) each, take, (…, C, S).
+
+        Of either first those between hosts, then those inside one. A hop costs a lone segment's
+        way; a sender's further children wait a gap each.
+        """
+        port_s, hop_s = self._at_home
+        far = waits[..., :1] * self.port_s + hops[..., :1] * self.hop_s
+        return np.asarray(far + waits[..., 1:] * port_s + hops[..., 1:] * hop_s)
+
+    def inside_s(self, shapes: Sequence[str]) -> FloatArray:
+        """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
+        rest = self.n_segments - 1
+        result = np.empty((self.model.n_clusters, len(shapes), len(self.segment_bytes)))
+        for k, shape in enumerate(shapes):
+            lines = [line_costs(shape, c.node_sizes) for c in self.model.grid.clusters]
+            busiest = np.array([line.busiest for line in lines])
+            result[:, k] = self.first_inside(lines) + rest * busiest[:, None] * self.port_s
+        return result
+
+    def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
+        """When the last member of each cluster has the first segment after the entry does, (C, S).
+
+        Members stand in a line, one for each cluster.
+        """
+        most = max(len(line.waits) for line in lines)
+        waits, hops = np.zeros((2, most, len(lines), 2))
+        for c, line in enumerate(lines):
+            waits[: len(line.waits), c] = line.waits
+            hops[: len(line.hops), c] = line.hops
+        return np.asarray(self.way_s(waits, hops).max(axis=0))
+
+
+@dataclass(frozen=True)
+class TreePrice:
+    """What a tree costs at each segment size.
+
+    ``first_s`` is when the last rank has the first segment, ``period_s`` the pace after that, both
+    (S,). ``total_s`` is the whole.
+    """
+
+    first_s: FloatArray
+    period_s: FloatArray
+    total_s: FloatArray
+
+
+def price_tree(
+    costs: SegmentCosts,
+    transfers: Sequence[tuple[int, int]],
+    shapes: Sequence[str],
+    relays: Sequence[int],
+) -> TreePrice:
+    """Price one tree over clusters (see `GridTree`) at every segment size of ``costs``.
+
+    O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
+    """
+    n_out = [0] * len(shapes)
+    for sender, _ in transfers:
+        n_out[sender] += 1
+    to_relay, to_last, own_pace = _inside(costs, shapes, relays, n_out)
+    gaps, ways = costs.between(transfers)
+    arrival, departure, pace = np.zeros_like(to_relay), to_relay.copy(), own_pace.copy()
+    for (sender, receiver), gap, way in zip(transfers, gaps, ways, strict=True):
+        arrival[receiver] = departure[sender] + way
+        departure[receiver] += arrival[receiver]
+        departure[sender] += costs.port_s[sender]
+        pace[receiver] = np.maximum(pace[receiver], np.maximum(pace[sender], gap))
+    last = arrival + np.maximum(to_relay, to_last)
+    return TreePrice(
+        first_s=last.max(axis=0),
+        period_s=pace.max(axis=0),
+        total_s=(last + (costs.n_segments - 1) * pace).max(axis=0),
+    )
+
+
+def _inside(
+    costs: SegmentCosts, shapes: Sequence[str], relays: Sequence[int], n_out: Sequence[int]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of every cluster, (C, S) each: from entry to relay, from entry to last rank, and the pace.
+
+    A cluster's relay serves ``n_out`` other clusters first.
+    """
+    hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
+    lines = [line_costs(*key) for key in zip(shapes, hosts, strict=True)]
+    places = [place_costs(*key) for key in zip(shapes, hosts, relays, strict=True)]
+    at_relay = np.array(places, dtype=float)
+    sends = at_relay[:, 4:]
+    served = np.array(n_out, dtype=float)[:, None]
+    busiest = np.array([line.busiest for line in lines])[:, None]
+    # Ranks below the relay wait for its sends to other clusters.
+    waits = served * (sends > 0)
+    return (
+        costs.way_s(at_relay[:, :2], at_relay[:, 2:4]),
+        costs.first_inside(lines) + waits * costs.port_s,
+        np.maximum(busiest, sends + served) * costs.port_s,
+    )
+
+
+def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
+    """Price ``tree`` at every segment size of ``costs``, rank by rank.
+
+    As `predict.price_tree`, but the tree may cross between clusters wherever it likes; what crosses
+    on several edges shares the link.
+    """
+    cluster_of = costs.model.grid.cluster_of
+    first = np.zeros((len(tree.children), len(costs.segment_bytes)))
+    pace = np.zeros_like(first)
+    flows: Counter[tuple[int, int]] = Counter()
+    frontier = [tree.root]
+    for rank in frontier:
+        port_s = costs.port_s[cluster_of[rank]]
+        slowest = np.maximum(pace[rank], len(tree.children[rank]) * port_s)
+        for position, child in enumerate(tree.children[rank]):
+            link = cluster_of[rank], cluster_of[child]
+            first[child] = first[rank] + position * port_s + costs.alone_s[link]
+            pace[child] = np.maximum(slowest, costs.gap_s[link])
+            flows[link] += 1
+        frontier.extend(tree.children[rank])
+    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
+    for (i, j), count in flows.items():
+        if i != j:
+            shared_s = count * segment / costs.model.link_bytes_per_s[i, j]
+            np.maximum(pace, np.where(pace > 0, shared_s, 0.0), out=pace)
+    return TreePrice(
+        first_s=first.max(axis=0),
+        period_s=pace.max(axis=0),
+        total_s=(first + (costs.n_segments - 1) * pace).max(axis=0),
+    )
+
+
+def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
+    """Seconds of a broadcast in one piece that asks on every edge of ``tree`` before it sends.
+
+    A rank asks all its children one after the other, and sends to them in the order of their
+    answers.
+    """
+    sizes = np.array([REQUEST_BYTES, n_bytes], dtype=float)
+    (ask_s, send_s), (asked_s, sent_s) = (
+        np.moveaxis(t, 2, 0) for t in model.gap_and_alone_s(sizes)
+    )
+    cluster_of = model.grid.cluster_of
+    have = [0.0] * len(tree.children)
+    frontier = [tree.root]
+    for rank in frontier:
+        mine, children = cluster_of[rank], tree.children[rank]
+        free = have[rank] + len(children) * ask_s[mine, mine]
+        answers = []
+        for position, child in enumerate(children):
+            theirs = cluster_of[child]
+            asked = have[rank] + position * ask_s[mine, mine]
+            answers.append((asked + asked_s[mine, theirs] + asked_s[theirs, mine], position, child))
+        for answered, _, child in sorted(answers):
+            start = max(free, answered)
+            have[child] = start + float(sent_s[mine, cluster_of[child]])
+            free = start + send_s[mine, mine]
+        frontier.extend(children)
+    return max(have)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one segment, averaged over trees, asks of the busiest resource of each kind.
+
+    Attributes
+    ----------
+    interfaces : (C,) array
+        Sends per segment of the busiest interface of each cluster, or what it takes in if that is
+        more, as where ranks share one; at least 1, what each rank receives.
+    flows, links : dict of (int, int) to float
+        Transfers per segment between clusters: of the busiest pair of ranks, and of all.
+    """
+
+    interfaces: FloatArray
+    flows: dict[tuple[int, int], float]
+    links: dict[tuple[int, int], float]
+
+
+def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
+    """The load of ``trees`` that take turns segment by segment, some more often than others."""
+    sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
+    pairs: Counter[tuple[int, int]] = Counter()
+    for tree, n_turns in Counter(trees).items():
+        share = n_turns / len(trees)
+        served = Counter(sender for sender, _ in tree.transfers)
+        for cluster, of_members in enumerate(sends):
+            n_fixed = int(cluster == grid.cluster_of[tree.root])  # the root leads all lines
+            own = share * degrees(tree.shapes[cluster], len(of_members))
+            own[tree.relays[cluster]] += share * served[cluster]
+            of_members[:n_fixed] += own[:n_fixed]
+            _add_turned(of_members[n_fixed:], own[n_fixed:], tree.lane)
+        for sender, receiver in tree.transfers:
+            ends = tree.rank_at(grid, sender, tree.relays[sender]), tree.rank_at(grid, receiver, 0)
+            pairs[ends] += n_turns
+    interfaces = np.array([max(1.0, float(of_members.max())) for of_members in sends])
+    for c in range(len(grid.clusters)):
+        if grid.clusters[c].shares_nodes:
+            interfaces[c] = _busiest_host(trees, grid, c)
+    flows: dict[tuple[int, int], float] = {}
+    links: dict[tuple[int, int], float] = {}
+    for (sender, receiver), count in pairs.items():
+        link, share = (grid.cluster_of[sender], grid.cluster_of[receiver]), count / len(trees)
+        flows[link] = max(flows.get(link, 0.0), share)
+        links[link] = links.get(link, 0.0) + share
+    return Load(interfaces, flows, links)
+
+
+def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
+    """What the busiest host of ``cluster`` sends or takes in per segment."""
+    host = np.array(grid.host_of)
+    hosts = np.unique(host[list(grid.clusters[cluster].ranks)], return_inverse=True)
+    number = dict(zip(grid.clusters[cluster].ranks, hosts[1].tolist(), strict=True))
+    out, into = np.zeros((2, len(hosts[0])))
+    for tree, n_turns in Counter(trees).items():
+        line = np.array([number[rank] for rank in tree.line(grid, cluster)])
+        sent, taken = crossings_of(tree.shapes[cluster], line, len(out))
+        sent[line[tree.relays[cluster]]] += len(tree.outgoing[cluster])
+        taken[line[0]] += cluster != grid.cluster_of[tree.root]
+        out += n_turns / len(trees) * sent
+        into += n_turns / len(trees) * taken
+    return float(max(out.max(), into.max(), 1.0))
+
+
+def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
+    """Add ``line`` to ``total``, turned by ``places``; `numpy.roll` would take most of choosing."""
+    at = places % max(len(line), 1)
+    total[at:] += line[: len(line) - at]
+    total[:at] += line[len(line) - at :]
+
+
+def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) -> TreePrice:
+    """Price ``trees`` together at every segment size of ``costs``.
+
+    The first segments go down all trees as if each were alone; from then on the busiest interface
+    sets the pace for all, and the busiest flow or link of a tree for that tree.
+    """
+    interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
+    pace_s = _pace_between(costs, load)
+    rest = np.maximum(costs.n_segments - 1, 0)
+    first, period, total = np.zeros((3, len(rest)))
+    for tree in {(t.transfers, t.shapes, t.relays): t for t in trees}.values():
+        alone = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
+        own = np.max([interfaces_s, *(pace_s[link] for link in tree.transfers)], axis=0)
+        first, period = np.maximum(first, alone.first_s), np.maximum(period, own)
+        total = np.maximum(total, alone.first_s + rest * own)
+    return TreePrice(first, period, total)
+
+
+def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
+    """Seconds per segment of the message that every link, or its busiest flow, is busy, (S,)."""
+    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
+    gaps, _ = costs.between(list(load.flows))
+    return {
+        link: np.maximum(
+            load.flows[link] * gap, load.links[link] * segment / costs.model.link_bytes_per_s[link]
+        )
+        for link, gap in zip(load.flows, gaps, strict=True)
+    }

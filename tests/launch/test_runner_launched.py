@@ -1,0 +1,158 @@
+"""``gridcoll run`` under mpiexec: the swapped world, aborts, and grids that cannot be had.
+
+These launch jobs of their own, since it is the job's end that matters.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GRID = """
+version = 1
+name = "three"
+clusters = [{ name = "a", ranks = 2 }, { name = "b", ranks = 1 }]
+links = [{ between = ["a", "b"], latency = "5 ms", rate = "10 Mbit/s" }]
+"""
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def run(launch: Callable[..., Done], tmp_path: Path) -> Callable[..., Done]:
+    """Run ``source`` on three ranks under ``gridcoll run``."""
+    (tmp_path / "grid.toml").write_text(GRID)
+
+    def run_source(source: str, *options: str) -> Done:
+        (tmp_path / "app.py").write_text(source)
+        return launch(3, "-m", "gridcoll", "run", *options, "app.py")
+
+    return run_source
+
+
+SWAPPED = """
+import copy, pickle, sys
+import mpi4py
+assert "mpi4py.MPI" not in sys.modules
+mpi4py.rc.thread_level = "single"
+from mpi4py.MPI import COMM_WORLD
+from mpi4py import MPI
+import gridcoll
+world = MPI.COMM_WORLD
+assert world is COMM_WORLD and isinstance(world, gridcoll.GridComm)
+assert MPI.Query_thread() == MPI.THREAD_SINGLE
+for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+    assert pickle.loads(pickle.dumps([world], protocol))[0] is world
+assert copy.copy(world) is world and copy.deepcopy({1: world})[1] is world
+world.free()
+assert world != MPI.COMM_NULL and world.size == 3 and world.bcast(world.rank, 2) == 2
+assert [len(cluster) for cluster in world.grid.clusters] == [2, 1]
+assert world.explain("bcast", nbytes=9).winner.name == "chain"
+try:
+    world.Free()
+except MPI.Exception as error:
+    assert error.Get_error_class() == MPI.ERR_COMM
+else:
+    raise SystemExit("a world was freed")
+assert world.bcast("still there", 1) == "still there"
+assert pickle.loads(pickle.dumps(MPI.COMM_SELF)) is MPI.COMM_SELF
+from gridcoll.launch.world import _ORIGINAL  # what a library may have kept from before
+assert _ORIGINAL is not world and pickle.loads(pickle.dumps(_ORIGINAL)) is world
+child = world.Dup()
+assert isinstance(child, gridcoll.GridComm)
+try:
+    pickle.dumps(child)
+except Exception:
+    child.Free()
+else:
+    raise SystemExit("a duplicate was pickled as if it were the world")
+assert child == MPI.COMM_NULL
+sys.stdout.write("fine\\n")
+"""
+
+
+def test_the_swapped_world(run: Callable[..., Done]) -> None:
+    done = run(SWAPPED, "--grid", "grid.toml", "--check", "--bcast=chain")
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["fine"] * 3, "", 0)
+
+
+LATE = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+import gridcoll
+assert not MPI.Is_initialized()
+world = MPI.COMM_WORLD
+MPI.Init_thread(MPI.THREAD_SERIALIZED)
+assert world is MPI.COMM_WORLD and len(world.grid.clusters) == 2
+assert world.bcast(world.rank, 1) == 1
+MPI.Finalize()
+"""
+
+
+def test_an_application_that_starts_mpi_itself(run: Callable[..., Done]) -> None:
+    done = run(LATE, "--grid", "grid.toml")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+FAILING = """
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    {failing}
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "says"),
+    [("raise LookupError('gone')", 1, "LookupError: gone"), ("raise SystemExit(7)", 7, "")],
+)
+def test_a_failing_rank_ends_the_job(
+    run: Callable[..., Done], failing: str, code: int, says: str
+) -> None:
+    done = run(FAILING.format(failing=failing), "--grid", "grid.toml")
+    assert done.returncode == code
+    assert done.stderr.count("Traceback") == (1 if says else 0)
+    assert says in done.stderr
+    assert "gridcoll" not in done.stderr  # the traceback begins in the application
+
+
+STUBBORN = """
+try:
+    from mpi4py import MPI
+except Exception:
+    MPI = None
+print("went on without it")
+"""
+
+
+def test_a_grid_that_does_not_fit_is_said_once(run: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "large.toml").write_text(GRID.replace("ranks = 2", "ranks = 5"))
+    done = run(STUBBORN, "--grid", "large.toml")
+    assert done.returncode == 2
+    assert done.stderr.count("gridcoll: FileError: grid file") == 1
+    assert "it describes ranks 0..5, the job has 3 ranks" in done.stderr
+    assert done.stdout == ""
+
+
+KEEPING = """
+import os, sys
+os.chdir(os.path.dirname(os.__file__))
+from mpi4py import MPI
+probed = "gridcoll.measure.probe" in sys.modules
+sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\\n")  # whole, whoever else prints
+"""
+
+
+def test_what_the_first_run_measured_the_second_one_reads(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
+    """Wherever the application goes before it imports MPI."""
+    for probed in (True, False):
+        done = run(KEEPING, "--keep", "kept.json")
+        assert (done.stderr, done.returncode) == ("", 0)
+        assert done.stdout.splitlines() == [f"measured {probed}"] * 3
+        assert (tmp_path / "kept.json").exists()

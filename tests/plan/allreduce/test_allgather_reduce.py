@@ -1,0 +1,109 @@
+"""Every rank combines everything: the right steps and messages, their price, and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model import GridModel
+from gridcoll.plan import Reduce, Send, check_plan, choose
+from gridcoll.plan.allreduce.allgather_reduce import (
+    MOST_BYTES,
+    MOST_MEMBERS,
+    plan_everyone,
+    price_everyone,
+)
+from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
+from gridcoll.plan.cost import price_plan
+from gridcoll.topology import Grid
+from tests.plan.grids import model_of
+from tests.plan.test_hosts import PLACED, placed_model
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(0, 9))
+def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
+    check_plan(plan_everyone(Grid.from_labels(labels), n_units))
+
+
+def test_a_step_for_every_bit_and_one_message_from_every_other_cluster() -> None:
+    grid = Grid.from_labels([0] * 5 + [1] * 2 + [2])
+    sends = [[op for op in p if isinstance(op, Send)] for p in plan_everyone(grid, 3).programs]
+    inside = [
+        sum(grid.cluster_of[op.peer] == grid.cluster_of[rank] for op in ops)
+        for rank, ops in enumerate(sends)
+    ]
+    assert inside == [3] * 5 + [1] * 2 + [0]
+    came = [
+        sorted(
+            grid.cluster_of[rank] for rank, ops in enumerate(sends) for op in ops if op.peer == r
+        )
+        for r in range(8)
+    ]
+    for rank, clusters in enumerate(came):
+        others = {0, 1, 2} - {grid.cluster_of[rank]}
+        assert [c for c in clusters if c in others] == sorted(others)
+    assert [len(ops) - n for ops, n in zip(sends, inside, strict=True)] == [2, 1, 0, 0, 0, 4, 2, 7]
+
+
+def test_all_combine_alike() -> None:
+    """In one order, at places that lie alike: every rank gets the same bits."""
+    labels = [0, 1, 0, 1, 2, 0, 1]
+    plan = plan_everyone(Grid.from_labels(labels), 100)
+    for programs in (
+        [p for p, at in zip(plan.programs, labels, strict=True) if at == c] for c in range(3)
+    ):
+        combined = {tuple(op for op in program if isinstance(op, Reduce)) for program in programs}
+        assert len(combined) == 1
+    places = {
+        op.source.start % ALIGNED_UNITS for p in plan.programs for op in p if isinstance(op, Reduce)
+    }
+    assert places == {0}
+
+
+@pytest.mark.parametrize("n_bytes", [8, 1024])
+@pytest.mark.parametrize(
+    "labels", [[0] * 6, [0] * 8, [0] * 4 + [1] * 4, [0] * 3 + [1] * 9, [0, 1, 2] * 4], ids=str
+)
+def test_its_price_is_what_the_plan_takes(labels: list[int], n_bytes: int) -> None:
+    model = model_of(labels, together=1e9)
+    takes_s = price_plan(plan_everyone(model.grid, n_bytes), model).makespan_s
+    assert price_everyone(model, n_bytes) == pytest.approx(takes_s, rel=0.03)
+
+
+@pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
+def test_its_price_knows_who_shares_an_interface(hosts: list[str]) -> None:
+    model = placed_model(hosts)
+    takes_s = price_plan(plan_everyone(model.grid, 1024), model).makespan_s
+    assert price_everyone(model, 1024) == pytest.approx(takes_s, rel=0.1)
+
+
+def test_on_one_host_messages_take_what_empty_ones_take() -> None:
+    model = replace(model_of([0] * 4), grid=Grid.from_labels([0] * 4, ["a"] * 4))
+    assert price_everyone(model, 4096) == price_everyone(model, 8) > 0
+
+
+def test_it_beats_trees_by_the_way_down() -> None:
+    """Four ranks on either side: two steps and the WAN, where a tree has two more."""
+    model = model_of([0] * 4 + [1] * 4)
+    by_name = {}
+    for candidate in choose("allreduce", model, 8, 0, grid_only=True).candidates:
+        by_name.setdefault(candidate.name, candidate)
+    assert by_name["everyone"].predicted_s < by_name["coordinators"].predicted_s
+    assert choose("barrier", model, 1, 0, grid_only=True).winner.name == "everyone"
+
+
+def _offered(model: GridModel, n_bytes: int) -> bool:
+    candidates = choose("allreduce", model, n_bytes, 0).candidates
+    return "everyone" in {candidate.name for candidate in candidates}
+
+
+def test_it_is_for_short_messages_in_clusters_that_are_not_huge() -> None:
+    small = model_of([0] * 4 + [1] * 4)
+    assert _offered(small, MOST_BYTES)
+    assert not _offered(small, MOST_BYTES + 1)
+    assert _offered(model_of([0] * MOST_MEMBERS + [1]), 8)
+    assert not _offered(model_of([0] * (MOST_MEMBERS + 1) + [1]), 8)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.cli.models import load_model
+from gridcoll.errors import PlanError
+from gridcoll.plan import check_plan, choose
+from gridcoll.plan.allgather.ways import LaneWays, RingWays
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
+from gridcoll.plan.traffic import count_traffic
+from gridcoll.topology import Grid
+from tests.plan.grids import grids, model_of
+
+HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+
+
+@settings(max_examples=40, deadline=None)
+@given(grids, st.booleans(), st.sampled_from([0, 1, 9, 5000]))
+def test_every_candidate_on_any_grid_is_right(
+    labels: list[int], together: bool, n_bytes: int
+) -> None:
+    """Each contribution once; in rank order where that is claimed; for uneven blocks, too."""
+    labels = sorted(labels) if together else labels
+    uneven = tuple((3 * rank) % 4 * (n_bytes // 2) for rank in range(len(labels)))
+    for candidate in choose("reduce_scatter", model_of(labels), n_bytes, 0).candidates:
+        if candidate.build is not None and candidate.build_blocks is not None:
+            for exact in {n_bytes, n_bytes // 2 + 1}:
+                check_plan(candidate.build(exact), ordered=candidate.ordered)
+            check_plan(candidate.build_blocks(uneven), ordered=candidate.ordered)
+
+
+def test_rank_order_needs_clusters_of_neighbours() -> None:
+    def claims(labels: list[int]) -> dict[str, bool]:
+        candidates = choose("reduce_scatter", model_of(labels), 1000, 0).candidates
+        return {c.name: c.ordered for c in candidates if c.build}
+
+    assert claims([0, 0, 1, 1]) == {"lanes": True, "ring": False}
+    assert claims([0, 1, 0, 1]) == {"lanes": False, "ring": False}
+    interleaved = plan_reduce_scatter(LaneWays(Grid.from_labels([0, 1, 0, 1])), [1] * 4, 1)
+    with pytest.raises(PlanError, match="must leave"):
+        check_plan(interleaved, ordered=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(grids, st.integers(1, 4))
+def test_one_sum_per_cluster_crosses_to_each_owner(labels: list[int], segment: int) -> None:
+    grid = Grid.from_labels(labels)
+    sizes = [rank % 5 + 1 for rank in range(len(labels))]
+    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
+    lanes = count_traffic(plan_reduce_scatter(LaneWays(grid), sizes, segment), grid)
+    for i in range(len(grid.clusters)):
+        for j, cluster in enumerate(grid.clusters):
+            if i != j:
+                assert lanes.units[i, j] == sum(sizes[rank] for rank in cluster.ranks)
+    ring = count_traffic(plan_reduce_scatter(RingWays(order), sizes, segment), grid)
+    assert ring.n_inter_units <= sum(sizes) * len(grid.clusters)
+
+
+@pytest.mark.parametrize(
+    "grid", ["three-sites", "grid5000", "long-fat", "thin-wan", "one-cluster", "two-sites-uneven"]
+)
+@pytest.mark.parametrize("n_bytes", [8, 8192, 65536])
+def test_the_choice_is_close_to_the_best(grid: str, n_bytes: int) -> None:
+    model = load_model(str(HOSTFILES / f"{grid}.toml"))
+    choice = choose("reduce_scatter", model, n_bytes, 0, grid_only=True)
+    times = [
+        (price_plan(c.build(n_bytes), model).makespan_s, c.predicted_s or 0.0)
+        for c in choice.candidates
+        if c.build
+    ]
+    assert times[0][0] <= 1.15 * min(simulated_s for simulated_s, _ in times)
+    assert times[0][0] == pytest.approx(times[0][1], rel=0.2)

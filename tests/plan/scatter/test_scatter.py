@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.cli.models import load_model
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.reference import run_reference
+from gridcoll.model import GridModel, PLogP
+from gridcoll.model.closed_forms import SCATTER_COSTS
+from gridcoll.plan import REGISTRIES, Chunk, Plan, Send, check_plan, choose
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of
+from gridcoll.plan.scatter.candidates import serving_ranks
+from gridcoll.plan.scatter.trees import (
+    plan_scatter,
+    serve_blocks,
+    take_block,
+)
+from gridcoll.plan.traffic import count_traffic
+from gridcoll.plan.trees import RankTree
+from gridcoll.topology import Grid
+from tests.plan.grids import grids, model_of
+
+HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+LAN = PLogP(60e-6, (0, 1000, 10_000), (12e-6, 90e-6, 880e-6), (5e-6,) * 3, (5e-6,) * 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(grids, st.integers(0, 10), st.sampled_from([0, 1, 3, 1000]))
+def test_every_candidate_on_any_grid_is_right(labels: list[int], root: int, n_bytes: int) -> None:
+    """At sizes it was not chosen for, too."""
+    root %= len(labels)
+    for candidate in choose("scatter", model_of(labels), n_bytes, root).candidates:
+        if candidate.build is not None:
+            for exact in {n_bytes, n_bytes // 2 + 1}:
+                plan = candidate.build(exact)
+                assert (plan.collective, plan.n_units, plan.root) == ("scatter", exact, root)
+                check_plan(plan)
+
+
+@given(st.lists(st.integers(0, 100), max_size=11), st.booleans(), st.integers(0, 4))
+def test_down_any_tree(above: list[int], pipelined: bool, n_units: int) -> None:
+    children: list[list[int]] = [[] for _ in range(len(above) + 1)]
+    for k, parent in enumerate(above):
+        children[parent % (k + 1)].append(k + 1)
+    turned = [(rank * 5 + 2) % len(children) if len(children) % 5 else rank for rank in range(12)]
+    mine: list[tuple[int, ...]] = [()] * len(children)
+    for rank, below in enumerate(children):
+        mine[turned[rank]] = tuple(turned[child] for child in below)
+    check_plan(plan_scatter(RankTree(turned[0], tuple(mine)), n_units, pipelined=pipelined))
+
+
+@settings(max_examples=40, deadline=None)
+@given(grids, st.integers(0, 10))
+def test_a_byte_crosses_to_the_cluster_that_needs_it_and_to_no_other(
+    labels: list[int], root: int
+) -> None:
+    root %= len(labels)
+    model = model_of(labels)
+    home = model.grid.cluster_of[root]
+    for candidate in choose("scatter", model, 100, root).candidates:
+        if candidate.build is None:
+            continue
+        units = count_traffic(candidate.build(7), model.grid).units
+        for c, cluster in enumerate(model.grid.clusters):
+            if c != home:
+                assert units[home, c] == 7 * len(cluster)
+        assert all(i in (home, j) for i, j in units)
+
+
+@pytest.mark.parametrize("name", SCATTER_COSTS)
+@pytest.mark.parametrize("n_ranks", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("n_bytes", [0, 700, 3000])
+def test_closed_forms_of_table_2(name: str, n_ranks: int, n_bytes: int) -> None:
+    """Prediction and simulation of the plan are the formula's time, or less where it is a bound."""
+    model = GridModel(Grid.from_labels([0] * n_ranks), ((LAN,),))
+    (candidate,) = REGISTRIES["scatter"][name].candidates(model, n_bytes, 0)
+    assert candidate.build is not None
+    assert candidate.predicted_s is not None
+    cost = SCATTER_COSTS[name]
+    formula_s = cost.seconds(LAN, n_ranks, n_bytes)
+    assert candidate.table_s == formula_s
+    if n_bytes:  # a plan of empty blocks sends nothing
+        simulated_s = price_plan(candidate.build(n_bytes), model).makespan_s
+        assert simulated_s == pytest.approx(candidate.predicted_s)
+    if cost.exact_for(n_ranks):
+        assert candidate.predicted_s == pytest.approx(formula_s)
+    else:
+        assert candidate.predicted_s < formula_s
+
+
+@pytest.mark.parametrize(
+    "grid", ["three-sites", "grid5000", "long-fat", "thin-wan", "one-cluster", "two-sites-uneven"]
+)
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+@pytest.mark.parametrize("n_bytes", [8, 8192, 100_000])
+def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes: int) -> None:
+    """Flat plans may end sooner: all of a gather send at once, and flows wait for their windows
+    side by side."""
+    model = load_model(str(HOSTFILES / f"{grid}.toml"))
+    candidates = choose(collective, model, n_bytes, 1, grid_only=True).candidates
+    plans = [(c, c.build(n_bytes)) for c in candidates if c.build]
+    assert len(plans) > 3
+    off = [
+        price_plan(plan, model).makespan_s / (c.predicted_s or 1.0) - 1
+        for c, plan in plans
+        if c.name != "flat" or (c is plans[0][0] and grid != "long-fat")
+    ]
+    assert max(off) < 0.05
+    assert min(off) > -0.15
+
+
+def test_thin_links_work_at_the_same_time() -> None:
+    model = load_model(str(HOSTFILES / "thin-wan.toml"))
+    long, short = (choose("scatter", model, n, 0).winner for n in (100_000, 8))
+    assert (long.name, short.name) == ("paced", "flat")
+    assert "in turn" in long.label
+    assert "longest way first" in short.label
+
+
+def test_a_scatter_of_uneven_blocks_says_that_the_root_may_keep_them_apart() -> None:
+    """It alone knows their sizes; what is chosen for all says what it will do."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    uneven, back = (choose(name, model, 0, 1).winner for name in ("scatterv", "gatherv"))
+    assert "long ones one after another" in uneven.label
+    assert "one after another" not in back.label
+
+
+def test_serving_order_is_farthest_first_and_home_last() -> None:
+    model = model_of([0, 1, 2, 0, 1, 2, 2])
+    assert serving_ranks(model, 3, 8) == [1, 4, 2, 5, 6, 0]
+    assert serving_ranks(model, 3, 8, in_turn=True) == [1, 2, 4, 5, 6, 0]
+
+
+def dues_us(plan: Plan) -> list[list[int]]:
+    sends = ([op for op in program if isinstance(op, Send)] for program in plan.programs)
+    return [[op.due_us for op in each] for each in sends]
+
+
+def test_a_root_far_from_others_sends_no_faster_than_its_interface() -> None:
+    """So that what it sends first is there first: flows under way together would share the wire."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    gap_s = model.gap_s(50_000)[0, 0] * 0.8
+    for candidate in REGISTRIES["scatter"]["paced"].candidates(model, 50_000, 1):
+        assert candidate.build is not None
+        mine, *others = sorted(dues_us(candidate.build(40_000)), key=len, reverse=True)
+        assert mine[0] == 0
+        for k, due_us in enumerate(mine):
+            assert 0.85 * gap_s * k <= due_us * 1e-6 <= 0.95 * gap_s * k
+        assert not any(map(any, others))
+
+
+def test_who_is_on_the_roots_host_takes_none_of_its_interfaces_time() -> None:
+    hosts = ("a", "b", "b", "a", "a", "b")
+    model = replace(model_of([0, 1, 1, 0, 0, 0]), grid=Grid.from_labels([0, 1, 1, 0, 0, 0], hosts))
+    pace = pace_of(model, 3, 10_000)
+    assert pace is not None
+    assert pace.unit_s == pytest.approx(0.9 * model.gap_s(10_000)[0, 0] / 10_000)
+    assert pace.beside == {0, 3, 4}
+    program = tuple(Send(peer, Chunk("input", 0, 1000), 0) for peer in (1, 0, 2, 4, 5))
+    paced = one_by_one(program, Pace(1e-6, pace.beside))
+    assert [op.due_us for op in paced if isinstance(op, Send)] == [0, 1000, 1000, 2000, 2000]
+
+
+def test_it_is_what_is_chosen_where_order_is_worth_something() -> None:
+    """Predicted to take as long as the flat one, which does not take what is predicted."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    assert choose("scatter", model, 1 << 16, 0).winner.name == "paced"
+    assert choose("scatter", model, 1 << 16, 0, forced="flat").winner.name == "flat"
+
+
+@pytest.mark.parametrize(
+    ("collective", "grid", "n_bytes"),
+    [("scatter", "three-sites", 1000), ("scatter", "one-cluster", 50_000),
+     ("gather", "three-sites", 50_000)],
+)  # fmt: skip
+def test_where_order_is_worth_nothing_all_leaves_at_once(
+    collective: str, grid: str, n_bytes: int
+) -> None:
+    model = load_model(str(HOSTFILES / f"{grid}.toml"))
+    plans = [c.build(n_bytes) for c in choose(collective, model, n_bytes, 1).candidates if c.build]
+    assert plans
+    assert not any(any(map(any, dues_us(plan))) for plan in plans)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=7), st.integers(0, 6))
+def test_blocks_whose_sizes_only_the_root_knows_all_of(sizes: list[int], root: int) -> None:
+    """With room between them, in any order."""
+    n_ranks = len(sizes)
+    root %= n_ranks
+    starts = [sum(sizes[rank + 1 :]) + rank for rank in range(n_ranks)]
+    data = bytes(range(sum(sizes) + n_ranks))
+    others = [rank for rank in reversed(range(n_ranks)) if rank != root]
+    programs = [
+        serve_blocks(root, others, starts, sizes) if rank == root else take_block(root, size)
+        for rank, size in enumerate(sizes)
+    ]
+    got = [bytearray(size) for size in sizes]
+    run_reference(
+        Plan("scatter", "", 0, root, programs),
+        [ByteMemory(memoryview(each), memoryview(data)) for each in got],
+    )
+    for start, each in zip(starts, got, strict=True):
+        assert each == data[start : start + len(each)]
