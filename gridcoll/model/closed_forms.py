@@ -1,12 +1,12 @@
 """What a broadcast inside one cluster costs, in closed form: the papers' tables.
 
-Every strategy is also a plan with a price of its own (`plan.collectives.bcast_strategies`). Where
+Every strategy is also a plan with a price of its own (`plan.bcast.strategies`). Where
 ``holds`` says ``exact``, the two agree under the one-port full-duplex pLogP model; elsewhere the
 ``remark`` says which way they differ.
 
 Costs of a scatter inside one cluster in closed form: Barchet-Estefanel & Mounié 2004, Table 2.
 
-Every strategy is also a plan with a price of its own (`plan.collectives.scatter_candidates`).
+Every strategy is also a plan with a price of its own (`plan.scatter.trees`).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gridcoll.plan.collectives import alltoallv as vector_plans
 from mpi4py import MPI
 
 from gridcoll.comm.arguments import typed_vectors, vectors
+from gridcoll.plan.alltoall import vector as vector_plans
 from tests.mpi.exchanges import METHODS, ROOM, SPACED, both, planned
 from tests.mpi.support import grid_comm, layouts
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gridcoll.plan.collectives import rank_order_candidates
 from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
+from gridcoll.plan.allreduce import rank_order_candidates
 from tests.mpi.bodies import values
 from tests.mpi.support import grid_comm, grid_model, layouts
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gridcoll.plan.collectives import bcast_pricing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, predict_several
-from gridcoll.plan.bcast.multi_tree import MOST_SPLIT
+from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, tree_cost
+from gridcoll.plan.bcast import segments as bcast_pricing
 from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.bcast.several_trees import MOST_SPLIT
 from gridcoll.plan.choose import MARGIN, START_PART
 from gridcoll.plan.natives import NATIVE
 from gridcoll.plan.registry import Algorithm, check_forced, register
@@ -172,9 +172,9 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
 
 _CHOICES = """
 from gridcoll.plan import choose
-from gridcoll.plan.collectives import bcast_pricing
+from gridcoll.plan.bcast import segments as bcast_pricing
 from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
-from gridcoll.plan.bcast.multi_tree import MOST_SPLIT
+from gridcoll.plan.bcast.several_trees import MOST_SPLIT
 from gridcoll.plan.trees import GridTree
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
 from gridcoll.schedule.trees import Profile
@@ -258,7 +258,7 @@ def test_choosing_prices_little_whatever_the_size(
     def written(*_: object) -> None:
         pytest.fail("a tree over all ranks was written to choose")
 
-    for module in (bcast_pricing, predict_several):
+    for module in (bcast_pricing, tree_cost):
         monkeypatch.setattr(module, "price_tree", priced)
     monkeypatch.setattr(SegmentCosts, "first_inside", walked)
     monkeypatch.setattr(GridTree, "expand", written)

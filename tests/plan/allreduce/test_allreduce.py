@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gridcoll.plan.collectives import allreduce_candidates, rank_order_candidates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import PlanError
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
+from gridcoll.plan.allreduce import candidates as allreduce_candidates
+from gridcoll.plan.allreduce import rank_order_candidates
 from gridcoll.plan.allreduce.candidates import (
     MOST_PARTS,
     SMALLEST_PIECE,

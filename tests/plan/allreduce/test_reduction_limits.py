@@ -15,7 +15,7 @@ from gridcoll.plan.cost import price_plan
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology.gridfile import read_gridfile
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 GRIDS = (
     *("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat"),
     "one-cluster",

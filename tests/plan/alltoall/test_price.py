@@ -41,7 +41,7 @@ from gridcoll.topology import Grid
 from gridcoll.topology.gridfile import read_gridfile
 from tests.plan.grids import model_of
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 GRIDS = (
     *("one-cluster", "two-sites", "two-sites-uneven", "three-sites", "grid5000"),
     *("scrambled", "thin-wan", "long-fat", "two-sites-thin"),

@@ -18,7 +18,7 @@ from gridcoll.plan.pacing import PACE, PACED_BYTES, Pace
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
 THREE = ((0.0, 5.2, 12.2), (5.2, 0.0, 5.4), (12.2, 5.4, 0.0))
 

@@ -9,14 +9,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from gridcoll.plan.collectives import alltoall_candidates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.model import GridModel, sample
+from gridcoll.model import GridModel, gridmodel
 from gridcoll.model.gridmodel import FEWEST_PER_CLUSTER, draw_sample
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import choose
+from gridcoll.plan.alltoall import candidates as alltoall_candidates
 from gridcoll.plan.alltoall.cost import far_order, price_messages_s
 from gridcoll.plan.alltoall.lg_messages import lg_messages, lg_packed_messages
 from gridcoll.plan.alltoall.messages import (
@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[GridModel, tuple[float, ...]], Messages]] = {
 
 def few(n: int) -> AbstractContextManager[object]:
     """Samples of about ``n`` ranks."""
-    return mock.patch.object(sample, "MOST_SAMPLED", n)
+    return mock.patch.object(gridmodel, "MOST_SAMPLED", n)
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=40), st.integers(1, 40))

@@ -6,13 +6,13 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from gridcoll.plan.collectives import bcast_strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call, find_closed_form
 from gridcoll.plan import REGISTRIES, Candidate, Recv, check_plan, choose
+from gridcoll.plan.bcast import strategies as bcast_strategies
 from gridcoll.plan.bcast.collection import (
     plan_scatter_collection,
     price_scatter_collection,

@@ -16,7 +16,7 @@ from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
 
 @settings(max_examples=40, deadline=None)

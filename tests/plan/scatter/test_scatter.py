@@ -26,7 +26,7 @@ from gridcoll.plan.trees import RankTree
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 LAN = PLogP(60e-6, (0, 1000, 10_000), (12e-6, 90e-6, 880e-6), (5e-6,) * 3, (5e-6,) * 3)
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gridcoll.plan.collectives import bcast_several
 
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Recv, check_plan
+from gridcoll.plan.bcast import several_trees
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.registry import Candidate
 from gridcoll.plan.trees import chain_tree
 from tests.plan.grids import thin_grid
 
-HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_of_those_alike_the_first_with_enough(
     """An interface carries as much as seven to eight flows."""
     model = load_model(str(HOSTFILES / "long-fat.toml"))
     tried = {n: Candidate("lanes", str(n), seconds) for n, seconds in predicted_s.items()}
-    found = bcast_several._fewest(model, [(0, 1)], tried)
+    found = several_trees._fewest(model, [(0, 1)], tried)
     assert [candidate.label for candidate in found] == [str(chosen)] * (chosen is not None)
 
 
@@ -82,17 +82,17 @@ def test_shares_are_such_that_all_arrive_together(n_bytes: int, turns: str) -> N
 def test_shares_follow_delays_and_rates() -> None:
     model = thin_grid([0, 1, 2, 3], 1e6)
     trees = [chain_tree(model.grid, 0, hops) for hops in _two_levels(4)]
-    assert bcast_several._shares(model, 300_000, trees) == pytest.approx([1 / 3] * 3)
+    assert several_trees._shares(model, 300_000, trees) == pytest.approx([1 / 3] * 3)
     slower = np.full((4, 4), 1e6)
     slower[0, 1] = 0.5e6
     thinner = replace(model, links=_with_rates(slower), together_bytes_per_s=())
-    shares = bcast_several._shares(thinner, 300_000, trees)
+    shares = several_trees._shares(thinner, 300_000, trees)
     assert shares == pytest.approx([0.2, 0.4, 0.4], rel=1e-3)
     # With 30 ms more on its way, a tree carries 30 kB less than the others.
     late = replace(model, links=_with_rates(np.full((4, 4), 1e6), late_s=30e-3))
-    shares = bcast_several._shares(late, 300_000, trees)
+    shares = several_trees._shares(late, 300_000, trees)
     assert shares == pytest.approx([80 / 300, 110 / 300, 110 / 300], rel=1e-3)
-    assert bcast_several._shares(late, 20_000, trees) == pytest.approx([0, 0.5, 0.5])
+    assert several_trees._shares(late, 20_000, trees) == pytest.approx([0, 0.5, 0.5])
 
 
 def _two_levels(n: int) -> list[tuple[tuple[int, int], ...]]:
@@ -113,8 +113,8 @@ def _with_rates(rates: np.ndarray, late_s: float = 0.0) -> tuple[tuple[PLogP | N
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.625, 0.375), (0.9, 0.1), (0.2, 0.0, 0.8)])
 def test_turns_are_as_many_as_shares_ask_for_all_the_way(shares: tuple[float, ...]) -> None:
-    turns = bcast_several._turns(np.array(shares))
-    assert len(turns) == bcast_several.TURNS_PER_TREE * len(shares)
+    turns = several_trees._turns(np.array(shares))
+    assert len(turns) == several_trees.TURNS_PER_TREE * len(shares)
     for n in range(1, len(turns) + 1):
         for tree, share in enumerate(shares):
             assert abs(turns[:n].count(tree) - n * share) <= 1
