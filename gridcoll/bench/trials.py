@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.communicator import GridComm
-from gridcoll.comm.context import ANY, Demands
+from gridcoll.comm.decisions import ANY, Semantics
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.plan.natives import NATIVE, NONBLOCKING
 
@@ -38,7 +38,7 @@ class _Call:
     start: Callable[[MPI.Intracomm], MPI.Request]
     reset: Callable[[int], None]
     verify: Callable[[int], bool]
-    demands: Demands = ANY
+    semantics: Semantics = ANY
 
     def trials(self, comm: GridComm, algorithms: Sequence[str]) -> list[Trial]:
         """Native, native non-blocking with our polite wait, ours, and ``algorithms``."""
@@ -62,7 +62,7 @@ class _Call:
     def _planned(self, variant: str, comm: GridComm) -> Trial:
         winner = (
             comm._need()
-            .choice(self.collective, self.n_bytes, self.root, demands=self.demands)
+            .choice(self.collective, self.n_bytes, self.root, semantics=self.semantics)
             .winner
         )
         return Trial(
@@ -157,7 +157,7 @@ def allreduce_trials(
         lambda comm: comm.Iallreduce(data.mine, data.result),
         data.reset,
         data.verify,
-        Demands(equal=True),  # sums of doubles must have the same bits everywhere
+        Semantics(equal=True),  # sums of doubles must have the same bits everywhere
     ).trials(comm, algorithms)
 
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from gridcoll.comm.arguments.buffers import open_self_comm
 from gridcoll.comm.bands import can_run_beside
 from gridcoll.comm.context import ClusterComms, Context
+from gridcoll.comm.decisions import Decisions
 from gridcoll.comm.handles import set_handle
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
@@ -89,7 +90,7 @@ class GridComm(
             return
         open_self_comm()
         open_progress()
-        self._know(_make_context(comm, model))
+        self._take_context(_make_context(comm, model))
         self._borrowed = True
 
     @property
@@ -120,7 +121,7 @@ class GridComm(
         """
         if nbytes < 0:
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
-        return self._need().choice(collective, nbytes, root)
+        return self._need().decisions.choice(collective, nbytes, root)
 
     def forced(self, collective: str, algorithm: str) -> GridComm:
         """A view of this communicator that always takes ``algorithm`` for ``collective``. Local.
@@ -129,7 +130,7 @@ class GridComm(
         two threads, and do not free it.
         """
         view = type(self).__new__(type(self), self)
-        view._know(self._need().with_algorithm(collective, algorithm))
+        view._take_context(self._need().with_algorithm(collective, algorithm))
         return view
 
     def traffic(self) -> Traffic:
@@ -147,12 +148,12 @@ class GridComm(
         """
         return self._need().cluster_comms()
 
-    def _know(self, context: Context) -> None:
+    def _take_context(self, context: Context) -> None:
         """Take ``context``. Where no call can gain anything, MPI's own methods stand before ours.
 
         So a call costs there what it costs without us. What a subclass overrides stays in front.
         """
-        super()._know(context)
+        super()._take_context(context)
         if context.native_only:
             for name, ours in _COLLECTIVES.items():
                 if getattr(type(self), name) is ours:
@@ -177,7 +178,7 @@ class GridComm(
         finally:
             theirs.Free()
             ours.Free()
-        new._know(context.restrict(new, ranks))
+        new._take_context(context.restrict(new, ranks))
         return new
 
     def __reduce__(self) -> Any:
@@ -219,7 +220,7 @@ class GridComm(
 
     def _end(self, end: Callable[[], None]) -> None:
         context, self._context = self._context, None
-        self._known = type(self)._known
+        self._fast_path = type(self)._fast_path
         if context is not None:
             context.free()
         if self._borrowed:
@@ -285,7 +286,8 @@ def _make_context(comm: MPI.Comm, model: GridModel | None) -> Context:
     except BaseException:
         private.free()
         raise
-    return Context(private.comm.Get_rank(), found, settings, private, threads)
+    decisions = Decisions(private.comm.Get_rank(), found, settings)
+    return Context(decisions, private, threads)
 
 
 def _read_own() -> Settings:

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from operator import index
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 from mpi4py import MPI
 
 from gridcoll.comm.bands import Bands
-from gridcoll.comm.private import PrivateComm
+from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics
+from gridcoll.comm.private import WAITS, PrivateComm
 from gridcoll.comm.settings import Settings
 from gridcoll.engine.compiled import Prepared, prepare
 from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.runner import run_program
 from gridcoll.model import GridModel
-from gridcoll.plan import Choice, Dataflow, choose, dataflow
-from gridcoll.plan.natives import NATIVE, NATIVES
+from gridcoll.plan import Choice, Dataflow
 from gridcoll.plan.traffic import Traffic, traffic_of
 
-N_CACHED_PLANS = 256
-N_CACHED_CHOICES = 512
-"""To choose takes longer than to plan, and roots may go round hundreds of ranks."""
-
-
-class Demands(NamedTuple):
-    """What a call asks of how it is done; see `choose`."""
-
-    ordered: bool = False
-    fixed: bool = False
-    equal: bool = False
-    plain: bool = False
-
-
-ANY = Demands()
-PLAIN = Demands(plain=True)
+N_FAST_CALLS = 256
+"""Kinds of calls that the fast path holds; beyond, it begins anew."""
 
 Key = tuple[object, ...]
 """Of a call, as one rank sees it."""
 
-KnownCall = Callable[..., None]
-"""Does a call that is known: takes the communicator and what mpi4py's method takes."""
-
-_Call = tuple[str, int, int, int, "Demands"]
-"""Collective, bytes, root, bytes per unit, and what it demands."""
+FastCall = Callable[..., None]
+"""Does a call whose decision is known: takes the communicator and what mpi4py's method takes."""
 
 
 @dataclass(frozen=True)
@@ -76,61 +57,53 @@ class ClusterComms:
                 comm.Free()
 
 
-def size_class(n_bytes: int) -> int:
-    """The size that a choice is made for: the next of 1, 1.25, 1.5, 1.75 times a power of two."""
-    if n_bytes <= 8:
-        return 8
-    step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
-    return -(-n_bytes // step) * step
-
-
 class Context:
-    """Model, settings, private communicator and plan cache of one communicator.
-
-    Everything in it is created when the communicator is, collectively, and freed with it.
+    """Decisions, private communicator and fast path of one communicator.
 
     Attributes
     ----------
-    known : dict
-        What is known to do what the key says, so that nobody need look again: native calls, and
-        short plans as `repeated` has them. The key names the method and everything that this rank's
-        choice depends on, as simple values.
+    decisions : Decisions
+        Shared with other communicators of the same ranks.
+    fast_path : dict
+        Calls whose decision is made, by everything that this rank's decision depends on, as simple
+        values: native calls, and short plans as `fast_path` has them.
 
     Parameters
     ----------
-    rank : int
-        Ours in the communicator.
-    model : GridModel
-        Of the communicator's ranks.
-    settings : Settings
+    decisions : Decisions
     private : PrivateComm
         Of the same ranks; ours from now on.
     threads : bool
         Whether all ranks' MPI lets programs run beside the application.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        model: GridModel,
-        settings: Settings,
-        private: PrivateComm,
-        threads: bool = False,
-    ) -> None:
-        self.model = model
-        self.settings = settings
-        self.rank = rank
-        self._n_ranks = model.grid.n_ranks
+    def __init__(self, decisions: Decisions, private: PrivateComm, threads: bool = False) -> None:
+        self.decisions = decisions
+        self.rank = decisions.rank
+        self._n_ranks = decisions.model.grid.n_ranks
         self._private = private
         self._threads = threads
-        self._choices: OrderedDict[tuple[str, int, int, Demands], Choice] = OrderedDict()
-        self._programs: OrderedDict[_Call, Dataflow | None] = OrderedDict()
-        self.known: dict[Key | None, KnownCall] = {}
+        self.fast_path: dict[Key | None, FastCall] = {}
         self._cluster_comms: ClusterComms | None = None
 
     @property
+    def model(self) -> GridModel:
+        """Of the communicator's ranks."""
+        return self.decisions.model
+
+    @property
+    def settings(self) -> Settings:
+        """What the environment said, the same on all ranks."""
+        return self.decisions.settings
+
+    @property
+    def native_only(self) -> bool:
+        """Whether no call can gain anything; see `Decisions.native_only`."""
+        return self.decisions.native_only
+
+    @property
     def private(self) -> MPI.Intracomm:
-        """The communicator for our own messages."""
+        """The communicator for our own messages. Collective where it is not made yet."""
         return self._private.comm
 
     @property
@@ -144,8 +117,16 @@ class Context:
 
     @property
     def beside(self) -> bool:
-        """Whether non-blocking calls may be ours."""
+        """Whether non-blocking and persistent calls may be ours."""
         return self._threads and not self.native_only
+
+    @property
+    def beside_at_once(self) -> bool:
+        """Whether a call that must not wait for other ranks may be ours.
+
+        A private communicator that is yet to be made would wait for them.
+        """
+        return self.beside and self._private.is_made
 
     def is_rank(self, root: SupportsIndex) -> bool:
         """Whether `as_rank` gives one."""
@@ -162,100 +143,35 @@ class Context:
             return None
         return rank if 0 <= rank < self._n_ranks else None
 
-    @cached_property
-    def native_only(self) -> bool:
-        """Whether no call can gain anything, so that not even its size need be looked at."""
-        settings = self.settings
-        asked = settings.check or settings.reproducible or settings.algorithms
-        if asked or settings.force == "grid":
-            return False
-        if settings.force == "native" or self.model.grid.n_ranks == 1:
-            return True
-        one_node = len(set(self.model.grid.hosts)) == 1
-        return self.model.n_clusters == 1 and (one_node or not self.model.native)
+    def choice(
+        self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
+    ) -> Choice:
+        """See `Decisions.choice`."""
+        return self.decisions.choice(collective, n_bytes, root, semantics)
 
-    def choice(self, collective: str, n_bytes: int, root: int, *, demands: Demands = ANY) -> Choice:
-        """What to do with a call of this size class. A pure function of what all ranks know.
-
-        The last `N_CACHED_CHOICES` are kept. Duplicates share them, and may be used by other
-        threads: what one takes out, another chooses again, alike.
-        """
-        key = (collective, size_class(n_bytes), root, demands)
-        found = self._choices.pop(key, None)
-        if found is None:
-            forced = self.settings.algorithms.get(collective, "")
-            if self.settings.force == "native":
-                forced = NATIVE
-            found = choose(
-                collective,
-                self.model,
-                key[1],
-                root,
-                forced=forced,
-                grid_only=self.settings.force == "grid",
-                **demands._asdict(),
-            )
-        self._choices[key] = found
-        if len(self._choices) > N_CACHED_CHOICES:
-            self._choices.popitem(last=False)
-        return found
-
-    def program(
+    def decide(
         self,
         collective: str,
         n_bytes: int,
         root: int,
         *,
         unit_bytes: int = 1,
-        ordered: bool = False,
-        fixed: bool = False,
-        equal: bool = False,
-        plain: bool = False,
-    ) -> Dataflow | None:
-        """This rank's ops for a call of exactly this size; None for a native collective.
+        semantics: Semantics = ANY,
+    ) -> Decision:
+        """See `Decisions.decide`."""
+        return self.decisions.decide(
+            collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
+        )
 
-        Which one, `native` says. The plan counts in units of ``unit_bytes``; reductions may not cut
-        an element. For ``ordered``, ``fixed``, ``equal`` and ``plain`` see `choose`.
-        """
-        demands = Demands(ordered, fixed, equal, plain)
-        key = (collective, n_bytes, root, unit_bytes, demands)
-        if key in self._programs:
-            self._programs.move_to_end(key)
-            return self._programs[key]
-        winner = self.choice(collective, n_bytes, root, demands=demands).winner
-        build = winner.build
-        flow = dataflow(build(n_bytes // unit_bytes).programs[self.rank]) if build else None
-        self._programs[key] = flow
-        if len(self._programs) > N_CACHED_PLANS:
-            self._programs.popitem(last=False)
-        return flow
+    def enter(self, key: Key | None, call: FastCall) -> None:
+        """Enter ``call`` into the fast path, unless ``key`` is None.
 
-    def native(
-        self, collective: str, n_bytes: int | None, root: int, demands: Demands = ANY
-    ) -> str:
-        """Which native collective does a call for which there is no program; see `native_call`.
-
-        The plain one for a call that could not be read: its ``n_bytes`` are None.
-        """
-        if n_bytes is None:
-            return NATIVE
-        winner = self.choice(collective, n_bytes, root, demands=demands).winner
-        return NATIVE if winner.build else winner.name
-
-    def know(self, key: Key | None, call: KnownCall) -> None:
-        """Enter into `known`; what was known before is forgotten when that is much.
-
-        Nothing is where ranks compare their calls, which have to be read for that.
+        Nothing is entered where ranks compare their calls: those have to be read.
         """
         if key is not None and not self.settings.check:
-            if len(self.known) >= N_CACHED_PLANS:
-                self.known.clear()
-            self.known[key] = call
-
-    def asks_for_native(self, collective: str) -> bool:
-        """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
-        settings = self.settings
-        return settings.force == NATIVE or settings.algorithms.get(collective, "") in NATIVES
+            if len(self.fast_path) >= N_FAST_CALLS:
+                self.fast_path.clear()
+            self.fast_path[key] = call
 
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
@@ -287,35 +203,25 @@ class Context:
             )
         return self._cluster_comms
 
-    def duplicate(self) -> Context:
-        """The context of a duplicate; what one has chosen, the other knows. Collective.
-
-        See `PrivateComm.begin`.
-        """
-        private = PrivateComm.begin(self.private)
-        other = Context(self.rank, self.model, self.settings, private, self._threads)
-        other._choices = self._choices
-        return other
+    def duplicate(self, comm: MPI.Intracomm) -> Context:
+        """The context of ``comm``, a duplicate. Collective; see `PrivateComm.begin`."""
+        # Where ours is made, it is there already: `comm` may still be under way.
+        private = PrivateComm.begin(comm if WAITS else self.private)
+        return Context(self.decisions, private, self._threads)
 
     def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
         """The context of ``comm``, just made, whose rank ``i`` is our ``ranks[i]``.
 
         Collective over ``comm``; see `PrivateComm.begin`.
         """
-        same = list(ranks) == list(range(self._n_ranks))
-        model = self.model if same else self.model.restrict(ranks)
-        private = PrivateComm.begin(comm)
-        return Context(comm.Get_rank(), model, self.settings, private, self._threads)
+        decisions = self.decisions.restrict(ranks)
+        return Context(decisions, PrivateComm.begin(comm), self._threads)
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
-        """This context with another setting and plan cache; it shares the communicators."""
+        """This context with another setting; it shares the communicators."""
         other = copy(self)
-        other.settings = replace(
-            self.settings, algorithms={**self.settings.algorithms, collective: algorithm}
-        )
-        other._choices, other._programs = OrderedDict(), OrderedDict()
-        other.known = {}
-        other.__dict__.pop("native_only", None)
+        other.decisions = self.decisions.with_algorithm(collective, algorithm)
+        other.fast_path = {}
         return other
 
     def free(self) -> None:

@@ -14,8 +14,9 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm import context as contexts
-from gridcoll.comm.context import N_CACHED_PLANS
+from gridcoll.comm import decisions as module
+from gridcoll.comm.context import N_FAST_CALLS
+from gridcoll.comm.decisions import N_DECISIONS
 from gridcoll.comm.methods import alltoallv
 from tests.mpi.support import bytes_kept, grid_comm, grid_model, layouts
 
@@ -57,20 +58,20 @@ def test_nothing_grows_over_many_calls(world: MPI.Intracomm) -> None:
 def test_plans_are_not_kept_for_ever(world: MPI.Intracomm) -> None:
     with grid_comm(world) as comm:
         chain = comm.forced("bcast", "chain")
-        for n in range(N_CACHED_PLANS + 20):
+        for n in range(N_DECISIONS + 20):
             buffer = bytearray(n)
             chain.Bcast(buffer, 0)
         context = chain._context
         assert context is not None
-        assert len(context._programs) <= N_CACHED_PLANS
-        assert len(context._choices) <= 40  # size classes, not sizes
+        assert len(context.decisions._decided) <= N_DECISIONS
+        assert len(context.decisions._choices) <= 40  # size classes, not sizes
 
 
 def test_choices_are_not_kept_for_ever(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor forgotten while they are used; what was forgotten is chosen again, alike."""
-    monkeypatch.setattr(contexts, "N_CACHED_CHOICES", 5)
+    monkeypatch.setattr(module, "N_CHOICES", 5)
     with grid_comm(world) as comm:
         context = comm._context
         assert context is not None
@@ -79,7 +80,7 @@ def test_choices_are_not_kept_for_ever(
         for k in range(11, 21):
             context.choice("bcast", 1 << k, k % comm.Get_size())
             assert context.choice("bcast", 8, 0) is used
-            assert len(context._choices) <= 5
+            assert len(context.decisions._choices) <= 5
         again = context.choice("bcast", 1 << 10, 0)
         assert again is not first
         assert (again.winner.label, again.winner.predicted_s) == (
@@ -91,9 +92,9 @@ def test_choices_are_not_kept_for_ever(
 def test_known_calls_are_not_kept_for_ever(world: MPI.Intracomm) -> None:
     with grid_comm(world) as comm:
         native = comm.forced("bcast", "native")
-        for n in range(N_CACHED_PLANS + 20):
+        for n in range(N_FAST_CALLS + 20):
             native.Bcast(np.zeros(n, "u1"), 0)
-        assert 1 <= len(native._known) <= N_CACHED_PLANS
+        assert 1 <= len(native._fast_path) <= N_FAST_CALLS
 
 
 @pytest.mark.parametrize("end", ["Free", "free", "Disconnect"])

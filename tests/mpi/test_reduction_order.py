@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.decisions import Semantics
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.allreduce import rank_order_candidates
@@ -190,7 +191,9 @@ def test_reproducible_results_in_little_room(
         result = np.zeros_like(mine)
         comm.forced("allreduce", "rank-order").Allreduce(mine, result)
         assert result.tobytes() == wanted.tobytes()
-        flow = again._context.program("reduce", mine.nbytes, 0, unit_bytes=8, fixed=True)
+        flow = again._context.decide(
+            "reduce", mine.nbytes, 0, unit_bytes=8, semantics=Semantics(fixed=True)
+        ).flow
         assert size == 1 or (flow is not None and flow.scratch_units * 8 <= 1 << 16)
 
 

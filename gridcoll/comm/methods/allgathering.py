@@ -13,7 +13,9 @@ from numpy import ndarray
 from gridcoll.comm.arguments.blocks import read_blocks
 from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.arguments.vectors import Vectors, read_vectors
-from gridcoll.comm.context import PLAIN, Context, Key, KnownCall
+from gridcoll.comm.context import Context, FastCall, Key
+from gridcoll.comm.decisions import PLAIN
+from gridcoll.comm.fast_path import is_short, repeat_two
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
@@ -27,7 +29,6 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.pickles import Arrived, Heads, pickle_of
-from gridcoll.comm.repeated import is_short, repeat_two
 from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.memory import PartedMemory, byte_memory
 from gridcoll.engine.natives import is_plain
@@ -60,8 +61,8 @@ class AllgatheringMethods(GridMethods):
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Allgather`, along the grid where that is predicted faster."""
         key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf)
         return self._read_and_gather(sendbuf, recvbuf, key)
 
     def _read_and_gather(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
@@ -71,14 +72,16 @@ class AllgatheringMethods(GridMethods):
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[0] if call else None
         agree(context, "Allgather", None, n_bytes, sendbuf, recvbuf)
-        flow = None if n_bytes is None else context.program("allgather", n_bytes, 0)
+        decision = None if n_bytes is None else context.decide("allgather", n_bytes, 0)
+        flow = decision.flow if decision else None
         if call is None or flow is None:
-            return self._natively(context, "Allgather", n_bytes, 0, key, sendbuf, recvbuf)
+            native = decision.native if decision else None
+            return self._natively(context, "Allgather", native, key, sendbuf, recvbuf)
         call.run(context, flow)
-        if key and is_short(flow, recvbuf.nbytes + n_bytes):
+        if key and is_short(flow, recvbuf.nbytes + call.into.sizes[0]):
             own = memoryview(bytearray(recvbuf.nbytes))
             if prepared := context.prepare(flow, byte_memory(flow, own, own)):
-                context.know(key, _repeat(prepared, context.model.grid.n_ranks))
+                context.enter(key, _repeat(prepared, context.model.grid.n_ranks))
         return None
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -115,7 +118,7 @@ class AllgatheringMethods(GridMethods):
         return heads.loads(data, parted)
 
 
-def _repeat(prepared: Prepared, n_ranks: int) -> KnownCall:
+def _repeat(prepared: Prepared, n_ranks: int) -> FastCall:
     def fits(sendbuf: Any, recvbuf: Any) -> bool:
         return (
             is_plain(sendbuf)
@@ -168,8 +171,8 @@ def _allgather_parts(
 def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
     """This rank's share for blocks of ``sizes`` bytes; None for the native collective."""
     if even_of(sizes):
-        return context.program("allgather", sizes[0], 0, plain=True)
-    build = context.choice("allgather", mean_of(sizes), 0, demands=PLAIN).winner.build_blocks
+        return context.decide("allgather", sizes[0], 0, semantics=PLAIN).flow
+    build = context.choice("allgather", mean_of(sizes), 0, PLAIN).winner.build_blocks
     return uneven_flow(build, sizes, context.rank)
 
 

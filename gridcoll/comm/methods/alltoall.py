@@ -11,11 +11,12 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.blocks import Blocks, read_blocks
-from gridcoll.comm.context import Context, Key, KnownCall
+from gridcoll.comm.context import Context, FastCall, Key
+from gridcoll.comm.decisions import PLAIN
+from gridcoll.comm.fast_path import is_short, repeat_two
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree, move, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
-from gridcoll.comm.repeated import is_short, repeat_two
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.memory import byte_memory
@@ -34,8 +35,8 @@ class AlltoallMethods(GridMethods):
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Alltoall`, along the grid where that is predicted faster."""
         key = ("Alltoall", recvbuf.nbytes) if type(recvbuf) is np.ndarray else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf)
         return self._read_and_exchange(sendbuf, recvbuf, key)
 
     def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
@@ -49,21 +50,19 @@ class AlltoallMethods(GridMethods):
         if read is None:
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
-        flow = context.program("alltoall", into.block_bytes, 0)
-        if flow is not None:
+        decision = context.decide("alltoall", into.block_bytes, 0)
+        if (flow := decision.flow) is not None:
             move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
             if key and is_short(flow, 2 * n_bytes):
                 own = memoryview(bytearray(n_bytes))
                 if prepared := context.prepare(flow, byte_memory(flow, own, own)):
-                    context.know(key, _repeat(prepared, n_ranks))
-        elif (native := context.native("alltoall", into.block_bytes, 0)) == VECTOR:
-            native_call(native, "Alltoall")(self, source, into.message.view)
-            context.know(key, _exchange_vectors)
+                    context.enter(key, _repeat(prepared, n_ranks))
+        elif decision.native == VECTOR:
+            native_call(VECTOR, "Alltoall")(self, source, into.message.view)
+            context.enter(key, _exchange_vectors)
         else:
-            call = native_call(native, "Alltoall")
-            context.know(key, call)
-            return call(self, sendbuf, recvbuf)
+            return self._natively(context, "Alltoall", decision.native, key, sendbuf, recvbuf)
         if into.message.store:
             into.message.store()
         return None
@@ -75,7 +74,7 @@ class AlltoallMethods(GridMethods):
             return super().alltoall(sendobj)
         if context.settings.check:
             require_equal(context.private, "alltoall", "alltoall")
-        flow = context.program("alltoall", LENGTH_BYTES, 0, plain=True)
+        flow = context.decide("alltoall", LENGTH_BYTES, 0, semantics=PLAIN).flow
         if flow is None:
             return super().alltoall(sendobj)
         pickles = _pickle_each(sendobj, context.model.grid.n_ranks)
@@ -96,7 +95,7 @@ class AlltoallMethods(GridMethods):
         return [each.load() if len(each.data) else None for each in arrived]
 
 
-def _repeat(prepared: Prepared, n_ranks: int) -> KnownCall:
+def _repeat(prepared: Prepared, n_ranks: int) -> FastCall:
     def fits(sendbuf: Any, recvbuf: Any) -> bool:
         return are_plain_blocks(sendbuf, recvbuf, n_ranks)
 

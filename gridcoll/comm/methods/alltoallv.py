@@ -15,7 +15,8 @@ from gridcoll.comm.arguments.buffers import Message, move
 from gridcoll.comm.arguments.signatures import signature
 from gridcoll.comm.arguments.typed_vectors import read_typed_vector
 from gridcoll.comm.arguments.vectors import read_blocks
-from gridcoll.comm.context import PLAIN, Context
+from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import Part, PartedMemory, Typed
@@ -55,7 +56,7 @@ class AlltoallvMethods(GridMethods):
         context = self._context
         if context is None or context.native_only:
             return False
-        native = context.choice("alltoall", CHOICE_BYTES, 0, demands=PLAIN).winner.build is None
+        native = context.choice("alltoall", CHOICE_BYTES, 0, PLAIN).winner.build is None
         if native and not context.settings.check:
             return False  # before anything is packed
         blocks = _read_both(sendbuf, recvbuf, read, context)

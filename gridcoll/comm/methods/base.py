@@ -8,42 +8,36 @@ from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.context import Context, Key, KnownCall
+from gridcoll.comm.context import Context, FastCall, Key
 from gridcoll.engine.natives import native_call
+from gridcoll.plan.natives import NATIVE
 
 
 class GridMethods(MPI.Intracomm):
     """Base of the mixins. A method without a context, or with nothing to gain, is MPI's own.
 
-    Between two calls of a program the caches are the program's. What we do before a short message
-    costs a microsecond in a loop and thirty otherwise, on every rank. So what is known to be MPI's
-    own, or a short plan of ours, is looked up first, in `_known`, and by nothing but the arguments;
-    they are arrays in most programs. What is wrong with them, MPI will say.
+    A method looks its arguments up in the fast path first, by their sizes alone: where a call like
+    it was decided before, that is done again at once. Reading the arguments anew would take some
+    thirty microseconds between two calls of a program, whose data, not ours, is in the caches.
     """
 
     # Class attributes, because MPI's own Dup builds objects without calling __init__.
     _context: Context | None = None
-    _known: Mapping[Key | None, KnownCall] = MappingProxyType({})
+    _fast_path: Mapping[Key | None, FastCall] = MappingProxyType({})
 
-    def _know(self, context: Context) -> None:
+    def _take_context(self, context: Context) -> None:
         """Take ``context``, ours from now on."""
         self._context = context
-        self._known = context.known
+        self._fast_path = context.fast_path
 
     def _natively(
-        self,
-        context: Context,
-        method: str,
-        n_bytes: int | None,
-        root: int,
-        key: Key | None,
-        *args: Any,
+        self, context: Context, method: str, native: str | None, key: Key | None, *args: Any
     ) -> None:
-        """Do what there is no program for, and know it the next time by ``key``.
+        """Do the call by ``native``, and by the fast path the next time.
 
-        ``n_bytes`` are None of a call that could not be read.
+        ``native`` is None for a call whose arguments could not be read: MPI is to refuse it.
         """
-        call = native_call(context.native(method.lower(), n_bytes, root), method)
-        if n_bytes is not None:
-            context.know(key, call)
+        call = native_call(native or NATIVE, method)
+        if native is not None:
+            context.enter(key, call)
         call(self, *args)

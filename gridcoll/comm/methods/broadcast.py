@@ -10,10 +10,10 @@ from numpy import ndarray
 
 from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.context import Context, Key
+from gridcoll.comm.fast_path import is_short, repeat_in
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import agree
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
-from gridcoll.comm.repeated import is_short, repeat_in
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory, PartedMemory
@@ -31,8 +31,8 @@ class BroadcastMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
         plain = type(buf) is ndarray and type(root) is int
         key = ("Bcast", buf.nbytes, root) if plain else None
-        if known := self._known.get(key):
-            return known(self, buf, root)
+        if again := self._fast_path.get(key):
+            return again(self, buf, root)
         return self._read_and_broadcast(buf, root, key)
 
     def _read_and_broadcast(self, buf: Any, root: int, key: Key | None = None) -> None:
@@ -44,9 +44,9 @@ class BroadcastMethods(GridMethods):
         message = read_message(buf, writable=writable)
         n_bytes = len(message.view)
         agree(context, "Bcast", root, n_bytes, buf)
-        flow = context.program("bcast", n_bytes, root)
-        if flow is None:
-            return self._natively(context, "Bcast", n_bytes, root, key, buf, root)
+        decision = context.decide("bcast", n_bytes, root)
+        if (flow := decision.flow) is None:
+            return self._natively(context, "Bcast", decision.native, key, buf, root)
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
@@ -54,7 +54,7 @@ class BroadcastMethods(GridMethods):
             own = memoryview(bytearray(n_bytes))
             if prepared := context.prepare(flow, _memory(flow, own)):
                 read = BroadcastMethods._read_and_broadcast
-                context.know(key, repeat_in(prepared, writes=writable, read=read))
+                context.enter(key, repeat_in(prepared, writes=writable, read=read))
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
@@ -87,11 +87,13 @@ def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Ar
 def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None:
     """Broadcast ``parts``, whose sizes all ranks know, in one flow."""
     n_bytes = sum(map(len, parts))
-    flow = context.program("bcast", n_bytes, root) if n_bytes else None
-    if flow is not None:
-        context.run(flow, _memory(flow, *parts))
-    elif n_bytes:
-        native = native_call(context.native("bcast", n_bytes, root), "Bcast")
+    if not n_bytes:
+        return
+    decision = context.decide("bcast", n_bytes, root)
+    if decision.flow is not None:
+        context.run(decision.flow, _memory(decision.flow, *parts))
+    else:
+        native = native_call(decision.native, "Bcast")
         for part in parts:
             native(context.private, [part, MPI.BYTE], root)
 

@@ -57,8 +57,8 @@ class GatheringMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Gather`, along the grid where that is predicted faster."""
         plain = type(sendbuf) is ndarray and type(root) is int
         key = ("Gather", sendbuf.nbytes, root) if plain else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf, root)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
@@ -67,16 +67,20 @@ class GatheringMethods(GridMethods):
             message = read_or_leave(lambda: read_message(sendbuf, writable=False))
             n_bytes = len(message.view) if message else None
             agree(context, "Gather", root, n_bytes, sendbuf)
-            flow = None if n_bytes is None else context.program("gather", n_bytes, root)
+            decision = None if n_bytes is None else context.decide("gather", n_bytes, root)
+            flow = decision.flow if decision else None
+            native = decision.native if decision else None
             if message is None or flow is None:
-                return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
+                return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
             return move(context, flow, message.view, _NOTHING)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[root] if call else None
         agree(context, "Gather", root, n_bytes, sendbuf, recvbuf)
-        flow = None if n_bytes is None else context.program("gather", n_bytes, root)
+        decision = None if n_bytes is None else context.decide("gather", n_bytes, root)
+        flow = decision.flow if decision else None
+        native = decision.native if decision else None
         if call is None or flow is None:
-            return self._natively(context, "Gather", n_bytes, root, key, sendbuf, recvbuf, root)
+            return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
         move(context, flow, call.own(root), call.into.message.view)
         return call.store()
 
@@ -88,7 +92,7 @@ class GatheringMethods(GridMethods):
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
         agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
-        if context.program("gatherv", 0, root) is None:
+        if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if context.rank != root:
             message = read_or_leave(lambda: read_message(sendbuf, writable=False))

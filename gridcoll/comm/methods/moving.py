@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.signatures import signature
-from gridcoll.comm.context import PLAIN, Context
+from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.pickles import HEADER_BYTES
 from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import PartedMemory, byte_memory
@@ -117,13 +118,13 @@ def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
 
     Of objects the native one takes two calls, lengths first: it must be twice as fast as a plan.
     """
-    choice = context.choice(collective, HEADER_BYTES, root, demands=PLAIN)
-    native_s, asked = choice.winner.predicted_s, context.asks_for_native(collective)
+    choice = context.choice(collective, HEADER_BYTES, root, PLAIN)
+    native_s, asked = choice.winner.predicted_s, context.decisions.asks_for_native(collective)
     if choice.winner.build is None and native_s is not None and not asked:
         plan = next((candidate for candidate in choice.candidates if candidate.build), None)
         if plan is not None and (plan.predicted_s or 0.0) < 2 * native_s:
             return _even_flow(plan.build, HEADER_BYTES, context.rank)
-    return context.program(collective, HEADER_BYTES, root, plain=True)
+    return context.decide(collective, HEADER_BYTES, root, semantics=PLAIN).flow
 
 
 @lru_cache(maxsize=64)

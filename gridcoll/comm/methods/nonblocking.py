@@ -18,6 +18,7 @@ from mpi4py import MPI
 from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.bands import Begin
 from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import Decision
 from gridcoll.comm.methods.alltoall import read_exchange
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.reductions import (
@@ -44,8 +45,8 @@ class _Call:
     ----------
     text : str
         The same on all ranks of a correct call.
-    program : callable
-        Gives this rank's ops; None for the native collective.
+    decide : callable
+        What to do, as a blocking call would.
     load : callable
         Gives the buffers of a run that begins, and what to do at its end.
     free : callable
@@ -53,7 +54,7 @@ class _Call:
     """
 
     text: str
-    program: Callable[[Context], Dataflow | None]
+    decide: Callable[[Context], Decision]
     load: Callable[[Dataflow], tuple[Memory, Callable[[], None]]]
     free: Callable[[], None] = _nothing
 
@@ -153,12 +154,12 @@ class NonblockingMethods(GridMethods):
 
 def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> MPI.Request | None:
     """Run what ``read`` gives once; None where it is left to MPI."""
-    if context is None or not context.beside:
+    if context is None or not context.beside_at_once:
         return None
     call = read(context)
     if call is None:
         return None
-    flow = call.program(context)
+    flow = call.decide(context).flow
     if flow is None:
         call.free()
         return None
@@ -173,7 +174,7 @@ def _prepare(
         return None
     call = read(context)
     band = context.bands.claim(call.text if call else "left to MPI")
-    flow = None if call is None or band is None else call.program(context)
+    flow = None if call is None or band is None else call.decide(context).flow
     if call is not None and band is not None and flow is not None:
         return context.bands.prepare(band, _begin(call, flow, _nothing), call.free)
     if band is not None:
@@ -219,7 +220,7 @@ def _read_bcast(
     n_bytes = len(first.view)
     return _Call(
         f"bcast root={rank} bytes={n_bytes}",
-        lambda context: context.program("bcast", n_bytes, rank),
+        lambda context: context.decide("bcast", n_bytes, rank),
         load,
         kept.free,
     )
@@ -244,7 +245,7 @@ def _read_alltoall(
     n_bytes = first[1].block_bytes
     return _Call(
         f"alltoall bytes={n_bytes}",
-        lambda context: context.program("alltoall", n_bytes, 0),
+        lambda context: context.decide("alltoall", n_bytes, 0),
         load,
         kept.free,
     )
@@ -280,7 +281,7 @@ def _reduction_call(
 
     return _Call(
         f"{collective} root={root} {call.text()}",
-        lambda context: call.program(context, collective, root),
+        lambda context: call.decide(context, collective, root),
         load,
     )
 
@@ -288,6 +289,6 @@ def _reduction_call(
 def _read_barrier() -> _Call:
     return _Call(
         "barrier",
-        lambda context: context.program("barrier", 1, 0),
+        lambda context: context.decide("barrier", 1, 0),
         lambda flow: (barrier_memory(flow), _nothing),
     )

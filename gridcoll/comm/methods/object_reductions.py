@@ -89,7 +89,7 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
     settings = context.settings
     if context.native_only or not mpi4py.rc.fast_reduce:
         return True
-    if context.asks_for_native(collective):
+    if context.decisions.asks_for_native(collective):
         return True
     return context.model.n_clusters == 1 and settings.force != "grid"
 

@@ -13,7 +13,8 @@ from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import all_blocks
 from gridcoll.comm.arguments.elements import Elements, overlap, read_elements
-from gridcoll.comm.context import Context, Demands
+from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import Decision, Semantics
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     even_of,
@@ -25,8 +26,6 @@ from gridcoll.comm.methods.moving import (
 from gridcoll.comm.methods.reductions import Reduction, read_input
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.memory import aligned_bytes
-from gridcoll.engine.natives import native_call
-from gridcoll.plan import Dataflow
 from gridcoll.plan.natives import NATIVE
 
 
@@ -43,33 +42,27 @@ class _Scattering:
     counts: tuple[int, ...]
     block: bool
 
-    @property
-    def _demands(self) -> Demands:
-        """Only `Reduce_scatter_block` has variants: it is what was timed."""
-        return Demands(ordered=self.reduction.ordered, plain=not self.block)
+    def _decide(self, context: Context) -> Decision:
+        """What to do. Uneven blocks of operations that do not commute are left to MPI.
 
-    def program(self, context: Context) -> Dataflow | None:
-        """This rank's share; None for the native collective.
-
-        That takes uneven blocks of operations that are not commutative, too.
+        Only `Reduce_scatter_block` has native variants: it is what was timed.
         """
-        reduction, counts, demands = self.reduction, self.counts, self._demands
+        reduction, counts = self.reduction, self.counts
+        semantics = Semantics(ordered=reduction.ordered, plain=not self.block)
         unit_bytes = reduction.elements.datatype.Get_size()
+        n_bytes = mean_of(counts) * unit_bytes
         if even_of(counts):
-            n_bytes = counts[0] * unit_bytes
-            return context.program(
-                "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, **demands._asdict()
+            return context.decide(
+                "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, semantics=semantics
             )
         if reduction.ordered:
-            return None
-        choice = context.choice("reduce_scatter", mean_of(counts) * unit_bytes, 0, demands=demands)
-        return uneven_flow(choice.winner.build_blocks, counts, context.rank)
+            return Decision(None)
+        winner = context.choice("reduce_scatter", n_bytes, 0, semantics).winner
+        return Decision(uneven_flow(winner.build_blocks, counts, context.rank))
 
     def native(self, context: Context) -> str:
         """Which native collective does it where `run` does not."""
-        if self._whole(context):
-            return NATIVE
-        return context.native("reduce_scatter", len(self.output), 0, self._demands)
+        return NATIVE if self._whole(context) else self._decide(context).native
 
     def run(self, context: Context) -> bool:
         """Do it, unless it is left to MPI, on all ranks alike; returns whether it was done."""
@@ -79,7 +72,7 @@ class _Scattering:
         return done
 
     def _run(self, context: Context) -> bool:
-        flow = self.program(context)
+        flow = self._decide(context).flow
         if flow is not None:
             context.run(flow, self.reduction.memory(flow))
         return flow is not None
@@ -91,7 +84,7 @@ class _Scattering:
         """As a part of the allreduce, whose order of combination is fixed."""
         whole = aligned_bytes(len(self.reduction.input))
         reduction = replace(self.reduction, output=whole, aliased=False)
-        flow = reduction.program(context, "allreduce", 0)
+        flow = reduction.decide(context, "allreduce", 0).flow
         if flow is None:
             return False
         context.run(flow, reduction.memory(flow))
@@ -107,8 +100,8 @@ class ReduceScatteringMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
         plain = type(recvbuf) is type(sendbuf) is ndarray and type(op) is Op
         key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf, op)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, op)
         context = self._context
         if context is None or context.native_only:
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
@@ -117,10 +110,10 @@ class ReduceScatteringMethods(GridMethods):
         if call is None:
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
         elif not call.run(context):
-            native = native_call(call.native(context), "Reduce_scatter_block")
-            if call.reduction.predefined:
-                context.know(key, native)
-            native(self, sendbuf, recvbuf, op)
+            known = key if call.reduction.predefined else None
+            self._natively(
+                context, "Reduce_scatter_block", call.native(context), known, sendbuf, recvbuf, op
+            )
         return None
 
     def Reduce_scatter(

@@ -11,19 +11,19 @@ from mpi4py.MPI import Op
 from numpy import ndarray
 
 from gridcoll.comm.arguments.elements import Elements, copy_of, is_whole, overlap, read_elements
-from gridcoll.comm.context import Context, Demands, Key, KnownCall
-from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
-from gridcoll.comm.repeated import (
+from gridcoll.comm.context import Context, FastCall, Key
+from gridcoll.comm.decisions import Decision, Semantics
+from gridcoll.comm.fast_path import (
     alike,
     is_short,
     repeat_from,
     repeat_nothing,
     repeat_two,
 )
+from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.memory import ElementMemory, aligned_bytes
-from gridcoll.engine.natives import native_call
 from gridcoll.plan import Dataflow
 
 _OPS = {
@@ -76,27 +76,17 @@ class Reduction:
         """Whether the result is the same, bit for bit, in whatever order it is combined."""
         return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
 
-    def demands(self, context: Context, collective: str) -> Demands:
-        """What the operation asks of the plan."""
-        return Demands(
+    def decide(self, context: Context, collective: str, root: int) -> Decision:
+        """What to do, given what the operation asks of its result."""
+        semantics = Semantics(
             ordered=self.ordered,
             fixed=context.settings.reproducible and not self.exact,
             equal=collective == "allreduce" and not self.exact,
         )
-
-    def program(self, context: Context, collective: str, root: int) -> Dataflow | None:
-        return context.program(
-            collective,
-            len(self.input),
-            root,
-            unit_bytes=self.elements.datatype.Get_size(),
-            **self.demands(context, collective)._asdict(),
+        unit_bytes = self.elements.datatype.Get_size()
+        return context.decide(
+            collective, len(self.input), root, unit_bytes=unit_bytes, semantics=semantics
         )
-
-    def native(self, context: Context, collective: str, root: int) -> str:
-        """Which native collective does it where there is no program."""
-        demands = self.demands(context, collective)
-        return context.native(collective, len(self.input), root, demands)
 
     def memory(self, flow: Dataflow) -> ElementMemory:
         """The buffers of a run that begins now."""
@@ -140,8 +130,8 @@ class ReductionMethods(ObjectReductionMethods):
         """
         plain = type(recvbuf) is ndarray and type(op) is Op
         key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf, op)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, op)
         return self._read_and_allreduce(sendbuf, recvbuf, op, key)
 
     def _read_and_allreduce(
@@ -153,25 +143,25 @@ class ReductionMethods(ObjectReductionMethods):
         call = read_reduction(sendbuf, recvbuf, op)
         if context.settings.check:
             require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
-        flow = call.program(context, "allreduce", 0) if call else None
         if call is None:
             return super().Allreduce(sendbuf, recvbuf, op)
-        if flow is None:
-            native = native_call(call.native(context, "allreduce", 0), "Allreduce")
-            if call.predefined:
-                context.know(key, native)
-            return native(self, sendbuf, recvbuf, op)
+        decision = call.decide(context, "allreduce", 0)
+        if (flow := decision.flow) is None:
+            known = key if call.predefined else None
+            return self._natively(
+                context, "Allreduce", decision.native, known, sendbuf, recvbuf, op
+            )
         call.run(context, flow)
         if key and (found := call.prepare(context, flow)):
-            context.know(key, _repeat(*found, recvbuf, ReductionMethods._read_and_allreduce))
+            context.enter(key, _repeat(*found, recvbuf, ReductionMethods._read_and_allreduce))
         return None
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
         plain = type(sendbuf) is ndarray and type(op) is Op and type(root) is int
         key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf, op, root)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, op, root)
         return self._read_and_reduce(sendbuf, recvbuf, op, root, key)
 
     def _read_and_reduce(
@@ -188,42 +178,42 @@ class ReductionMethods(ObjectReductionMethods):
         )
         if context.settings.check:
             require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
-        flow = call.program(context, "reduce", root) if call else None
         if call is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
-        if flow is None:
-            native = native_call(call.native(context, "reduce", root), "Reduce")
-            if call.predefined:
-                context.know(key, native)
-            return native(self, sendbuf, recvbuf, op, root)
+        decision = call.decide(context, "reduce", root)
+        if (flow := decision.flow) is None:
+            known = key if call.predefined else None
+            return self._natively(
+                context, "Reduce", decision.native, known, sendbuf, recvbuf, op, root
+            )
         call.run(context, flow)
         if key and (found := call.prepare(context, flow)):
             read = ReductionMethods._read_and_reduce
             if context.rank == root:
-                context.know(key, _repeat(*found, sendbuf, read))
+                context.enter(key, _repeat(*found, sendbuf, read))
             else:
-                context.know(key, repeat_from(found[0], read))
+                context.enter(key, repeat_from(found[0], read))
         return None
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
-        if known := self._known.get(_BARRIER):
-            return known(self)
+        if again := self._fast_path.get(_BARRIER):
+            return again(self)
         context = self._context
         if context is None or context.native_only:
             return super().Barrier()
         if context.settings.check:
             require_equal(context.private, "Barrier", "Barrier")
-        flow = context.program("barrier", 1, 0)
-        if flow is None:
-            return self._natively(context, "Barrier", 1, 0, _BARRIER)
+        decision = context.decide("barrier", 1, 0)
+        if (flow := decision.flow) is None:
+            return self._natively(context, "Barrier", decision.native, _BARRIER)
         context.run(flow, barrier_memory(flow))
         if prepared := context.prepare(flow, barrier_memory(flow)):
-            context.know(_BARRIER, repeat_nothing(prepared))
+            context.enter(_BARRIER, repeat_nothing(prepared))
         return None
 
 
-def _repeat(prepared: Prepared, own: memoryview, array: ndarray, read: KnownCall) -> KnownCall:
+def _repeat(prepared: Prepared, own: memoryview, array: ndarray, read: FastCall) -> FastCall:
     """For arrays like ``array``."""
     fits, in_place = alike(array.dtype, array.nbytes), np.frombuffer(own, array.dtype)
     return repeat_two(prepared, fits, read, in_place)

@@ -60,8 +60,8 @@ class ScatteringMethods(GridMethods):
         """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
         plain = type(recvbuf) is ndarray and type(root) is int
         key = ("Scatter", recvbuf.nbytes, root) if plain else None
-        if known := self._known.get(key):
-            return known(self, sendbuf, recvbuf, root)
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, root)
         context = self._context
         if context is None or context.native_only or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
@@ -70,18 +70,20 @@ class ScatteringMethods(GridMethods):
             message = read_or_leave(lambda: read_message(recvbuf, writable=True))
             n_bytes = len(message.view) if message else None
             agree(context, "Scatter", root, n_bytes, recvbuf)
-            flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
+            decision = None if n_bytes is None else context.decide("scatter", n_bytes, root)
+            flow = decision.flow if decision else None
+            native = decision.native if decision else None
             if message is None or flow is None:
-                return self._natively(
-                    context, "Scatter", n_bytes, root, key, sendbuf, recvbuf, root
-                )
+                return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
             return _take(context, flow, message)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.source.sizes[root] if call else None
         agree(context, "Scatter", root, n_bytes, sendbuf, recvbuf)
-        flow = None if n_bytes is None else context.program("scatter", n_bytes, root)
+        decision = None if n_bytes is None else context.decide("scatter", n_bytes, root)
+        flow = decision.flow if decision else None
+        native = decision.native if decision else None
         if call is None or flow is None:
-            return self._natively(context, "Scatter", n_bytes, root, key, sendbuf, recvbuf, root)
+            return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
         own = call.own(root)
         move(context, flow, call.source.message.view, own)
         return call.store(own)
@@ -94,7 +96,7 @@ class ScatteringMethods(GridMethods):
         root = rank
         at_root = (sendbuf,) if context.rank == root else ()
         agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
-        if context.program("scatterv", 0, root) is None:
+        if context.decide("scatterv", 0, root).flow is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         if context.rank != root:
             message = read_or_leave(lambda: read_message(recvbuf, writable=True))

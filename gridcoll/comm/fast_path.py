@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from mpi4py.MPI import IN_PLACE, Get_address
 
-from gridcoll.comm.context import KnownCall
+from gridcoll.comm.context import FastCall
 from gridcoll.engine.compiled import SHORT_BYTES, Prepared
 from gridcoll.engine.natives import is_plain
 from gridcoll.plan import Dataflow
 
 MOST_SCRATCH_BYTES = 128 << 10
-"""Of what stays prepared, for up to `N_CACHED_PLANS` kinds of calls of every communicator."""
+"""Of what stays prepared, for up to `N_DECISIONS` kinds of calls of every communicator."""
 
 Fits = Callable[[Any, Any], bool]
 """Whether what is sent and what is received into are what a plan was prepared for."""
@@ -32,12 +32,12 @@ def is_short(flow: Dataflow, n_bytes: int, unit_bytes: int = 1) -> bool:
     return 0 < n_bytes <= SHORT_BYTES and scratch_bytes <= MOST_SCRATCH_BYTES
 
 
-def repeat_nothing(prepared: Prepared) -> KnownCall:
+def repeat_nothing(prepared: Prepared) -> FastCall:
     """A call without buffers: those of the plan are its own."""
     return lambda comm: prepared.run()
 
 
-def repeat_in(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall:
+def repeat_in(prepared: Prepared, *, writes: bool, read: FastCall) -> FastCall:
     """A call on one buffer, which is the plan's ``output``, where it is written to or only read."""
 
     def call(comm: Any, buffer: Any, *rest: Any) -> None:
@@ -49,7 +49,7 @@ def repeat_in(prepared: Prepared, *, writes: bool, read: KnownCall) -> KnownCall
     return call
 
 
-def repeat_from(prepared: Prepared, read: KnownCall) -> KnownCall:
+def repeat_from(prepared: Prepared, read: FastCall) -> FastCall:
     """A call from one buffer into none, whatever is given as the other one."""
 
     def call(comm: Any, sendbuf: Any, *rest: Any) -> None:
@@ -62,8 +62,8 @@ def repeat_from(prepared: Prepared, read: KnownCall) -> KnownCall:
 
 
 def repeat_two(
-    prepared: Prepared, fits: Fits, read: KnownCall, own: np.ndarray | None = None
-) -> KnownCall:
+    prepared: Prepared, fits: Fits, read: FastCall, own: np.ndarray | None = None
+) -> FastCall:
     """A call from one buffer into another one; ``own`` takes what is given in place."""
 
     def call(comm: Any, sendbuf: Any, recvbuf: Any, *rest: Any) -> None:

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm import repeated
-from gridcoll.comm.repeated import SHORT_BYTES, alike, repeat_in, repeat_two
+from gridcoll.comm import fast_path as repeated
+from gridcoll.comm.fast_path import SHORT_BYTES, alike, repeat_in, repeat_two
 from gridcoll.engine.compiled import LIBRARY
 from tests.mpi.support import grid_comm
 

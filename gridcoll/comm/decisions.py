@@ -1,0 +1,179 @@
+"""What a call does: one decision, looked up by one key, the same on all ranks.
+
+A decision depends on what every rank knows: the model, the settings, and the collective, size, root
+and semantics of the call. So communicators of the same ranks share what was decided, and so do
+children that have the same ranks of the same parent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+from gridcoll.comm.settings import Settings
+from gridcoll.model import GridModel
+from gridcoll.plan import Choice, Dataflow, choose, dataflow
+from gridcoll.plan.natives import NATIVE, NATIVES
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+N_DECISIONS = 256
+"""Kept per set of ranks; they hold compiled plans."""
+
+N_CHOICES = 512
+"""Choosing takes longer than compiling, and roots may go round hundreds of ranks."""
+
+N_PARTS = 32
+"""Sets of ranks of children whose decisions are kept."""
+
+
+class Semantics(NamedTuple):
+    """What a call asks of its result; see `choose`."""
+
+    ordered: bool = False
+    fixed: bool = False
+    equal: bool = False
+    plain: bool = False
+
+
+ANY = Semantics()
+PLAIN = Semantics(plain=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What this rank does at a call of one kind.
+
+    Attributes
+    ----------
+    flow : Dataflow or None
+        This rank's share of a plan, compiled; None for a native collective.
+    native : str
+        Which native collective does it where there is no plan; see `engine.natives.native_call`.
+    """
+
+    flow: Dataflow | None
+    native: str = NATIVE
+
+
+def size_class(n_bytes: int) -> int:
+    """The size that a choice is made for: the next of 1, 1.25, 1.5, 1.75 times a power of two."""
+    if n_bytes <= 8:
+        return 8
+    step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
+    return -(-n_bytes // step) * step
+
+
+class Decisions:
+    """Everything decided so far for one set of ranks.
+
+    Threads that use communicators of the same ranks share it: what one evicts while another looks,
+    that one decides again, alike.
+
+    Parameters
+    ----------
+    rank : int
+        Ours among them.
+    model : GridModel
+        Of these ranks.
+    settings : Settings
+    """
+
+    def __init__(self, rank: int, model: GridModel, settings: Settings) -> None:
+        self.rank, self.model, self.settings = rank, model, settings
+        self._choices: OrderedDict[tuple[str, int, int, Semantics], Choice] = OrderedDict()
+        self._decided: OrderedDict[tuple[str, int, int, int, Semantics], Decision] = OrderedDict()
+        self._parts: OrderedDict[tuple[int, ...], Decisions] = OrderedDict()
+
+    @cached_property
+    def native_only(self) -> bool:
+        """Whether no call can gain anything, so that not even its size need be looked at."""
+        settings, grid = self.settings, self.model.grid
+        if settings.check or settings.reproducible or settings.algorithms:
+            return False
+        if settings.force == "grid":
+            return False
+        if settings.force == "native" or grid.n_ranks == 1:
+            return True
+        one_node = len(set(grid.hosts)) == 1
+        return self.model.n_clusters == 1 and (one_node or not self.model.native)
+
+    def asks_for_native(self, collective: str) -> bool:
+        """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
+        return self._forced(collective) in NATIVES
+
+    def _forced(self, collective: str) -> str:
+        if self.settings.force == "native":
+            return NATIVE
+        return self.settings.algorithms.get(collective, "")
+
+    def choice(
+        self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
+    ) -> Choice:
+        """What to do with calls of this size class, among which candidates, and why."""
+        key = (collective, size_class(n_bytes), root, semantics)
+        found = self._choices.pop(key, None)
+        if found is None:
+            found = choose(
+                collective,
+                self.model,
+                key[1],
+                root,
+                forced=self._forced(collective),
+                grid_only=self.settings.force == "grid",
+                **semantics._asdict(),
+            )
+        _keep(self._choices, key, found, N_CHOICES)
+        return found
+
+    def decide(
+        self,
+        collective: str,
+        n_bytes: int,
+        root: int,
+        *,
+        unit_bytes: int = 1,
+        semantics: Semantics = ANY,
+    ) -> Decision:
+        """What this rank does at a call of exactly this size.
+
+        The plan counts in units of ``unit_bytes``: reductions may not cut an element.
+        """
+        key = (collective, n_bytes, root, unit_bytes, semantics)
+        found = self._decided.pop(key, None)
+        if found is None:
+            winner = self.choice(collective, n_bytes, root, semantics).winner
+            if winner.build is None:
+                found = Decision(None, winner.name)
+            else:
+                plan = winner.build(n_bytes // unit_bytes)
+                found = Decision(dataflow(plan.programs[self.rank]))
+        _keep(self._decided, key, found, N_DECISIONS)
+        return found
+
+    def restrict(self, ranks: Sequence[int]) -> Decisions:
+        """Those of a communicator whose rank ``i`` is our ``ranks[i]``; we are one of them."""
+        key = tuple(ranks)
+        if key == tuple(range(self.model.grid.n_ranks)):
+            return self
+        found = self._parts.pop(key, None)
+        if found is None:
+            found = Decisions(key.index(self.rank), self.model.restrict(key), self.settings)
+        _keep(self._parts, key, found, N_PARTS)
+        return found
+
+    def with_algorithm(self, collective: str, algorithm: str) -> Decisions:
+        """Those of the same ranks under another setting; nothing is decided in them yet."""
+        algorithms = {**self.settings.algorithms, collective: algorithm}
+        return Decisions(self.rank, self.model, replace(self.settings, algorithms=algorithms))
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Enter ``value`` as the one used last, and forget the one used longest ago."""
+    kept[key] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
