@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.bands import Bands
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics
-from gridcoll.comm.private import WAITS, PrivateComm
+from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings
 from gridcoll.engine.compiled import Prepared, prepare
 from gridcoll.engine.counting import CountingTransport
@@ -103,7 +103,7 @@ class Context:
 
     @property
     def private(self) -> MPI.Intracomm:
-        """The communicator for our own messages. Collective where it is not made yet."""
+        """The communicator for our own messages."""
         return self._private.comm
 
     @property
@@ -119,14 +119,6 @@ class Context:
     def beside(self) -> bool:
         """Whether non-blocking and persistent calls may be ours."""
         return self._threads and not self.native_only
-
-    @property
-    def beside_at_once(self) -> bool:
-        """Whether a call that must not wait for other ranks may be ours.
-
-        A private communicator that is yet to be made would wait for them.
-        """
-        return self.beside and self._private.is_made
 
     def is_rank(self, root: SupportsIndex) -> bool:
         """Whether `as_rank` gives one."""
@@ -203,11 +195,9 @@ class Context:
             )
         return self._cluster_comms
 
-    def duplicate(self, comm: MPI.Intracomm) -> Context:
-        """The context of ``comm``, a duplicate. Collective; see `PrivateComm.begin`."""
-        # Where ours is made, it is there already: `comm` may still be under way.
-        private = PrivateComm.begin(comm if WAITS else self.private)
-        return Context(self.decisions, private, self._threads)
+    def duplicate(self) -> Context:
+        """The context of a duplicate. Collective; see `PrivateComm.begin`."""
+        return Context(self.decisions, PrivateComm.begin(self.private), self._threads)
 
     def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
         """The context of ``comm``, just made, whose rank ``i`` is our ``ranks[i]``.

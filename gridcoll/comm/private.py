@@ -26,52 +26,39 @@ communicators (seen with plain mpi4py), so that we have none under way there."""
 class PrivateComm:
     """A communicator of the same ranks as another, for our own messages.
 
-    `create` makes it, waiting for the other ranks. `begin` does not wait, so that a child costs no
-    more round trips than MPI's own call takes: the communicator is made meanwhile, or, where the
-    MPI library cannot do that (`WAITS`), at its first use. Both are collective, and so is the first
-    use.
+    `create` waits for the other ranks; `begin` does not, unless the MPI library `WAITS`: a child
+    costs no more round trips than MPI's own call takes. Both are collective.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm | None,
-        request: MPI.Request | None = None,
-        of: MPI.Intracomm | None = None,
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, request: MPI.Request | None = None) -> None:
         self._comm = comm
         self._request = request
-        self._of = of
         if request is not None:
             _open_ending()
             _under_way[id(self)] = self
 
     @classmethod
     def create(cls, comm: MPI.Comm) -> PrivateComm:
-        """Make one of the ranks of ``comm``. Collective."""
-        return cls(_of_same_ranks(comm))
+        """Not a duplicate: that would call the user's attribute copy functions once more."""
+        group = comm.Get_group()
+        try:
+            return cls(MPI.Intracomm(MPI.Intracomm.Create(MPI.Intracomm(comm), group)))
+        finally:
+            group.Free()
 
     @classmethod
     def begin(cls, comm: MPI.Comm) -> PrivateComm:
-        """For a ``comm`` of ours or just made, which outlives it. Collective."""
+        """For a ``comm`` of ours or just made: without attributes and hints, which go along."""
         if WAITS:
-            return cls(None, of=MPI.Intracomm(comm))
+            return cls.create(comm)
         return cls(*MPI.Intracomm.Idup(MPI.Intracomm(comm)))
 
     @property
-    def is_made(self) -> bool:
-        """Whether using it waits for no rank that has yet to use it; the same on all ranks."""
-        return self._comm is not None
-
-    @property
     def comm(self) -> MPI.Intracomm:
-        """The communicator; waits until it is there, and makes it where nobody did."""
+        """The communicator; waits until it is there."""
         if self._request is not None:
             wait_politely(self._request.Test)
             self._close()
-        if self._comm is None:
-            if self._of is None:
-                raise RuntimeError("private communicator: of no ranks")
-            self._comm = _of_same_ranks(self._of)
         return self._comm
 
     @cached_property
@@ -100,22 +87,11 @@ class PrivateComm:
         What is under way ends first. Persistent requests that are left keep it, as they would the
         user's communicator.
         """
-        if not self.is_made:
-            return
         if "bands" in self.__dict__:
             self.bands.drain()
             if self.bands.in_use:
                 return
         self.comm.Free()
-
-
-def _of_same_ranks(comm: MPI.Comm) -> MPI.Intracomm:
-    """Not a duplicate: that would call the user's attribute copy functions once more."""
-    group = comm.Get_group()
-    try:
-        return MPI.Intracomm(MPI.Intracomm.Create(MPI.Intracomm(comm), group))
-    finally:
-        group.Free()
 
 
 _under_way: dict[int, PrivateComm] = {}

@@ -1,9 +1,4 @@
-"""The buffers of one call, as bytes.
-
-Buffers of one call that lie in parts, each wherever its owner has it.
-
-The buffers of one reduction: elements of an MPI datatype, combined by an MPI operation.
-"""
+"""The buffers of one call: bytes in one piece, bytes in parts, and elements that are combined."""
 
 from __future__ import annotations
 

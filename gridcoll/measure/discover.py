@@ -15,11 +15,11 @@ from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clock import CommonClock, Series, find_clock, run_together
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention
-from gridcoll.measure.corrections import RUNS, TRIAL_SIZES, step_of, try_plans
 from gridcoll.measure.flows import MESSAGE_BYTES, measure_together
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.playoff import play_off
 from gridcoll.measure.probe import Channel, measure_plogp
+from gridcoll.measure.trials import RUNS, TRIAL_SIZES, step_of
+from gridcoll.measure.tuner import play_off, try_plans
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.plan import choose, dataflow
 from gridcoll.plan.bcast.tree import plan_bcast

@@ -12,8 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.measure.corrections import ENOUGH_S, FEWEST_RUNS, MOST_RUNS
-from gridcoll.measure.sizes import affordable
+from gridcoll.measure.trials import ENOUGH_S, FEWEST_RUNS, MOST_RUNS, affordable
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of

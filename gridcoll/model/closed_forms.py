@@ -1,12 +1,7 @@
-"""What a broadcast inside one cluster costs, in closed form: the papers' tables.
+"""Closed forms of broadcasts and scatters inside one cluster: the tables of papers 002 and 003.
 
-Every strategy is also a plan with a price of its own (`plan.bcast.strategies`). Where
-``holds`` says ``exact``, the two agree under the one-port full-duplex pLogP model; elsewhere the
-``remark`` says which way they differ.
-
-Costs of a scatter inside one cluster in closed form: Barchet-Estefanel & Mounié 2004, Table 2.
-
-Every strategy is also a plan with a price of its own (`plan.scatter.trees`).
+Every strategy is also a plan with a cost of its own. Where ``holds`` says ``exact``, the two agree
+under the one-port full-duplex pLogP model; elsewhere the ``remark`` says which way they differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How long messages take, between every two clusters and inside each.
-
-Some ranks that stand for all: what is priced where every rank talks to every other.
-"""
+"""How long messages take, between every two clusters and inside each."""
 
 from __future__ import annotations
 

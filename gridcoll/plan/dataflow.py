@@ -1,7 +1,4 @@
-"""Which ops of a program wait for which: the order that the data dictates, and no other.
-
-One rank's program as numbers in one array, for an engine that is not written in Python.
-"""
+"""Which ops of a program wait for which, and the same as one array for the engine in C."""
 
 from __future__ import annotations
 

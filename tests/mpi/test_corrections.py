@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.measure import corrections
+from gridcoll.measure import tuner as corrections
 from gridcoll.measure.clock import Series
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import choose

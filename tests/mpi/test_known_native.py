@@ -50,7 +50,7 @@ def test_only_the_first_call_of_a_size_is_looked_into(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str, native: str
 ) -> None:
     call, collective = CALLS[name], collective_of(name)
-    looked = count_calls(monkeypatch, Context, "native")
+    looked = count_calls(monkeypatch, Context, "decide")
     with grid_comm(world) as comm:
         ours = comm.forced(collective, native)
         for n in (4, 4, 4, 5, 4):

@@ -13,10 +13,10 @@ from gridcoll.measure import clusters as grouping
 from gridcoll.measure import corrections, natives, playoff, probe
 from gridcoll.measure import discover as measuring
 from gridcoll.measure.clusters import find_groups
-from gridcoll.measure.corrections import RUNS
 from gridcoll.measure.discover import discover
 from gridcoll.measure.natives import CALLS
 from gridcoll.measure.probe import Channel
+from gridcoll.measure.trials import RUNS
 from gridcoll.model import GridModel, digest
 from gridcoll.topology import Grid
 from tests.mpi.support import count_calls, layouts

@@ -10,9 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm.arguments import buffers
+from gridcoll.comm.arguments.blocks import read_typed_vector, read_vectors
 from gridcoll.comm.arguments.elements import read_elements
-from gridcoll.comm.arguments.typed_vectors import read_typed_vector
-from gridcoll.comm.arguments.vectors import read_vectors
 from gridcoll.comm.methods import alltoallv
 from tests.mpi.support import grid_comm, works
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from gridcoll.measure import natives
 from gridcoll.measure.clock import Series
 from gridcoll.measure.natives import CALLS, time_native
-from gridcoll.measure.sizes import LARGEST_BYTES
+from gridcoll.measure.trials import LARGEST_BYTES
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi.support import count_calls, grid_model, layouts

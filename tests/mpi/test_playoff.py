@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from mpi4py import MPI
 
-from gridcoll.measure import playoff
+from gridcoll.measure import tuner as playoff
 from gridcoll.measure.clock import CommonClock, Series
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.arguments.signatures import signature
+from gridcoll.comm.arguments.elements import signature
 from gridcoll.errors import DisagreementError
 from tests.mpi.support import grid_comm, works
 

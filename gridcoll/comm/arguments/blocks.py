@@ -1,14 +1,31 @@
-"""Buffer arguments that hold a block for every rank."""
+"""Buffer arguments that hold a block for every rank.
+
+Equal blocks (`Blocks`), blocks of sizes and places of their own (`Vectors`), and blocks of types of
+their own, as `Alltoallw` has them.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.arguments.buffers import Message, read_message
+from gridcoll.comm.arguments.buffers import (
+    Message,
+    bytes_at,
+    bytes_of,
+    read_message,
+    read_scattered,
+    typed_block,
+    unpack,
+)
+from gridcoll.comm.arguments.elements import read_elements
+from gridcoll.engine.memory import Typed
+from gridcoll.plan.alltoall.vector import LARGEST_MESSAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +75,244 @@ def _item_bytes(spec: Any) -> int:
         return max(memoryview(spec).itemsize, 1)
     except (TypeError, ValueError, BufferError):
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A buffer argument as bytes in which rank ``i`` has ``sizes[i]`` from ``starts[i]`` on."""
+
+    message: Message
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def even(cls, blocks: Blocks, n_blocks: int) -> Vectors:
+        """``blocks`` that are all alike."""
+        size = blocks.block_bytes
+        return cls(blocks.message, tuple(size * k for k in range(n_blocks)), (size,) * n_blocks)
+
+    def block(self, rank: int) -> memoryview:
+        """The bytes of ``rank``, not copied."""
+        return self.message.view[self.starts[rank] : self.starts[rank] + self.sizes[rank]]
+
+    @property
+    def run(self) -> memoryview | None:
+        """All blocks, if they stand one after another in rank order."""
+        ends = tuple(accumulate(self.sizes, initial=self.starts[0]))
+        if self.starts != ends[:-1]:
+            return None
+        return self.message.view[ends[0] : ends[-1]]
+
+
+def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
+    """The blocks of ``spec``, any form mpi4py takes: with counts, or counts and displacements.
+
+    As mpi4py, it takes the application's word for where they are, inside the buffer or not. Raises
+    some exception for a ``spec`` that mpi4py does not take.
+    """
+    return _as_bytes(_read(spec, n_blocks), writable=writable)
+
+
+def read_each_block(
+    spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
+) -> list[Message | Typed]:
+    """As `read_vectors`, one by one.
+
+    Those with gaps stay where they are, for MPI to gather while others are under way, unless they
+    are to be ``packed``, or one is longer than a message may be.
+    """
+    given = _read(spec, n_blocks)
+    if packed or given.is_plain or max(given.sizes) > LARGEST_MESSAGE:
+        vectors = _as_bytes(given, writable=writable)
+        store = vectors.message.store
+        return [Message(vectors.block(rank), store) for rank in range(n_blocks)]
+    base = 0
+    if given.buffer is not None:
+        base = MPI.buffer.frombuffer(given.buffer, readonly=not writable).address
+    return [
+        typed_block(base + place * given.extent, count, given.datatype, writable=writable)
+        for count, place in zip(given.counts, given.places, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a spec says; places are in extents.
+
+    ``buffer`` is None where addresses are absolute, ``view`` where the CPU does not reach it.
+    """
+
+    buffer: Any
+    view: memoryview | None
+    counts: tuple[int, ...]
+    places: tuple[int, ...]
+    datatype: MPI.Datatype
+    extent: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each block."""
+        unit_bytes = self.datatype.Get_size()
+        return tuple(count * unit_bytes for count in self.counts)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the CPU finds their bytes in a row, if there are any."""
+        in_a_row = self.datatype.is_predefined and self.extent == self.datatype.Get_size()
+        return (self.view is not None and in_a_row) or not any(self.sizes)
+
+
+def _read(spec: Any, n_blocks: int) -> _Given:
+    buffer, counts, displacements, datatype = unpack(spec, tuple)
+    if datatype is None:
+        found = read_elements(buffer, writable=False)
+        if found is None:
+            raise TypeError("a derived type must be named")
+        datatype = found.datatype
+    elif isinstance(datatype, str):
+        datatype = MPI.Datatype.fromcode(datatype)
+    buffer = None if buffer is MPI.BOTTOM else buffer  # mpi4py takes both
+    view, n_bytes = _memory(buffer)
+    _, extent = datatype.Get_extent()
+    counts = _counts(counts, n_blocks, n_bytes, extent)
+    if min(counts) < 0:
+        raise ValueError("negative count")
+    return _Given(buffer, view, counts, _places(displacements, counts), datatype, extent)
+
+
+def _as_bytes(given: _Given, *, writable: bool) -> Vectors:
+    view, sizes = given.view, given.sizes
+    places = tuple(place * given.extent for place in given.places)
+    if not any(sizes):
+        return Vectors(Message(memoryview(bytearray())), (0,) * len(sizes), sizes)
+    if view is None or not given.is_plain:
+        base = MPI.BOTTOM if given.buffer is None else given.buffer
+        message = read_scattered(base, given.counts, places, given.datatype, writable=writable)
+        return Vectors(message, tuple(accumulate(sizes, initial=0))[:-1], sizes)
+    if writable and view.readonly:
+        raise BufferError("read-only")
+    starts = tuple(place if size else 0 for place, size in zip(places, sizes, strict=True))
+    first, last = min(starts), max(map(operator.add, starts, sizes))
+    if first >= 0 and last <= len(view):
+        return Vectors(Message(view), starts, sizes)
+    # Memory may go on before and behind what the buffer shows: only MPI's rules count.
+    whole = bytes_at(MPI.Get_address(view) + first, last - first, readonly=view.readonly)
+    return Vectors(Message(whole), tuple(start - first for start in starts), sizes)
+
+
+def _memory(buffer: Any) -> tuple[memoryview | None, int]:
+    """What the CPU reaches of ``buffer``, None where that is nothing, and how long it is."""
+    if buffer is None:
+        return None, 0
+    try:
+        view = bytes_of(buffer)
+    except BufferError:
+        return None, MPI.buffer(buffer).nbytes
+    return view, len(view)
+
+
+def _counts(counts: Any, n_blocks: int, n_bytes: int, extent: int) -> tuple[int, ...]:
+    """As given, one for all, or as even as the buffer allows, the first ones with one more."""
+    if counts is None:
+        if n_bytes % extent:
+            raise ValueError("no whole number of elements")
+        each, more = divmod(n_bytes // extent, n_blocks)
+        return tuple(each + (block < more) for block in range(n_blocks))
+    return _integers(counts, n_blocks)
+
+
+def _places(displacements: Any, counts: Sequence[int]) -> tuple[int, ...]:
+    """As given, so many apart, or one block after another."""
+    if displacements is None:
+        return tuple(accumulate(counts, initial=0))[:-1]
+    try:
+        stride = operator.index(displacements)
+    except TypeError:
+        return _integers(displacements, len(counts))
+    return tuple(stride * block for block in range(len(counts)))
+
+
+def _integers(values: Any, n_blocks: int) -> tuple[int, ...]:
+    try:
+        return (operator.index(values),) * n_blocks
+    except TypeError:
+        found = tuple(map(operator.index, values))
+    if len(found) != n_blocks:
+        raise ValueError(f"expecting {n_blocks} items, got {len(found)}")
+    return found
+
+
+def read_typed_vector(
+    spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
+) -> list[Message | Typed]:
+    """The blocks of an `Alltoallw` argument: every block has a type, displacements are in bytes.
+
+    Blocks with gaps stay where they are, for MPI to gather while others are under way, unless they
+    are to be ``packed`` or are longer than a message.
+
+    Raises for what mpi4py does not take.
+    """
+    if not isinstance(spec, list | tuple):
+        raise TypeError("message: expecting list or tuple")
+    counts: Any = None
+    displs: Any = None
+    if len(spec) == 2:
+        buffer, types = spec
+    elif len(spec) == 3:
+        buffer, (counts, displs), types = spec
+    else:
+        buffer, counts, displs, types = spec
+    if counts is None and displs is None:
+        counts, displs = [1] * n_blocks, [0] * n_blocks
+    if len(types) != n_blocks or not all(isinstance(each, MPI.Datatype) for each in types):
+        raise TypeError(f"message: expecting {n_blocks} datatypes")
+    if not len(counts) == len(displs) == n_blocks:
+        raise ValueError(f"message: expecting {n_blocks} counts and displacements")
+    view, address = _memory_and_address(buffer, writable)
+    return [
+        _read_block(
+            *(view, address, operator.index(displ), operator.index(count), datatype),
+            writable=writable,
+            packed=packed,
+        )
+        for count, displ, datatype in zip(counts, displs, types, strict=True)
+    ]
+
+
+def _memory_and_address(buffer: Any, writable: bool) -> tuple[memoryview | None, int]:
+    """The bytes of ``buffer``, and where they begin.
+
+    None where the CPU does not reach them, addresses are absolute, or there is nothing.
+    """
+    if buffer is None or buffer is MPI.BOTTOM:
+        return None, 0
+    memory = MPI.buffer.frombuffer(buffer, readonly=not writable)
+    try:
+        return bytes_of(memory), memory.address
+    except BufferError:
+        return None, memory.address
+
+
+def _read_block(
+    view: memoryview | None,
+    address: int,
+    offset: int,
+    count: int,
+    datatype: MPI.Datatype,
+    *,
+    writable: bool,
+    packed: bool,
+) -> Message | Typed:
+    """``count`` items from byte ``offset`` on."""
+    if count < 0:
+        raise ValueError(f"message: negative count {count}")
+    size, extent = datatype.Get_size(), datatype.Get_extent()
+    if not count * size:
+        return Message(memoryview(bytearray()))
+    stop = offset + count * size
+    plain = datatype.is_predefined and extent == (0, size)
+    if plain and view is not None and offset >= 0 and stop <= len(view):
+        return Message(view[offset:stop])
+    if not packed and count * size <= LARGEST_MESSAGE:
+        return typed_block(address + offset, count, datatype, writable=writable)
+    return read_scattered(MPI.BOTTOM, [count], [address + offset], datatype, writable=writable)

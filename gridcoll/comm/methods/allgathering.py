@@ -10,9 +10,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy import ndarray
 
-from gridcoll.comm.arguments.blocks import read_blocks
+from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
 from gridcoll.comm.arguments.buffers import read_message
-from gridcoll.comm.arguments.vectors import Vectors, read_vectors
 from gridcoll.comm.context import Context, FastCall, Key
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.fast_path import is_short, repeat_two

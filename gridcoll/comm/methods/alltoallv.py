@@ -11,10 +11,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from gridcoll.comm.arguments.blocks import read_each_block, read_typed_vector
 from gridcoll.comm.arguments.buffers import Message, move
-from gridcoll.comm.arguments.signatures import signature
-from gridcoll.comm.arguments.typed_vectors import read_typed_vector
-from gridcoll.comm.arguments.vectors import read_blocks
+from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
@@ -43,7 +42,7 @@ class AlltoallvMethods(GridMethods):
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `mpi4py.MPI.Comm.Alltoallv`, directly where plans gain anything."""
-        if not self._exchange("Alltoallv", sendbuf, recvbuf, read_blocks):
+        if not self._exchange("Alltoallv", sendbuf, recvbuf, read_each_block):
             super().Alltoallv(sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:

@@ -30,7 +30,7 @@ class DerivationMethods(GridMethods):
         ``at_once``. Collective.
         """
         if self._context is not None and not (at_once and WAITS):
-            new._take_context(self._context.duplicate(new))
+            new._take_context(self._context.duplicate())
         return new
 
     def Dup(self: Derived, info: MPI.Info | None = None) -> Derived:

@@ -7,9 +7,8 @@ from typing import Any
 
 from numpy import ndarray
 
-from gridcoll.comm.arguments.blocks import read_blocks
+from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
 from gridcoll.comm.arguments.buffers import read_message
-from gridcoll.comm.arguments.vectors import Vectors, read_vectors
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from gridcoll.comm.arguments.signatures import signature
+from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.pickles import HEADER_BYTES

@@ -154,7 +154,7 @@ class NonblockingMethods(GridMethods):
 
 def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> MPI.Request | None:
     """Run what ``read`` gives once; None where it is left to MPI."""
-    if context is None or not context.beside_at_once:
+    if context is None or not context.beside:
         return None
     call = read(context)
     if call is None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.measure.corrections import TRIAL_SIZES
 from gridcoll.measure.discover import NATIVE_SIZES, native_sizes
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES
-from gridcoll.measure.sizes import LARGEST_BYTES, MOST_HELD_BYTES, PER_RANK, affordable
+from gridcoll.measure.trials import (
+    LARGEST_BYTES,
+    MOST_HELD_BYTES,
+    PER_RANK,
+    TRIAL_SIZES,
+    affordable,
+)
 
 
 def held_bytes(collective: str, n_ranks: int, n_bytes: int) -> int:

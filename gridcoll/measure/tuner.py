@@ -1,11 +1,14 @@
-"""What is about as fast as the fastest is run again, in turns with it, natives and plans together.
+"""Which way is fastest: plans are run at discovery, then the closest plans and natives in turns.
 
-Discovery measures one thing after the other, a few times each: between two that differ by less than
-the machine did meanwhile, noise would decide, for every later call of that size.
+A model is some ten percent off. So at each size the plan predicted fastest is run and its
+prediction corrected, until a plan that ran stays in front. Then whatever is within noise of the fastest, plans
+and natives, runs again alternately: measured one after the other, noise between the two
+measurements would decide for every later call of that size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,12 +18,115 @@ from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.measure.corrections import RUNS, TRIAL_SIZES, Step, worth_trying
 from gridcoll.measure.natives import CALLS
+from gridcoll.measure.trials import (
+    ENOUGH_S,
+    FEWEST_RUNS,
+    MOST_RUNS,
+    RUNS,
+    TRIAL_SIZES,
+    Step,
+    worth_trying,
+)
 from gridcoll.model import Correction, GridModel
-from gridcoll.plan import choose
+from gridcoll.plan import Choice, choose
 from gridcoll.plan.natives import NATIVE
-from gridcoll.plan.registry import Candidate, family_of
+from gridcoll.plan.registry import REGISTRIES, Candidate, family_of
+
+MOST_TRIALS = 4
+"""Families tried at one size."""
+
+BEHIND = 1.5
+"""What takes so many times as long as the fastest, twice, runs no more."""
+
+_FACTORS = (0.25, 16.0)  # whatever is beyond was an accident of this moment
+
+
+def measure_corrections(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    collective: str,
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Correction]:
+    """How far predictions are off, by family of algorithms. Collective; equal on all ranks.
+
+    At each size runs what is predicted fastest, corrects the prediction, and goes on until
+    something that ran already stays in front. Of families that did not run at a size, the model is
+    believed no more than of the best that did.
+    """
+    sizes = worth_trying(comm, model, collective, TRIAL_SIZES[collective])
+    found: dict[int, dict[str, float]] = {}
+    clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
+    for done, n_bytes in enumerate(sizes):
+        progress(f"plans for {collective}", done, len(sizes))
+        found[n_bytes] = _try_size(comm, model, clock, collective, n_bytes)
+    progress(f"plans for {collective}", len(sizes), len(sizes))
+    families = dict.fromkeys(family for tried in found.values() for family in tried)
+    return {
+        family: Correction(sizes, tuple(_factor(found[n_bytes], family) for n_bytes in sizes))
+        for family in families
+    }
+
+
+def _factor(tried: dict[str, float], family: str) -> float:
+    return tried.get(family, max(1.0, min(tried.values(), default=1.0)))
+
+
+def _try_size(
+    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, collective: str, n_bytes: int
+) -> dict[str, float]:
+    """Measured over predicted of each family that ran, in the order of trials."""
+    tried: dict[str, float] = {}
+    fastest_s = math.inf
+    plain = choose(collective, model, n_bytes, 0, grid_only=True)
+    families = {family_of(collective, name) for name in REGISTRIES[collective]}
+    for _ in range(MOST_TRIALS):
+        learned = {name: Correction((n_bytes,), (tried.get(name, 1.0),)) for name in families}
+        corrected = replace(model, corrections={collective: learned})
+        winner = choose(collective, corrected, n_bytes, 0, grid_only=True).winner
+        if winner.build is None or (family := family_of(collective, winner.name)) in tried:
+            break
+        step = RUNS[collective](comm, winner.build, n_bytes)
+        took_s = _median_s(clock, step, fastest_s)
+        fastest_s = min(fastest_s, took_s)
+        tried[family] = float(np.clip(took_s / _predicted_s(plain, winner), *_FACTORS))
+    return tried
+
+
+def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
+    """Of the more runs the shorter they are; of two where ``fastest_s`` is far ahead.
+
+    Equal on all ranks.
+    """
+    took_s: list[float] = []
+    series = Series(clock)
+    while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
+        took_s.append(series.run(step))
+        if len(took_s) == 2 and min(took_s) > BEHIND * fastest_s:
+            break
+    return float(np.median(took_s))
+
+
+def _predicted_s(choice: Choice, wanted: Candidate) -> float:
+    """What ``choice``, made by a model without corrections, says of the same candidate."""
+    same = (c for c in choice.candidates if (c.name, c.label) == (wanted.name, wanted.label))
+    return max(next(same).predicted_s or 0.0, 1e-9)
+
+
+def try_plans(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    progress: Callable[[str, int, int], None],
+    collectives: Sequence[str] = tuple(RUNS),
+) -> GridModel:
+    """``model`` with what trying plans of every collective shows. Collective."""
+    return replace(
+        model,
+        corrections={
+            name: measure_corrections(comm, model, name, progress) for name in collectives
+        },
+    )
+
 
 CLOSE = 1.12
 """Who is predicted, or was measured, to take at most so many times as long as the fastest plays."""

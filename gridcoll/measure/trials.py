@@ -1,0 +1,106 @@
+"""One run of a plan at discovery, and the sizes at which plans and natives are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from mpi4py import MPI
+
+from gridcoll.engine.compiled import prepare
+from gridcoll.engine.executor import Memory
+from gridcoll.engine.memory import ByteMemory, ElementMemory, byte_memory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.model import GridModel
+from gridcoll.plan import Dataflow, Plan, choose, dataflow
+
+FEWEST_RUNS, MOST_RUNS = 3, 9
+ENOUGH_S = 0.3
+"""Runs that took so long together show more than the noise of the moment."""
+
+Step = Callable[[], None]
+
+
+def _bcast_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    flow = _flow(comm, build(n_bytes))
+    return step_of(comm, flow, ByteMemory(memoryview(bytearray(n_bytes))))
+
+
+def _allreduce_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    flow = _flow(comm, build(n_bytes // 8))
+    mine, result = memoryview(bytes(n_bytes)), memoryview(bytearray(n_bytes))
+    return step_of(comm, flow, ElementMemory(result, mine, flow, MPI.DOUBLE, MPI.SUM))
+
+
+def _alltoall_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: int) -> Step:
+    n_ranks = comm.Get_size()
+    flow = _flow(comm, build(n_bytes))
+    mine, result = (memoryview(bytearray(n_ranks * n_bytes)) for _ in range(2))
+    return step_of(comm, flow, byte_memory(flow, mine, result))
+
+
+def step_of(comm: MPI.Intracomm, flow: Dataflow, memory: Memory) -> Step:
+    """A run as a short call makes it that is known; of long ones that is all that takes time."""
+    transport = MPITransport(comm)
+    prepared = prepare(flow, transport, memory)
+    if prepared is None:
+        return lambda: run_program(flow, transport, memory)
+    return prepared.run
+
+
+def _flow(comm: MPI.Intracomm, plan: Plan) -> Dataflow:
+    return dataflow(plan.programs[comm.Get_rank()])
+
+
+RUNS = {"bcast": _bcast_run, "allreduce": _allreduce_run, "alltoall": _alltoall_run}
+"""Collectives whose plans are tried: the run of a plan, by its size."""
+
+TRIAL_SIZES = {
+    "bcast": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
+    "allreduce": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
+    "alltoall": (8, 1 << 7, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 19),
+}
+"""Of all-to-alls more short ones: headers count for much, and P * P fill a queue at once."""
+
+LONGEST_TRIAL_S = 4.0
+"""What is predicted to take longer, of plans and natives alike, is not run to see which is best."""
+
+PER_RANK = frozenset(("alltoall", "gather", "scatter", "allgather", "reduce_scatter"))
+"""Collectives whose size is that of a block, of which a buffer has one for every rank."""
+
+LARGEST_BYTES = {
+    **dict.fromkeys(("gather", "scatter", "allgather", "reduce_scatter"), 1 << 16),
+    **dict.fromkeys(("alltoall", "reduce"), 1 << 19),
+    "barrier": 8,
+}
+"""Beyond, time grows in proportion; and barriers have no size."""
+
+MOST_HELD_BYTES = 1 << 24
+"""In one buffer of one rank. A host of many cores has as many ranks, with two buffers each."""
+
+
+def affordable(collective: str, n_ranks: int, sizes_bytes: Sequence[int]) -> tuple[int, ...]:
+    """Those of ``sizes_bytes``, ascending, that ``n_ranks`` can run; the first one always."""
+    largest = LARGEST_BYTES.get(collective, sizes_bytes[-1])
+    if collective in PER_RANK:
+        largest = min(largest, MOST_HELD_BYTES // n_ranks)
+    return tuple(n for n in sizes_bytes if n <= max(largest, sizes_bytes[0]))
+
+
+def worth_trying(
+    comm: MPI.Intracomm, model: GridModel, collective: str, sizes_bytes: Sequence[int]
+) -> tuple[int, ...]:
+    """Those of ``sizes_bytes``, ascending, that are neither too much nor take too long.
+
+    The first one always; equal on all ranks.
+    """
+    first, *others = affordable(collective, comm.Get_size(), sizes_bytes)
+    plain = replace(model, corrections={}, native={}, native_variants={})
+
+    def takes_s(n_bytes: int) -> float:
+        winner = choose(collective, plain, n_bytes, 0, grid_only=True).winner
+        return winner.predicted_s or 0.0
+
+    return (first, *takewhile(lambda n_bytes: takes_s(n_bytes) <= LONGEST_TRIAL_S, others))
