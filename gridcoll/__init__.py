@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridcoll.release import VERSION as __version__
+from gridcoll.release import __version__
 
 if TYPE_CHECKING:
     from gridcoll.comm import GridComm

@@ -25,5 +25,5 @@ def digest_sources(package: str) -> str:
     return f"{digest:08x}"
 
 
-VERSION = f"{release.VERSION}, sources {digest_sources(str(Path(__file__).parents[1]))}"
+VERSION = f"{release.__version__}, sources {digest_sources(str(Path(__file__).parents[1]))}"
 """On one line. Read when gridcoll is imported, while its sources are those that are imported."""
