@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridcoll.release import __version__
+
 if TYPE_CHECKING:
     from gridcoll.comm import GridComm
 
-__version__ = "0.1.0"
 __all__ = ["GridComm", "__version__"]
 
 

@@ -1,11 +1,17 @@
-"""Layering is law, and here it says so. Read the rooms in this order; none knows a later one."""
+"""What the package promises about its sources, one test per law.
+
+A law is a function from sources to offences, each naming its place. It is checked twice: the
+package must give none, and a made-up source that breaks it must give one.
+"""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -13,132 +19,354 @@ import pytest
 import gridcoll
 
 PACKAGE = Path(gridcoll.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# What a room may import, besides itself.
-BASE = {"errors", "files", "variables", "pictures"}
-MAY_IMPORT = {
+BASE = {"errors", "files", "variables", "release"}
+"""Modules beside the rooms, which every room may import."""
+
+_DOWN_TO_PLAN = {"topology", "model", "schedule", "plan"}
+_DOWN_TO_COMM = {*_DOWN_TO_PLAN, "engine", "measure", "comm"}
+MAY_IMPORT: dict[str, set[str]] = {
     "topology": set(),
     "model": {"topology"},
     "schedule": set(),
     "plan": {"topology", "model", "schedule"},
-    "engine": {"topology", "model", "schedule", "plan"},
-    "comm": {"topology", "model", "schedule", "plan", "engine"},
-    "placement": {"topology", "model"},
-    "study": {"topology", "model", "schedule", "placement"},
+    "engine": _DOWN_TO_PLAN,
+    "measure": {*_DOWN_TO_PLAN, "engine"},
+    "comm": {*_DOWN_TO_PLAN, "engine", "measure"},
+    "launch": _DOWN_TO_COMM,
+    "bench": _DOWN_TO_COMM,
+    "draw": {"topology", "model", "plan"},
+    "placement": {*_DOWN_TO_PLAN, "draw"},
+    "study": {*_DOWN_TO_PLAN, "placement", "draw"},
     "testbed": {"topology"},
-    "cli": {
-        *("topology", "model", "schedule", "plan", "engine", "comm"),
-        *("placement", "study", "testbed"),
-    },
+    "cli": {*_DOWN_TO_COMM, "launch", "bench", "draw", "placement", "study", "testbed"},
 }
-PURE = ("topology", "model", "schedule", "plan", "placement")
-"""Rooms that run anywhere: no MPI, no terminal."""
+"""What a room may import besides itself and `BASE`."""
 
-LIBRARY = (*PURE, "engine", "comm")
+PURE = ("topology", "model", "schedule", "plan", "draw", "placement")
+"""Rooms that run anywhere: importing them loads neither MPI nor a terminal's libraries."""
+
+LIBRARY = (*PURE, "engine", "measure", "comm")
 """Rooms that applications call: they raise, and neither print nor exit."""
 
-KNOW_MPI = ("engine", "comm", "cli", "testbed/pingpong.py")
+KNOW_MPI = ("engine", "measure", "comm", "launch", "bench", "cli", "testbed/pingpong.py")
 
-LONGEST_FUNCTION = 64
-LONGEST_MODULE = 350
+FRONTS = {"comm/__init__.py", "comm/communicator.py"}
+"""The communicator is put together from `comm.methods`, which stand on the rest of `comm`."""
 
-
-def name_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0]
+MEANWHILE = {"plan.allgather", "plan.reduce_scatter"}
+"""A circle that goes when reduce-scatter's algorithms are registered in their own folder."""
 
 
-def imports_of(tree: ast.AST) -> Iterator[str]:
-    """Dotted names of all modules imported, in functions and under TYPE_CHECKING, too."""
+@dataclass(frozen=True)
+class Sources:
+    """Files of the package by place, as ``plan/ops.py``, and what they say."""
+
+    trees: Mapping[str, ast.Module]
+
+    @classmethod
+    def read(cls, package: Path) -> Sources:
+        return cls.of(
+            **{
+                path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+                for path in sorted(package.rglob("*.py"))
+            }
+        )
+
+    @classmethod
+    def of(cls, **texts: str) -> Sources:
+        return cls({place: ast.parse(text) for place, text in texts.items()})
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """File by the name of its module."""
+        return {module_of(place): place for place in self.trees}
+
+    @cached_property
+    def edges(self) -> list[tuple[str, str, int]]:
+        """Imports of one file by another, and the line. Not those of a package it is part of.
+
+        Imports in functions and under TYPE_CHECKING are among them.
+        """
+        found = []
+        for place, tree in self.trees.items():
+            for line, names in imports_of(tree):
+                known = [self.places[name] for name in names if name in self.places]
+                if known and known[-1] != place:
+                    found.append((place, known[-1], line))
+        return list(dict.fromkeys(found))
+
+
+def module_of(place: str) -> str:
+    parts = ["gridcoll", *place.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Line and name of each module imported; of ``from a import b`` those of a and of a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((node.lineno, (alias.name,)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                yield node.lineno, (module, f"{module}.{alias.name}")
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def room_of(place: str) -> str:
+    """The folder of the package that a file is in; the file itself where it is in none."""
+    return place.split("/")[0].removesuffix(".py")
 
 
-def test_every_room_has_its_place() -> None:
-    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert rooms == set(MAY_IMPORT)
+def inner_room_of(place: str) -> str:
+    """The same where folders of `plan` and `comm` are rooms of their own."""
+    if place in FRONTS:
+        return "comm, the front"
+    parts = place.split("/")
+    return ".".join(parts[:2]) if parts[0] in ("plan", "comm") and len(parts) > 2 else parts[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_rooms_import_what_stands_before_them(path: Path) -> None:
-    room = room_of(path)
-    if room not in MAY_IMPORT:  # errors.py and the like; __init__ hands GridComm out when asked
-        allowed = {"__init__.py": {"comm"}, "__main__.py": {"cli"}}.get(room, BASE)
-    else:
-        allowed = {room} | MAY_IMPORT[room] | BASE
-    for module in imports_of(parse(path)):
-        assert not module.startswith("."), f"{module}: imports are absolute"
-        parts = module.split(".")
-        if parts[0] == "gridcoll" and len(parts) > 1:
-            assert parts[1] in allowed, f"{name_of(path)} imports {module}"
+# The laws.
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_only_engine_and_comm_know_mpi(path: Path) -> None:
-    name = name_of(path)
-    if not any(name == known or name.startswith(f"{known}/") for known in KNOW_MPI):
-        knows = [m for m in imports_of(parse(path)) if m.split(".")[0] == "mpi4py"]
-        assert not knows, f"{name} imports {knows}"
+def stray_rooms(sources: Sources) -> list[str]:
+    """Folders that no arrow is drawn for."""
+    rooms = {room_of(place) for place in sources.trees if "/" in place}
+    return sorted(rooms - MAY_IMPORT.keys())
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if room_of(path) in LIBRARY or path.parent == PACKAGE],
-    ids=name_of,
-)  # fmt: skip
-def test_the_library_neither_asserts_prints_nor_exits(path: Path) -> None:
-    for node in ast.walk(parse(path)):
-        place = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
-        assert not isinstance(node, ast.Assert), f"{place}: assert"
-        if isinstance(node, ast.Call):
+def upward_imports(sources: Sources) -> list[str]:
+    """Imports of a room that does not stand below."""
+    allowed = {room: {room} | below | BASE for room, below in MAY_IMPORT.items()}
+    allowed |= dict.fromkeys(BASE, BASE)
+    allowed |= {"__init__": {"comm"} | BASE, "__main__": {"cli"}}
+    found = []
+    for place, tree in sources.trees.items():
+        for line, (module, *_) in imports_of(tree):
+            if module.startswith("."):
+                found.append(f"{place}:{line}: {module}: imports are absolute")
+        if room_of(place) not in allowed:
+            found.append(f"{place}: beside the rooms")
+    for place, target, line in sources.edges:
+        if room_of(target) not in allowed.get(room_of(place), set()):
+            found.append(f"{place}:{line} imports {module_of(target)}")
+    return found
+
+
+def plans_that_know_collectives(sources: Sources) -> list[str]:
+    """Files of `plan` itself that import a collective's folder."""
+    return [
+        f"{place}:{line} imports {module_of(target)}"
+        for place, target, line in sources.edges
+        if inner_room_of(place) == "plan" and inner_room_of(target).startswith("plan.")
+    ]
+
+
+def room_circles(sources: Sources) -> list[str]:
+    """Rooms that import one another in a circle, and the imports that do it."""
+    pairs = [
+        (inner_room_of(place), inner_room_of(target), f"{place}:{line} imports {module_of(target)}")
+        for place, target, line in sources.edges
+    ]
+    found = []
+    for circle in circles({(a, b) for a, b, _ in pairs if a != b}):
+        if circle == MEANWHILE:
+            continue
+        ways = [said for a, b, said in pairs if a != b and {a, b} <= circle]
+        found.append(f"{', '.join(sorted(circle))}: {'; '.join(ways)}")
+    return found
+
+
+def file_circles(sources: Sources) -> list[str]:
+    """Files that import one another in a circle."""
+    pairs = {(place, target) for place, target, _ in sources.edges}
+    return [", ".join(sorted(circle)) for circle in circles(pairs)]
+
+
+def circles(pairs: set[tuple[str, str]]) -> list[set[str]]:
+    """Sets of names each of which leads to all others."""
+    after: dict[str, set[str]] = {}
+    for a, b in pairs:
+        after.setdefault(a, set()).add(b)
+    reached = {name: _reach(after, name) for name in after}
+    found: list[set[str]] = []
+    for name, there in reached.items():
+        if name in there and not any(name in circle for circle in found):
+            found.append({other for other in there if name in reached.get(other, ())})
+    return found
+
+
+def _reach(after: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    new = set(after.get(start, ()))
+    while new:
+        seen |= new
+        new = set().union(*(after.get(name, set()) for name in new)) - seen
+    return seen
+
+
+def strangers_to_mpi(sources: Sources) -> list[str]:
+    """Files that import mpi4py where nobody may."""
+    return [
+        f"{place}:{line} imports {names[0]}"
+        for place, tree in sources.trees.items()
+        if not any(place == known or place.startswith(f"{known}/") for known in KNOW_MPI)
+        for line, names in imports_of(tree)
+        if names[0].split(".")[0] == "mpi4py"
+    ]
+
+
+def asserts_prints_and_exits(sources: Sources) -> list[str]:
+    found = []
+    for place, tree in sources.trees.items():
+        if room_of(place) not in (*LIBRARY, *BASE, "__init__"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assert):
+                found.append(f"{place}:{node.lineno}: assert")
+            elif isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called in ("print", "exit", "quit", "sys.exit", "os._exit"):
+                    found.append(f"{place}:{node.lineno}: {called}")
+    return found
+
+
+def unseeded_randomness(sources: Sources) -> list[str]:
+    """Calls of a global generator, and generators that seed themselves."""
+    generators = ("Generator", "SeedSequence", "PCG64", "Philox", "random.Random")
+    found = []
+    for place, tree in sources.trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
             called = ast.unparse(node.func)
-            assert called not in ("print", "exit", "quit", "sys.exit", "os._exit"), (
-                f"{place}: {called}"
-            )
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_files_are_read_in_one_sitting(path: Path) -> None:
-    n_lines = path.read_text(encoding="utf-8").count("\n")
-    assert n_lines <= LONGEST_MODULE
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert code_lines(node) <= LONGEST_FUNCTION, f"{node.name}: {code_lines(node)} lines"
-
-
-def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of ``function`` without its docstring."""
-    first = function.body[0]
-    n_lines = (function.end_lineno or 0) - function.lineno + 1
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        n_lines -= (first.end_lineno or 0) - first.lineno + 1
-    return n_lines
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nothing_is_random_without_a_seed(path: Path) -> None:
-    """Law 9: no global generator, and none that seeds itself."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            place = f"{name_of(path)}:{node.lineno}"
             if called.endswith("default_rng"):
-                assert node.args or node.keywords, f"{place}: {called}() without a seed"
-            elif called.startswith(("np.random.", "numpy.random.", "random.")):
-                generators = ("Generator", "SeedSequence", "PCG64", "Philox", "random.Random")
-                assert called.endswith(generators), f"{place}: {called}"
+                if not node.args and not node.keywords:
+                    found.append(f"{place}:{node.lineno}: {called}() without a seed")
+            elif called.startswith(("np.random.", "numpy.random.", "random.")) and not (
+                called.endswith(generators)
+            ):
+                found.append(f"{place}:{node.lineno}: {called}")
+    return found
+
+
+Law = Callable[[Sources], list[str]]
+LAWS: tuple[Law, ...] = (
+    stray_rooms,
+    upward_imports,
+    plans_that_know_collectives,
+    room_circles,
+    file_circles,
+    strangers_to_mpi,
+    asserts_prints_and_exits,
+    unseeded_randomness,
+)
+by_name = partial(pytest.mark.parametrize, ids=lambda value: getattr(value, "__name__", ""))
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    return Sources.read(PACKAGE)
+
+
+@by_name("law", LAWS)
+def test_the_package_keeps(law: Law, sources: Sources) -> None:
+    offences = law(sources)
+    assert not offences, "\n".join(["", *offences])
+
+
+def test_the_sources_are_all_there(sources: Sources) -> None:
+    """A law that sees no file is kept by nobody."""
+    assert {room_of(place) for place in sources.trees} >= {*MAY_IMPORT, *BASE}
+    assert ("plan/choose.py", "plan/registry.py") in {edge[:2] for edge in sources.edges}
+
+
+BREAKS: tuple[tuple[Law, dict[str, str]], ...] = (
+    (stray_rooms, {"attic/__init__.py": ""}),
+    (upward_imports, {"model/a.py": "from gridcoll.plan import ops", "plan/ops.py": ""}),
+    (upward_imports, {"measure/a.py": "import gridcoll.comm.b", "comm/b.py": ""}),
+    (
+        upward_imports,
+        {"errors.py": "def f():\n  from gridcoll.topology.a import b", "topology/a.py": ""},
+    ),
+    (upward_imports, {"plan/a.py": "from . import ops", "plan/ops.py": ""}),
+    (upward_imports, {"more.py": ""}),
+    (
+        plans_that_know_collectives,
+        {"plan/a.py": "def f():\n  from gridcoll.plan.bcast import b", "plan/bcast/b.py": ""},
+    ),
+    (
+        room_circles,
+        {
+            "plan/bcast/a.py": "from gridcoll.plan.gather.b import x",
+            "plan/gather/b.py": "",
+            "plan/gather/c.py": "if TYPE_CHECKING:\n  import gridcoll.plan.bcast.d",
+            "plan/bcast/d.py": "",
+        },
+    ),
+    (
+        room_circles,
+        {
+            "comm/a.py": "from gridcoll.comm.methods.b import x",
+            "comm/methods/b.py": "def f():\n  from gridcoll.comm import c",
+            "comm/c.py": "",
+        },
+    ),
+    (
+        file_circles,
+        {
+            "plan/a.py": "from gridcoll.plan import b",
+            "plan/b.py": "if TYPE_CHECKING:\n  from gridcoll.plan.c import x",
+            "plan/c.py": "def f():\n  import gridcoll.plan.a",
+        },
+    ),
+    (
+        file_circles,
+        {"cli/__init__.py": "from gridcoll.cli.a import x", "cli/a.py": "import gridcoll.cli"},
+    ),
+    (strangers_to_mpi, {"plan/a.py": "def f():\n  from mpi4py import MPI"}),
+    (strangers_to_mpi, {"testbed/run.py": "import mpi4py.MPI"}),
+    (asserts_prints_and_exits, {"comm/a.py": "assert x"}),
+    (asserts_prints_and_exits, {"files.py": "print(1)"}),
+    (asserts_prints_and_exits, {"measure/a.py": "def f():\n  sys.exit(1)"}),
+    (unseeded_randomness, {"cli/a.py": "np.random.default_rng()"}),
+    (unseeded_randomness, {"study/a.py": "numpy.random.shuffle(x)"}),
+    (unseeded_randomness, {"bench/a.py": "random.random()"}),
+)
+
+
+@by_name(("law", "texts"), BREAKS)
+def test_a_source_that_breaks_a_law_is_seen(law: Law, texts: dict[str, str]) -> None:
+    assert law(Sources.of(**texts))
+
+
+KEEPS = {
+    "__init__.py": "def f():\n  from gridcoll.comm import GridComm",
+    "comm/__init__.py": "from gridcoll.comm.communicator import GridComm",
+    "comm/communicator.py": "from gridcoll.comm.methods.a import A",
+    "comm/methods/a.py": "from gridcoll.comm.context import Context\nfrom mpi4py import MPI",
+    "comm/context.py": "from gridcoll.engine import run\nimport gridcoll.errors",
+    "engine/__init__.py": "from gridcoll.engine.run import run",
+    "engine/run.py": "",
+    "plan/bcast/a.py": "from gridcoll.plan.gather.b import c\nrandom.Random(1)",
+    "plan/gather/b.py": "from gridcoll.plan.ops import Op\nnp.random.default_rng(1)",
+    "plan/ops.py": "from gridcoll.model import GridModel",
+    "model/__init__.py": "",
+    "errors.py": "raise SystemError",
+    "cli/a.py": "print(1)",
+}
+
+
+@by_name("law", LAWS)
+def test_sources_that_break_no_law_are_left_alone(law: Law) -> None:
+    assert law(Sources.of(**KEEPS)) == []
+
+
+def test_every_law_is_broken_by_something() -> None:
+    assert {law for law, _ in BREAKS} == set(LAWS)
+
+
+# What importing loads.
 
 
 def loaded_after(code: str) -> set[str]:
@@ -149,6 +377,7 @@ def loaded_after(code: str) -> set[str]:
         text=True,
         check=True,
         timeout=60,
+        cwd=PACKAGE.parent,
     )
     return {name.split(".")[0] for name in run.stdout.split()}
 
@@ -159,14 +388,9 @@ def test_importing_gridcoll_starts_nothing() -> None:
     assert not loaded & {"mpi4py", "numpy", "click", "rich", "msgspec", "matplotlib"}
 
 
-@pytest.mark.parametrize("room", PURE)
-def test_pure_rooms_load_neither_mpi_nor_terminal(room: str) -> None:
-    modules = sorted(
-        name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for path in MODULES
-        if room_of(path) == room
-    )
-    loaded = loaded_after("import " + ", ".join(f"gridcoll.{module}" for module in modules))
+def test_pure_rooms_load_neither_mpi_nor_terminal(sources: Sources) -> None:
+    modules = sorted(module_of(place) for place in sources.trees if room_of(place) in PURE)
+    loaded = loaded_after("import " + ", ".join(modules))
     assert "gridcoll" in loaded
     assert not loaded & {"mpi4py", "click", "rich", "matplotlib", "pyroute2"}
 
@@ -180,3 +404,7 @@ def test_the_command_line_starts_no_mpi() -> None:
     loaded = loaded_after("import gridcoll.cli")
     assert "mpi4py" not in loaded
     assert "rich" not in loaded
+
+
+def test_what_is_loaded_is_seen() -> None:
+    assert "mpi4py" in loaded_after("import mpi4py")

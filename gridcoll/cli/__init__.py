@@ -11,19 +11,6 @@ from gridcoll.errors import GridcollError
 
 T = TypeVar("T")
 
-COMMANDS: tuple[str, ...] = (
-    "bench",
-    "discover",
-    "explain",
-    "hostfile",
-    "list",
-    "run",
-    "select",
-    "show",
-    "study",
-    "testbed",
-)
-
 
 def main() -> None:
     """Entry point of ``gridcoll`` and ``python -m gridcoll``.

@@ -6,7 +6,18 @@ import importlib
 
 import click
 
-from gridcoll.cli import COMMANDS
+COMMANDS: tuple[str, ...] = (
+    "bench",
+    "discover",
+    "explain",
+    "hostfile",
+    "list",
+    "run",
+    "select",
+    "show",
+    "study",
+    "testbed",
+)
 
 
 class _Commands(click.Group):

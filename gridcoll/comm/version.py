@@ -6,7 +6,7 @@ import os
 import zlib
 from pathlib import Path
 
-import gridcoll
+from gridcoll import release
 
 _ROOMS = ("topology", "model", "schedule", "plan", "engine", "comm")
 """Whose code decides what a call does, and in which messages."""
@@ -25,5 +25,5 @@ def digest_sources(package: str) -> str:
     return f"{digest:08x}"
 
 
-VERSION = f"{gridcoll.__version__}, sources {digest_sources(str(Path(__file__).parents[1]))}"
+VERSION = f"{release.__version__}, sources {digest_sources(str(Path(__file__).parents[1]))}"
 """On one line. Read when gridcoll is imported, while its sources are those that are imported."""

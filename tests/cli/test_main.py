@@ -5,7 +5,7 @@ import importlib
 import click
 import pytest
 
-from gridcoll.cli import COMMANDS
+from gridcoll.cli.group import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
