@@ -25,7 +25,7 @@ from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, read_model
 from gridcoll.plan import choose
 from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.messages import direct_messages
+from gridcoll.plan.alltoall.direct import direct_messages
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.units import format_size
 
@@ -104,7 +104,7 @@ def run(base: str, mpis: Iterable[str], repeats: int, sizes: str, pairs: Iterabl
                 swept = (n1, n2) in SWEPT.values()
                 model = RESULTS / f"model-lg-{name}.json" if swept else grid
                 how = ["--sizes", sizes if swept else "64K,512K", "--repeats", str(repeats)]
-                how += ["--algorithms", "direct,far-first,lg", "--model-file", str(model)]
+                how += ["--algorithms", "direct,farthest-first,lg", "--model-file", str(model)]
                 bench_on(str(grid), mpi, "alltoall", RESULTS / f"lg-{name}.json", *how)
 
 

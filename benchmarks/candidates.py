@@ -30,6 +30,7 @@ from on_grids import (
 from rich.console import Console
 from rich.table import Table
 
+from gridcoll.plan.registry import canonical_name
 from gridcoll.topology.units import format_size
 
 SIZES = "8,1K,64K,1M,4M"
@@ -65,24 +66,25 @@ def run(collective: str, options: argparse.Namespace) -> None:
             bench_on(grid, mpi, collective, rows, *how, models=models, dilation=dilation)
 
 
-def by_call(rows: Iterable[Row]) -> list[list[Measured]]:
-    """The candidates of each call, fastest first, natives that were among them too."""
+def by_call(rows: Iterable[Row], collective: str = "") -> list[list[Measured]]:
+    """The candidates of each call, fastest first, natives too; algorithms as they are named now."""
     calls: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for row in rows:
         calls[row["grid"], row["mpi"], row["bytes"]].append(row)
-    return [_candidates(of_call) for of_call in calls.values()]
+    return [_candidates(of_call, collective) for of_call in calls.values()]
 
 
-def _candidates(rows: list[Row]) -> list[Measured]:
+def _candidates(rows: list[Row], collective: str) -> list[Measured]:
     chosen = next(row for row in rows if row["variant"] == "gridcoll")
     name, _, label = chosen["algorithm"].partition(": ")
     found = []
     for row in rows:
-        candidate = row["variant"].removeprefix("gridcoll:")
+        said = row["variant"].removeprefix("gridcoll:")
+        candidate = canonical_name(collective, said)
         predicted_s, measured_s = row["predicted_s"], row["median_s"]
         if candidate == "gridcoll" or (candidate == "native-nonblocking" and predicted_s is None):
             continue
-        here = row["algorithm"].removeprefix(f"{candidate}: ")
+        here = row["algorithm"].removeprefix(f"{said}: ")
         found.append(
             Measured(
                 row["grid"],
@@ -165,7 +167,7 @@ def main() -> None:
     if options.what == "run":
         run(options.collective, options)
     kept = read_rows(f"candidates-{options.collective}", results_folder(options.dilation))
-    calls = by_call(kept)
+    calls = by_call(kept, options.collective)
     if options.what == "json":
         for call in calls:
             for one in call:

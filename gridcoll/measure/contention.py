@@ -15,8 +15,7 @@ from gridcoll.measure.clock import Series, find_clock
 from gridcoll.model import GridModel
 from gridcoll.plan import dataflow
 from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.exchange import plan_direct
-from gridcoll.plan.alltoall.messages import direct_messages
+from gridcoll.plan.alltoall.direct import direct_messages, plan_direct
 
 BLOCK_BYTES = 1 << 14
 MOST_EXCHANGING = 64

@@ -9,7 +9,14 @@ from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.plan.choice import Choice
 from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
-from gridcoll.plan.registry import REGISTRIES, Candidate, check_collective, check_forced, family_of
+from gridcoll.plan.registry import (
+    REGISTRIES,
+    Candidate,
+    canonical_name,
+    check_collective,
+    check_forced,
+    family_of,
+)
 
 MARGIN = 0.05
 """A plan replaces the native collective only if it is predicted to be this much faster.
@@ -74,7 +81,7 @@ def choose(
     if not 0 <= root < model.grid.n_ranks:
         raise UsageError(f"root: must be in 0..{model.grid.n_ranks - 1}, got {root}")
     if forced:
-        check_forced(collective, forced)
+        forced = check_forced(collective, forced)
     natives = _natives(
         collective, model, n_bytes, forced, only_plain=plain or (ordered and not forced)
     )
@@ -145,7 +152,11 @@ def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes:
 
     Of a family that nobody tried, the model is believed no more than of the best that was.
     """
-    tried = model.corrections.get(collective, {})
+    # A kept model may name a family as it was called before.
+    tried = {
+        canonical_name(collective, name): correction
+        for name, correction in model.corrections.get(collective, {}).items()
+    }
     family = family_of(collective, candidate.name)
     factor = 1.0
     if family in tried:

@@ -6,6 +6,7 @@ imports them all, so that a new algorithm is one new file and no list anywhere k
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -80,10 +81,27 @@ REGISTRIES: dict[str, dict[str, Algorithm]] = {}
 """Algorithms by collective, then by name."""
 
 
+ALIASES: dict[str, dict[str, str]] = {}
+"""By collective, the name of an algorithm by the one that it had before; kept for one release."""
+
+_noted: set[tuple[str, str]] = set()
+"""Collectives and old names that this process has been told of."""
+
+
 def register(collective: str, algorithm: Algorithm) -> Algorithm:
     """Enter ``algorithm`` for ``collective``."""
     REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
     return algorithm
+
+
+def alias(collective: str, old: str, new: str) -> None:
+    """Let settings go on calling the algorithm ``new`` of ``collective`` by its ``old`` name."""
+    ALIASES.setdefault(collective, {})[old] = new
+
+
+def canonical_name(collective: str, name: str) -> str:
+    """What the algorithm ``name`` is called now; ``name`` itself where it has no newer one."""
+    return ALIASES.get(collective, {}).get(name, name)
 
 
 def load(collective: str) -> Mapping[str, Algorithm]:
@@ -107,14 +125,30 @@ def check_collective(name: str) -> None:
         raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
 
 
-def check_forced(collective: str, name: str) -> None:
-    """Raise `UsageError` unless ``name`` is a native or an algorithm of ``collective``."""
+def check_forced(collective: str, name: str) -> str:
+    """The name of the native or the algorithm of ``collective`` that ``name`` stands for.
+
+    An old name is noted on the logger ``gridcoll``, once per process.
+
+    Raises
+    ------
+    UsageError
+        Where there is none of that name.
+    """
     check_collective(collective)
+    now = canonical_name(collective, name)
     known = (*natives_of(collective), *REGISTRIES[collective])
-    if name not in known:
+    if now not in known:
         raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
+    if now != name and (collective, name) not in _noted:
+        _noted.add((collective, name))
+        logging.getLogger("gridcoll").warning(
+            "%s algorithm %r is called %r now; the next release will not know the old name",
+            *(collective, name, now),
+        )
+    return now
 
 
 def family_of(collective: str, algorithm: str) -> str:
-    """The family that corrections of ``algorithm`` go by."""
+    """The family that corrections of ``algorithm``, named as it is now, go by."""
     return REGISTRIES[collective][algorithm].family or algorithm

@@ -56,3 +56,15 @@ def test_a_variant_of_native_may_be_the_chosen(candidates: ModuleType) -> None:
 def test_a_choice_that_was_not_timed_is_said_so(candidates: ModuleType) -> None:
     (call,) = candidates.by_call([*ROWS, row("gridcoll", "lanes: 4 trees", 3.0, 1.0)])
     assert candidates.behind_best(call) is None
+
+
+def test_kept_rows_may_use_names_of_before(candidates: ModuleType) -> None:
+    rows = [
+        row("native", "", 4.0, 5.0),
+        row("gridcoll:in-turn", "in-turn: 16 KiB at a time", 2.0, 3.0),
+        row("gridcoll", "in-turn: 16 KiB at a time", 2.1, 3.0),
+    ]
+    (call,) = candidates.by_call(rows, "alltoall")
+    assert [one.candidate for one in call] == ["rate-paced", "native"]
+    assert [one.label for one in call] == ["16 KiB at a time", ""]
+    assert [one.chosen for one in call] == [True, False]

@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.alltoall.lg_candidates import MOST_PACKED_BYTES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm
@@ -76,14 +75,14 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
         with grid_comm(world, labels) as comm:
             for name in NAMES:
                 ran.add(comm.forced("alltoall", name).explain("alltoall", 10_000).winner.name)
-    assert ran | {"nodes", "in-turn"} == set(NAMES)
+    assert ran | {"nodes", "rate-paced"} == set(NAMES)
 
 
 @pytest.mark.mpi(min_size=4)
-def test_coordinators_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> None:
+def test_leaders_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> None:
     """Between the first cluster and the third 12 ms pass, over the second 5 and 2."""
     with grid_comm(world, layouts(world.Get_size())["three interleaved"]) as comm:
-        forced = comm.forced("alltoall", "coordinator")
+        forced = comm.forced("alltoall", "leaders")
         for n, meets in ((1, True), (7, True), (5009, False)):
             assert ("meet" in forced.explain("alltoall", n * 4).winner.label) == meets
             check_alltoall(forced, n)
@@ -91,13 +90,13 @@ def test_coordinators_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> Non
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("layout", ["two", "interleaved", "three"])
-def test_in_turn_over_thin_links(world: MPI.Intracomm, layout: str, n_planned: list[int]) -> None:
+def test_paced_over_thin_links(world: MPI.Intracomm, layout: str, n_planned: list[int]) -> None:
     """One piece of a block, several, and as many as there are at most."""
     with thin_comm(world, layout) as comm:
-        in_turn = comm.forced("alltoall", "in-turn")
+        rate_paced = comm.forced("alltoall", "rate-paced")
         for n in (4096, 20011, 150_001):
-            assert in_turn.explain("alltoall", n * 4).winner.name == "in-turn"
-            check_alltoall(in_turn, n)
+            assert rate_paced.explain("alltoall", n * 4).winner.name == "rate-paced"
+            check_alltoall(rate_paced, n)
     assert n_planned[0] == 9
 
 
@@ -198,7 +197,7 @@ def columns() -> MPI.Datatype:
 
 
 @pytest.mark.parametrize("make", [vector, struct, columns])
-@pytest.mark.parametrize("algorithm", ["direct", "lg", "lg-packed", "bruck", "pairwise"])
+@pytest.mark.parametrize("algorithm", ["direct", "lg", "bruck", "pairwise"])
 def test_derived_types(
     world: MPI.Intracomm, make: Callable[[], MPI.Datatype], algorithm: str
 ) -> None:
@@ -226,7 +225,7 @@ def test_derived_types(
 
 @pytest.mark.parametrize(
     ("algorithm", "n_bytes"),
-    [("lg", 50_000), ("lg-packed", MOST_PACKED_BYTES), ("bruck", 50_000), ("pairwise", 50_000)],
+    [("lg", 50_000), ("bruck", 50_000), ("pairwise", 50_000)],
 )
 def test_scratch_is_freed_between_calls(world: MPI.Intracomm, algorithm: str, n_bytes: int) -> None:
     """No more at any time than twice the send buffer, and nothing of it afterwards."""

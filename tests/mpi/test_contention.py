@@ -16,7 +16,7 @@ from gridcoll.measure.contention import (
 )
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.messages import direct_messages
+from gridcoll.plan.alltoall.direct import direct_messages
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, layouts
 

@@ -20,8 +20,7 @@ from gridcoll.comm.methods.base import GridMethods
 from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import Part, PartedMemory, Typed
 from gridcoll.plan import dataflow
-from gridcoll.plan.alltoall.cost import far_order
-from gridcoll.plan.alltoall.exchange import far_first_peers
+from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.ops import Chunk
 
@@ -136,6 +135,6 @@ def _run(context: Context, source: list[Part], into: list[Part]) -> None:
         if isinstance(own, memoryview):
             parts[rank] = own[:n_own]
     clusters = [cluster.ranks for cluster in model.grid.clusters]
-    peers = far_first_peers(clusters, far_order(model), rank)
+    peers = farthest_first_peers(clusters, far_order(model), rank)
     program = vector_program(rank, list(map(len, source)), list(map(len, into)), peers)
     context.run(dataflow(program), _Memory(into, source))

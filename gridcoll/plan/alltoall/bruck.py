@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan
+from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_of
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, register
 
 
 def bruck_steps(n_ranks: int) -> list[list[int]]:
@@ -39,3 +48,43 @@ def plan_bruck(n_ranks: int, n_units: int, label: str = "bruck") -> Plan:
 
     scratch = (n_ranks + 2 * widest,) * n_ranks
     return exchange_plan(label, n_units, Programs(n_ranks, program_of), scratch)
+
+
+@lru_cache(maxsize=64)
+def bruck_messages(n_ranks: int) -> Messages:
+    """Of `plan_bruck`."""
+    ranks, steps = np.arange(n_ranks), bruck_steps(n_ranks)
+    rows, needs, before = list[FloatArray](), list[IntArray](), set[int]()
+    for k, step in enumerate(steps):
+        to = (ranks + (1 << k)) % n_ranks
+        rows.append(rows_of(ranks, to, len(step)))
+        # A block came with the step of its next lower bit; and steps leave in order.
+        before |= {(d % (1 << k)).bit_length() - 1 for d in step} - {-1}
+        for e in sorted(before):
+            come = (ranks - (1 << e)) % n_ranks
+            needs.append(np.stack([k * n_ranks + ranks, e * n_ranks + come], axis=1))
+    return messages_of(rows, needs)
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    n_ranks = model.grid.n_ranks
+    if n_ranks == 1:
+        return []
+    label = f"{(n_ranks - 1).bit_length()} steps"
+
+    def build(n_units: int) -> Plan:
+        return plan_bruck(n_ranks, n_units, f"bruck: {label}")
+
+    predicted_s = price_messages_s(model, bruck_messages(n_ranks), n_bytes)
+    return [Candidate("bruck", label, predicted_s, build)]
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "bruck",
+        "tiny blocks among many ranks of one cluster",
+        "Bruck et al. 1997",
+        _candidates,
+    ),
+)

@@ -11,14 +11,15 @@ stage by stage instead of event by event.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.alltoall.messages import IntArray, Messages
+from gridcoll.plan.alltoall.messages import IntArray, Messages, Weights
 from gridcoll.plan.cost import freely_s
+from gridcoll.topology.grid import Grid
 
 LONG_BYTES = 1 << 20
 """Of so long a message, nearly all that it takes is the wire's."""
@@ -150,22 +151,22 @@ def price_messages_s(
             later, earlier = messages.needs[messages.stage[messages.needs[:, 0]] == stage].T
             np.maximum.at(ready, later, ended[earlier])
         now = np.flatnonzero(messages.stage <= stage)
-        start = _in_turn(messages.source[now], ready[now], costs.out_s[now])
+        start = _served_in_turn(messages.source[now], ready[now], costs.out_s[now])
         if costs.shares:
-            start = _in_turn(costs.out_port[now], start, costs.out_wire_s[now])
-        enters = _in_turn(costs.pipe[now], start, costs.shared_s[now])
+            start = _served_in_turn(costs.out_port[now], start, costs.out_wire_s[now])
+        enters = _served_in_turn(costs.pipe[now], start, costs.shared_s[now])
         in_s, first = costs.in_s[now], enters + costs.freely_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
         if costs.shares:
-            begins = _in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
-        through = _in_turn(messages.target[now], begins, in_s) + in_s
+            begins = _served_in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
+        through = _served_in_turn(messages.target[now], begins, in_s) + in_s
         # Flows that wait for their windows do so side by side, not one after another.
         begun = start if messages.one_by_one else ready[now]
         ended[now] = np.maximum(through, begun + costs.alone_s[now])
     return float(ended.max())
 
 
-def _in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatArray:
+def _served_in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatArray:
     """When each job starts on the server ``which``, first come, first served."""
     order = np.lexsort((ready, which))
     group = which[order]
@@ -178,12 +179,18 @@ def _in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatAr
     return result
 
 
-def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
-    """By cluster, the others: farthest first; those alike each beginning after itself."""
-    n = model.n_clusters
-    found = []
-    for c in range(n):
-        others = (c + np.arange(1, n)) % n
-        by_latency = np.argsort(-model.latency_s[c, others], kind="stable")
-        found.append(tuple(others[by_latency].tolist()))
-    return tuple(found)
+def of_grid(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
+    """``messages_of`` a grid and its weights, as a function of the sample that has both."""
+    return lambda some: messages_of(some.model.grid, some.weights)
+
+
+def priced_s(
+    model: GridModel,
+    messages_of: Callable[[Sample], Messages],
+    n_bytes: int,
+    piece_bytes: int = 0,
+) -> float:
+    """Seconds for blocks of ``n_bytes``, from the messages of a sample of the ranks."""
+    some = model.sample
+    messages = messages_of(some)
+    return price_messages_s(some.model, messages, n_bytes, piece_bytes, some.host_weights)

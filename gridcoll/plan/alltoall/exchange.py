@@ -1,4 +1,4 @@
-"""All-to-all: every rank has a block for every rank. Without regard to clusters: direct, pairwise.
+"""All-to-all: what holds before and after it, and the blocks that every algorithm moves.
 
 A plan's ``n_units`` is the size of one block. Block ``j`` of a rank's input goes to rank ``j``;
 block ``j`` of its output comes from rank ``j``.
@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
-from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.plan import Plan, Programs
 from gridcoll.plan.statements import Runs, Statement, moved, state
 from gridcoll.plan.trees import cut_segments
-
-N_PAIRWISE_SLOTS = 2
-"""Sends that a rank has under way at once in a pairwise exchange."""
+from gridcoll.topology.grid import Grid
 
 
 def _after(plan: Plan, rank: int) -> dict[str, Runs]:
@@ -81,115 +79,23 @@ def pieces_of(buffer: str, rank: int, n_units: int, piece_units: int) -> list[Ch
     ]
 
 
-def plan_direct(
-    order: Sequence[int], n_units: int, label: str = "direct", piece_units: int = 0
-) -> Plan:
-    """Everybody sends every block to its receiver, all at once.
-
-    Parameters
-    ----------
-    order : sequence of int
-        All ranks. Each serves those after it in this order, going round, so that at no time all
-        send to the same one.
-    n_units : int
-        Size of a block.
-    label : str
-    piece_units : int
-        Blocks are cut into messages of this size: shorter ones need not wait for a rendezvous.
-        0 leaves them whole.
-    """
-    place = {rank: k for k, rank in enumerate(order)}
-    n_ranks = len(order)
-
-    def program_of(rank: int) -> Program:
-        at = place[rank]
-        ops: list[Op] = []
-        for step in range(1, n_ranks):
-            source = order[(at - step) % n_ranks]
-            target = order[(at + step) % n_ranks]
-            come = pieces_of("output", source, n_units, piece_units)
-            leave = pieces_of("input", target, n_units, piece_units)
-            ops += (Recv(source, chunk, tag) for tag, chunk in enumerate(come))
-            ops += (Send(target, chunk, tag) for tag, chunk in enumerate(leave))
-        return (*ops, keep_own(rank, n_units))
-
-    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+def exchange_inside(rank: int, members: tuple[int, ...], n_units: int, tag: int) -> list[Op]:
+    """The exchange among the ``members`` of one cluster, all of it with the same ``tag``."""
+    at = members.index(rank)
+    ops: list[Op] = []
+    for step in range(1, len(members)):
+        source = members[(at - step) % len(members)]
+        target = members[(at + step) % len(members)]
+        ops.append(Recv(source, blocks("output", source, n_units), tag))
+        ops.append(Send(target, blocks("input", target, n_units), tag))
+    return ops
 
 
-def far_first_peers(
-    clusters: Sequence[Sequence[int]], far_order: Sequence[Sequence[int]], rank: int
-) -> list[int]:
-    """The other ranks as `plan_far_first` serves them."""
-    cluster, at = next((c, ranks.index(rank)) for c, ranks in enumerate(clusters) if rank in ranks)
-    peers = [
-        ranks[(at + step) % len(ranks)]
-        for ranks in (clusters[c] for c in (*far_order[cluster], cluster))
-        for step in range(len(ranks))
-    ]
-    return [peer for peer in peers if peer != rank]
+def adjacent(ranks: tuple[int, ...]) -> bool:
+    """Whether ``ranks``, in order, leave none out between them."""
+    return ranks[-1] - ranks[0] + 1 == len(ranks)
 
 
-def plan_far_first(
-    clusters: Sequence[Sequence[int]],
-    far_order: Sequence[Sequence[int]],
-    n_units: int,
-    label: str = "far-first",
-    piece_units: int = 0,
-) -> Plan:
-    """A direct exchange in which blocks with a long way leave first.
-
-    Parameters
-    ----------
-    clusters : sequence of sequence of int
-        The ranks of each cluster. The ranks of one serve those of another each from another one
-        on, so that they do not all send to the same.
-    far_order : sequence of sequence of int
-        By cluster, the others in the order they are served; its own members come last.
-    n_units : int
-        Size of a block.
-    label : str
-    piece_units : int
-        As for `plan_direct`.
-    """
-    n_ranks = sum(map(len, clusters))
-
-    def program_of(rank: int) -> Program:
-        others = far_first_peers(clusters, far_order, rank)
-        receives = [
-            Recv(peer, chunk, tag)
-            for peer in others
-            for tag, chunk in enumerate(pieces_of("output", peer, n_units, piece_units))
-        ]
-        sends = [
-            Send(peer, chunk, tag)
-            for peer in others
-            for tag, chunk in enumerate(pieces_of("input", peer, n_units, piece_units))
-        ]
-        return (*receives, *sends, keep_own(rank, n_units))
-
-    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
-
-
-def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:
-    """A direct exchange with only a few sends under way per rank.
-
-    In step ``s`` rank ``r`` exchanges with ``r xor s`` where the number of ranks is a power of two,
-    else it sends to ``r + s`` and receives from ``r - s``. Blocks leave through a few slots of
-    scratch, so that a send starts when an earlier one has ended.
-    """
-    two_power = n_ranks & (n_ranks - 1) == 0
-
-    def program_of(rank: int) -> Program:
-        sends: list[Op] = []
-        receives: list[Op] = []
-        for step in range(1, n_ranks):
-            source = rank ^ step if two_power else (rank - step) % n_ranks
-            target = rank ^ step if two_power else (rank + step) % n_ranks
-            slot = blocks("scratch", (step - 1) % N_PAIRWISE_SLOTS, n_units)
-            receives.append(Recv(source, blocks("output", source, n_units), 0))
-            sends.append(Copy(blocks("input", target, n_units), slot))
-            sends.append(Send(target, slot, 0))
-        return (*receives, *sends, keep_own(rank, n_units))
-
-    slots = min(N_PAIRWISE_SLOTS, n_ranks - 1)
-    return exchange_plan(label, n_units, Programs(n_ranks, program_of), (slots,) * n_ranks)
+def has_both(grid: Grid) -> bool:
+    """Whether there is anything to do inside a cluster and anything between two."""
+    return len(grid.clusters) > 1 and len(grid.clusters) < grid.n_ranks

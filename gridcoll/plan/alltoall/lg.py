@@ -10,12 +10,37 @@ the collectors for the same receiver in the groups before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import combinations
+from typing import NamedTuple
 
-from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan, keep_own
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.alltoall.cost import of_grid, priced_s
+from gridcoll.plan.alltoall.exchange import (
+    adjacent,
+    blocks,
+    copy_blocks,
+    exchange_inside,
+    exchange_plan,
+    has_both,
+    keep_own,
+)
+from gridcoll.plan.alltoall.messages import (
+    Messages,
+    Weights,
+    by_rank,
+    inside_rows,
+    messages_of,
+    table_of,
+)
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
@@ -104,11 +129,6 @@ class _Desk:
     scratch_blocks: int
 
 
-def adjacent(ranks: tuple[int, ...]) -> bool:
-    """Whether ``ranks``, in order, leave none out between them."""
-    return ranks[-1] - ranks[0] + 1 == len(ranks)
-
-
 def _desk(rank: int, n_ranks: int, messages: list[Message]) -> _Desk:
     """Lay out the scratch of ``rank``: no more than twice its send buffer."""
     used, out = 0, []
@@ -148,7 +168,9 @@ def plan_lg(grid: Grid, n_units: int, label: str = "lg") -> Plan:
         ops = _send_to_collectors(rank, mine, n_units)
         ops += _collect(rank, desks[rank], n_units)
         ops += _receive(desks[rank], n_units)
-        ops += _inside(rank, grid.clusters[grid.cluster_of[rank]].ranks, n_units)
+        ops += exchange_inside(
+            rank, grid.clusters[grid.cluster_of[rank]].ranks, n_units, grid.n_ranks
+        )
         return (*ops, keep_own(rank, n_units))
 
     scratch = tuple(desk.scratch_blocks for desk in desks)
@@ -206,13 +228,84 @@ def _receive(desk: _Desk, n_units: int) -> list[Op]:
     return ops
 
 
-def _inside(rank: int, members: tuple[int, ...], n_units: int) -> list[Op]:
-    """The exchange among the ranks of one cluster."""
-    at = members.index(rank)
-    ops: list[Op] = []
-    for step in range(1, len(members)):
-        source = members[(at - step) % len(members)]
-        target = members[(at + step) % len(members)]
-        ops.append(Recv(source, blocks("output", source, n_units), rank))
-        ops.append(Send(target, blocks("input", target, n_units), target))
-    return ops
+class _Scale(NamedTuple):
+    """For what messages of LG from one cluster to another stand, in a sample."""
+
+    collected: float
+    """A block to its collector: how many its source sends and its collector gets."""
+    n_blocks: float
+    """Those of a message across, as a multiple of what it carries in the sample."""
+    n_out: float
+    n_in: float
+    n_alike: float
+
+
+@lru_cache(maxsize=1024)
+def _scale(n_source: int, n_target: int, source_weight: float, target_weight: float) -> _Scale:
+    """Of ``n_source`` ranks that collect for ``n_target``; each stands for as many as it weighs."""
+    source_size, target_size = n_source * source_weight, n_target * target_weight
+    n_alike = max(source_size, target_size) / max(n_source, n_target)
+    # Of all blocks, those that a message's collector has itself go nowhere before.
+    n_collected = n_source * n_target - max(n_source, n_target)
+    size_collected = source_size * target_size - max(source_size, target_size)
+    return _Scale(
+        size_collected / max(n_collected, 1) / source_weight if n_collected else 1.0,
+        min(source_size, target_size) / min(n_source, n_target),
+        n_alike / source_weight,
+        n_alike / target_weight,
+        n_alike,
+    )
+
+
+def _crossing(grid: Grid, weight_of: FloatArray) -> Iterator[tuple[Message, _Scale]]:
+    """What LG sends between clusters, and for what each stands."""
+    for exchange in exchanges(grid):
+        for message in exchange.messages:
+            ends = message[:2]
+            n_source, n_target = (len(grid.clusters[grid.cluster_of[rank]]) for rank in ends)
+            yield message, _scale(n_source, n_target, *(float(weight_of[rank]) for rank in ends))
+
+
+@lru_cache(maxsize=64)
+def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
+    """Of `plan_lg`: to collectors, across, and inside; collectors wait for what they collect."""
+    weight_of = by_rank(grid, weights)
+    collected = list[tuple[float, ...]]()
+    across = list[tuple[float, ...]]()
+    needs = list[tuple[int, int]]()
+    for (collector, target, sources), scale in _crossing(grid, weight_of):
+        for source in sources:
+            if source != collector:
+                needs.append((len(across), len(collected)))
+                alike = scale.collected * float(weight_of[source])
+                collected.append((source, collector, 1, scale.collected, scale.collected, alike))
+        across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
+    inside = [inside_rows(cluster.ranks, weight_of) for cluster in grid.clusters]
+    later = np.array(needs, int).reshape(-1, 2)
+    later[:, 0] += len(collected)
+    return messages_of([table_of(collected), table_of(across), *inside], [later])
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    grid = model.grid
+    if not has_both(grid):
+        return []
+    n_crossing = 2 * sum(max(len(a), len(b)) for a, b in combinations(grid.clusters, 2))
+    label = f"{n_crossing} messages between clusters, put together by local groups"
+    predicted_s = priced_s(model, of_grid(lg_messages), n_bytes)
+
+    def build(n_units: int) -> Plan:
+        return plan_lg(grid, n_units, f"lg: {label}")
+
+    return [Candidate("lg", label, predicted_s, build)]
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "lg",
+        "short blocks where messages between clusters cost more than inside",
+        "001 section 4, over any number of clusters",
+        _candidates,
+    ),
+)

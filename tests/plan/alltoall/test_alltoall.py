@@ -13,7 +13,7 @@ from gridcoll.errors import PlanError
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Plan, Send, check_plan, choose
 from gridcoll.plan.alltoall.bruck import plan_bruck
-from gridcoll.plan.alltoall.exchange import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
+from gridcoll.plan.alltoall.direct import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
@@ -94,7 +94,7 @@ def test_nodes_win_where_many_ranks_send_tiny_blocks() -> None:
     labels = [rank // 32 for rank in range(64)]
     model = replace(sharing(labels, 16), together_bytes_per_s=((1e9,) * 2,) * 2)
     times = {c.name: c.predicted_s or 0.0 for c in choose("alltoall", model, 8, 0).candidates}
-    assert times["nodes"] < 1.1 * min(times[name] for name in ("direct", "far-first", "lg"))
+    assert times["nodes"] < 1.1 * min(times[name] for name in ("direct", "farthest-first", "lg"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,7 +103,7 @@ def test_scratch_is_at_most_twice_the_send_buffer(labels: list[int]) -> None:
     """Coordinators cannot do with it: they are not offered where their scratch is large."""
     model = model_of(labels)
     for candidate in choose("alltoall", model, 1000, 0).candidates:
-        if candidate.build is not None and candidate.name != "coordinator":
+        if candidate.build is not None and candidate.name != "leaders":
             plan = candidate.build(7)
             assert max(plan.scratch_units or (0,)) <= 2 * 7 * len(labels)
 
@@ -113,7 +113,7 @@ def test_coordinators_are_not_offered_where_they_need_much_room() -> None:
     offered = [
         n
         for n in (1, 1000, 5000, 100_000)
-        if REGISTRIES["alltoall"]["coordinator"].candidates(model, n, 0)
+        if REGISTRIES["alltoall"]["leaders"].candidates(model, n, 0)
     ]
     assert offered == [1, 1000, 5000]
 
@@ -163,7 +163,7 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
     assert algorithm.source
     labels, hosts = [0, 0, 0, 1, 1, 2], ["a", "a", "b", "c", "c", "d"]
     model = model_of(labels)
-    if name != "in-turn":  # that needs links which are busier than interfaces
+    if name != "rate-paced":  # that needs links which are busier than interfaces
         model = replace(model, grid=Grid.from_labels(labels, hosts))
     candidate = algorithm.candidates(model, 10_000, 0)[0]
     assert candidate.name == name
@@ -186,14 +186,14 @@ def costly_messages(gap_s: float) -> GridModel:
 
 def test_lg_wins_where_messages_between_clusters_limit() -> None:
     choice = choose("alltoall", costly_messages(1e-3), 100, 0)
-    assert [c.name for c in choice.candidates[:2]] == ["lg-packed", "lg"]
+    assert choice.winner.name == "lg"
 
 
 @pytest.mark.parametrize("n_bytes", [20_000, 100_000, 1 << 20])
 def test_direct_wins_where_interfaces_limit(n_bytes: int) -> None:
     """LG passes more through every interface: what it collects for others."""
     choice = choose("alltoall", costly_messages(1e-5), n_bytes, 0)
-    assert choice.winner.name in ("direct", "far-first")
+    assert choice.winner.name in ("direct", "farthest-first")
     by_name = {c.name: c.predicted_s for c in choice.candidates}
     assert by_name["lg"] is not None
     assert by_name["direct"] is not None
@@ -203,7 +203,7 @@ def test_direct_wins_where_interfaces_limit(n_bytes: int) -> None:
 def test_blocks_with_the_longest_way_leave_first() -> None:
     """And at no step do all ranks of a cluster send to the same one."""
     model = model_of([0] * 3 + [1] * 3 + [2] * 3, latencies_s=(5e-3, 12e-3, 2e-3))
-    (candidate,) = REGISTRIES["alltoall"]["far-first"].candidates(model, 50_000, 0)
+    (candidate,) = REGISTRIES["alltoall"]["farthest-first"].candidates(model, 50_000, 0)
     assert candidate.build is not None
     plan = candidate.build(50_000)
     orders = [[op.peer for op in program if isinstance(op, Send)] for program in plan.programs]
@@ -221,7 +221,7 @@ def test_far_first_hides_latency_behind_sending_to_neighbours() -> None:
     lan, wan = linear_plogp(1e-4, 1e6, 0.0), linear_plogp(20e-3, 1e6, 0.0)
     model = GridModel(two(2, 2), ((lan, wan), (wan, lan)), together_bytes_per_s=((1e9,) * 2,) * 2)
     times = {c.name: c.predicted_s for c in choose("alltoall", model, 1000, 0).candidates}
-    assert times["far-first"] == pytest.approx(22e-3, abs=1e-5)
+    assert times["farthest-first"] == pytest.approx(22e-3, abs=1e-5)
     assert times["direct"] == pytest.approx(23e-3, abs=1e-5)
 
 

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Candidate, Recv, Send, check_plan, choose
-from gridcoll.plan.alltoall.candidates import MOST_PIECES, PIECES_BYTES
-from gridcoll.plan.alltoall.exchange import plan_direct, plan_far_first
+from gridcoll.plan.alltoall.direct import (
+    MOST_PIECES,
+    PIECES_BYTES,
+    plan_direct,
+    plan_farthest_first,
+)
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -42,7 +46,7 @@ def test_blocks_in_pieces_arrive(labels: list[int], n_units: int, piece: int) ->
     others = [[d for d in range(len(clusters)) if d != c] for c in range(len(clusters))]
     for plan in (
         plan_direct(range(len(labels)), n_units, piece_units=piece),
-        plan_far_first(clusters, others, n_units, piece_units=piece),
+        plan_farthest_first(clusters, others, n_units, piece_units=piece),
     ):
         check_plan(plan)
         if piece:
@@ -57,7 +61,7 @@ def test_pieces_save_the_rendezvous(n_bytes: int) -> None:
     """Nobody waits for an answer; the simulation of the plans says the same."""
     winner = choose("alltoall", with_rendezvous(), n_bytes, 0).winner
     assert winner.segment_bytes == PIECES_BYTES[0]
-    for name in ("direct", "far-first"):
+    for name in ("direct", "farthest-first"):
         whole, *cut = candidates(with_rendezvous(), name, n_bytes)
         assert whole.segment_bytes is None
         assert cut[0].predicted_s is not None
@@ -75,7 +79,7 @@ def test_whole_where_pieces_save_nothing(n_bytes: int) -> None:
     lan = model.links[0][0]
     wan = replace(model.links[0][1] or linear_plogp(1, 1), alone_s=())
     plain = replace(model, links=((lan, wan), (wan, lan)))
-    for name in ("direct", "far-first"):
+    for name in ("direct", "farthest-first"):
         assert [c.segment_bytes for c in candidates(plain, name, n_bytes)] == [None]
 
 

@@ -16,28 +16,29 @@ from gridcoll.model import GridModel, gridmodel
 from gridcoll.model.gridmodel import FEWEST_PER_CLUSTER, draw_sample
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import choose
-from gridcoll.plan.alltoall import candidates as alltoall_candidates
-from gridcoll.plan.alltoall.cost import far_order, price_messages_s
-from gridcoll.plan.alltoall.lg_messages import lg_messages, lg_packed_messages
-from gridcoll.plan.alltoall.messages import (
-    Messages,
-    coordinator_messages,
+from gridcoll.plan.alltoall import cost as alltoall_cost
+from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.direct import (
     direct_messages,
-    far_first_messages,
-    hub_messages,
+    far_order,
+    farthest_first_messages,
     pairwise_messages,
 )
+from gridcoll.plan.alltoall.hierarchical import hub_messages, leader_messages
+from gridcoll.plan.alltoall.lg import lg_messages
+from gridcoll.plan.alltoall.messages import Messages
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 
 KINDS: dict[str, Callable[[GridModel, tuple[float, ...]], Messages]] = {
     "direct": lambda model, weights: direct_messages(model.grid, weights),
-    "far-first": lambda model, weights: far_first_messages(model.grid, far_order(model), weights),
+    "farthest-first": lambda model, weights: farthest_first_messages(
+        model.grid, far_order(model), weights
+    ),
     "pairwise": lambda model, weights: pairwise_messages(model.grid, weights),
-    "coordinator": lambda model, weights: coordinator_messages(model.grid, weights),
+    "leaders": lambda model, weights: leader_messages(model.grid, weights),
     "hub": lambda model, weights: hub_messages(model.grid, 0, weights),
     "lg": lambda model, weights: lg_messages(model.grid, weights),
-    "lg-packed": lambda model, weights: lg_packed_messages(model.grid, weights),
 }
 
 
@@ -107,7 +108,7 @@ def test_thousands_are_priced_like_hundreds(
     """Counted, not timed: what is looked up of links, and the messages."""
     looked_up: list[int] = []
     priced: list[int] = []
-    look_up, price = GridModel.gap_and_alone_s, alltoall_candidates.price_messages_s
+    look_up, price = GridModel.gap_and_alone_s, alltoall_cost.price_messages_s
 
     def counted(model: GridModel, n_bytes: FloatArray, *rest: Any) -> tuple[FloatArray, FloatArray]:
         found = look_up(model, n_bytes, *rest)
@@ -119,7 +120,7 @@ def test_thousands_are_priced_like_hundreds(
         return price(model, messages, *rest)
 
     monkeypatch.setattr(GridModel, "gap_and_alone_s", counted)
-    monkeypatch.setattr(alltoall_candidates, "price_messages_s", counted_price)
+    monkeypatch.setattr(alltoall_cost, "price_messages_s", counted_price)
     choose(collective, unequal(100, 5000, 1), 4096, 0)
     assert sum(looked_up) < 10**6
     assert sum(priced) < 300_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,10 +10,9 @@ from hypothesis import strategies as st
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.reference import run_reference
 from gridcoll.plan import REGISTRIES, Plan
-from gridcoll.plan.alltoall.exchange import plan_direct
-from gridcoll.plan.alltoall.hub import plan_hub
+from gridcoll.plan.alltoall.direct import plan_direct
+from gridcoll.plan.alltoall.hierarchical import plan_hub
 from gridcoll.plan.alltoall.lg import plan_lg
-from gridcoll.plan.alltoall.lg_packed import plan_lg_packed
 from gridcoll.plan.traffic import Traffic, count_traffic, traffic_of
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -45,14 +42,11 @@ def two(n1: int, n2: int) -> Grid:
     return Grid.from_labels([0] * n1 + [1] * n2)
 
 
-@pytest.mark.parametrize("plan_local_groups", [plan_lg, plan_lg_packed])
 @pytest.mark.parametrize(("n1", "n2"), [(3, 7), (4, 4), (20, 40), (30, 30)])
-def test_two_clusters_as_the_paper_counts_them(
-    n1: int, n2: int, plan_local_groups: Callable[[Grid, int], Plan]
-) -> None:
+def test_two_clusters_as_the_paper_counts_them(n1: int, n2: int) -> None:
     """Paper 001, section 4.2: ``2 max(n1, n2)`` against ``2 n1 n2``, of as many bytes."""
     grid = two(n1, n2)
-    lg = run_alltoall(plan_local_groups(grid, 3), grid)
+    lg = run_alltoall(plan_lg(grid, 3), grid)
     assert lg.n_inter_messages == 2 * max(n1, n2)
     assert lg.messages[0, 1] == lg.messages[1, 0] == max(n1, n2)
     direct = run_alltoall(plan_direct(range(n1 + n2), 3), grid)
@@ -60,14 +54,13 @@ def test_two_clusters_as_the_paper_counts_them(
     assert lg.n_inter_units == direct.n_inter_units == 3 * 2 * n1 * n2
 
 
-@pytest.mark.parametrize("plan_local_groups", [plan_lg, plan_lg_packed])
 @settings(max_examples=30, deadline=None)
 @given(labels=st.lists(st.integers(0, 6), min_size=1, max_size=24))
-def test_any_clusters(labels: list[int], plan_local_groups: Callable[[Grid, int], Plan]) -> None:
+def test_any_clusters(labels: list[int]) -> None:
     """Each pair as if it were alone, and nothing crosses twice."""
     grid = Grid.from_labels(labels)
     sizes = [len(cluster) for cluster in grid.clusters]
-    traffic = run_alltoall(plan_local_groups(grid, 3), grid, len(labels))
+    traffic = run_alltoall(plan_lg(grid, 3), grid, len(labels))
     for i, n_i in enumerate(sizes):
         for j, n_j in enumerate(sizes):
             if i != j:
@@ -86,9 +79,9 @@ def test_what_is_planned_is_what_is_sent(labels: list[int]) -> None:
                 assert run_alltoall(plan, model.grid) == count_traffic(plan, model.grid)
 
 
-def test_coordinators_exchange_one_message_per_pair() -> None:
+def test_leaders_exchange_one_message_per_pair() -> None:
     model = model_of([0, 1, 2, 0, 1, 0, 0])
-    exchange, hub = REGISTRIES["alltoall"]["coordinator"].candidates(model, 10, 0)
+    exchange, hub = REGISTRIES["alltoall"]["leaders"].candidates(model, 10, 0)
     assert exchange.build is not None
     assert hub.build is not None
     traffic = run_alltoall(exchange.build(10), model.grid)

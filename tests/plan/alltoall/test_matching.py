@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Candidate, Recv, Send, check_plan
-from gridcoll.plan.alltoall.messages import paced_messages, tally
-from gridcoll.plan.alltoall.rounds import plan_paced, rounds_far_first
+from gridcoll.plan.alltoall.matching import matching_messages, plan_matching, rounds_farthest_first
+from gridcoll.plan.alltoall.messages import tally
 from gridcoll.plan.pacing import PACE, PACED_BYTES, Pace
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -23,13 +23,13 @@ HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 THREE = ((0.0, 5.2, 12.2), (5.2, 0.0, 5.4), (12.2, 5.4, 0.0))
 
 
-def paced(model: GridModel, n_bytes: int) -> list[Candidate]:
-    return REGISTRIES["alltoall"]["paced"].candidates(model, n_bytes, 0)
+def offered(model: GridModel, n_bytes: int) -> list[Candidate]:
+    return REGISTRIES["alltoall"]["matching"].candidates(model, n_bytes, 0)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=14))
 def test_in_a_round_everybody_sends_one_block_and_gets_one(labels: list[int]) -> None:
-    rounds = rounds_far_first(tuple(labels), THREE)
+    rounds = rounds_farthest_first(tuple(labels), THREE)
     everybody = set(range(len(labels)))
     assert all(set(targets) == everybody for targets in rounds)
     for rank in everybody:
@@ -41,7 +41,7 @@ def test_long_ways_come_first_and_neighbours_last(sizes: tuple[int, ...]) -> Non
     of = tuple(c for c, n in enumerate(sizes) for _ in range(n))
     way = [
         [THREE[of[source]][of[target]] for source, target in enumerate(targets)]
-        for targets in rounds_far_first(of, THREE)
+        for targets in rounds_farthest_first(of, THREE)
     ]
     assert sum(way[0]) > 0.9 * max(map(sum, way))
     assert sum(way[-1]) == 0
@@ -52,8 +52,8 @@ def test_long_ways_come_first_and_neighbours_last(sizes: tuple[int, ...]) -> Non
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(0, 40), st.integers(0, 10))
 def test_blocks_arrive_one_after_another(labels: list[int], n_units: int, piece: int) -> None:
-    rounds = rounds_far_first(tuple(labels), THREE)
-    plan = plan_paced(rounds, lambda rank: Pace(2.0), n_units, piece_units=piece)
+    rounds = rounds_farthest_first(tuple(labels), THREE)
+    plan = plan_matching(rounds, lambda rank: Pace(2.0), n_units, piece_units=piece)
     check_plan(plan)
     for rank, program in enumerate(plan.programs):
         sends = [op for op in program if isinstance(op, Send)]
@@ -66,15 +66,15 @@ def test_blocks_arrive_one_after_another(labels: list[int], n_units: int, piece:
 
 
 def test_it_is_priced_as_it_is_written() -> None:
-    rounds = rounds_far_first((0, 0, 1, 1, 1, 2), THREE)
-    said, read = paced_messages(rounds), tally(plan_paced(rounds, lambda rank: Pace(0.0), 1))
+    rounds = rounds_farthest_first((0, 0, 1, 1, 1, 2), THREE)
+    said, read = matching_messages(rounds), tally(plan_matching(rounds, lambda rank: Pace(0.0), 1))
     for name in ("source", "target", "n_blocks", "stage"):
         assert getattr(said, name).tolist() == getattr(read, name).tolist()
 
 
 def test_a_block_leaves_when_the_interface_is_nearly_done_with_the_one_before() -> None:
     model = load_model(str(HOSTFILES / "two-sites-uneven.toml"))
-    (candidate,) = paced(model, 1 << 16)
+    (candidate,) = offered(model, 1 << 16)
     assert candidate.build is not None
     plan = candidate.build(1 << 16)
     for rank, program in enumerate(plan.programs):
@@ -87,7 +87,7 @@ def test_a_block_leaves_when_the_interface_is_nearly_done_with_the_one_before() 
 def test_ranks_of_one_host_share_its_interface() -> None:
     grid = Grid.from_labels([0, 0, 0, 1], ("a", "a", "b", "c"))
     model = replace(model_of([0, 0, 0, 1]), grid=grid)
-    (candidate,) = paced(model, 10_000)
+    (candidate,) = offered(model, 10_000)
     assert candidate.build is not None
     dues = {
         rank: {op.peer: op.due_us for op in program if isinstance(op, Send)}
@@ -105,4 +105,4 @@ def test_ranks_of_one_host_share_its_interface() -> None:
     [([0] * 5, 1 << 16), ([0, 0, 1], PACED_BYTES - 1), ([0, 1] * 17, 1 << 16), ([0], 1 << 16)],
 )
 def test_it_is_not_offered_where_order_is_worth_nothing(labels: list[int], n_bytes: int) -> None:
-    assert not paced(model_of(labels), n_bytes)
+    assert not offered(model_of(labels), n_bytes)

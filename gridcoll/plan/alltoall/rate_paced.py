@@ -18,7 +18,7 @@ from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.pacing import PACE
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
@@ -97,7 +97,7 @@ def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
     return np.asarray(UNHURRIED * n_blocks * np.diagonal(model.gap_s(n_bytes)))
 
 
-def plan_in_turn(model: GridModel, n_units: int, label: str = "in-turn") -> Plan:
+def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -> Plan:
     """Every piece of a block to its receiver when it is its turn.
 
     Parameters
@@ -153,7 +153,7 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())
 
 
-def _in_turn(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Where links do not limit, no order of theirs is better than another."""
     if (
         model.n_clusters == 1
@@ -167,17 +167,18 @@ def _in_turn(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     predicted_s = _predicted_s(model, n_bytes)
 
     def build(n_units: int) -> Plan:
-        return plan_in_turn(model, n_units, f"in-turn: {label}")
+        return plan_rate_paced(model, n_units, f"rate-paced: {label}")
 
-    return [Candidate("in-turn", label, predicted_s, build, segment_bytes=min(piece, n_bytes))]
+    return [Candidate("rate-paced", label, predicted_s, build, segment_bytes=min(piece, n_bytes))]
 
 
 register(
     "alltoall",
     Algorithm(
-        "in-turn",
+        "rate-paced",
         "long blocks where links between clusters, or their flows' windows, limit",
         "gridcoll; a direct exchange by the clock",
-        _in_turn,
+        _candidates,
     ),
 )
+alias("alltoall", "in-turn", "rate-paced")

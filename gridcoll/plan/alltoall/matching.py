@@ -11,17 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel, Sample
+from gridcoll.plan.alltoall.direct import with_pieces
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
+from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_to_each
 from gridcoll.plan.ops import Recv, Send
-from gridcoll.plan.pacing import Pace, one_by_one
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+
+MOST_RANKS = 32
+"""Finding rounds takes time in proportion to the cube of the number of ranks."""
 
 Rounds = tuple[tuple[int, ...], ...]
 """``rounds[k][rank]``: whom it serves in round ``k``."""
 
 
 @lru_cache(maxsize=16)
-def rounds_far_first(
+def rounds_farthest_first(
     cluster_of: tuple[int, ...], latency_s: tuple[tuple[float, ...], ...]
 ) -> Rounds:
     """Everybody to everybody else, once, in as few rounds as there are others.
@@ -54,14 +63,14 @@ def rounds_far_first(
         # Who has most of its long ways ahead picks first.
         urgency = [sum(way_s(s, t) for t in left[s]) for s in range(n_ranks)]
         order = sorted(range(n_ranks), key=lambda s: (-way_s(s, left[s][0]), -urgency[s], s))
-        targets = _matching(left, order)
+        targets = _perfect_matching(left, order)
         for source, target in enumerate(targets):
             left[source].remove(target)
         rounds.append(targets)
     return tuple(rounds)
 
 
-def _matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
+def _perfect_matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
     """A target for every source, none twice; sources pick in ``order``, each its first if free."""
     source_of: dict[int, int] = {}
 
@@ -80,11 +89,11 @@ def _matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[i
     return tuple(target_of[source] for source in range(len(targets)))
 
 
-def plan_paced(
+def plan_matching(
     rounds: Rounds,
     pace: Callable[[int], Pace],
     n_units: int,
-    label: str = "paced",
+    label: str = "matching",
     piece_units: int = 0,
 ) -> Plan:
     """Everybody sends every block to its receiver, one after another, round by round.
@@ -92,7 +101,7 @@ def plan_paced(
     Parameters
     ----------
     rounds : tuple of tuple of int
-        As `rounds_far_first` finds them.
+        As `rounds_farthest_first` finds them.
     pace : callable
         Of a rank, how fast it sends.
     n_units : int
@@ -117,3 +126,47 @@ def plan_paced(
         return (*receives, *one_by_one(tuple(sends), pace(rank)), keep_own(rank, n_units))
 
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+
+
+@lru_cache(maxsize=64)
+def matching_messages(rounds: Rounds) -> Messages:
+    """Of `plan_matching`."""
+    return messages_of(
+        [rows_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], one_by_one=True
+    )
+
+
+def _rounds(model: GridModel) -> Rounds:
+    between_s = tuple(tuple(map(float, row)) for row in model.latency_s)
+    return rounds_farthest_first(tuple(model.grid.cluster_of), between_s)
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Where there are many ranks, their blocks outlast the longest way in any order."""
+    n_ranks = model.grid.n_ranks
+    if not 1 < n_ranks <= MOST_RANKS or pace_of(model, 0, n_bytes) is None:
+        return []
+
+    def messages_of(some: Sample) -> Messages:
+        return matching_messages(_rounds(some.model))
+
+    def plan(n_units: int, label: str, piece_units: int) -> Plan:
+        def pace(rank: int) -> Pace:
+            return pace_of(model, rank, n_units, all_send=True) or Pace(0.0)
+
+        return plan_matching(_rounds(model), pace, n_units, label, piece_units)
+
+    label = "a block at a time, those with the longest way first"
+    return with_pieces("matching", label, model, messages_of, n_bytes, plan)
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "matching",
+        "middle sizes between clusters: no receiver idles while another has a queue",
+        "gridcoll; a direct exchange in perfect matchings (König 1916), kept by the clock",
+        _candidates,
+    ),
+)
+alias("alltoall", "paced", "matching")

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
-from gridcoll.plan.alltoall.links import (
+from gridcoll.plan.alltoall.rate_paced import (
     AHEAD_BYTES,
     MOST_PIECES,
     NEARLY,
     SHORTEST_BYTES,
     UNHURRIED,
-    plan_in_turn,
+    plan_rate_paced,
 )
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.pacing import PACE
@@ -33,7 +33,7 @@ THREE_BY_FOUR = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=14), st.integers(0, 5))
 def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
     if len(set(labels)) > 1:
-        check_plan(plan_in_turn(thin_grid(labels), n_units))
+        check_plan(plan_rate_paced(thin_grid(labels), n_units))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) ->
     """Whoever of its cluster sends it; and it is never without one for longer."""
     model = thin_grid([c for c, n in enumerate(sizes) for _ in range(n)])
     due: dict[tuple[int, int], list[float]] = {}
-    for rank, program in enumerate(plan_in_turn(model, n_bytes).programs):
+    for rank, program in enumerate(plan_rate_paced(model, n_bytes).programs):
         for op in program:
             if isinstance(op, Send):
                 ends = model.grid.cluster_of[rank], model.grid.cluster_of[op.peer]
@@ -65,7 +65,7 @@ def leaves_s(model: GridModel, n_bytes: int, rank: int, *, inside: bool) -> list
     home = model.grid.cluster_of[rank]
     return sorted(
         op.due_us * 1e-6
-        for op in plan_in_turn(model, n_bytes).programs[rank]
+        for op in plan_rate_paced(model, n_bytes).programs[rank]
         if isinstance(op, Send) and (model.grid.cluster_of[op.peer] == home) == inside
     )
 
@@ -90,7 +90,7 @@ def test_no_window_lets_a_flow_carry_a_block_faster() -> None:
     wide = replace(narrow, together_bytes_per_s=((16e6,) * 3,) * 3)
     n_bytes = 40 * BLOCK
     for each, least_s in ((narrow, 16 * n_bytes / 0.8e6), (wide, n_bytes / 0.8e6)):
-        predicted_s = choose("alltoall", each, n_bytes, 0, forced="in-turn").winner.predicted_s
+        predicted_s = choose("alltoall", each, n_bytes, 0, forced="rate-paced").winner.predicted_s
         assert predicted_s is not None
         assert least_s < predicted_s < 1.05 * least_s
 
@@ -101,7 +101,7 @@ def test_the_first_windows_wait_for_nothing() -> None:
     limited = thin_grid(THREE_BY_FOUR, 1e6 / 4)
     limited = replace(limited, together_bytes_per_s=((1e6,) * 3,) * 3)
     predicted_s = [
-        choose("alltoall", each, BLOCK, 0, forced="in-turn").winner.predicted_s or 0.0
+        choose("alltoall", each, BLOCK, 0, forced="rate-paced").winner.predicted_s or 0.0
         for each in (full, limited)
     ]
     of_piece_s = (1 << 14) * (4 - 1) / 1e6  # one flow takes longer for the last piece
@@ -111,7 +111,7 @@ def test_the_first_windows_wait_for_nothing() -> None:
 
 def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
     """Only so many are posted ahead."""
-    programs = plan_in_turn(thin_grid(THREE_BY_FOUR), 3 * BLOCK).programs
+    programs = plan_rate_paced(thin_grid(THREE_BY_FOUR), 3 * BLOCK).programs
     leave = {
         (rank, op.peer, op.tag): op.due_us
         for rank, program in enumerate(programs)
@@ -125,7 +125,7 @@ def test_receives_are_posted_in_the_order_in_which_pieces_come() -> None:
 
 
 def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
-    programs = plan_in_turn(thin_grid(THREE_BY_FOUR), 1).programs
+    programs = plan_rate_paced(thin_grid(THREE_BY_FOUR), 1).programs
     order = [[op.peer for op in program if isinstance(op, Send)] for program in programs]
     for rank, targets in enumerate(order):
         away = [target // 4 for target in targets if target // 4 != rank // 4]
@@ -136,7 +136,7 @@ def test_all_links_carry_at_once_and_receivers_are_others_each_time() -> None:
 
 def test_every_flow_gets_a_piece_before_any_gets_another() -> None:
     """Windows of a few segments are enough."""
-    for rank, program in enumerate(plan_in_turn(thin_grid(THREE_BY_FOUR), BLOCK).programs):
+    for rank, program in enumerate(plan_rate_paced(thin_grid(THREE_BY_FOUR), BLOCK).programs):
         away = [op for op in program if isinstance(op, Send) and op.peer // 4 != rank // 4]
         for k in range(4):
             part = away[8 * k : 8 * (k + 1)]
@@ -145,7 +145,7 @@ def test_every_flow_gets_a_piece_before_any_gets_another() -> None:
 
 
 def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:
-    found = REGISTRIES["alltoall"]["in-turn"].candidates(model, n_bytes, 0)
+    found = REGISTRIES["alltoall"]["rate-paced"].candidates(model, n_bytes, 0)
     return [candidate.name for candidate in found]
 
 
@@ -161,8 +161,8 @@ def test_what_is_ahead_of_a_link_is_what_its_queue_holds() -> None:
 
 
 def test_it_is_offered_where_links_limit() -> None:
-    assert names(thin_grid(THREE_BY_FOUR)) == ["in-turn"]
-    assert names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES) == ["in-turn"]
+    assert names(thin_grid(THREE_BY_FOUR)) == ["rate-paced"]
+    assert names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES) == ["rate-paced"]
     assert not names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES - 1)
     assert not names(thin_grid(THREE_BY_FOUR, 50e6))
     assert not names(thin_grid([0] * 6))
@@ -177,24 +177,24 @@ def test_it_is_offered_a_little_before_where_windows_limit() -> None:
         together = ((carried * full,) * 3,) * 3
         windows = replace(thin_grid(THREE_BY_FOUR, 0.8e6), together_bytes_per_s=together)
         link = thin_grid(THREE_BY_FOUR, carried * full)
-        assert (names(windows) == ["in-turn"]) == of_flows == (carried * NEARLY < 1)
-        assert (names(link) == ["in-turn"]) == of_link
+        assert (names(windows) == ["rate-paced"]) == of_flows == (carried * NEARLY < 1)
+        assert (names(link) == ["rate-paced"]) == of_link
 
 
 def test_it_takes_what_the_links_take() -> None:
     model = thin_grid(THREE_BY_FOUR)
-    found = choose("alltoall", model, BLOCK, 0, forced="in-turn").winner
+    found = choose("alltoall", model, BLOCK, 0, forced="rate-paced").winner
     link_s = 16 * BLOCK / 1e6
     assert found.predicted_s is not None
     assert found.predicted_s == pytest.approx(link_s, rel=0.15)
-    simulated = price_plan(plan_in_turn(model, BLOCK), model).makespan_s
+    simulated = price_plan(plan_rate_paced(model, BLOCK), model).makespan_s
     assert found.predicted_s == pytest.approx(simulated, rel=0.15)
 
 
 def test_ranks_that_share_hosts_take_turns_as_well() -> None:
     model = replace(thin_grid([0] * 4 + [1] * 4), grid=Grid.from_labels("aaaabbbb", "uuvvwwxx"))
-    check_plan(plan_in_turn(model, 3))
-    assert names(model) == ["in-turn"]
+    check_plan(plan_rate_paced(model, 3))
+    assert names(model) == ["rate-paced"]
     wide = replace(thin_grid([0] * 4 + [1] * 4, 1e9), grid=model.grid)
     due_s = leaves_s(wide, BLOCK, 0, inside=False)
     of_host_s = UNHURRIED * 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])

@@ -1,0 +1,311 @@
+"""Direct exchanges: every block goes straight to its receiver, in one of three orders.
+
+``direct`` goes round all ranks, ``farthest-first`` sends those with the longest way first, and
+``pairwise`` has only a few sends under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel, Sample
+from gridcoll.plan.alltoall.cost import of_grid, priced_s
+from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own, pieces_of
+from gridcoll.plan.alltoall.messages import (
+    Messages,
+    Weights,
+    by_rank,
+    inside_rows,
+    messages_of,
+    rows_to_each,
+)
+from gridcoll.plan.ops import Copy, Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.units import format_size
+
+PIECES_BYTES = (1 << 14, 1 << 15)
+"""Messages that no MPI known here keeps back until the receiver has answered."""
+
+MOST_PIECES = 8
+"""More of a block than this wait in queues of the MPI, which copies them: 705 ms instead of 511 for
+512 KiB under Open MPI."""
+
+LEAST_SAVED = 0.05
+"""Pieces are offered where they are predicted to save this part: each costs a call, too."""
+
+N_PAIRWISE_SLOTS = 2
+"""Sends that a rank has under way at once in a pairwise exchange."""
+
+CutPlan = Callable[[int, str, int], Plan]
+"""Writes a plan for blocks of so many units, with this label, in pieces of so many; 0 for whole."""
+
+
+def plan_direct(
+    order: Sequence[int], n_units: int, label: str = "direct", piece_units: int = 0
+) -> Plan:
+    """Everybody sends every block to its receiver, all at once.
+
+    Parameters
+    ----------
+    order : sequence of int
+        All ranks. Each serves those after it in this order, going round, so that at no time all
+        send to the same one.
+    n_units : int
+        Size of a block.
+    label : str
+    piece_units : int
+        Blocks are cut into messages of this size: shorter ones need not wait for a rendezvous.
+        0 leaves them whole.
+    """
+    place = {rank: k for k, rank in enumerate(order)}
+    n_ranks = len(order)
+
+    def program_of(rank: int) -> Program:
+        at = place[rank]
+        ops: list[Op] = []
+        for step in range(1, n_ranks):
+            source = order[(at - step) % n_ranks]
+            target = order[(at + step) % n_ranks]
+            come = pieces_of("output", source, n_units, piece_units)
+            leave = pieces_of("input", target, n_units, piece_units)
+            ops += (Recv(source, chunk, tag) for tag, chunk in enumerate(come))
+            ops += (Send(target, chunk, tag) for tag, chunk in enumerate(leave))
+        return (*ops, keep_own(rank, n_units))
+
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+
+
+@lru_cache(maxsize=64)
+def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
+    """Of `plan_direct`, ranks in the order of their clusters."""
+    order = [rank for cluster in grid.clusters for rank in cluster.ranks]
+    return messages_of([inside_rows(order, by_rank(grid, weights))])
+
+
+def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
+    """By cluster, the others: farthest first; those alike each beginning after itself."""
+    n = model.n_clusters
+    found = []
+    for c in range(n):
+        others = (c + np.arange(1, n)) % n
+        by_latency = np.argsort(-model.latency_s[c, others], kind="stable")
+        found.append(tuple(others[by_latency].tolist()))
+    return tuple(found)
+
+
+def farthest_first_peers(
+    clusters: Sequence[Sequence[int]], far_order: Sequence[Sequence[int]], rank: int
+) -> list[int]:
+    """The other ranks as `plan_farthest_first` serves them."""
+    cluster, at = next((c, ranks.index(rank)) for c, ranks in enumerate(clusters) if rank in ranks)
+    peers = [
+        ranks[(at + step) % len(ranks)]
+        for ranks in (clusters[c] for c in (*far_order[cluster], cluster))
+        for step in range(len(ranks))
+    ]
+    return [peer for peer in peers if peer != rank]
+
+
+def plan_farthest_first(
+    clusters: Sequence[Sequence[int]],
+    far_order: Sequence[Sequence[int]],
+    n_units: int,
+    label: str = "farthest-first",
+    piece_units: int = 0,
+) -> Plan:
+    """A direct exchange in which blocks with a long way leave first.
+
+    Parameters
+    ----------
+    clusters : sequence of sequence of int
+        The ranks of each cluster. The ranks of one serve those of another each from another one
+        on, so that they do not all send to the same.
+    far_order : sequence of sequence of int
+        By cluster, the others in the order they are served; its own members come last.
+    n_units : int
+        Size of a block.
+    label : str
+    piece_units : int
+        As for `plan_direct`.
+    """
+    n_ranks = sum(map(len, clusters))
+
+    def program_of(rank: int) -> Program:
+        others = farthest_first_peers(clusters, far_order, rank)
+        receives = [
+            Recv(peer, chunk, tag)
+            for peer in others
+            for tag, chunk in enumerate(pieces_of("output", peer, n_units, piece_units))
+        ]
+        sends = [
+            Send(peer, chunk, tag)
+            for peer in others
+            for tag, chunk in enumerate(pieces_of("input", peer, n_units, piece_units))
+        ]
+        return (*receives, *sends, keep_own(rank, n_units))
+
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+
+
+@lru_cache(maxsize=64)
+def farthest_first_messages(
+    grid: Grid, far_order: tuple[tuple[int, ...], ...], weights: Weights = ()
+) -> Messages:
+    """Of `plan_farthest_first`."""
+    clusters = [np.array(cluster.ranks) for cluster in grid.clusters]
+    weight_of = by_rank(grid, weights)
+    rows = []
+    for ranks, others in zip(clusters, far_order, strict=True):
+        at = np.arange(len(ranks))[:, None]
+        parts = [clusters[c][(at + np.arange(len(clusters[c]))) % len(clusters[c])] for c in others]
+        inside = ranks[(at + np.arange(1, len(ranks))) % len(ranks)]
+        rows.append(rows_to_each(ranks, np.concatenate([*parts, inside], axis=1), weight_of))
+    return messages_of(rows)
+
+
+def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:
+    """A direct exchange with only a few sends under way per rank.
+
+    In step ``s`` rank ``r`` exchanges with ``r xor s`` where the number of ranks is a power of two,
+    else it sends to ``r + s`` and receives from ``r - s``. Blocks leave through a few slots of
+    scratch, so that a send starts when an earlier one has ended.
+    """
+    two_power = n_ranks & (n_ranks - 1) == 0
+
+    def program_of(rank: int) -> Program:
+        sends: list[Op] = []
+        receives: list[Op] = []
+        for step in range(1, n_ranks):
+            source = rank ^ step if two_power else (rank - step) % n_ranks
+            target = rank ^ step if two_power else (rank + step) % n_ranks
+            slot = blocks("scratch", (step - 1) % N_PAIRWISE_SLOTS, n_units)
+            receives.append(Recv(source, blocks("output", source, n_units), 0))
+            sends.append(Copy(blocks("input", target, n_units), slot))
+            sends.append(Send(target, slot, 0))
+        return (*receives, *sends, keep_own(rank, n_units))
+
+    slots = min(N_PAIRWISE_SLOTS, n_ranks - 1)
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of), (slots,) * n_ranks)
+
+
+@lru_cache(maxsize=64)
+def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
+    """Of `plan_pairwise`."""
+    ranks, weight_of = np.arange(grid.n_ranks), by_rank(grid, weights)
+    if grid.n_ranks & (grid.n_ranks - 1) == 0:
+        rows = rows_to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)
+    else:
+        rows = inside_rows(range(grid.n_ranks), weight_of)
+    return messages_of([rows], one_by_one=True)
+
+
+def with_pieces(
+    name: str,
+    label: str,
+    model: GridModel,
+    messages_of: Callable[[Sample], Messages],
+    n_bytes: int,
+    plan: CutPlan,
+) -> list[Candidate]:
+    """The candidate, and the same in pieces where a long message waits for its receiver to answer.
+
+    Parameters
+    ----------
+    name, label : str
+        Of the candidate with whole blocks.
+    model : GridModel
+    messages_of : callable
+        Of a sample of the ranks.
+    n_bytes : int
+        Size of a block.
+    plan : callable
+        See `CutPlan`.
+    """
+
+    def cut(piece: int, how: str, predicted_s: float) -> Candidate:
+        def build(n_units: int) -> Plan:
+            return plan(n_units, f"{name}: {how}", piece)
+
+        return Candidate(name, how, predicted_s, build, segment_bytes=piece or None)
+
+    whole_s = priced_s(model, messages_of, n_bytes)
+    found = [cut(0, label, whole_s)]
+    for piece in PIECES_BYTES:
+        if not piece < n_bytes <= MOST_PIECES * piece:
+            continue
+        predicted_s = priced_s(model, messages_of, n_bytes, piece)
+        if predicted_s < (1 - LEAST_SAVED) * whole_s:
+            found.append(cut(piece, f"{label}, in pieces of {format_size(piece)}", predicted_s))
+    return found
+
+
+def _direct(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    if model.grid.n_ranks == 1:
+        return []
+    label = "every block to its receiver, all at once"
+    order = [rank for cluster in model.grid.clusters for rank in cluster.ranks]
+    plan = partial(plan_direct, order)
+    return with_pieces("direct", label, model, of_grid(direct_messages), n_bytes, plan)
+
+
+def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """The messages of a direct exchange in another order: only when the last arrives differs."""
+    if model.n_clusters == 1:
+        return []
+    label = "every block to its receiver, those with the longest way first"
+
+    def messages_of(some: Sample) -> Messages:
+        return farthest_first_messages(some.model.grid, far_order(some.model), some.weights)
+
+    clusters = [cluster.ranks for cluster in model.grid.clusters]
+    plan = partial(plan_farthest_first, clusters, far_order(model))
+    return with_pieces("farthest-first", label, model, messages_of, n_bytes, plan)
+
+
+def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A slot is taken until its message is handed over, which is when the next could leave."""
+    n_ranks = model.grid.n_ranks
+    if n_ranks == 1:
+        return []
+    label = f"{N_PAIRWISE_SLOTS} sends at a time"
+
+    def build(n_units: int) -> Plan:
+        return plan_pairwise(n_ranks, n_units, f"pairwise: {label}")
+
+    predicted_s = priced_s(model, of_grid(pairwise_messages), n_bytes)
+    return [Candidate("pairwise", label, predicted_s, build)]
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "direct",
+        "long blocks: interfaces pass nothing twice",
+        "003 section 5, direct exchange, rotated",
+        _direct,
+    ),
+)
+register(
+    "alltoall",
+    Algorithm(
+        "farthest-first",
+        "long blocks between clusters: latency passes while interfaces send to neighbours",
+        "gridcoll; direct exchange ordered by the model's latencies",
+        _farthest_first,
+    ),
+)
+alias("alltoall", "far-first", "farthest-first")
+register(
+    "alltoall",
+    Algorithm(
+        "pairwise",
+        "long blocks where many flows at once hinder one another",
+        "MPICH and Open MPI's pairwise exchange, without its steps",
+        _pairwise,
+    ),
+)
