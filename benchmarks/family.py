@@ -36,7 +36,7 @@ SIZES = {
 }
 ALGORITHMS = {
     **dict.fromkeys(("scatter", "gather"), "tried"),
-    "allreduce": "coordinators,lanes,shares,ring",
+    "allreduce": "leaders,lanes,shares,ring",
 }
 PREFIX = "gridcoll:"
 

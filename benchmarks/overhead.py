@@ -90,7 +90,7 @@ def beside_native(world: MPI.Intracomm, comm: GridComm, name: str, *arguments: o
 def planned(world: MPI.Intracomm, comm: GridComm, n_bytes: int) -> str:
     """An allreduce by a plan between all ranks, in turns with native."""
     value, total = np.zeros(n_bytes // 8), np.zeros(n_bytes // 8)
-    forced = comm.forced("allreduce", "coordinators")
+    forced = comm.forced("allreduce", "leaders")
     steps = (
         partial(world.Allreduce, value, total),
         partial(forced.Allreduce, [value, MPI.DOUBLE], [total, MPI.DOUBLE]),

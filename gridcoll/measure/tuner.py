@@ -1,9 +1,9 @@
 """Which way is fastest: plans are run at discovery, then the closest plans and natives in turns.
 
 A model is some ten percent off. So at each size the plan predicted fastest is run and its
-prediction corrected, until a plan that ran stays in front. Then whatever is within noise of the fastest, plans
-and natives, runs again alternately: measured one after the other, noise between the two
-measurements would decide for every later call of that size.
+prediction corrected, until a plan that ran stays in front. Then whatever is within noise of the
+fastest, plans and natives, runs again alternately: of two that are measured one after the other,
+noise between the two measurements would decide for every later call of that size.
 """
 
 from __future__ import annotations

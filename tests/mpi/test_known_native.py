@@ -30,7 +30,7 @@ CALLS: dict[str, Callable[[GridComm, int], None]] = {
     "Barrier": lambda comm, n: comm.Barrier(),
 }
 
-PLANS = {"Bcast": "chain", "Allreduce": "coordinators", "Alltoall": "direct"}
+PLANS = {"Bcast": "chain", "Allreduce": "leaders", "Alltoall": "direct"}
 
 
 def collective_of(name: str) -> str:

@@ -13,7 +13,7 @@ from gridcoll import GridComm
 from gridcoll.comm.decisions import Semantics
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES
-from gridcoll.plan.allreduce import rank_order_candidates
+from gridcoll.plan.allreduce import rank_order
 from tests.mpi.bodies import values
 from tests.mpi.support import grid_comm, grid_model, layouts
 
@@ -157,7 +157,7 @@ def test_reproducible_results_are_the_same_by_all_ways(
     while len(terms) > 1:  # pairs, pairs of pairs, and so on
         terms = [sum(terms[k + 1 : k + 2], terms[k]) for k in range(0, len(terms), 2)]
     with grid_comm(world, layouts(size)[layout]) as comm:
-        for algorithm in ("", "native", "ring", "coordinators", "rank-order"):
+        for algorithm in ("", "native", "ring", "leaders", "rank-order"):
             forced = comm.forced("allreduce", algorithm) if algorithm else comm
             result = np.zeros(n)
             forced.Allreduce(mine, result)
@@ -181,8 +181,8 @@ def test_reproducible_results_in_little_room(
         wanted = np.zeros_like(mine)
         comm.Reduce(mine, wanted, root=size - 1)
         wanted = comm.bcast(wanted, size - 1)
-        monkeypatch.setattr(rank_order_candidates, "MOST_SCRATCH_BYTES", 1 << 15)
-        monkeypatch.setattr(rank_order_candidates, "SMALLEST_PIECE", 1 << 30)  # one piece
+        monkeypatch.setattr(rank_order, "MOST_SCRATCH_BYTES", 1 << 15)
+        monkeypatch.setattr(rank_order, "SMALLEST_PIECE", 1 << 30)  # one piece
         again = comm.forced("reduce", "rank-order")
         for root in range(size):
             result = np.zeros_like(mine)

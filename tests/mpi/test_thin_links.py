@@ -20,7 +20,7 @@ UNITS = {"bcast": (4, 1), "allreduce": (8, 8), "reduce": (8, 8)}
     ("collective", "algorithm"),
     [
         *(("bcast", "chain"), ("bcast", "split")),
-        *(("allreduce", name) for name in ("coordinators", "lanes", "shares", "rank-order")),
+        *(("allreduce", name) for name in ("leaders", "lanes", "shares", "rank-order")),
         ("reduce", "rank-order"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_block_enters_every_host_once(hosts: list[str], collective: str, algor
 
 
 def test_neighbours_keep_their_hosts() -> None:
-    from gridcoll.plan.allreduce.candidates import find_neighbours
+    from gridcoll.plan.allreduce.lanes import find_neighbours
 
     model = replace(model_of([0, 1, 2] * 4, (1e-3, 1e-3, 5e-3)))
     hosts = [f"{k % 3}-{k // 6}" for k in range(12)]

@@ -137,7 +137,7 @@ def test_what_is_asked_for_comes_before_force_and_before_equal_bits() -> None:
 
 
 def test_unknown_names_list_those_of_the_collective() -> None:
-    known = "known are native, native-nonblocking, native-v, direct"
+    known = "known are native, native-nonblocking, native-v, "
     with pytest.raises(UsageError, match=known):
         check_forced("alltoall", "native-w")
     with pytest.raises(UsageError, match="'native-v': known are native, native-nonblocking, "):

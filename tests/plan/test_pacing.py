@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 
 from gridcoll.plan import Plan, Send, choose
-from gridcoll.plan.allreduce.candidates import (
-    costs_of,
-    cut_columns,
-    unit_bytes_of,
-)
-from gridcoll.plan.allreduce.piece_prices import price_pieces
+from gridcoll.plan.allreduce.costs import costs_of, price_pieces, unit_bytes_of
+from gridcoll.plan.allreduce.lanes import cut_columns
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.pacing import LINK_PACE, paced_by_links, thin_links
 from gridcoll.plan.trees import RankTree
@@ -108,7 +104,7 @@ def test_the_size_of_an_element_is_never_overestimated(
         ("allreduce", "shares", 4),
         ("allreduce", "lanes", 4),
         ("allreduce", "rank-order", 4),
-        ("allreduce", "coordinators", 1),
+        ("allreduce", "leaders", 1),
     ],
 )
 def test_plans_over_thin_links_send_as_they_carry(

@@ -17,9 +17,11 @@ from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
 from gridcoll.plan.allgather.trees import plan_allgather, plan_coordinators
 from gridcoll.plan.allgather.ways import LaneWays
-from gridcoll.plan.bcast.collection import plan_scatter_collection
-from gridcoll.plan.bcast.rendezvous import plan_bcast_rendezvous
-from gridcoll.plan.bcast.strategies import rank_order_tree
+from gridcoll.plan.bcast.strategies import (
+    plan_bcast_rendezvous,
+    plan_scatter_collection,
+    rank_order_tree,
+)
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.gather.mirror import plan_gather
 from gridcoll.plan.pacing import Pace

@@ -18,8 +18,7 @@ from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.blocks import exchange_parts
 from gridcoll.plan.gather.mirror import backwards
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of
-from gridcoll.plan.scatter.candidates import serving_ranks
-from gridcoll.plan.scatter.trees import serve_blocks, take_block
+from gridcoll.plan.scatter.trees import serve_blocks, serving_ranks, take_block
 
 T = TypeVar("T")
 

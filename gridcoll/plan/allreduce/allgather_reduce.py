@@ -19,7 +19,7 @@ from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
 from gridcoll.plan.folding import fold
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.grid import Cluster, Grid
 
 MOST_BYTES = 4 << 10
@@ -137,7 +137,7 @@ def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
     return max(done_s)
 
 
-def _everyone(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Everybody gathers its cluster's contributions, and gets the other clusters' sums."""
     grid = model.grid
     largest = max(map(len, grid.clusters))
@@ -149,19 +149,19 @@ def _everyone(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         label += ", then a message from each other cluster"
 
     def build(n_units: int) -> Plan:
-        return plan_everyone(grid, n_units, f"everyone: {label}")
+        return plan_everyone(grid, n_units, f"allgather-reduce: {label}")
 
     seconds = price_everyone(model, n_bytes)
-    return [Candidate("everyone", label, seconds, build, None, n_bytes, ordered)]
+    return [Candidate("allgather-reduce", label, seconds, build, None, n_bytes, ordered)]
 
 
-for _collective in ("allreduce", "barrier"):
-    register(
-        _collective,
-        Algorithm(
-            "everyone",
-            "the shortest messages: one WAN latency, and inside a way up but none down",
-            "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
-            _everyone,
-        ),
-    )
+register(
+    "allreduce",
+    Algorithm(
+        "allgather-reduce",
+        "the shortest messages: one WAN latency, and inside a way up but none down",
+        "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
+        allgather_reduce,
+    ),
+)
+alias("allreduce", "everyone", "allgather-reduce")

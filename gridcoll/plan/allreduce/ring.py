@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from gridcoll.errors import PlanError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.allreduce.costs import costs_of, price_ring, segment_units
+from gridcoll.plan.bcast.segments import SMALLEST_SEGMENT
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.plan.trees import cut_segments
+from gridcoll.schedule.paths import shortest_path
+from gridcoll.topology.units import format_size
 
 
 def plan_ring(
@@ -86,3 +94,30 @@ def plan_ring(
         return tuple(ops)
 
     return Plan("allreduce", label, n_units, -1, Programs(n, program_of))
+
+
+def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A ring over all ranks, cluster by cluster."""
+    n = model.grid.n_ranks
+    if n < 3 or n_bytes < SMALLEST_SEGMENT:
+        return []
+    order = shortest_path(model.latency_s, 0)
+    ring = [rank for c in order for rank in model.grid.clusters[c].line]
+    hosts = [size for c in order for size in model.grid.clusters[c].node_sizes]
+    costs = costs_of(model, n_bytes, n_bytes // len(hosts))
+    totals = price_ring(costs, order)
+    best = int(np.argmin(totals))
+    segment = int(costs.segment_bytes[best])
+    label = f"all ranks in cluster order; {format_size(segment)} segments"
+
+    def build(n_units: int) -> Plan:
+        longest = segment_units(n_units, segment, n_bytes)
+        return plan_ring(ring, n_units, longest, f"ring: {label}", hosts)
+
+    return [Candidate("ring", label, float(totals[best]), build, None, segment)]
+
+
+register(
+    "allreduce",
+    Algorithm("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
+)

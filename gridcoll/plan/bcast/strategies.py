@@ -1,34 +1,155 @@
 """The papers' strategies for one cluster, each by itself: shape, segments, protocol.
 
-Over several clusters they are what a library does that knows nothing of the grid: the shape is laid
-over all ranks in rank order from the root. Tried when asked for; among one cluster's ranks the best
-of the trees at the best segment size is the candidate ``inside``.
+Rendezvous asks before it sends: request, leave, message on every edge of a tree. Scatter and
+collection gives everyone a share, and shares go around a ring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gridcoll.model.closed_forms import CLOSED_FORMS
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.bcast.collection import (
-    plan_scatter_collection,
-    price_scatter_collection,
-)
-from gridcoll.plan.bcast.rendezvous import plan_bcast_rendezvous
 from gridcoll.plan.bcast.segments import best_segment, segments_label, table_s
 from gridcoll.plan.bcast.tree import plan_bcast
-from gridcoll.plan.plan import Plan
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.plan.tree_cost import SegmentCosts, price_ranks, price_rendezvous
 from gridcoll.plan.trees import RankTree
 from gridcoll.schedule.trees import find_shape
 
+
+def plan_bcast_rendezvous(tree: RankTree, n_units: int, label: str = "") -> Plan:
+    """Broadcast ``n_units`` in one piece down ``tree``.
+
+    A rank that has the message asks all its children at once, by its first byte, and sends it to
+    each as soon as that one has answered.
+    """
+    if not n_units:
+        return plan_bcast([tree], 0, 1, label)
+    message, first, asked = (
+        Chunk("output", 0, n_units),
+        Chunk("output", 0, 1),
+        Chunk("scratch", 0, 1),
+    )
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        children = tree.children[rank]
+        if rank != tree.root:
+            parent = tree.parent[rank]
+            ops += [Recv(parent, asked, 0), Send(parent, asked, 0), Recv(parent, message, 1)]
+        ops += [Send(child, first, 0) for child in children]
+        for place, child in enumerate(children, start=1):
+            leave = Chunk("scratch", place, place + 1)
+            ops += [Recv(child, leave, 0), Send(child, message, 1, leave)]
+        return tuple(ops)
+
+    scratch_units = tuple(1 + len(children) for children in tree.children)
+    programs = Programs(len(tree.children), program_of)
+    return Plan("bcast", label, n_units, tree.root, programs, scratch_units=scratch_units)
+
+
+def _span(vertex: int, n: int) -> range:
+    """The shares a vertex of the scatter's binomial tree gets: its own and its subtree's."""
+    return range(vertex, min(vertex + (vertex & -vertex), n)) if vertex else range(n)
+
+
+def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") -> Plan:
+    """Broadcast ``n_units`` from ``ring[0]``: a share per rank.
+
+    Shares go down a binomial tree in halves, then around ``ring``; what a rank got by the tree does
+    not come again, so that nobody, the root least of all, overwrites what it has.
+    """
+    n = len(ring)
+    bounds = [share * n_units // n for share in range(n + 1)]
+    places = {rank: place for place, rank in enumerate(ring)}
+    children = find_shape("binomial").children(n)
+
+    def shares(span: range) -> Chunk:
+        return Chunk("output", bounds[span.start], bounds[span.stop])
+
+    def program_of(rank: int) -> Program:
+        here = places[rank]
+        mine, theirs = _span(here, n), _span((here + 1) % n, n)
+        before, following = ring[here - 1], ring[(here + 1) % n]
+        ops: list[Op] = []
+        if here and shares(mine).size:
+            ops.append(Recv(ring[here - (here & -here)], shares(mine), 0))
+        ops += [
+            Send(ring[child], shares(_span(child, n)), 0)
+            for child in children[here]
+            if shares(_span(child, n)).size
+        ]
+        latest: Chunk | None = None  # what is here already waits its turn behind what comes in
+        for step in range(n):
+            share = (here - step) % n
+            chunk = shares(range(share, share + 1))
+            if not chunk.size:
+                continue
+            if share not in mine:
+                ops.append(Recv(before, chunk, step))
+                latest = chunk
+            if share not in theirs:
+                ops.append(Send(following, chunk, step + 1, latest if share in mine else None))
+        return tuple(ops)
+
+    return Plan("bcast", label, n_units, ring[0], Programs(n, program_of))
+
+
+def price_scatter_collection(model: GridModel, ring: Sequence[int], n_bytes: int) -> float:
+    """Seconds until the last rank has the last share; shares counted as equally long.
+
+    Walks all messages, those of one step around the ring at once.
+    """
+    n = len(ring)
+    place = np.arange(n)
+    cluster = np.array([model.grid.cluster_of[rank] for rank in ring])
+    n_shares = np.array([len(_span(v, n)) for v in range(n)])
+    counts, size_at = np.unique(n_shares, return_inverse=True)
+    gap_s, alone_s = model.gap_and_alone_s(counts * (n_bytes / n))
+    have, free = _scatter(cluster, size_at, gap_s, alone_s)
+    got = have.copy()
+    following = np.roll(cluster, -1)
+    gap, alone = gap_s[cluster, following, 0], alone_s[cluster, following, 0]
+    last = have.max()
+    for step in range(n - 1):
+        share = (place - step) % n
+        sends = np.roll(~_holds(np.roll(share, 1), place, n_shares), -1)
+        start = np.maximum(got, free)
+        free = np.where(sends, start + gap, free)
+        got = np.roll(np.where(sends, start + alone, np.roll(have, -1)), 1)
+        last = max(last, got.max())
+    return float(last)
+
+
+def _holds(share: np.ndarray, place: np.ndarray, n_shares: np.ndarray) -> np.ndarray:
+    """Whether each place of the ring got ``share`` by the tree."""
+    return np.asarray((share >= place) & (share < place + n_shares))
+
+
+def _scatter(
+    cluster: np.ndarray, size_at: np.ndarray, gap_s: np.ndarray, alone_s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """When each place has its shares, and when its interface is free again, (n,) each."""
+    n = len(cluster)
+    have, free = np.zeros(n), np.zeros(n)
+    for v, children in enumerate(find_shape("binomial").children(n)):
+        free[v] = have[v]
+        for child in children:
+            size = size_at[child]
+            have[child] = free[v] + alone_s[cluster[v], cluster[child], size]
+            free[v] += gap_s[cluster[v], cluster[v], size]
+    return have, free
+
+
 PREFIX = "plain-"
 """What settings put before a strategy's name: without it, ``flat`` is a tree of clusters."""
+
 
 DEGREES = (2, 3, 4, 6, 8, 12, 16)
 """Of k-chains, those below the number of ranks are tried."""
@@ -147,5 +268,9 @@ for _strategy in TREES:
         _strategy.good_for,
         lambda model, n_bytes, root, strategy=_strategy: _tree(strategy, model, n_bytes, root),  # type: ignore[misc]
     )
+
+
 _register("k-chain", "long messages among many ranks: shorter chains, a busier root", _k_chains)
+
+
 _register("scatter-collection", "long messages among many ranks, each sending twice", _collection)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import alias
+from gridcoll.plan.scatter.trees import UNEVEN, WAYS, register_way
 from gridcoll.plan.statements import Statement, moved, state
 
 state(
@@ -57,3 +59,9 @@ def _backwards(op: Op) -> Op:
 
 def _turned(chunk: Chunk) -> Chunk:
     return Chunk(_TURNED[chunk.buffer], chunk.start, chunk.stop)
+
+
+for _way in WAYS:
+    register_way("gather", plan_gather, _way, f"{_way.source}; backwards")
+register_way("gatherv", plan_gather, UNEVEN, f"{UNEVEN.source}; backwards")
+alias("gather", "coordinators", "leaders")

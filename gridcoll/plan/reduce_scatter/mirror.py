@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gridcoll.plan.allgather.trees import register_ways
 from gridcoll.plan.allgather.ways import Segments, Ways, side_by_side
 from gridcoll.plan.folding import Incoming, Term, fold
 from gridcoll.plan.ops import Chunk, Op, Send
@@ -85,3 +86,6 @@ def _slots() -> Callable[[int], Chunk]:
         return Chunk("scratch", start, taken)
 
     return slot
+
+
+register_ways("reduce_scatter", plan_reduce_scatter, "; backwards", upwards=True)

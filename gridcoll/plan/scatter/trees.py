@@ -1,21 +1,111 @@
 """Scatter: every rank gets its block from the root, straight or down a tree.
 
-A plan's ``n_units`` is the size of one block. Where a message carries blocks for a whole subtree,
-its first rank takes its own and passes the rest on (paper 003, section 4).
+A scatter takes what its messages take, by subtree, as the interface of the root lets them go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 
+import numpy as np
+
+from gridcoll.model.closed_forms import SCATTER_COSTS
+from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.blocks import Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
-from gridcoll.plan.pacing import Pace, one_by_one
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
-from gridcoll.plan.trees import RankTree
+from gridcoll.plan.trees import GridTree, RankTree
+
+
+def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
+    """Seconds until the last rank has its block, if a message carries a whole subtree's blocks.
+
+    Table 2 of paper 003 for one cluster; a walk over ranks, O(P).
+    """
+    size, cluster_of = subtrees.size, model.grid.cluster_of
+    carried = np.unique(size)
+    at = {int(count): k for k, count in enumerate(carried)}
+    n_carried = carried.astype(float) * n_bytes
+    home, everywhere = cluster_of[subtrees.tree.root], range(model.n_clusters)
+    host_of, inside = model.grid.host_of, (everywhere, everywhere)
+    gaps, alone = model.gap_and_alone_s(np.zeros(1), inside)
+    beside_gap_s, beside_s = gaps[:, 0].tolist(), alone[:, 0].tolist()
+    gaps, alone = model.gap_and_alone_s(n_carried, inside)
+    gap_s, inside_s = gaps.tolist(), alone.tolist()
+    _, alone = model.gap_and_alone_s(n_carried, ([home] * len(everywhere), everywhere))
+    outward_s, shared_s = alone.tolist(), _shared_s(model, home, n_carried).tolist()
+    held_s = [0.0] * len(size)
+    pipe_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
+    for rank in subtrees.order:
+        i, host = cluster_of[rank], host_of[rank]
+        free_s, port_s = held_s[rank], max(held_s[rank], port_free_s[host])
+        for child in subtrees.tree.children[rank]:
+            j, k = cluster_of[child], at[size[child]]
+            if host == host_of[child]:
+                held_s[child] = free_s + beside_s[j]
+                free_s += beside_gap_s[j]
+                continue
+            if i == j:
+                held_s[child] = port_s + inside_s[j][k]
+            else:
+                enters_s = max(port_s, pipe_free_s[j])
+                pipe_free_s[j] = enters_s + shared_s[j][k]
+                held_s[child] = enters_s + outward_s[j][k]
+            port_s += gap_s[i][k]
+        port_free_s[host] = port_s
+    return max(held_s)
+
+
+def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int) -> float:
+    """Seconds for a chain inside every cluster with a message per block, the farthest first.
+
+    Parameters
+    ----------
+    model : GridModel
+    root : int
+    order : list of int
+        The other clusters as the root serves them; then its own.
+    n_bytes : int
+    """
+    home = model.grid.cluster_of[root]
+    gaps, alone = model.gap_and_alone_s(np.array([float(n_bytes), 0.0]))
+    gaps, alone, beside = gaps[..., 0], alone[..., 0], alone[..., 1]
+    shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
+    port_s = float(gaps[home, home])
+    n_sent, latest_s = 0, 0.0
+    for turn, cluster in enumerate(order):
+        n_blocks = len(model.grid.clusters[cluster])
+        pace_s = max(port_s, float(gaps[home, cluster]), float(shared[cluster]))
+        n_sent += n_blocks
+        # A slow link's turn lets others pass; a fast one's ends when all before have been sent.
+        last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
+        n_hops = len(model.grid.clusters[cluster].nodes) - 1
+        hops_s = n_hops * float(alone[cluster, cluster])
+        hops_s += (n_blocks - 1 - n_hops) * float(beside[cluster, cluster])
+        first_s = last_s - (n_blocks - 1) * pace_s
+        latest_s = max(latest_s, max(last_s, first_s + hops_s) + float(alone[home, cluster]))
+    own, host_of = model.grid.clusters[home], model.grid.host_of
+    n_away = sum(host_of[rank] != host_of[root] for rank in own.ranks)
+    n_hops = len(own.nodes) - 1
+    own_s = n_hops * float(alone[home, home]) + (len(own) - 1 - n_hops) * float(beside[home, home])
+    if n_away:
+        last_s = (n_away - 1) * port_s + float(alone[home, home])
+        own_s = n_sent * port_s + max(own_s, last_s)
+    return max(latest_s, own_s)
+
+
+def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
+    """How long messages keep what all flows from ``home`` to another cluster share, (C, S)."""
+    if not model.together_bytes_per_s:
+        return np.zeros((model.n_clusters, len(n_bytes)))
+    return np.asarray(n_bytes / model.link_bytes_per_s[home, :, None])
+
 
 state(
     Statement(
@@ -183,3 +273,218 @@ def serve_blocks(
 def take_block(root: int, n_units: int) -> Program:
     """What another rank does then, whose block has ``n_units``."""
     return tuple(Messages(root).receive(Chunk("output", 0, n_units)))
+
+
+Turn = Callable[[Plan, str], Plan]
+"""Makes the plan wanted of a scatter."""
+
+
+def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
+    """The other clusters as the root serves them: those with the longest way first."""
+    home = model.grid.cluster_of[root]
+    _, alone = model.gap_and_alone_s(np.array([float(n_bytes)]))
+    others = [c for c in range(model.n_clusters) if c != home]
+    return sorted(others, key=lambda c: (-float(alone[home, c, 0]), c))
+
+
+def serving_ranks(model: GridModel, root: int, n_bytes: int, *, in_turn: bool = False) -> list[int]:
+    """The other ranks as a root serves them that sends to each.
+
+    ``in_turn``: one rank of every other cluster, then the next of each, so that thin links work at
+    the same time. The root's own cluster comes last either way.
+    """
+    home = model.grid.cluster_of[root]
+    clusters = [model.grid.clusters[c].ranks for c in serving_order(model, root, n_bytes)]
+    if in_turn:
+        turns = zip_longest(*clusters)
+        clusters = [tuple(rank for rank in turn if rank is not None) for turn in turns]
+    own = tuple(rank for rank in model.grid.clusters[home].ranks if rank != root)
+    return [rank for ranks in (*clusters, own) for rank in ranks]
+
+
+def _flat_tree(model: GridModel, n_bytes: int, root: int, in_turn: bool) -> RankTree:
+    children: list[tuple[int, ...]] = [()] * model.grid.n_ranks
+    children[root] = tuple(serving_ranks(model, root, n_bytes, in_turn=in_turn))
+    return RankTree(root, tuple(children))
+
+
+def _cluster_tree(shape: str, model: GridModel, n_bytes: int, root: int) -> RankTree:
+    """From the root to the coordinators of other clusters, and ``shape`` inside each."""
+    n, home = model.n_clusters, model.grid.cluster_of[root]
+    transfers = tuple((home, c) for c in serving_order(model, root, n_bytes))
+    return GridTree(root, transfers, (shape,) * n, (0,) * n).expand(model.grid)
+
+
+def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """Straight from the root to each rank, all at once."""
+    return _straight("flat", "every block by itself", model, n_bytes, root, turn)
+
+
+def uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """The same of blocks whose sizes the root alone knows, and with them whether to pace."""
+    label = "every block by itself; long ones one after another, unless flat is asked for"
+    return _straight("flat", label, model, n_bytes, root, turn)
+
+
+def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """Straight from the root to each rank, one block after another."""
+    pace = pace_of(model, root, n_bytes)
+    if pace is None:
+        return []
+    return _straight("rate-paced", "one block after another", model, n_bytes, root, turn, pace)
+
+
+def _straight(
+    name: str,
+    label: str,
+    model: GridModel,
+    n_bytes: int,
+    root: int,
+    turn: Turn,
+    pace: Pace | None = None,
+) -> list[Candidate]:
+    orders = [(False, "those with the longest way first")]
+    if model.n_clusters > 2:
+        orders.append((True, "clusters in turn"))
+    found = []
+    for in_turn, order in orders:
+        tree = _flat_tree(model, n_bytes, root, in_turn)
+        predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
+        found.append(_candidate(name, f"{label}, {order}", tree, predicted_s, turn, pace=pace))
+    return found
+
+
+def _by_cluster(
+    name: str, label: str, shape: str, model: GridModel, n_bytes: int, root: int, turn: Turn
+) -> list[Candidate]:
+    """A message per cluster; ``shape`` inside."""
+    tree = _cluster_tree(shape, model, n_bytes, root)
+    predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
+    return [_candidate(name, f"a message per cluster, {label}", tree, predicted_s, turn)]
+
+
+def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    tree = _cluster_tree("chain", model, n_bytes, root)
+    predicted_s = price_pipelined(model, root, serving_order(model, root, n_bytes), n_bytes)
+    label = "block after block, through every cluster from rank to rank"
+    return [_candidate("pipelined-chain", label, tree, predicted_s, turn, pipelined=True)]
+
+
+def _candidate(
+    name: str,
+    label: str,
+    tree: RankTree,
+    predicted_s: float,
+    turn: Turn,
+    *,
+    pace: Pace | None = None,
+    pipelined: bool = False,
+) -> Candidate:
+    full_label = f"{name}: {label}"
+
+    def build(n_units: int) -> Plan:
+        plan = plan_scatter(tree, n_units, pipelined=pipelined, pace=pace, label=full_label)
+        return turn(plan, full_label)
+
+    return Candidate(name, label, predicted_s, build)
+
+
+def _leaders(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    """Only where there is something to do inside a cluster and something between two."""
+    if not 1 < model.n_clusters < model.grid.n_ranks:
+        return []
+    label = "handed out by its coordinator"
+    return _by_cluster("leaders", label, "flat", model, n_bytes, root, turn)
+
+
+def _chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    return _by_cluster("chain", "from rank to rank", "chain", model, n_bytes, root, turn)
+
+
+def _binomial(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+    label = "down a binomial tree"
+    return _by_cluster("binomial", label, "binomial", model, n_bytes, root, turn)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to scatter, from which come an algorithm to scatter and one to gather.
+
+    With more than ``most_clusters`` clusters it is tried only when it is asked for.
+    """
+
+    name: str
+    good_for: str
+    source: str
+    candidates: Callable[[GridModel, int, int, Turn], list[Candidate]]
+    most_clusters: int = 1 << 30
+
+
+WAYS = (
+    Way("flat", "long blocks: no interface passes anything twice", "003 Table 2", _flat),
+    Way(
+        "leaders",
+        "short blocks for clusters of many ranks: fewest messages between clusters",
+        "gridcoll",
+        _leaders,
+    ),
+    Way(
+        "chain",
+        "for comparison: every rank passes on all that is behind it",
+        "003 Table 2",
+        _chain,
+        # Predicted as fast as flat for short blocks, and measured 4-8 % slower on three sites.
+        most_clusters=0,
+    ),
+    Way(
+        "pipelined-chain",
+        "long blocks where a link between clusters is slower than interfaces",
+        "003 Table 2",
+        _pipelined_chain,
+    ),
+    Way(
+        "binomial",
+        "short blocks: a logarithm of messages one after another",
+        "003 Table 2",
+        _binomial,
+    ),
+)
+
+
+def as_it_is(plan: Plan, label: str) -> Plan:
+    """A scatter."""
+    return plan
+
+
+def register_way(collective: str, turn: Turn, way: Way, source: str) -> None:
+    """Enter ``way`` for ``collective``, whose plans ``turn`` makes of those of a scatter."""
+
+    def candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+        if model.grid.n_ranks == 1:
+            return []
+        found = way.candidates(model, n_bytes, root, turn)
+        if model.n_clusters > 1 or way.name not in SCATTER_COSTS:
+            return found
+        table_s = SCATTER_COSTS[way.name].seconds(model.link(0, 0), model.grid.n_ranks, n_bytes)
+        return [replace(candidate, table_s=table_s) for candidate in found]
+
+    register(collective, Algorithm(way.name, way.good_for, source, candidates, way.most_clusters))
+
+
+# First, since it is predicted to take as long as the flat one, which it does in fact.
+_PACED = Way(
+    "rate-paced",
+    "long blocks for far clusters: what leaves first is there first, and shares no interface",
+    "gridcoll",
+    _paced,
+)
+
+
+for _way in (_PACED, *WAYS):
+    register_way("scatter", as_it_is, _way, _way.source)
+
+# Only the root knows the sizes of blocks: no rank in between could take part, nothing be chosen.
+UNEVEN = replace(WAYS[0], good_for="blocks of any sizes, which only the root knows all of")
+register_way("scatterv", as_it_is, replace(UNEVEN, candidates=uneven), UNEVEN.source)
+alias("scatter", "paced", "rate-paced")
+alias("scatter", "coordinators", "leaders")

@@ -79,7 +79,7 @@ def test_plans_take_about_what_was_predicted(grid: str, n_bytes: int) -> None:
         if c.build
     ]
     for name, simulated_s, predicted_s in times:
-        if name != "coordinators":
+        if name != "leaders":
             assert simulated_s == pytest.approx(predicted_s, rel=0.15), name
     assert times[0][1] <= 1.1 * min(simulated_s for _, simulated_s, _ in times)
 

@@ -92,13 +92,13 @@ def test_it_beats_trees_by_the_way_down() -> None:
     by_name = {}
     for candidate in choose("allreduce", model, 8, 0, grid_only=True).candidates:
         by_name.setdefault(candidate.name, candidate)
-    assert by_name["everyone"].predicted_s < by_name["coordinators"].predicted_s
-    assert choose("barrier", model, 1, 0, grid_only=True).winner.name == "everyone"
+    assert by_name["allgather-reduce"].predicted_s < by_name["leaders"].predicted_s
+    assert choose("barrier", model, 1, 0, grid_only=True).winner.name == "allgather-reduce"
 
 
 def _offered(model: GridModel, n_bytes: int) -> bool:
     candidates = choose("allreduce", model, n_bytes, 0).candidates
-    return "everyone" in {candidate.name for candidate in candidates}
+    return "allgather-reduce" in {candidate.name for candidate in candidates}
 
 
 def test_it_is_for_short_messages_in_clusters_that_are_not_huge() -> None:

@@ -13,21 +13,16 @@ from hypothesis import strategies as st
 from gridcoll.errors import PlanError
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
-from gridcoll.plan.allreduce import candidates as allreduce_candidates
-from gridcoll.plan.allreduce import rank_order_candidates
-from gridcoll.plan.allreduce.candidates import (
-    MOST_PARTS,
-    SMALLEST_PIECE,
-    cut_columns,
-)
-from gridcoll.plan.allreduce.piece_prices import price_pieces
+from gridcoll.plan.allreduce import costs as allreduce_costs
+from gridcoll.plan.allreduce import rank_order
+from gridcoll.plan.allreduce.costs import SMALLEST_PIECE, Costs, price_pieces
+from gridcoll.plan.allreduce.lanes import MOST_PARTS, cut_columns
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
     Piece,
     keeps_rank_order,
     plan_allreduce,
 )
-from gridcoll.plan.allreduce.prices import Costs
 from gridcoll.plan.allreduce.ring import plan_ring
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.ops import reads, writes
@@ -115,7 +110,7 @@ def test_non_commutative_operations_get_only_what_keeps_rank_order() -> None:
     model = model_of([0, 0, 0, 1, 1, 1])
     names = {c.name for c in choose("allreduce", model, 100_000, 0, ordered=True).candidates}
     assert "ring" in {c.name for c in choose("allreduce", model, 100_000, 0).candidates}
-    assert names == {"coordinators", "lanes", "rank-order", "native"}
+    assert names == {"leaders", "lanes", "rank-order", "native"}
     mixed = model_of([0, 1, 0, 1, 0, 1])
     for collective in ("allreduce", "reduce"):
         names = {c.name for c in choose(collective, mixed, 100_000, 0, ordered=True).candidates}
@@ -260,8 +255,8 @@ def test_no_more_pieces_are_priced_than_said(
         priced.append((reproducible, len(pieces), groups.n_ranks))
         return price_pieces(costs, groups, pieces, *rest)
 
-    for module in (allreduce_candidates, rank_order_candidates):
-        priced_there = partial(price, module is rank_order_candidates)
+    for module in (allreduce_costs, rank_order):
+        priced_there = partial(price, module is rank_order)
         monkeypatch.setattr(module, "price_pieces", priced_there)
     labels = [c for c, size in enumerate(sizes) for _ in range(size)]
     choose("allreduce", model_of(labels, together=1e9), n_bytes, 0)

@@ -13,15 +13,13 @@ from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call, find_closed_form
 from gridcoll.plan import REGISTRIES, Candidate, Recv, check_plan, choose
 from gridcoll.plan.bcast import strategies as bcast_strategies
-from gridcoll.plan.bcast.collection import (
-    plan_scatter_collection,
-    price_scatter_collection,
-)
 from gridcoll.plan.bcast.strategies import (
     DEGREES,
     PREFIX,
     TREES,
     Strategy,
+    plan_scatter_collection,
+    price_scatter_collection,
     rank_order_tree,
 )
 from gridcoll.plan.bcast.tree import plan_bcast

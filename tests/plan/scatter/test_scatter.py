@@ -15,10 +15,10 @@ from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Send, check_plan, choose
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of
-from gridcoll.plan.scatter.candidates import serving_ranks
 from gridcoll.plan.scatter.trees import (
     plan_scatter,
     serve_blocks,
+    serving_ranks,
     take_block,
 )
 from gridcoll.plan.traffic import count_traffic
@@ -105,7 +105,7 @@ def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes
     model = load_model(str(HOSTFILES / f"{grid}.toml"))
     candidates = choose(collective, model, n_bytes, 1, grid_only=True).candidates
     plans = [(c, c.build(n_bytes)) for c in candidates if c.build]
-    assert len(plans) > 3
+    assert len(plans) >= 3
     off = [
         price_plan(plan, model).makespan_s / (c.predicted_s or 1.0) - 1
         for c, plan in plans
@@ -118,7 +118,7 @@ def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes
 def test_thin_links_work_at_the_same_time() -> None:
     model = load_model(str(HOSTFILES / "thin-wan.toml"))
     long, short = (choose("scatter", model, n, 0).winner for n in (100_000, 8))
-    assert (long.name, short.name) == ("paced", "flat")
+    assert (long.name, short.name) == ("rate-paced", "flat")
     assert "in turn" in long.label
     assert "longest way first" in short.label
 
@@ -146,7 +146,7 @@ def test_a_root_far_from_others_sends_no_faster_than_its_interface() -> None:
     """So that what it sends first is there first: flows under way together would share the wire."""
     model = load_model(str(HOSTFILES / "three-sites.toml"))
     gap_s = model.gap_s(50_000)[0, 0] * 0.8
-    for candidate in REGISTRIES["scatter"]["paced"].candidates(model, 50_000, 1):
+    for candidate in REGISTRIES["scatter"]["rate-paced"].candidates(model, 50_000, 1):
         assert candidate.build is not None
         mine, *others = sorted(dues_us(candidate.build(40_000)), key=len, reverse=True)
         assert mine[0] == 0
@@ -170,7 +170,7 @@ def test_who_is_on_the_roots_host_takes_none_of_its_interfaces_time() -> None:
 def test_it_is_what_is_chosen_where_order_is_worth_something() -> None:
     """Predicted to take as long as the flat one, which does not take what is predicted."""
     model = load_model(str(HOSTFILES / "three-sites.toml"))
-    assert choose("scatter", model, 1 << 16, 0).winner.name == "paced"
+    assert choose("scatter", model, 1 << 16, 0).winner.name == "rate-paced"
     assert choose("scatter", model, 1 << 16, 0, forced="flat").winner.name == "flat"
 
 

@@ -1,119 +1,34 @@
-"""Ways to allreduce over a grid: which pieces, which segments."""
+"""Allreduce in pieces, one per member of a cluster: lanes, shares, and both over nearby sites."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.allreduce.piece_prices import SHAPES as SHAPES_OF_PIECES
-from gridcoll.plan.allreduce.piece_prices import price_pieces
+from gridcoll.plan.allreduce.costs import (
+    SHAPES,
+    SMALLEST_PIECE,
+    costs_of,
+    piece_candidate,
+    price_pieces,
+)
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
     Piece,
-    keeps_rank_order,
-    plan_allreduce,
 )
-from gridcoll.plan.allreduce.prices import (
-    Costs,
-    price_coordinators,
-    price_ring,
-)
-from gridcoll.plan.allreduce.ring import plan_ring
-from gridcoll.plan.bcast.segments import SMALLEST_SEGMENT, segment_sizes
-from gridcoll.plan.pacing import paced_by_links
-from gridcoll.plan.plan import Plan
+from gridcoll.plan.bcast.segments import SMALLEST_SEGMENT
 from gridcoll.plan.registry import Algorithm, Candidate, register
-from gridcoll.schedule.paths import find_hub, shortest_path
 from gridcoll.topology.grid import Grid
-from gridcoll.topology.units import format_size
-
-SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
-
-SMALLEST_PIECE = 256
-"""Bytes; pieces shorter than this, on average, cost more in messages than they save."""
 
 NEAR = 0.25
 """Clusters no farther from each other than this, of the longest latency, are neighbours."""
 
+
 MOST_PARTS = 50_000
 """Pieces times ranks; to price more would take longer than many a call."""
-
-Pieces = Callable[[int], list[Piece]]
-"""Cuts a message of so many units."""
-
-
-def costs_of(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
-    """With segments of up to ``longest_bytes``."""
-    return Costs(model, n_bytes, segment_sizes(max(longest_bytes, 1)))
-
-
-def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
-    """Units per segment of a message whose size class has ``n_bytes``."""
-    return max(-(-n_units * segment_bytes // max(n_bytes, 1)), 1)
-
-
-def unit_bytes_of(n_units: int, n_bytes: int) -> float:
-    """No more than the size of an element: that of the class is up to a quarter more."""
-    return 2.0 ** math.floor(math.log2(max(n_bytes, 1) / max(n_units, 1)))
-
-
-def _candidate(
-    name: str,
-    how: str,
-    costs: Costs,
-    grid: Grid,
-    totals: FloatArray,
-    pieces: Pieces,
-    shape: str,
-    *,
-    all_send: bool,
-) -> Candidate:
-    """``pieces`` at the segment size with the least of ``totals``.
-
-    Either every member of a cluster sends to others, or one does.
-    """
-    n_bytes = costs.n_bytes
-    best = int(np.argmin(totals))
-    segment = int(costs.segment_bytes[best])
-    label = f"{how}; {format_size(segment)} segments"
-
-    def build(n_units: int) -> Plan:
-        size = segment_units(n_units, segment, n_bytes)
-        plan = plan_allreduce(grid, n_units, pieces(n_units), size, shape, f"{name}: {label}")
-        return paced_by_links(plan, costs.model, unit_bytes_of(n_units, n_bytes), all_send=all_send)
-
-    ordered = keeps_rank_order(grid, pieces(n_bytes), shape)
-    return Candidate(name, label, float(totals[best]), build, None, segment, ordered)
-
-
-def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A tree inside every cluster; coordinators exchange partial results, or meet at one."""
-    if model.grid.n_ranks == 1:
-        return []
-    n = model.n_clusters
-    hub = find_hub(model.latency_s)
-    costs = costs_of(model, n_bytes, n_bytes)
-    found = []
-    for shape in SHAPES_INSIDE:
-        for home in (EVERYWHERE, hub) if n > 2 else (EVERYWHERE,):
-            place = "meet at " + model.grid.clusters[home].name if home >= 0 else "exchange"
-
-            def pieces(n_units: int, home: int = home) -> list[Piece]:
-                return [Piece(0, n_units, (0,) * n, home)]
-
-            how = f"{shape} inside" + (f", coordinators {place}" if n > 1 else "")
-            totals = price_coordinators(costs, shape, home)
-            candidate = _candidate(
-                "coordinators", how, costs, model.grid, totals, pieces, shape, all_send=False
-            )
-            found.append(candidate)
-    return found
 
 
 def _cuts(grid: Grid) -> list[Fraction]:
@@ -160,7 +75,7 @@ def _columns(
     n_parts = n_groups if homes else 1
     if groups.n_ranks == 1 or not can_cut(groups, n_bytes, n_parts):
         return []
-    ways = [(shape, 1) for shape in SHAPES_OF_PIECES]
+    ways = [(shape, 1) for shape in SHAPES]
     if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _flows_are_thin(model):
         ways.append(("flat", largest))
     found = []
@@ -174,7 +89,9 @@ def _columns(
             return cut_columns(groups, n_units, homes, turns)
 
         all_send = groups is model.grid
-        found.append(_candidate(name, how, costs, groups, totals, pieces, shape, all_send=all_send))
+        found.append(
+            piece_candidate(name, how, costs, groups, totals, pieces, shape, all_send=all_send)
+        )
     return found
 
 
@@ -224,34 +141,7 @@ def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     ]
 
 
-def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A ring over all ranks, cluster by cluster."""
-    n = model.grid.n_ranks
-    if n < 3 or n_bytes < SMALLEST_SEGMENT:
-        return []
-    order = shortest_path(model.latency_s, 0)
-    ring = [rank for c in order for rank in model.grid.clusters[c].line]
-    hosts = [size for c in order for size in model.grid.clusters[c].node_sizes]
-    costs = costs_of(model, n_bytes, n_bytes // len(hosts))
-    totals = price_ring(costs, order)
-    best = int(np.argmin(totals))
-    segment = int(costs.segment_bytes[best])
-    label = f"all ranks in cluster order; {format_size(segment)} segments"
-
-    def build(n_units: int) -> Plan:
-        longest = segment_units(n_units, segment, n_bytes)
-        return plan_ring(ring, n_units, longest, f"ring: {label}", hosts)
-
-    return [Candidate("ring", label, float(totals[best]), build, None, segment)]
-
-
 for _name, _good_for, _source, _function in (
-    (
-        "coordinators",
-        "short messages: one WAN latency",
-        "004 §2.2, with an exchange in place of its gather and broadcast",
-        _coordinators,
-    ),
     (
         "lanes",
         "middle sizes, and two clusters: one WAN latency, all interfaces busy",
@@ -270,15 +160,5 @@ for _name, _good_for, _source, _function in (
         "gridcoll; lanes or shares over sites instead of clusters",
         _neighbours,
     ),
-    ("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
 ):
     register("allreduce", Algorithm(_name, _good_for, _source, _function))
-register(
-    "barrier",
-    Algorithm(
-        "coordinators",
-        "one WAN latency: an allreduce of next to nothing",
-        "004 §2.2, with an exchange in place of its gather and broadcast",
-        _coordinators,
-    ),
-)

@@ -1,0 +1,53 @@
+"""Allreduce through leaders: a cluster combines at one rank, leaders exchange, each hands out."""
+
+from __future__ import annotations
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.allreduce.costs import (
+    SHAPES_INSIDE,
+    costs_of,
+    piece_candidate,
+    price_coordinators,
+)
+from gridcoll.plan.allreduce.pieces import (
+    EVERYWHERE,
+    Piece,
+)
+from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.schedule.paths import find_hub
+
+
+def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """A tree inside every cluster; coordinators exchange partial results, or meet at one."""
+    if model.grid.n_ranks == 1:
+        return []
+    n = model.n_clusters
+    hub = find_hub(model.latency_s)
+    costs = costs_of(model, n_bytes, n_bytes)
+    found = []
+    for shape in SHAPES_INSIDE:
+        for home in (EVERYWHERE, hub) if n > 2 else (EVERYWHERE,):
+            place = "meet at " + model.grid.clusters[home].name if home >= 0 else "exchange"
+
+            def pieces(n_units: int, home: int = home) -> list[Piece]:
+                return [Piece(0, n_units, (0,) * n, home)]
+
+            how = f"{shape} inside" + (f", leaders {place}" if n > 1 else "")
+            totals = price_coordinators(costs, shape, home)
+            candidate = piece_candidate(
+                "leaders", how, costs, model.grid, totals, pieces, shape, all_send=False
+            )
+            found.append(candidate)
+    return found
+
+
+register(
+    "allreduce",
+    Algorithm(
+        "leaders",
+        "short messages: one WAN latency",
+        "004 §2.2, with an exchange in place of its gather and broadcast",
+        leaders,
+    ),
+)
+alias("allreduce", "coordinators", "leaders")

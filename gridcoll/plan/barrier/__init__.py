@@ -1,0 +1,1 @@
+"""Barrier: nobody leaves before everybody has come."""

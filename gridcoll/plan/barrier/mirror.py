@@ -1,0 +1,26 @@
+"""Barrier: an allreduce of one unit, whose result nobody looks at."""
+
+from gridcoll.plan.allreduce.allgather_reduce import allgather_reduce
+from gridcoll.plan.allreduce.leaders import leaders
+from gridcoll.plan.registry import Algorithm, alias, register
+
+register(
+    "barrier",
+    Algorithm(
+        "leaders",
+        "one WAN latency: an allreduce of next to nothing",
+        "004 §2.2, with an exchange in place of its gather and broadcast",
+        leaders,
+    ),
+)
+register(
+    "barrier",
+    Algorithm(
+        "allgather-reduce",
+        "one WAN latency, and inside a cluster a way up but none down",
+        "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
+        allgather_reduce,
+    ),
+)
+alias("barrier", "coordinators", "leaders")
+alias("barrier", "everyone", "allgather-reduce")
