@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.arguments import typed_vectors, vectors
+from gridcoll.comm.arguments import blocks as module
 from gridcoll.plan.alltoall import vector as vector_plans
 from tests.mpi.exchanges import METHODS, ROOM, SPACED, both, planned
 from tests.mpi.support import grid_comm, layouts
@@ -126,7 +126,7 @@ def test_types_of_any_length(
     def packed(*_: object, **__: object) -> None:
         raise AssertionError("packed")
 
-    for module in (vectors, typed_vectors) if not packs else ():
+    if not packs:
         monkeypatch.setattr(module, "read_scattered", packed)
     with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
         columns = Columns(comm, n)
@@ -144,8 +144,8 @@ def test_types_beyond_the_longest_message(
     world: MPI.Intracomm, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut into messages, which a type is not."""
-    for module in (vectors, typed_vectors, vector_plans):
-        monkeypatch.setattr(module, "LARGEST_MESSAGE", 1000)
+    for each in (module, vector_plans):
+        monkeypatch.setattr(each, "LARGEST_MESSAGE", 1000)
     with grid_comm(world) as comm:
         columns = Columns(comm, 20)
         columns.call(planned(comm), name)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
+from gridcoll.measure import trials
 from gridcoll.measure import tuner as corrections
 from gridcoll.measure.clock import Series
 from gridcoll.model import Correction, GridModel
@@ -46,7 +47,7 @@ def test_what_takes_long_is_not_tried(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, longest_s: float, n_tried: int
 ) -> None:
     """By what is predicted of plans; the first size always is. 4 MiB take 0.3 s at 100 Mbit/s."""
-    monkeypatch.setattr(corrections, "LONGEST_TRIAL_S", longest_s)
+    monkeypatch.setattr(trials, "LONGEST_TRIAL_S", longest_s)
     model, sizes = grid_model(layouts(world.Get_size())["two"]), (8, 1 << 16, 1 << 20, 1 << 22)
     learned = Correction((8,), (1e-6,))  # what was learned is no reason to try more
     for known in (model, replace(model, corrections={"bcast": {"chain": learned}})):

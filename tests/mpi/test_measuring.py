@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import clusters as grouping
-from gridcoll.measure import corrections, natives, playoff, probe
 from gridcoll.measure import discover as measuring
+from gridcoll.measure import natives, probe, tuner
 from gridcoll.measure.clusters import find_groups
 from gridcoll.measure.discover import discover
 from gridcoll.measure.natives import CALLS
@@ -108,9 +108,9 @@ def quick(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Grid:
     monkeypatch.setattr(probe, "FIRST_SIZES", (0, 1 << 14))
     monkeypatch.setattr(measuring, "PACE_SIZES", (1 << 10, 1 << 12))
     monkeypatch.setattr(measuring, "NATIVE_SIZES", SIZES)
-    for module in (corrections, playoff):
-        monkeypatch.setattr(module, "TRIAL_SIZES", dict.fromkeys(RUNS, SIZES))
-        monkeypatch.setattr(module, "LONG_S" if module is playoff else "ENOUGH_S", 0.0)
+    monkeypatch.setattr(tuner, "TRIAL_SIZES", dict.fromkeys(RUNS, SIZES))
+    for name in ("LONG_S", "ENOUGH_S"):
+        monkeypatch.setattr(tuner, name, 0.0)
     monkeypatch.setattr(natives, "LONG_S", 0.0)
     return grid
 
