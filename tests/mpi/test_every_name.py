@@ -1,7 +1,7 @@
 """Every registered name of every collective, once for real, beside mpi4py's own.
 
-The quick answer to whether each of them runs under this MPI; `test_every_algorithm` and the files of
-the collectives take them over all layouts and sizes.
+The quick answer to whether each of them runs under this MPI; `test_every_algorithm` and the files
+of the collectives take them over all layouts and sizes.
 """
 
 from __future__ import annotations
