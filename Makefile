@@ -20,8 +20,9 @@ LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
 	$(VENVS)/impi/bin/mpiexec -n
 # Each count under one MPI, most ranks under the one that shares a core best; `make test-all` has
-# every count under each.
-RANKS_mpich ?= 1 3 4
+# every count under each. `make test` runs those of RANKS_test, `make test-long` the others.
+RANKS_test := 4
+RANKS_mpich ?= 1 3 $(RANKS_test)
 RANKS_openmpi ?= 8
 RANKS_impi ?= 5
 RANKS ?= $(RANKS_$(MPI))
@@ -29,6 +30,15 @@ ALL_RANKS := 1 3 4 5 8 12
 LAUNCH_TIMEOUT_S ?= 900
 # Twelve ranks on a few cores take their time.
 ALL_TIMEOUT_S ?= 2700
+
+# What needs neither mpiexec nor root. The marker `long` is on what takes long; tests/test_selection.py
+# sees that `test` and `test-long` have everything between them.
+UNITS := --ignore=tests/mpi --ignore=tests/testbed tests
+# What may differ by MPI: `make test` runs these under a second one as well.
+BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test_agreement \
+	test_nonblocking test_persistent test_conformance test_every_name))
+MPI_TESTS ?= tests/mpi
+SMOKE := 'tests/testbed/test_run.py::TestCommandLine::test_run_returns_the_exit_code[mpich]'
 
 # Numerical libraries must not start threads of their own beside so many ranks.
 export OPENBLAS_NUM_THREADS := 1
@@ -57,26 +67,35 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 	$(PY) benchmarks/demo.py
 
 ##@ Tests
-.PHONY: test test-all test-unit test-mpi test-mpi-all test-mpi4py fft test-fft test-testbed check
-test: test-unit ## Unit tests, MPI tests (three MPIs), mpi4py's own, and testbed tests
-	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_mpich)'
+.PHONY: test test-long test-all test-unit test-unit-long test-mpi test-mpi-all test-mpi4py fft
+.PHONY: test-fft test-smoke test-testbed check
+test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one emulated grid
+	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)'
+	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='$(BY_MPI)'
+	$(MAKE) test-smoke MPI=mpich
+
+test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all emulated grids
+	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
 	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'
 	$(MAKE) test-mpi4py MPI=mpich
 	$(MAKE) test-testbed MPI=mpich
 
-test-all: test-unit test-mpi-all ## The same with all three MPIs at every rank count
+test-all: test-unit test-unit-long test-mpi-all ## Everything, under three MPIs at every rank count
 	$(MAKE) test-testbed MPI=mpich
 
-test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root
-	$(VENVS)/mpich/bin/python -m pytest -q -n auto --ignore=tests/mpi --ignore=tests/testbed tests
+test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root, and is quick
+	$(VENVS)/mpich/bin/python -m pytest -q -n auto -m 'not long' $(UNITS)
+
+test-unit-long: $(VENVS)/mpich/.stamp ## The rest of it
+	$(VENVS)/mpich/bin/python -m pytest -q -n auto -m long $(UNITS)
 
 test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	@set -e; export GRIDCOLL_TEST_TALLY=$(VENVS)/$(MPI)/tally; rm -f $$GRIDCOLL_TEST_TALLY; \
 	for n in $(RANKS); do \
 		echo "MPI tests: $(MPI), $$n ranks"; \
 		timeout -k 15 $(LAUNCH_TIMEOUT_S) env GRIDCOLL_TEST_RANKS=$$n $(LAUNCH_$(MPI)) $$n \
-			$(PY) -m pytest -q --color=no --with-mpi --timeout=120 -p no:cacheprovider tests/mpi || \
+			$(PY) -m pytest -q --color=no --with-mpi --timeout=120 -p no:cacheprovider $(MPI_TESTS) || \
 			{ status=$$?; echo "MPI tests: $(MPI), $$n ranks: FAILED (exit $$status;" \
 			"124 is the limit of $(LAUNCH_TIMEOUT_S) s)" >&2; exit $$status; }; \
 	done; \
@@ -138,7 +157,11 @@ test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulate
 		'*******************************************************************' '' >&2
 	$(PY) -m pytest -q tests/testbed
 
-check: lint types test ## Lint, types and tests, as CI does
+# Without root `make test` goes on: the line of pytest says that it was skipped.
+test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid
+	$(PY) -m pytest -q $(SMOKE)
+
+check: lint types test test-long ## Lint, types and all tests, as CI does
 
 ##@ Checks
 .PHONY: lint types format

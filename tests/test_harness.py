@@ -118,6 +118,7 @@ def test_one_ranks_failure_is_everybodys(run: Run, more: str) -> None:
     assert closing in done.stdout
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_ends_the_job(run: Run) -> None:
     done = run(RANK_1_HANGS)
     assert done.returncode != 0

@@ -184,7 +184,7 @@ def strangers(text: str, names: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def named_in_tables(text: str) -> list[tuple[str, str]]:
-    """Section and name of each cell under a header of `COLUMNS`: in backticks, or first word."""
+    """Section and name of each cell under one of `COLUMNS`: in backticks, or the first word."""
     found: list[tuple[str, str]] = []
     places: dict[int, str] = {}
     inside = False

@@ -8,6 +8,8 @@ import pytest
 
 from gridcoll.model import read_model
 
+pytestmark = pytest.mark.long
+
 GRID = """
 version = 1
 name = "duo"

@@ -9,6 +9,8 @@ from gridcoll.errors import FileError, UsageError
 from gridcoll.model import declared_model, parse_model, read_model
 from gridcoll.topology import parse_gridfile
 
+pytestmark = pytest.mark.long
+
 GRID = """
 version = 1
 name = "duo"

@@ -147,6 +147,7 @@ sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\\n")  # whole, whoever
 """
 
 
+@pytest.mark.long
 def test_what_the_first_run_measured_the_second_one_reads(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:

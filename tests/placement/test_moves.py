@@ -29,6 +29,7 @@ def test_flips(draw, outside: bool) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.long
 def test_growth(draw, outside: bool) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(4)
     for _ in range(60):

@@ -47,6 +47,7 @@ def test_exhaustive_beyond_one_table(draw, subsets, monkeypatch) -> None:  # typ
         assert run("exhaustive", cost).iteration_s == pytest.approx(times.min(), rel=1e-12)
 
 
+@pytest.mark.long
 def test_nothing_beats_exhaustive(draw) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(7)
     lost = dict.fromkeys(SEARCHES, 0)
@@ -77,6 +78,7 @@ def test_every_search_with_an_outside_price(draw) -> None:  # type: ignore[no-un
 
 
 @pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.long
 def test_branch_and_bound_finds_the_optimum_itself(draw, monkeypatch, outside: bool) -> None:  # type: ignore[no-untyped-def]
     """Annealing's start is mostly the optimum already; from a bad one, pruning has to be right."""
     monkeypatch.setattr(

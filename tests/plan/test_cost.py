@@ -125,6 +125,7 @@ def test_one_segment_agrees_with_the_fast_prediction(
 
 
 @given(grid_trees(), st.integers(40, 80))
+@pytest.mark.long
 def test_pipelines_agree_with_the_fast_prediction(
     case: tuple[GridModel, GridTree], n_segments: int
 ) -> None:

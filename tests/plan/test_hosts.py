@@ -97,6 +97,7 @@ def test_rank_order_is_promised_only_where_it_is_kept(
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
 @pytest.mark.parametrize("collective", ["bcast", "allreduce", "reduce"])
 @pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])
+@pytest.mark.long
 def test_predictions_know_who_shares_an_interface(
     hosts: list[str], collective: str, n_bytes: int
 ) -> None:

@@ -88,6 +88,7 @@ def random_tree(
 
 @settings(max_examples=200)
 @given(grids, st.data())
+@pytest.mark.long
 def test_one_segment_on_any_tree(labels: list[int], data: st.DataObject) -> None:
     """The papers' store and forward, on any grid: exact."""
     model = model_of(labels)
@@ -120,6 +121,7 @@ def test_a_chain_of_chains_in_segments(labels: list[int], data: st.DataObject) -
 
 @settings(max_examples=100)
 @given(grids, st.data())
+@pytest.mark.long
 def test_any_tree_in_segments_is_priced_near(labels: list[int], data: st.DataObject) -> None:
     """Never below the busiest interface or the first segment's way, nor far above the walk."""
     model = model_of(labels)

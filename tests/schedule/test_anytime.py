@@ -70,6 +70,7 @@ def test_steps_and_nothing_else_decide() -> None:
 @pytest.mark.skipif(not has_numba(), reason="needs numba (extra fast)")
 @pytest.mark.parametrize(("n", "steps"), [(1, 10**4), (2, 10**4), (12, 10**6), (40, 10**6)])
 @pytest.mark.parametrize("internal", ["after-last-send", "from-arrival"])
+@pytest.mark.long
 def test_compiled_kernels_find_the_very_same(n, steps, internal) -> None:
     for seed in range(3):
         instance = Instance(*draw(seed, n, 0.5), Accounting("gap", internal))

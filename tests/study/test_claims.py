@@ -18,6 +18,8 @@ from gridcoll.study.grid5000 import Calibration, grid_instance, unaware_binomial
 from gridcoll.study.optimum import measure_nearness
 from gridcoll.study.parameters import PARAMETERS
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parents[2] / "benchmarks" / "studies"
 FILLINGS = ("independent", "symmetric", "per-cluster", "per-cluster-max")
 ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")

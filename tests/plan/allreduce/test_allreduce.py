@@ -37,6 +37,7 @@ sorted_labels = labels_of_many.map(sorted)
 
 @settings(max_examples=20)
 @given(labels_of_many | sorted_labels, st.data())
+@pytest.mark.long
 def test_every_candidate_on_any_grid_is_right(labels: list[int], data: st.DataObject) -> None:
     """Its plan passes `check_plan`, in rank order where it claims that."""
     model = model_of(labels, together=data.draw(st.sampled_from([0.0, 1e9])))

@@ -80,6 +80,7 @@ def test_every_fixed_plan_combines_as_mpi4py_does(labels: list[int], data: st.Da
 
 
 @given(labels_of_some, st.data())
+@pytest.mark.long
 def test_any_pieces_are_right(labels: list[int], data: st.DataObject) -> None:
     grid = Grid.from_labels(labels)
     n, clusters = data.draw(st.integers(0, 40)), len(grid.clusters)

@@ -15,6 +15,8 @@ from gridcoll.plan.cost import price_plan
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology.gridfile import read_gridfile
 
+pytestmark = pytest.mark.long
+
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 GRIDS = (
     *("three-sites", "two-sites-uneven", "grid5000", "scrambled", "thin-wan", "long-fat"),

@@ -26,6 +26,7 @@ NAMES = tuple(REGISTRIES["alltoall"])
 
 @settings(max_examples=60, deadline=None)
 @given(GRIDS, st.booleans(), st.sampled_from([0, 1, 3, 1000]))
+@pytest.mark.long
 def test_every_candidate_on_any_grid_is_right(
     labels: list[int], together: bool, n_bytes: int
 ) -> None:
@@ -51,6 +52,7 @@ def sharing(labels: list[int], n_shared: int) -> GridModel:
 
 @settings(max_examples=30, deadline=None)
 @given(GRIDS, st.integers(2, 4))
+@pytest.mark.long
 def test_every_candidate_is_right_where_ranks_share_hosts(labels: list[int], n_shared: int) -> None:
     model = sharing(labels, n_shared)
     found = [c for c in choose("alltoall", model, 9, 0).candidates if c.build is not None]
@@ -63,6 +65,7 @@ def test_every_candidate_is_right_where_ranks_share_hosts(labels: list[int], n_s
 
 @settings(max_examples=4, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=40, max_size=64), st.integers(1, 3))
+@pytest.mark.long
 def test_every_candidate_is_right_for_many_ranks(labels: list[int], n_shared: int) -> None:
     for candidate in choose("alltoall", sharing(labels, n_shared), 1, 0).candidates:
         if candidate.build is not None:

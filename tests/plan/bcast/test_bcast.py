@@ -75,6 +75,7 @@ def test_the_first_pass_halves_down_to_the_smallest(n_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
+@pytest.mark.long
 def test_no_segment_is_longer_than_mpi_can_count(collective: str) -> None:
     """Between two hosts one segment would be the fastest, whatever its length."""
     model = model_of([1, 1])

@@ -21,6 +21,7 @@ HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
 @settings(max_examples=40, deadline=None)
 @given(grids, st.booleans(), st.sampled_from([0, 1, 9, 5000]))
+@pytest.mark.long
 def test_every_candidate_on_any_grid_is_right(
     labels: list[int], together: bool, n_bytes: int
 ) -> None:

@@ -1,0 +1,117 @@
+"""`make test` and `make test-long` have every test between them, and none twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+WHOLE = {("mpich", "1"), ("mpich", "3"), ("mpich", "4"), ("openmpi", "8"), ("impi", "5")}
+"""Where all of tests/mpi runs: MPIs, and numbers of ranks."""
+
+
+def commands(*targets: str) -> str:
+    """What make would run for ``targets``."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no make here")
+    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return subprocess.run(
+        [make, "-n", "--no-print-directory", *targets],
+        cwd=ROOT, env=clean, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+
+
+def unit_selections(said: str) -> list[list[str]]:
+    """Arguments of each pytest that runs units."""
+    found = re.findall(r"-m pytest -q -n auto (-m (?:'[^']*'|\S+)) (--ignore=tests/mpi .*)", said)
+    return [["-m", marker[3:].strip("'"), *rest.split()] for marker, rest in found]
+
+
+def mpi_runs(said: str) -> list[tuple[str, str, str]]:
+    """MPI, number of ranks, and files of each run under mpiexec."""
+    found = []
+    for block in said.split("export GRIDCOLL_TEST_TALLY=")[1:]:
+        mpi = re.match(r"\S*/(\w+)/tally", block)
+        ranks = re.search(r"for n in ([\d ]+);", block)
+        files = re.search(r"-p no:cacheprovider (.*?) \|\|", block)
+        assert mpi is not None
+        assert ranks is not None
+        assert files is not None
+        found += [(mpi.group(1), n, files.group(1)) for n in ranks.group(1).split()]
+    return found
+
+
+def collected(arguments: list[str]) -> list[str]:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-2000:]
+    return [line for line in run.stdout.splitlines() if "::" in line]
+
+
+@pytest.fixture(scope="module")
+def quick() -> str:
+    return commands("test")
+
+
+@pytest.fixture(scope="module")
+def rest() -> str:
+    return commands("test-long")
+
+
+@pytest.mark.long
+def test_no_unit_test_is_lost(quick: str, rest: str) -> None:
+    (some,), (others,) = unit_selections(quick), unit_selections(rest)
+    assert some[2:] == others[2:], "of the same files"
+    everything = collected(some[2:])
+    first, second = collected(some), collected(others)
+    assert len(second) > 0
+    assert len(first) + len(second) == len(everything)
+    assert {*first, *second} == {*everything}
+
+
+def test_units_are_split_by_the_marker(quick: str, rest: str) -> None:
+    (some,), (others,) = unit_selections(quick), unit_selections(rest)
+    assert some == ["-m", "not long", *others[2:]]
+    assert others[:2] == ["-m", "long"]
+
+
+def test_what_runs_under_mpi(quick: str, rest: str) -> None:
+    runs = mpi_runs(quick) + mpi_runs(rest)
+    assert len({run[:2] for run in runs}) == len(runs), "nothing runs twice"
+    assert {run[:2] for run in runs if run[2] == "tests/mpi"} == WHOLE
+    parts = [run for run in runs if run[2] != "tests/mpi"]
+    assert [run[:2] for run in parts] == [("openmpi", "3")]
+    for file in parts[0][2].split():
+        assert (ROOT / file).exists(), file
+
+
+def test_emulated_grids_and_mpi4pys_own(quick: str, rest: str) -> None:
+    """The file of the one that `make test` runs is among those of `make test-long`."""
+    (smoke,) = re.findall(r"-m pytest -q '(tests/testbed/[^']+)'", quick)
+    assert (ROOT / smoke.split("::")[0]).exists()
+    assert re.search(r"-m pytest -q tests/testbed$", rest, re.MULTILINE)
+    assert "tests/mpi4py/suite.py" in rest
+
+
+def test_check_runs_both(quick: str, rest: str) -> None:
+    said = commands("check")
+    assert unit_selections(said) == unit_selections(quick) + unit_selections(rest)
+    assert mpi_runs(said) == mpi_runs(quick) + mpi_runs(rest)
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make check")
+
+
+def test_a_selection_that_loses_something_is_seen() -> None:
+    text = "x/python -m pytest -q -n auto -m 'not long' --ignore=tests/mpi tests\n"
+    assert unit_selections(text) == [["-m", "not long", "--ignore=tests/mpi", "tests"]]
+    assert unit_selections(text.replace("-m 'not long' ", "")) == []
+    assert mpi_runs("make: nothing to be done") == []
