@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
-from gridcoll.plan.allgather.trees import plan_allgather, plan_coordinators
+from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
 from gridcoll.plan.allgather.ways import LaneWays
 from gridcoll.plan.bcast.strategies import (
     plan_bcast_rendezvous,
@@ -77,7 +77,7 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
     "allgather-lanes-uneven": lambda: plan_allgather(
         LaneWays(THREE), [4, 0, 2, 2, 3, 1], 2, "lanes"
     ),
-    "allgather-coordinators": lambda: plan_coordinators(SCRAMBLED, [2] * 6, "flat", "scrambled"),
+    "allgather-leaders": lambda: plan_leaders(SCRAMBLED, [2] * 6, "flat", "scrambled"),
     "reduce-scatter-lanes": lambda: plan_reduce_scatter(LaneWays(THREE), [2] * 6, 2, "lanes"),
 }  # fmt: skip
 

@@ -82,7 +82,7 @@ def _plan(
     return Plan("allgather", label, sizes[0] if even else 0, -1, programs, scratch, blocks)
 
 
-def plan_coordinators(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") -> Plan:
+def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") -> Plan:
     """Coordinators collect their clusters' blocks, exchange them, and hand all out.
 
     Parameters
@@ -94,12 +94,12 @@ def plan_coordinators(grid: Grid, sizes: Sequence[int], shape: str, label: str =
         Of the tree down which a coordinator hands out; a name in `SHAPES`.
     label : str
     """
-    writer = _Coordinators(grid, sizes, shape)
+    writer = _Leaders(grid, sizes, shape)
     scratch = (writer.scratch_units,) * grid.n_ranks
     return _plan(sizes, label, Programs(grid.n_ranks, writer.program_of), scratch)
 
 
-class _Coordinators:
+class _Leaders:
     """A cluster's blocks travel together; where its ranks are no interval, by way of scratch."""
 
     def __init__(self, grid: Grid, sizes: Sequence[int], shape: str) -> None:
@@ -271,7 +271,7 @@ def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
     return np.asarray(steps_s.sum(axis=0) - steps_s.min(axis=0) + last_s)
 
 
-def price_coordinators(model: GridModel, n_bytes: int, shape: str) -> float:
+def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     """A cluster's blocks together, between coordinators and down ``shape`` inside, in seconds."""
     sizes = np.array([len(cluster) for cluster in model.grid.clusters])
     n = len(sizes)
@@ -397,19 +397,19 @@ def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
     return _along("ring", how, lambda: RingWays(ring), costs, totals_s, planner, ordered=False)
 
 
-def _coordinators(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Coordinators collect, exchange and hand out, without segments."""
     grid = model.grid
     if grid.n_ranks == 1 or n_bytes * grid.n_ranks > MOST_COLLECTED_BYTES:
         return []
     found = []
     for shape in ("binomial", "flat"):
-        label = f"collected and exchanged by coordinators, handed out {shape}"
+        label = f"collected and exchanged by leaders, handed out {shape}"
 
         def build_blocks(sizes: Sequence[int], shape: str = shape, label: str = label) -> Plan:
-            return plan_coordinators(grid, sizes, shape, f"leaders: {label}")
+            return plan_leaders(grid, sizes, shape, f"leaders: {label}")
 
-        predicted_s = price_coordinators(model, n_bytes, shape)
+        predicted_s = price_leaders(model, n_bytes, shape)
         found.append(_candidate("leaders", label, predicted_s, grid.n_ranks, build_blocks))
     return found
 
@@ -448,7 +448,7 @@ register(
         "leaders",
         "tiny blocks of many ranks: fewest messages",
         "004 §2.2, with an exchange in place of its gather and broadcast",
-        _coordinators,
+        _leaders,
     ),
 )
 alias("allgather", "coordinators", "leaders")

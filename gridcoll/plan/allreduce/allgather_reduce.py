@@ -27,7 +27,7 @@ MOST_MEMBERS = 128
 """Of a cluster: every rank combines what all of them have."""
 
 
-def plan_everyone(grid: Grid, n_units: int, label: str = "") -> Plan:
+def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
     """Allreduce of ``n_units`` elements on every rank.
 
     Scratch holds what was gathered, one after another, then the same and the clusters' partial
@@ -94,7 +94,7 @@ def _no_slots(n_units: int) -> Chunk:
     raise AssertionError("every term is here")
 
 
-def price_everyone(model: GridModel, n_bytes: int) -> float:
+def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     """Seconds: the steps of every cluster one after another, then the way across."""
     clusters, n = model.grid.clusters, model.n_clusters
     hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # ranks that share one
@@ -149,9 +149,9 @@ def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidat
         label += ", then a message from each other cluster"
 
     def build(n_units: int) -> Plan:
-        return plan_everyone(grid, n_units, f"allgather-reduce: {label}")
+        return plan_allgather_reduce(grid, n_units, f"allgather-reduce: {label}")
 
-    seconds = price_everyone(model, n_bytes)
+    seconds = price_allgather_reduce(model, n_bytes)
     return [Candidate("allgather-reduce", label, seconds, build, None, n_bytes, ordered)]
 
 

@@ -105,7 +105,7 @@ class Costs:
         return np.asarray(to_home + (across[home] + inside).max(axis=0))
 
 
-def price_coordinators(costs: Costs, shape: str, home: int) -> FloatArray:
+def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
     """Trees inside clusters, an exchange between coordinators or a meeting at ``home``'s."""
     n = costs.model.n_clusters
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]

@@ -7,7 +7,7 @@ from gridcoll.plan.allreduce.costs import (
     SHAPES_INSIDE,
     costs_of,
     piece_candidate,
-    price_coordinators,
+    price_leaders,
 )
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
@@ -33,7 +33,7 @@ def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
                 return [Piece(0, n_units, (0,) * n, home)]
 
             how = f"{shape} inside" + (f", leaders {place}" if n > 1 else "")
-            totals = price_coordinators(costs, shape, home)
+            totals = price_leaders(costs, shape, home)
             candidate = piece_candidate(
                 "leaders", how, costs, model.grid, totals, pieces, shape, all_send=False
             )

@@ -308,8 +308,8 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     hub = find_hub(model.latency_s)
     cuts: dict[str, Cut] = {
-        "coordinators exchange": lambda n_units: [Piece(0, n_units, (0,) * n, EVERYWHERE)],
-        "coordinators meet at " + grid.clusters[hub].name: lambda n_units: [
+        "leaders exchange": lambda n_units: [Piece(0, n_units, (0,) * n, EVERYWHERE)],
+        "leaders meet at " + grid.clusters[hub].name: lambda n_units: [
             Piece(0, n_units, (0,) * n, hub)
         ],
     }

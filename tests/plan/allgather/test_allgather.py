@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
 from gridcoll.plan import Plan, check_plan, choose
-from gridcoll.plan.allgather.trees import plan_allgather, plan_coordinators
+from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
 from gridcoll.plan.allgather.ways import LaneWays, RingWays
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.text import format_plan, parse_plan
@@ -42,7 +42,7 @@ def test_a_byte_crosses_to_every_other_cluster_once(labels: list[int], segment: 
     sizes = [rank % 5 + 1 for rank in range(len(labels))]
     for plan in (
         plan_allgather(LaneWays(grid), sizes, segment),
-        plan_coordinators(grid, sizes, "binomial"),
+        plan_leaders(grid, sizes, "binomial"),
     ):
         units = count_traffic(plan, grid).units
         for i, cluster in enumerate(grid.clusters):

@@ -13,8 +13,8 @@ from gridcoll.plan import Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce.allgather_reduce import (
     MOST_BYTES,
     MOST_MEMBERS,
-    plan_everyone,
-    price_everyone,
+    plan_allgather_reduce,
+    price_allgather_reduce,
 )
 from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
 from gridcoll.plan.cost import price_plan
@@ -26,12 +26,14 @@ from tests.plan.test_hosts import PLACED, placed_model
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(0, 9))
 def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
-    check_plan(plan_everyone(Grid.from_labels(labels), n_units))
+    check_plan(plan_allgather_reduce(Grid.from_labels(labels), n_units))
 
 
 def test_a_step_for_every_bit_and_one_message_from_every_other_cluster() -> None:
     grid = Grid.from_labels([0] * 5 + [1] * 2 + [2])
-    sends = [[op for op in p if isinstance(op, Send)] for p in plan_everyone(grid, 3).programs]
+    sends = [
+        [op for op in p if isinstance(op, Send)] for p in plan_allgather_reduce(grid, 3).programs
+    ]
     inside = [
         sum(grid.cluster_of[op.peer] == grid.cluster_of[rank] for op in ops)
         for rank, ops in enumerate(sends)
@@ -52,7 +54,7 @@ def test_a_step_for_every_bit_and_one_message_from_every_other_cluster() -> None
 def test_all_combine_alike() -> None:
     """In one order, at places that lie alike: every rank gets the same bits."""
     labels = [0, 1, 0, 1, 2, 0, 1]
-    plan = plan_everyone(Grid.from_labels(labels), 100)
+    plan = plan_allgather_reduce(Grid.from_labels(labels), 100)
     for programs in (
         [p for p, at in zip(plan.programs, labels, strict=True) if at == c] for c in range(3)
     ):
@@ -70,20 +72,20 @@ def test_all_combine_alike() -> None:
 )
 def test_its_price_is_what_the_plan_takes(labels: list[int], n_bytes: int) -> None:
     model = model_of(labels, together=1e9)
-    takes_s = price_plan(plan_everyone(model.grid, n_bytes), model).makespan_s
-    assert price_everyone(model, n_bytes) == pytest.approx(takes_s, rel=0.03)
+    takes_s = price_plan(plan_allgather_reduce(model.grid, n_bytes), model).makespan_s
+    assert price_allgather_reduce(model, n_bytes) == pytest.approx(takes_s, rel=0.03)
 
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
 def test_its_price_knows_who_shares_an_interface(hosts: list[str]) -> None:
     model = placed_model(hosts)
-    takes_s = price_plan(plan_everyone(model.grid, 1024), model).makespan_s
-    assert price_everyone(model, 1024) == pytest.approx(takes_s, rel=0.1)
+    takes_s = price_plan(plan_allgather_reduce(model.grid, 1024), model).makespan_s
+    assert price_allgather_reduce(model, 1024) == pytest.approx(takes_s, rel=0.1)
 
 
 def test_on_one_host_messages_take_what_empty_ones_take() -> None:
     model = replace(model_of([0] * 4), grid=Grid.from_labels([0] * 4, ["a"] * 4))
-    assert price_everyone(model, 4096) == price_everyone(model, 8) > 0
+    assert price_allgather_reduce(model, 4096) == price_allgather_reduce(model, 8) > 0
 
 
 def test_it_beats_trees_by_the_way_down() -> None:
