@@ -60,37 +60,30 @@ class _Scattering:
         winner = context.choice("reduce_scatter", n_bytes, 0, semantics).winner
         return Decision(uneven_flow(winner.build_blocks, counts, context.rank))
 
-    def native(self, context: Context) -> str:
-        """Which native collective does it where `run` does not."""
-        return NATIVE if self._whole(context) else self._decide(context).native
-
-    def run(self, context: Context) -> bool:
-        """Do it, unless it is left to MPI, on all ranks alike; returns whether it was done."""
-        done = self._run_whole(context) if self._whole(context) else self._run(context)
-        if done and self.into.store:
+    def run(self, context: Context) -> str | None:
+        """Do it, or say which native collective does: on all ranks alike."""
+        if context.settings.reproducible and not self.reduction.exact:
+            native = self._run_whole(context)
+        else:
+            decision = self._decide(context)
+            native = decision.native if decision.flow is None else None
+            if decision.flow is not None:
+                context.run(decision.flow, self.reduction.memory(decision.flow))
+        if native is None and self.into.store:
             self.into.store()
-        return done
+        return native
 
-    def _run(self, context: Context) -> bool:
-        flow = self._decide(context).flow
-        if flow is not None:
-            context.run(flow, self.reduction.memory(flow))
-        return flow is not None
-
-    def _whole(self, context: Context) -> bool:
-        return context.settings.reproducible and not self.reduction.exact
-
-    def _run_whole(self, context: Context) -> bool:
+    def _run_whole(self, context: Context) -> str | None:
         """As a part of the allreduce, whose order of combination is fixed."""
         whole = aligned_bytes(len(self.reduction.input))
         reduction = replace(self.reduction, output=whole, aliased=False)
         flow = reduction.decide(context, "allreduce", 0).flow
         if flow is None:
-            return False
+            return NATIVE
         context.run(flow, reduction.memory(flow))
         start = sum(self.counts[: context.rank]) * self.reduction.elements.datatype.Get_size()
         self.output[:] = whole[start : start + len(self.output)]
-        return True
+        return None
 
 
 class ReduceScatteringMethods(GridMethods):
@@ -109,11 +102,9 @@ class ReduceScatteringMethods(GridMethods):
         _agree(context, "Reduce_scatter_block", call)
         if call is None:
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
-        elif not call.run(context):
+        elif native := call.run(context):
             known = key if call.reduction.predefined else None
-            self._natively(
-                context, "Reduce_scatter_block", call.native(context), known, sendbuf, recvbuf, op
-            )
+            self._natively(context, "Reduce_scatter_block", native, known, sendbuf, recvbuf, op)
         return None
 
     def Reduce_scatter(
@@ -134,7 +125,7 @@ class ReduceScatteringMethods(GridMethods):
             recvcounts = self.allgather(into.n_units)
         call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf, recvcounts, op))
         _agree(context, "Reduce_scatter", call)
-        if call is None or not call.run(context):
+        if call is None or call.run(context):
             super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         return None
 
