@@ -11,7 +11,7 @@ class GridcollError(Exception):
 
 
 class UsageError(GridcollError, ValueError):
-    """The caller passed something that cannot be meant: an unknown name, a value out of range."""
+    """An invalid argument: an unknown name, a value out of range."""
 
 
 class FileError(GridcollError, ValueError):

@@ -233,9 +233,9 @@ def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> S
 
 
 def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
-    """Median seconds of each; they take turns, to and fro, so that each comes after others.
+    """Median seconds of each. They run alternately, so that each comes after different others.
 
-    Who never was as fast as the fastest always is has lost, and plays no more.
+    A step whose fastest run is slower than the leader's slowest is eliminated.
     """
     took: list[list[float]] = [[] for _ in steps]
     left, series = list(range(len(steps))), Series(clock)

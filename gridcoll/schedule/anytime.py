@@ -51,7 +51,7 @@ def best(
     Raises
     ------
     UsageError
-        Naming the argument that cannot be meant.
+        Naming the invalid argument.
     """
     instance = Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]
     return solve(instance, budget_s=budget_s, budget_steps=budget_steps, accelerate=accelerate)

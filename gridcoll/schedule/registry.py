@@ -52,7 +52,7 @@ class Heuristic:
     ) -> Schedule:
         """The schedule for n clusters: (n, n), (n, n) and (n,) arrays in seconds.
 
-        Raises `UsageError` naming the argument that cannot be meant.
+        Raises `UsageError` naming the invalid argument.
         """
         return self.pick(
             Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]

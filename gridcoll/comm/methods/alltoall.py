@@ -112,8 +112,8 @@ def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:
     """What is sent, as bytes, and where to; None where these arguments are wrong.
 
-    Before any communication, and of wrong arguments the MPI library has its own opinion, so that
-    whatever is raised here is dropped for what it will raise.
+    This is read before anything is sent. Errors are dropped here: the native call that follows
+    raises what plain mpi4py raises.
     """
     try:
         into = read_blocks(recvbuf, n_ranks, writable=True)

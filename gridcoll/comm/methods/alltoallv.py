@@ -93,8 +93,8 @@ def _read_both(
 ) -> tuple[list[Block], list[Block]] | None:
     """What is sent, by receiver, and where to; None where these arguments are wrong.
 
-    Before any communication, and of wrong arguments the MPI library has its own opinion, so that
-    whatever is raised here is dropped for what it will raise.
+    This is read before anything is sent. Errors are dropped here: the native call that follows
+    raises what plain mpi4py raises.
     """
     rank, n_ranks = context.rank, context.model.grid.n_ranks
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE

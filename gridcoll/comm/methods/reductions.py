@@ -125,8 +125,8 @@ class ReductionMethods(ObjectReductionMethods):
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
 
-        That is the MPI library's affair where it is left to it: inside one cluster, where it was
-        asked for, and for datatypes with gaps.
+        Where the call is native, that depends on the MPI library: inside one cluster, where native
+        was asked for, and for datatypes with gaps.
         """
         plain = type(recvbuf) is ndarray and type(op) is Op
         key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
@@ -220,7 +220,7 @@ def _repeat(prepared: Prepared, own: memoryview, array: ndarray, read: FastCall)
 
 
 def barrier_memory(flow: Dataflow) -> ElementMemory:
-    """The buffers of a barrier: a byte that nobody looks at."""
+    """The buffers of a barrier: a byte that is not used."""
     return ElementMemory(memoryview(bytearray(1)), memoryview(b"\0"), flow, MPI.BYTE, MPI.BOR)
 
 

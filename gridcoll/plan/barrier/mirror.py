@@ -1,4 +1,4 @@
-"""Barrier: an allreduce of one unit, whose result nobody looks at."""
+"""Barrier: an allreduce of one unit whose result is not used."""
 
 from gridcoll.plan.allreduce.allgather_reduce import allgather_reduce
 from gridcoll.plan.allreduce.leaders import leaders
