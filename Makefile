@@ -70,11 +70,12 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 .PHONY: test test-long test-all test-unit test-unit-long test-mpi test-mpi-all test-mpi4py fft
 .PHONY: test-fft test-smoke test-testbed check
 test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one emulated grid
-	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)'
+	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='$(BY_MPI)'
 	$(MAKE) test-smoke MPI=mpich
 
 test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all emulated grids
+	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m long tests/mpi'
 	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
 	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-WHOLE = {("mpich", "1"), ("mpich", "3"), ("mpich", "4"), ("openmpi", "8"), ("impi", "5")}
+WHOLE = {("mpich", "1"), ("mpich", "3"), ("openmpi", "8"), ("impi", "5")}
 """Where all of tests/mpi runs: MPIs, and numbers of ranks."""
 
 
@@ -87,11 +87,20 @@ def test_units_are_split_by_the_marker(quick: str, rest: str) -> None:
 
 def test_what_runs_under_mpi(quick: str, rest: str) -> None:
     runs = mpi_runs(quick) + mpi_runs(rest)
-    assert len({run[:2] for run in runs}) == len(runs), "nothing runs twice"
+    assert len(set(runs)) == len(runs), "nothing runs twice"
     assert {run[:2] for run in runs if run[2] == "tests/mpi"} == WHOLE
-    parts = [run for run in runs if run[2] != "tests/mpi"]
-    assert [run[:2] for run in parts] == [("openmpi", "3")]
-    for file in parts[0][2].split():
+    by_marker = [run for run in runs if "-m " in run[2]]
+    assert [run[:2] for run in by_marker] == [("mpich", "4")] * 2
+    assert by_marker[0] in mpi_runs(quick)
+    assert [run[2].replace('"', "") for run in by_marker] == [
+        "-m not long tests/mpi",
+        "-m long tests/mpi",
+    ]
+    ((mpi, n_ranks, files),) = (
+        run for run in runs if run[2] != "tests/mpi" and run not in by_marker
+    )
+    assert (mpi, n_ranks) == ("openmpi", "3")
+    for file in files.split():
         assert (ROOT / file).exists(), file
 
 

@@ -26,6 +26,7 @@ OPS = ("MAX", "MIN", "SUM", "PROD", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR"
 CODES = "?bBhHiIlLqQfdgFDGe"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", [*natives_of("allreduce"), *REGISTRIES["allreduce"]])
 def test_every_algorithm_on_every_layout(

@@ -50,6 +50,7 @@ def check_alltoall(comm: GridComm, n: int) -> None:
         assert (got == wanted).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_every_algorithm_on_every_layout(

@@ -26,6 +26,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "layout"), EVERY)
 def test_every_algorithm_on_every_layout(
     grids: Grids, algorithm: str, layout: str, n_planned: list[int]

@@ -34,6 +34,7 @@ EVERY = [(collective, name) for collective in SUBJECTS for name in REGISTRIES[co
 EVERY += [(collective, name) for collective in SUBJECTS for name in natives_of(collective)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [*LAYOUTS, f"two{SHARED}", f"three interleaved{SHARED}"])
 @pytest.mark.parametrize(("collective", "algorithm"), EVERY)
 def test_on_every_layout(

@@ -17,6 +17,8 @@ from gridcoll.model import GridModel, read_model, write_model
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, works
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def path(mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

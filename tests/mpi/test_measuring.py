@@ -21,7 +21,7 @@ from gridcoll.model import GridModel, digest
 from gridcoll.topology import Grid
 from tests.mpi.support import count_calls, layouts
 
-pytestmark = pytest.mark.mpi(min_size=3)
+pytestmark = [pytest.mark.mpi(min_size=3), pytest.mark.long]
 
 NEAR_S, FAR_S = 20e-6, 500e-6
 

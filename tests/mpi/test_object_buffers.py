@@ -39,6 +39,7 @@ def _forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_as_on_plain_mpi4py(world: MPI.Intracomm, grids: Grids, layout: str, name: str) -> None:
@@ -57,6 +58,7 @@ def test_of_the_sizes_that_are_large_unasked(world: MPI.Intracomm, name: str) ->
             check_alike(world, comm, name, what, 40_000)
 
 
+@pytest.mark.long
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("collective", ["bcast", "allgather"])
 def test_by_every_algorithm(world: MPI.Intracomm, grids: Grids, collective: str) -> None:

@@ -17,6 +17,8 @@ from gridcoll.plan.choose import MARGIN
 from gridcoll.plan.registry import family_of
 from tests.mpi.support import count_calls, grid_model, layouts
 
+pytestmark = pytest.mark.long
+
 SIZE = 1 << 16
 
 

@@ -28,6 +28,7 @@ def require_same_bits(world: MPI.Intracomm, result: np.ndarray) -> None:
     assert all(other == everybody[0] for other in everybody)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("algorithm", REGISTRIES["allreduce"])
 def test_the_same_bits_on_every_rank(world: MPI.Intracomm, algorithm: str, layout: str) -> None:

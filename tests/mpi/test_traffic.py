@@ -108,6 +108,7 @@ WAYS = [
 """Between clusters, and with no name what is chosen unasked."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["two", "three", "three interleaved", "lonely root"])
 @pytest.mark.parametrize(("collective", "name"), WAYS)
 def test_a_byte_crosses_to_a_cluster_once(

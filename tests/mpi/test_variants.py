@@ -46,6 +46,7 @@ def test_results(
     assert len(called) >= 5
 
 
+@pytest.mark.long
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("labels", ["two", "one cluster"])
 @pytest.mark.parametrize(("collective", "name"), VARIANTS)
