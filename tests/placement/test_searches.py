@@ -65,6 +65,7 @@ def test_nothing_beats_exhaustive(draw) -> None:  # type: ignore[no-untyped-def]
     assert lost["greedy"] > 0  # else the comparison above would say little
 
 
+@pytest.mark.long
 def test_every_search_with_an_outside_price(draw) -> None:  # type: ignore[no-untyped-def]
     rng = np.random.default_rng(8)
     for _ in range(20):
@@ -186,6 +187,7 @@ def test_annealing_never_loses_its_start(draw) -> None:  # type: ignore[no-untyp
             assert found_s <= run(start, cost).iteration_s * (1 + NEAR)
 
 
+@pytest.mark.long
 def test_memory_is_found_where_there_is_some(draw) -> None:  # type: ignore[no-untyped-def]
     """One subset or another has memory enough; each search but the random one finds one."""
     rng = np.random.default_rng(14)

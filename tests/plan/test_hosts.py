@@ -134,6 +134,7 @@ def test_predictions_of_blocks_know_who_shares_an_interface(
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)
 @pytest.mark.parametrize(("n_bytes", "tolerance"), [(8, 0.06), (1024, 0.15), (8192, 0.08)])
+@pytest.mark.long
 def test_predictions_of_alltoalls_know_who_shares_an_interface(
     hosts: list[str], n_bytes: int, tolerance: float
 ) -> None:

@@ -102,6 +102,7 @@ def unequal(n_clusters: int, n_hosts: int, per_host: int) -> GridModel:
 
 
 @pytest.mark.parametrize("collective", ["alltoall", "scatter", "gather"])
+@pytest.mark.long
 def test_thousands_are_priced_like_hundreds(
     collective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ def test_thousands_are_priced_like_hundreds(
 @pytest.mark.parametrize("n_bytes", [8, 1024, 65536])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3, 200, 1), (20, 200, 1), (50, 400, 1), (3, 50, 8)])
+@pytest.mark.long
 def test_it_takes_about_as_long(shape: tuple[int, int, int], kind: str, n_bytes: int) -> None:
     model = unequal(*shape)
     some = model.sample
