@@ -54,9 +54,6 @@ KNOW_MPI = ("engine", "measure", "comm", "launch", "bench", "cli", "testbed/ping
 FRONTS = {"comm/__init__.py", "comm/communicator.py"}
 """The communicator is put together from `comm.methods`, which stand on the rest of `comm`."""
 
-MEANWHILE = {"plan.allgather", "plan.reduce_scatter"}
-"""A circle that goes when reduce-scatter's algorithms are registered in their own folder."""
-
 
 @dataclass(frozen=True)
 class Sources:
@@ -170,8 +167,6 @@ def room_circles(sources: Sources) -> list[str]:
     ]
     found = []
     for circle in circles({(a, b) for a, b, _ in pairs if a != b}):
-        if circle == MEANWHILE:
-            continue
         ways = [said for a, b, said in pairs if a != b and {a, b} <= circle]
         found.append(f"{', '.join(sorted(circle))}: {'; '.join(ways)}")
     return found
