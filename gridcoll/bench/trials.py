@@ -157,7 +157,7 @@ def allreduce_trials(
         lambda comm: comm.Iallreduce(data.mine, data.result),
         data.reset,
         data.verify,
-        Semantics(equal=True),  # sums of doubles must have the same bits everywhere
+        Semantics(bitwise_equal=True),  # sums of doubles must have the same bits everywhere
     ).trials(comm, algorithms)
 
 

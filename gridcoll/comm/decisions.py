@@ -32,16 +32,16 @@ N_PARTS = 32
 
 
 class Semantics(NamedTuple):
-    """What a call asks of its result; see `choose`."""
+    """What a call asks of its result and of the way to it; see `choose`."""
 
-    ordered: bool = False
-    fixed: bool = False
-    equal: bool = False
-    plain: bool = False
+    rank_order: bool = False
+    reproducible: bool = False
+    bitwise_equal: bool = False
+    no_variants: bool = False
 
 
 ANY = Semantics()
-PLAIN = Semantics(plain=True)
+PLAIN = Semantics(no_variants=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gridcoll.plan.plan import Plan
 from gridcoll.plan.statements import Content, Contribution, Runs, find_statement
 
 
-def check_plan(plan: Plan, *, ordered: bool = False) -> None:
+def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
     """Raise `PlanError` unless ``plan`` fulfils its collective's statement.
 
     Receives are posted one at a time per lane, and sends end only when received, those of one lane
@@ -23,7 +23,7 @@ def check_plan(plan: Plan, *, ordered: bool = False) -> None:
     Parameters
     ----------
     plan : Plan
-    ordered : bool
+    rank_order : bool
         Demand that reductions combine contributions in rank order, as a non-commutative operation
         needs; otherwise any order will do, but every contribution exactly once.
     """
@@ -33,7 +33,7 @@ def check_plan(plan: Plan, *, ordered: bool = False) -> None:
     ranks = [_Rank(rank, flow, plan) for rank, flow in enumerate(flows)]
     _run(ranks)
     for rank in ranks:
-        _check_result(plan, rank, ordered)
+        _check_result(plan, rank, rank_order)
 
 
 def _place(rank: int, index: int, op: Op) -> str:
@@ -243,13 +243,13 @@ def _stuck(
     return f"deadlock: {_place(rank.rank, index, rank.flow.program[index])} never starts"
 
 
-def _check_result(plan: Plan, rank: _Rank, ordered: bool) -> None:
+def _check_result(plan: Plan, rank: _Rank, rank_order: bool) -> None:
     after = find_statement(plan.collective).after(plan, rank.rank)
     for buffer, expected in after.items():
         at = 0
         for length, wanted in expected:
             for run, found in rank._buffer(buffer).get(at, at + length):
-                if not _same(found, wanted, ordered):
+                if not _same(found, wanted, rank_order):
                     raise PlanError(
                         f"rank {rank.rank}, {Chunk(buffer, at, at + run)}: {plan.collective} "
                         f"({plan.label}) must leave {_text(wanted)} there, "
@@ -259,8 +259,8 @@ def _check_result(plan: Plan, rank: _Rank, ordered: bool) -> None:
                 wanted = _shift(wanted, run)
 
 
-def _same(found: Content, wanted: Content, ordered: bool) -> bool:
-    return found == wanted if ordered else Counter(found) == Counter(wanted)
+def _same(found: Content, wanted: Content, rank_order: bool) -> bool:
+    return found == wanted if rank_order else Counter(found) == Counter(wanted)
 
 
 def _text(content: Content) -> str:

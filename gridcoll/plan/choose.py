@@ -41,10 +41,10 @@ def choose(
     *,
     forced: str = "",
     grid_only: bool = False,
-    ordered: bool = False,
-    fixed: bool = False,
-    equal: bool = False,
-    plain: bool = False,
+    rank_order: bool = False,
+    reproducible: bool = False,
+    bitwise_equal: bool = False,
+    no_variants: bool = False,
 ) -> Choice:
     """The fastest candidate by prediction; ties go to the one registered first.
 
@@ -60,16 +60,16 @@ def choose(
         that which the call does not have is the native one.
     grid_only : bool
         Leave the native collective out.
-    ordered : bool
+    rank_order : bool
         Only reductions that keep rank order; the native collective does. Of its variants nothing
         is known there: they were timed with an operation that commutes.
-    fixed : bool
+    reproducible : bool
         Only reductions whose result is the same by all of them, bit for bit: ``forced`` counts
         only among these, and the native collective is none.
-    equal : bool
+    bitwise_equal : bool
         All ranks must get the same bits. Inside one cluster the native collective is trusted in
         that; between clusters, some MPIs combine in different orders on different ranks.
-    plain : bool
+    no_variants : bool
         The call has no variant of the native collective, as those of objects.
 
     Raises
@@ -83,27 +83,27 @@ def choose(
     if forced:
         forced = check_forced(collective, forced)
     natives = _natives(
-        collective, model, n_bytes, forced, only_plain=plain or (ordered and not forced)
+        collective, model, n_bytes, forced, only_plain=no_variants or (rank_order and not forced)
     )
     found = [
         _corrected(candidate, model, collective, n_bytes)
         for algorithm in REGISTRIES[collective].values()
         if algorithm.name == forced
-        or ((not forced or fixed) and model.n_clusters <= algorithm.most_clusters)
+        or ((not forced or reproducible) and model.n_clusters <= algorithm.most_clusters)
         for candidate in algorithm.candidates(model, n_bytes, root)
-        if (candidate.ordered or not ordered) and (candidate.fixed or not fixed)
+        if (candidate.rank_order or not rank_order) and (candidate.reproducible or not reproducible)
     ]
-    if fixed:
+    if reproducible:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
     fastest_first = tuple(sorted([*found, *natives], key=_predicted))
     left_out = "as asked" if grid_only else ""
-    if fixed:
+    if reproducible:
         left_out = "because its result may be another one"
-    elif equal and model.n_clusters > 1:
+    elif bitwise_equal and model.n_clusters > 1:
         left_out = "because ranks may get different bits from it"
     winner, reason = _pick(model, fastest_first, natives, forced, left_out)
-    if collective == "allreduce" and winner.build is None and not (forced or equal):
+    if collective == "allreduce" and winner.build is None and not (forced or bitwise_equal):
         reason += _otherwise(model, fastest_first)
     return Choice(collective, n_bytes, root, winner, fastest_first, reason)
 
@@ -173,7 +173,7 @@ def _predicted(candidate: Candidate) -> float:
 
 def _pick(
     model: GridModel,
-    ordered: tuple[Candidate, ...],
+    fastest_first: tuple[Candidate, ...],
     natives: list[Candidate],
     forced: str,
     left_out: str,
@@ -182,7 +182,7 @@ def _pick(
         asked_for = (candidate for candidate in natives if candidate.name == forced)
         return next(asked_for, natives[0]), "asked for"
     native, measured = _best_native(natives)
-    plans = [candidate for candidate in ordered if candidate.build is not None]
+    plans = [candidate for candidate in fastest_first if candidate.build is not None]
     if not plans:
         return native, f"{measured}no plan fits this call"
     if forced:

@@ -36,9 +36,9 @@ class Candidate:
     stored_s : float or None
         What the papers' store-and-forward accounting says of the same schedule.
     segment_bytes : int or None
-    ordered : bool
+    rank_order : bool
         Whether a reduction keeps rank order, as non-commutative operations need.
-    fixed : bool
+    reproducible : bool
         Whether a reduction combines as all plans do that say so, whatever grid and root.
     build_blocks : callable or None
         Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
@@ -52,8 +52,8 @@ class Candidate:
     build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
     stored_s: float | None = None
     segment_bytes: int | None = None
-    ordered: bool = False
-    fixed: bool = False
+    rank_order: bool = False
+    reproducible: bool = False
     build_blocks: Callable[[Sequence[int]], Plan] | None = field(
         repr=False, compare=False, default=None
     )

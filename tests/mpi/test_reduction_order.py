@@ -193,7 +193,7 @@ def test_reproducible_results_in_little_room(
         comm.forced("allreduce", "rank-order").Allreduce(mine, result)
         assert result.tobytes() == wanted.tobytes()
         flow = again._context.decide(
-            "reduce", mine.nbytes, 0, unit_bytes=8, semantics=Semantics(fixed=True)
+            "reduce", mine.nbytes, 0, unit_bytes=8, semantics=Semantics(reproducible=True)
         ).flow
         assert size == 1 or (flow is not None and flow.scratch_units * 8 <= 1 << 16)
 

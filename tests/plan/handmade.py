@@ -53,8 +53,8 @@ def summed(programs: list[list[Op]]) -> Plan:
     return plan(programs, SUM, root=-1, scratch_units=(8, 8))
 
 
-def refused(broken: Plan, *parts: str, ordered: bool = False) -> None:
+def refused(broken: Plan, *parts: str, rank_order: bool = False) -> None:
     with pytest.raises(PlanError) as caught:
-        check_plan(broken, ordered=ordered)
+        check_plan(broken, rank_order=rank_order)
     for part in parts:
         assert part in str(caught.value)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("sum_everywhere")
 
 def test_a_good_plan_passes() -> None:
     """Else every refusal below would prove nothing."""
-    check_plan(summed(exchange()), ordered=True)
+    check_plan(summed(exchange()), rank_order=True)
 
 
 def test_missing_contribution() -> None:
@@ -60,7 +60,7 @@ def test_pieces_may_be_cut_anywhere() -> None:
         Copy(Chunk("scratch", 5, 8), Chunk("scratch", 8, 11)),
         Copy(Chunk("scratch", 8, 11), Chunk("scratch", 5, 8)),
     ]
-    check_plan(plan(programs, SUM, root=-1, scratch_units=(8, 11)), ordered=True)
+    check_plan(plan(programs, SUM, root=-1, scratch_units=(8, 11)), rank_order=True)
 
 
 def test_order_counts_only_where_asked_for() -> None:
@@ -71,5 +71,5 @@ def test_order_counts_only_where_asked_for() -> None:
         summed(programs),
         "rank 0, output[0:8]",
         "holds unit 0 of rank 1 + unit 0 of rank 0",
-        ordered=True,
+        rank_order=True,
     )

@@ -150,7 +150,7 @@ def test_an_allreduce_left_to_native_says_what_floats_take() -> None:
     quick = {"allreduce": TimesBySize((8,), (1e-9,))}
     apart = replace(model_of([0, 1, 0, 1]), native=quick)
     choice = choose("allreduce", apart, 8, 0)
-    floats = choose("allreduce", apart, 8, 0, equal=True).winner
+    floats = choose("allreduce", apart, 8, 0, bitwise_equal=True).winner
     assert choice.winner.name == NATIVE != floats.name
     assert f"where rounding depends on order, as for sums of floats: {floats.name}" in str(choice)
     together = replace(model_of([0, 0, 0, 0]), native=quick)

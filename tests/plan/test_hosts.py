@@ -74,10 +74,10 @@ def test_every_candidate_is_right_wherever_ranks_are(
     root = data.draw(st.integers(0, len(places) - 1))
     for candidate in choose(collective, model, n_bytes, root).candidates:
         if candidate.build is not None:
-            check_plan(candidate.build(7), ordered=candidate.ordered)
+            check_plan(candidate.build(7), rank_order=candidate.rank_order)
         if candidate.build_blocks is not None:
             uneven = [3 * rank % 4 for rank in range(len(places))]
-            check_plan(candidate.build_blocks(uneven), ordered=candidate.ordered)
+            check_plan(candidate.build_blocks(uneven), rank_order=candidate.rank_order)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter"])
@@ -91,7 +91,7 @@ def test_rank_order_is_promised_only_where_it_is_kept(
     model = placed_model([cluster + host for cluster, host in zip(clusters, places, strict=True)])
     for candidate in choose(collective, model, n_bytes, 0).candidates:
         if candidate.build is not None:
-            check_plan(candidate.build(9), ordered=candidate.ordered)
+            check_plan(candidate.build(9), rank_order=candidate.rank_order)
 
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)

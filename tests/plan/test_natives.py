@@ -132,7 +132,7 @@ def test_what_is_asked_for_need_not_have_been_timed() -> None:
 
 
 def test_what_is_asked_for_comes_before_force_and_before_equal_bits() -> None:
-    for asked in ({"grid_only": True}, {"equal": True}, {"ordered": True}):
+    for asked in ({"grid_only": True}, {"bitwise_equal": True}, {"rank_order": True}):
         assert winner(model_of(APART), "allreduce", forced=NONBLOCKING, **asked) == NONBLOCKING
 
 
@@ -149,32 +149,34 @@ def test_unknown_names_list_those_of_the_collective() -> None:
 @pytest.mark.parametrize("forced", ["", NONBLOCKING])
 def test_calls_that_have_no_variant_get_the_plain_one(forced: str) -> None:
     model = measured("alltoall", 1e-7, {NONBLOCKING: 1e-9, VECTOR: 1e-9})
-    assert winner(model, "alltoall", plain=True, forced=forced) == NATIVE
-    assert winner(model, "alltoall", plain=False, forced=forced) == NONBLOCKING
+    assert winner(model, "alltoall", no_variants=True, forced=forced) == NATIVE
+    assert winner(model, "alltoall", no_variants=False, forced=forced) == NONBLOCKING
 
 
 def test_a_slow_plain_one_gives_way_to_a_plan_where_a_call_has_no_variant() -> None:
     model = measured("alltoall", 10.0, {VECTOR: 1e-9})
     assert winner(model, "alltoall") == VECTOR
-    assert choose("alltoall", model, 8, 0, plain=True).winner.build is not None
+    assert choose("alltoall", model, 8, 0, no_variants=True).winner.build is not None
 
 
 def test_rank_order_is_only_asked_of_the_plain_one() -> None:
     model = measured("reduce", 1e-7, {NONBLOCKING: 1e-9})
     assert winner(model, "reduce") == NONBLOCKING
-    assert winner(model, "reduce", ordered=True) == NATIVE
+    assert winner(model, "reduce", rank_order=True) == NATIVE
 
 
 def test_equal_bits_are_left_to_none_of_them_between_clusters() -> None:
     times = ("allreduce", 1e-7, {NONBLOCKING: 1e-9})
     apart = choose("allreduce", measured(*times), 8, 0)
-    floats = choose("allreduce", measured(*times), 8, 0, equal=True).winner
+    floats = choose("allreduce", measured(*times), 8, 0, bitwise_equal=True).winner
     assert apart.winner.name == NONBLOCKING
     assert floats.build is not None
     assert apart.reason.endswith(f"as for sums of floats: {floats.name}")
-    assert winner(measured(*times, TOGETHER), "allreduce", equal=True) == NONBLOCKING
-    fixed = choose("allreduce", measured(*times, TOGETHER), 8, 0, fixed=True, forced=NONBLOCKING)
-    assert fixed.winner.build is not None
+    assert winner(measured(*times, TOGETHER), "allreduce", bitwise_equal=True) == NONBLOCKING
+    found = choose(
+        "allreduce", measured(*times, TOGETHER), 8, 0, reproducible=True, forced=NONBLOCKING
+    )
+    assert found.winner.build is not None
 
 
 def test_blocks_beyond_what_every_mpi_can_address_are_no_vector() -> None:

@@ -48,14 +48,14 @@ class _Scattering:
         Only `Reduce_scatter_block` has native variants: it is what was timed.
         """
         reduction, counts = self.reduction, self.counts
-        semantics = Semantics(ordered=reduction.ordered, plain=not self.block)
+        semantics = Semantics(rank_order=reduction.rank_order, no_variants=not self.block)
         unit_bytes = reduction.elements.datatype.Get_size()
         n_bytes = mean_of(counts) * unit_bytes
         if even_of(counts):
             return context.decide(
                 "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, semantics=semantics
             )
-        if reduction.ordered:
+        if reduction.rank_order:
             return Decision(None)
         winner = context.choice("reduce_scatter", n_bytes, 0, semantics).winner
         return Decision(uneven_flow(winner.build_blocks, counts, context.rank))

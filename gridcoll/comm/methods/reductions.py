@@ -63,7 +63,8 @@ class Reduction:
         return self.op.handle in _OPS
 
     @property
-    def ordered(self) -> bool:
+    def rank_order(self) -> bool:
+        """Whether the operation must be applied in rank order."""
         return self.op.handle not in _OPS and not self.op.Is_commutative()
 
     def text(self) -> str:
@@ -79,9 +80,9 @@ class Reduction:
     def decide(self, context: Context, collective: str, root: int) -> Decision:
         """What to do, given what the operation asks of its result."""
         semantics = Semantics(
-            ordered=self.ordered,
-            fixed=context.settings.reproducible and not self.exact,
-            equal=collective == "allreduce" and not self.exact,
+            rank_order=self.rank_order,
+            reproducible=context.settings.reproducible and not self.exact,
+            bitwise_equal=collective == "allreduce" and not self.exact,
         )
         unit_bytes = self.elements.datatype.Get_size()
         return context.decide(

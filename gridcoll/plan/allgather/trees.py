@@ -317,13 +317,13 @@ def _candidate(
     build_blocks: Callable[[Sequence[int]], Plan],
     *,
     segment_bytes: int | None = None,
-    ordered: bool = False,
+    rank_order: bool = False,
 ) -> Candidate:
     def build(n_units: int) -> Plan:
         return build_blocks((n_units,) * n_ranks)
 
     return Candidate(
-        name, label, predicted_s, build, None, segment_bytes, ordered, build_blocks=build_blocks
+        name, label, predicted_s, build, None, segment_bytes, rank_order, build_blocks=build_blocks
     )
 
 
@@ -334,7 +334,7 @@ def _along(
     costs: BlockCosts,
     totals_s: FloatArray,
     planner: Planner,
-    ordered: bool,
+    rank_order: bool,
 ) -> list[Candidate]:
     """``ways`` at the segment size with the least of ``totals_s``."""
     best = int(np.argmin(totals_s))
@@ -357,7 +357,7 @@ def _along(
             n_ranks,
             build_blocks,
             segment_bytes=segment,
-            ordered=ordered,
+            rank_order=rank_order,
         )
     ]
 
@@ -394,7 +394,7 @@ def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
     costs = BlockCosts(model, n_bytes, segment_sizes(n_bytes))
     totals_s = price_ring(costs, order)
     how = "around all ranks in cluster order"
-    return _along("ring", how, lambda: RingWays(ring), costs, totals_s, planner, ordered=False)
+    return _along("ring", how, lambda: RingWays(ring), costs, totals_s, planner, rank_order=False)
 
 
 def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

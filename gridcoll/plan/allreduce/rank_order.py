@@ -286,7 +286,14 @@ def _ordered(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int) ->
 
         found.append(
             Candidate(
-                "rank-order", label, float(totals[best]), build, None, segment, True, fixed=True
+                "rank-order",
+                label,
+                float(totals[best]),
+                build,
+                None,
+                segment,
+                True,
+                reproducible=True,
             )
         )
     return found

@@ -48,7 +48,7 @@ def test_every_candidate_on_any_grid_is_right(labels: list[int], data: st.DataOb
             if candidate.build is not None:
                 plan = candidate.build(n_units)
                 assert (plan.n_units, plan.n_ranks) == (n_units, len(labels))
-                check_plan(plan, ordered=candidate.ordered)
+                check_plan(plan, rank_order=candidate.rank_order)
 
 
 @settings(max_examples=30)
@@ -62,7 +62,7 @@ def test_every_reduction_on_any_grid_is_right(labels: list[int], data: st.DataOb
             n_units = data.draw(st.sampled_from([0, 1, n_bytes // 8, n_bytes]))
             plan = candidate.build(n_units)
             assert (plan.n_units, plan.root) == (n_units, root)
-            check_plan(plan, ordered=candidate.ordered)
+            check_plan(plan, rank_order=candidate.rank_order)
 
 
 @given(labels_of_many | sorted_labels, st.data())
@@ -82,7 +82,7 @@ def test_any_pieces_in_any_shape_are_right(labels: list[int], data: st.DataObjec
     ]
     shape = data.draw(st.sampled_from(["flat", "chain", "binomial", "binary", "2-chain"]))
     plan = plan_allreduce(grid, n_units, pieces, data.draw(st.integers(1, 9)), shape)
-    check_plan(plan, ordered=keeps_rank_order(grid, pieces, shape))
+    check_plan(plan, rank_order=keeps_rank_order(grid, pieces, shape))
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "barrier"])
@@ -109,12 +109,12 @@ def test_rank_order_is_claimed_only_for_intervals_of_ranks() -> None:
 
 def test_non_commutative_operations_get_only_what_keeps_rank_order() -> None:
     model = model_of([0, 0, 0, 1, 1, 1])
-    names = {c.name for c in choose("allreduce", model, 100_000, 0, ordered=True).candidates}
+    names = {c.name for c in choose("allreduce", model, 100_000, 0, rank_order=True).candidates}
     assert "ring" in {c.name for c in choose("allreduce", model, 100_000, 0).candidates}
     assert names == {"leaders", "lanes", "rank-order", "native"}
     mixed = model_of([0, 1, 0, 1, 0, 1])
     for collective in ("allreduce", "reduce"):
-        names = {c.name for c in choose(collective, mixed, 100_000, 0, ordered=True).candidates}
+        names = {c.name for c in choose(collective, mixed, 100_000, 0, rank_order=True).candidates}
         assert names == {"rank-order", "native"}
 
 
@@ -125,9 +125,11 @@ def test_ranks_get_the_same_bits_only_from_plans() -> None:
         for labels in ([0, 0, 1, 1], [0, 0, 0, 0])
     )
     assert choose("allreduce", two, 24, 0).winner.name == "native"
-    assert choose("allreduce", two, 24, 0, equal=True).winner.build is not None
-    assert choose("allreduce", one, 24, 0, equal=True).winner.name == "native"
-    assert choose("allreduce", two, 24, 0, equal=True, forced="native").winner.name == "native"
+    assert choose("allreduce", two, 24, 0, bitwise_equal=True).winner.build is not None
+    assert choose("allreduce", one, 24, 0, bitwise_equal=True).winner.name == "native"
+    assert (
+        choose("allreduce", two, 24, 0, bitwise_equal=True, forced="native").winner.name == "native"
+    )
 
 
 def _plans() -> list[Plan]:

@@ -69,11 +69,11 @@ def test_every_fixed_plan_combines_as_mpi4py_does(labels: list[int], data: st.Da
     root = data.draw(st.integers(0, n - 1))
     for collective in ("allreduce", "reduce"):
         for n_bytes in (8, 20_000):
-            found = choose(collective, model, n_bytes, root, fixed=True, ordered=True)
+            found = choose(collective, model, n_bytes, root, reproducible=True, rank_order=True)
             plans = [c.build(24) for c in found.candidates if c.build]
             assert len(plans) >= 1 + (n_bytes > 8) or n == 1
             for plan in plans:
-                check_plan(plan, ordered=True)
+                check_plan(plan, rank_order=True)
                 results = outcome(plan)
                 gets = range(n) if collective == "allreduce" else [root]
                 assert all(results[rank] == wanted for rank in gets)
@@ -91,7 +91,7 @@ def test_any_pieces_are_right(labels: list[int], data: st.DataObject) -> None:
     )
     most = data.draw(st.sampled_from([None, 0, 64 * 40]))
     plan = plan_in_rank_order(grid, n, pieces, data.draw(st.integers(1, 9)), root, "", most)
-    check_plan(plan, ordered=True)
+    check_plan(plan, rank_order=True)
     if most is not None and len(pieces) == 1:  # for two segments there is always room
         assert max(plan.scratch_units) <= max(most, 2 * ALIGNED_UNITS * grid.n_ranks)
     wanted = as_mpi4py([str(rank) for rank in range(grid.n_ranks)])
@@ -106,8 +106,8 @@ def test_scratch_is_no_multiple_of_a_long_message(collective: str) -> None:
     """Not a hundred times where one rank combines all that a cluster of a hundred has."""
     model = model_of([c for c in range(3) for _ in range(100)], together=1e9)
     n_bytes = 64 << 20
-    for candidate in choose(collective, model, n_bytes, 0, fixed=True).candidates:
-        if candidate.build is not None and candidate.fixed:
+    for candidate in choose(collective, model, n_bytes, 0, reproducible=True).candidates:
+        if candidate.build is not None and candidate.reproducible:
             plan = candidate.build(n_bytes // 8)
             for rank in (0, 1, 150, 299):
                 assert plan.scratch_of(rank) * 8 <= max(1.01 * MOST_SCRATCH_BYTES, 1.2 * n_bytes)
@@ -146,7 +146,7 @@ def test_reproducible_calls_take_no_other_plan() -> None:
     """Whatever is asked for otherwise; native neither."""
     model = model_of([0, 1, 0, 1, 1], native_s=1e-9)
     for forced in ("", "native", "ring", "rank-order"):
-        winner = choose("allreduce", model, 100_000, 0, fixed=True, forced=forced).winner
+        winner = choose("allreduce", model, 100_000, 0, reproducible=True, forced=forced).winner
         assert winner.name == "rank-order"
-    assert choose("reduce", model, 8, 3, fixed=True).winner.fixed
+    assert choose("reduce", model, 8, 3, reproducible=True).winner.reproducible
     assert choose("allreduce", model, 8, 0, forced="native").winner.build is None

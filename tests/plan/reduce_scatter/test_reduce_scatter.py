@@ -31,20 +31,20 @@ def test_every_candidate_on_any_grid_is_right(
     for candidate in choose("reduce_scatter", model_of(labels), n_bytes, 0).candidates:
         if candidate.build is not None and candidate.build_blocks is not None:
             for exact in {n_bytes, n_bytes // 2 + 1}:
-                check_plan(candidate.build(exact), ordered=candidate.ordered)
-            check_plan(candidate.build_blocks(uneven), ordered=candidate.ordered)
+                check_plan(candidate.build(exact), rank_order=candidate.rank_order)
+            check_plan(candidate.build_blocks(uneven), rank_order=candidate.rank_order)
 
 
 def test_rank_order_needs_clusters_of_neighbours() -> None:
     def claims(labels: list[int]) -> dict[str, bool]:
         candidates = choose("reduce_scatter", model_of(labels), 1000, 0).candidates
-        return {c.name: c.ordered for c in candidates if c.build}
+        return {c.name: c.rank_order for c in candidates if c.build}
 
     assert claims([0, 0, 1, 1]) == {"lanes": True, "ring": False}
     assert claims([0, 1, 0, 1]) == {"lanes": False, "ring": False}
     interleaved = plan_reduce_scatter(LaneWays(Grid.from_labels([0, 1, 0, 1])), [1] * 4, 1)
     with pytest.raises(PlanError, match="must leave"):
-        check_plan(interleaved, ordered=True)
+        check_plan(interleaved, rank_order=True)
 
 
 @settings(max_examples=40, deadline=None)
