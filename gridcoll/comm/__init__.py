@@ -1,7 +1,6 @@
-"""The user's communicator: discovery, agreement, settings and the plan cache behind it.
+"""The user's communicator: arguments, decisions, requests and settings behind it.
 
-Importing this package does not start MPI (`runner` is in it, and must not); taking a communicator
-class out of it does.
+Importing this package does not start MPI; taking a communicator class out of it does.
 """
 
 from __future__ import annotations

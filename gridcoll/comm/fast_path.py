@@ -1,9 +1,9 @@
-"""Short calls that are known to be plans of ours: they run again, and nothing is worked out anew.
+"""The fast path: short planned calls that stay prepared and run again at once.
 
-What a call's arguments mean and what is to be done with them takes several times as long as to
-start it, on every rank; of a short call between near clusters that is as long as the call itself.
-So what a plan needs stays prepared, and a call of the same kind with plain arrays, of which nothing
-but the address need be known, runs it at once. Any other arguments are read as ever.
+Reading a call's arguments and looking its decision up takes several times as long as starting it,
+on every rank; between near clusters that is as long as a short call itself. So what a plan needs
+stays prepared. A call of the same kind with plain arrays, whose addresses are all that differ, runs
+it at once; any other arguments are read.
 """
 
 from __future__ import annotations

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import BUFFERS, Chunk, Copy, Op, Recv, Reduce, Send
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 class Placement(NamedTuple):

@@ -1,16 +1,13 @@
-"""A shape laid over a line of hosts: what ranks that share one ask of its interface.
-
-Between ranks of one host a message takes what an empty one takes: it does not pass the interface.
-
-The steady-state price of a segmented tree: fast enough to try hundreds before a call.
+"""What segmented trees cost in the steady state: fast enough to try hundreds before a call.
 
 One-port, full duplex, pLogP: a rank's network interface passes one segment at a time each way, a
 link passes one segment per its own gap. The first segment walks down the tree; the others follow
-at the pace of the slowest interface or link on their way.
+at the pace of the slowest interface or link on their way. Ranks of one host share its interface;
+a message between them does not pass it.
 
-The steady-state price of a tree that was laid over ranks without regard to clusters.
-
-The price of several trees at once, each carrying its share of the segments.
+`price_tree` prices a tree over clusters by the counts of its shapes, `price_ranks` a tree that was
+laid over ranks without regard to clusters, `price_several` several trees at once, each carrying its
+share of the segments.
 """
 
 from __future__ import annotations
