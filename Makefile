@@ -77,7 +77,8 @@ test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one
 test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all emulated grids
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m long tests/mpi'
 	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
-	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)'
+	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)' MPI_TESTS='-m "not long" tests/mpi'
+	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='-m long tests/mpi'
 	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'
 	$(MAKE) test-mpi4py MPI=mpich
 	$(MAKE) test-testbed MPI=mpich
