@@ -150,7 +150,7 @@ class Prepared:
     def __init__(
         self, library: _Library, flow: Dataflow, transport: Transport, call: _Call, *kept: object
     ) -> None:
-        self.library, self.transport = library, transport
+        self.c_library, self.transport = library, transport
         flat = flow.flat  # two threads may each have made one, of which the flow keeps the last
         self._call, self._buffers = call, call.buffers
         self._kept = (flat, *kept)  # buffers must outlive the run
@@ -166,7 +166,7 @@ class Prepared:
 
     def begin(self, *kept: object) -> CompiledRun:
         """Start a run; ``kept`` are buffers that must outlive it."""
-        run = self.library.begin(*self._begin)
+        run = self.c_library.begin(*self._begin)
         if not run:
             raise MemoryError(f"a run of {self._n_ops} ops")
         return CompiledRun(self, run, *kept)
@@ -189,7 +189,7 @@ class CompiledRun:
     """As `Executor`, in C. Made by `Prepared.begin`."""
 
     def __init__(self, prepared: Prepared, run: int, *kept: object) -> None:
-        self._prepared, self._library = prepared, prepared.library
+        self._prepared, self._library = prepared, prepared.c_library
         self._run: int | None = run
         self._kept = kept
 

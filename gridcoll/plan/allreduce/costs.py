@@ -106,7 +106,7 @@ class Costs:
 
 
 def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
-    """Trees inside clusters, an exchange between coordinators or a meeting at ``home``'s."""
+    """Trees inside clusters, an exchange between leaders or a meeting at ``home``'s."""
     n = costs.model.n_clusters
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
     lines = [line_costs(shape, each) for each in hosts]

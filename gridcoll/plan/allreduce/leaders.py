@@ -18,7 +18,7 @@ from gridcoll.schedule.paths import find_hub
 
 
 def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A tree inside every cluster; coordinators exchange partial results, or meet at one."""
+    """A tree inside every cluster; leaders exchange partial results, or meet at one."""
     if model.grid.n_ranks == 1:
         return []
     n = model.n_clusters
