@@ -36,7 +36,7 @@ ALL_TIMEOUT_S ?= 2700
 UNITS := --ignore=tests/mpi --ignore=tests/testbed tests
 # What may differ by MPI: `make test` runs these under a second one as well.
 BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test_agreement \
-	test_nonblocking test_persistent test_conformance test_every_name))
+	test_nonblocking test_persistent test_conformance test_every_name test_channel))
 MPI_TESTS ?= tests/mpi
 SMOKE := 'tests/testbed/test_run.py::TestCommandLine::test_run_returns_the_exit_code[mpich]'
 
@@ -46,9 +46,10 @@ export OMP_NUM_THREADS := 1
 # The testbed looks here for the environment of the MPI asked for.
 export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
 
-# What a user's shell says about running applications is not for tests.
+# What a user's shell says about running applications is not for tests, nor what was measured once.
 OF_MAKE := GRIDCOLL_VENVS GRIDCOLL_TEST_% GRIDCOLL_FUZZ_% GRIDCOLL_ALLOW_%
 unexport $(filter-out $(OF_MAKE),$(filter GRIDCOLL_%,$(.VARIABLES)))
+export GRIDCOLL_CACHE := off
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
@@ -68,7 +69,7 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 
 ##@ Tests
 .PHONY: test test-long test-all test-unit test-unit-long test-mpi test-mpi-all test-mpi4py fft
-.PHONY: test-fft test-smoke test-testbed check
+.PHONY: test-fft test-smoke test-testbed test-programs test-browser check
 test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one emulated grid
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='$(BY_MPI)'
@@ -81,6 +82,8 @@ test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='-m long tests/mpi'
 	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'
 	$(MAKE) test-mpi4py MPI=mpich
+	$(MAKE) test-programs MPI=mpich
+	$(MAKE) test-browser
 	$(MAKE) test-testbed MPI=mpich
 
 test-all: test-unit test-unit-long test-mpi-all ## Everything, under three MPIs at every rank count
@@ -104,10 +107,16 @@ test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	awk '{ n += $$1 } END { print "MPI tests: $(MPI): " n " passed at $(RANKS) ranks" }' \
 		$$GRIDCOLL_TEST_TALLY
 
-test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests of collectives on our communicators
-	@if test -s $<; then modules=$$(cd $$(cat $<) && ls test_cco_*.py | sed 's/\.py$$//'); \
+# All of them under MPICH, for which those that differ are pinned; under others those of collectives.
+MODULES_mpich := test_*.py
+MODULES_openmpi := test_cco_*.py
+MODULES_impi := test_cco_*.py
+DIFFERENCES_mpich := --differences tests/mpi4py/differences.txt
+test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests by gridcoll run, plans forced
+	@if test -s $<; then modules=$$(cd $$(cat $<) && ls $(MODULES_$(MPI)) | sed 's/\.py$$//'); \
 		timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \
-		$(LAUNCH_$(MPI)) 3 $(PY) tests/mpi4py/suite.py $$(cat $<) $$modules; \
+		$(LAUNCH_$(MPI)) 3 $(PY) -m gridcoll run --grid tests/mpi4py/scattered.toml \
+		tests/mpi4py/suite.py $(DIFFERENCES_$(MPI)) $$(cat $<) $$modules; \
 		else test "$(CI)" != true; fi
 
 # Their code comes with the source distribution of the mpi4py that is installed, and stays there.
@@ -120,7 +129,7 @@ $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
 	echo $(@D)/mpi4py-source/mpi4py-$$version/test >$@ || printf '%s\n' '' \
 		'*******************************************************************' \
 		'* The sources of mpi4py cannot be had from the package index:     *' \
-		'* its own tests of collectives STAY UNRUN here (an error in CI).   *' \
+		'* its own tests STAY UNRUN here (an error in CI).                  *' \
 		'*******************************************************************' '' >&2
 
 fft: $(VENVS)/$(MPI)/fft-tests ## mpi4py-fft, for benchmarks/apps/fourier.py (needs libfftw3-dev)
@@ -144,6 +153,38 @@ $(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
 		'* (libfftw3-dev), a C compiler and the package index.             *' \
 		'* Its tests STAY UNRUN; the other applications run without it.    *' \
 		'*******************************************************************' '' >&2
+
+# MPICH's own tests of collectives are in Debian's source package, which stays beside the environments;
+# GRIDCOLL_TEST_MPICH_SOURCE names another source tree.
+test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(VENVS)/mpich-source ## MPICH's own tests of collectives, natively and with plans forced
+	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(VENVS)/mpich-source)} \
+		$(PY) -m pytest -q -m long -k mpichs_own tests/launch/test_suites.py
+
+$(VENVS)/mpich-source:
+	@mkdir -p $(VENVS)/sources && cd $(VENVS)/sources && { ls -d mpich-*/ >/dev/null 2>&1 || \
+		apt-get -qq source mpich >/dev/null 2>&1; } && \
+		echo $(CURDIR)/$(VENVS)/sources/$$(ls -d mpich-*/ | head -1) >$(CURDIR)/$@ || \
+		{ echo /nowhere >$(CURDIR)/$@; printf '%s\n' "MPICH's own tests cannot be had by apt-get source:" \
+		"they STAY UNRUN; name a source tree in GRIDCOLL_TEST_MPICH_SOURCE." >&2; }
+
+# Chromium from Debian's packages, with what it needs that is not here. Nothing is installed.
+BROWSER := $(abspath $(VENVS))/browser
+test-browser: $(VENVS)/mpich/.stamp $(BROWSER)/.stamp ## The report page in a headless browser
+	GRIDCOLL_TEST_BROWSER=$$(cat $(BROWSER)/.stamp) $(VENVS)/mpich/bin/python -m pytest -q \
+		tests/draw/test_report_in_browser.py
+
+$(BROWSER)/.stamp:
+	@mkdir -p $(BROWSER)/debs/partial $(BROWSER)/root && \
+	apt-get -qq -y --no-install-recommends --download-only -o Debug::NoLocking=1 \
+		-o Dir::Cache::archives=$(BROWSER)/debs install chromium-headless-shell >/dev/null 2>&1 && \
+	for package in $(BROWSER)/debs/*.deb; do dpkg -x $$package $(BROWSER)/root || exit 1; done && \
+	libraries=$$(find $(BROWSER)/root -name '*.so*' -printf '%h\n' | sort -u | paste -sd:) && \
+	program=$$(find $(BROWSER)/root -name chromium-headless-shell -size +1M) && \
+	printf '%s\n' '#!/bin/sh' "export LD_LIBRARY_PATH=$$libraries" "exec $$program \"\$$@\"" >$(BROWSER)/start && \
+	chmod +x $(BROWSER)/start && $(BROWSER)/start --version >/dev/null 2>&1 && \
+	echo $(BROWSER)/start >$@ || { : >$@; printf '%s\n' \
+		'No Chromium can be had from Debian here: the report page STAYS UNSEEN (name a browser' \
+		'in GRIDCOLL_TEST_BROWSER).' >&2; }
 
 test-mpi-all:
 	@set -e; for mpi in $(MPIS); do \
@@ -177,6 +218,35 @@ types: $(VENVS)/mpich/.stamp ## mypy --strict
 format: $(VENVS)/mpich/.stamp ## Rewrite files in the project's format
 	$(VENVS)/mpich/bin/ruff format .
 
+##@ Documentation and packages
+.PHONY: docs docs-serve dist release-check
+docs: $(VENVS)/docs/.stamp ## The documentation as a site, in out/docs; a dead link fails
+	$(VENVS)/docs/bin/python -m mkdocs build --strict -f .ci/mkdocs.yml
+
+docs-serve: $(VENVS)/docs/.stamp ## The same, served while pages are written
+	$(VENVS)/docs/bin/python -m mkdocs serve -f .ci/mkdocs.yml
+
+# The compiler is Zig's, which has an old glibc at hand: a wheel then fits every Linux since 2014.
+DIST := $(VENVS)/dist
+GLIBC := 2.17
+DIST_CC = $(abspath $(DIST))/bin/python -m ziglang cc -target $(shell uname -m)-linux-gnu.$(GLIBC) -s
+dist: $(DIST)/.stamp ## Packages in dist/, each tried in an empty environment with each MPI
+	rm -rf dist
+	CC='$(DIST_CC)' $(DIST)/bin/python -m build --outdir dist .
+	GRIDCOLL_BUILD=pure $(DIST)/bin/python -m build --wheel --outdir dist .
+	$(DIST)/bin/python -m twine check --strict dist/*
+	$(DIST)/bin/python -m auditwheel show dist/*-manylinux_*.whl
+	$(PYTHON) .ci/check_wheels.py dist README.md $(MPIS)
+
+release-check: dist ## Whether this may be released: version, changelog, metadata, packages
+	$(PYTHON) .ci/check_release.py dist
+
+$(VENVS)/docs/.stamp $(DIST)/.stamp: $(VENVS)/%/.stamp: pyproject.toml
+	@echo "$(VENVS)/$*: installing what makes $*"
+	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
+	@$(VENVS)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input -e '.[$*]'
+	@touch $@
+
 ##@ Environments
 .PHONY: venv venv-all clean
 venv: $(VENVS)/$(MPI)/.stamp ## The virtual environment of MPI=
@@ -185,10 +255,11 @@ venv-all: $(MPIS:%=$(VENVS)/%/.stamp) ## All three
 
 clean: ## Remove environments, caches and outputs
 	rm -rf $(VENVS) .mypy_cache .ruff_cache .pytest_cache .hypothesis out build dist
-	rm -f gridcoll/engine/_compiled.so gridcoll/testbed/_relay.so
+	rm -f gridcoll/engine/_compiled.so gridcoll/testbed/_relay.so gridcoll/launch/preload/lib*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENVS)/%/.stamp: pyproject.toml .ci/build_hook.py gridcoll/engine/compiled.c gridcoll/testbed/relay.c
+SOURCES_IN_C := $(wildcard gridcoll/*/*.c gridcoll/launch/preload/*.[ch])
+$(VENVS)/%/.stamp: pyproject.toml .ci/build_hook.py $(SOURCES_IN_C)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else \
 		f"gridcoll: needs Python 3.10 or newer, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=")'
 	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"

@@ -1,13 +1,14 @@
 """Builds what is in C when gridcoll is built or installed.
 
-Each file has a counterpart in Python, which runs where there is no C compiler; the wheel then fits
-every machine. The named grids, which are beside the package here, are inside it where that is
-installed.
+Where there is no C compiler, Python does the engine's and the relay's work, programs that are not
+Python run without gridcoll, and the wheel fits every machine. The named grids, which are beside the
+package here, are inside it where that is installed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +19,18 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path(__file__).parents[1] / "gridcoll"
-SOURCES = ("engine/compiled.c", "testbed/relay.c")
+PRELOAD = ("calls.c", "known.c", "natives.c", "interpreter.c")
+LIBRARIES = {
+    "engine/_compiled.so": ("engine/compiled.c",),
+    "testbed/_relay.so": ("testbed/relay.c",),
+    "launch/preload/libgridcoll.so": tuple(f"launch/preload/{name}" for name in PRELOAD),
+    "launch/preload/libmpi-name.so": ("launch/preload/name.c",),
+}
+OWN_OPTIONS = {"launch/preload/libmpi-name.so": ("-Wl,-soname,libmpi.so.12",)}
+MACHINES = {62: "x86_64", 183: "aarch64"}
+"""By number in the header of an ELF file."""
+OLDEST_GLIBC = (2, 17)
+"""Of wheels that package indexes take for all machines."""
 OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
@@ -29,18 +41,51 @@ class CompilerHook(BuildHookInterface[Any]):  # type: ignore[misc]
         """Called before the wheel is written, and before an editable install."""
         if version != "editable":
             build_data["force_include"]["hostfiles"] = "gridcoll/hostfiles"
-        compiler = find_compiler()
-        sources = [PACKAGE / source for source in SOURCES]
-        if compiler is None or not all(build(compiler, source) for source in sources):
-            for source in sources:  # of another version, perhaps
-                library_of(source).unlink(missing_ok=True)
-            self.app.display_warning("gridcoll: no C compiler that works; Python does it all")
+        if os.environ.get("GRIDCOLL_BUILD") == "pure":
             return
-        machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        compiler = find_compiler()
+        if compiler is None or not all(build(compiler, library) for library in LIBRARIES):
+            for library in LIBRARIES:  # of another version, perhaps
+                (PACKAGE / library).unlink(missing_ok=True)
+            self.app.display_warning(
+                "gridcoll: no C compiler that works; Python does it all, and only for Python"
+            )
+            return
+        machine = platform_tag(libraries_in(PACKAGE))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{machine}"
         root = Path(self.root)
-        build_data["artifacts"] += [str(library_of(s).relative_to(root)) for s in sources]
+        build_data["artifacts"] += [str((PACKAGE / each).relative_to(root)) for each in LIBRARIES]
+
+
+def libraries_in(package: Path) -> list[Path]:
+    """What was compiled there."""
+    return [
+        path
+        for folder in ("engine", "testbed", "launch")
+        for path in sorted((package / folder).rglob("*.so"))
+    ]
+
+
+def platform_tag(libraries: list[Path]) -> str:
+    """What the libraries need, as wheels say it: ``manylinux_2_17_x86_64``.
+
+    They need no Python and no MPI, but a machine and a C library: the machine that the compiler
+    made them for, and the newest version of glibc that one of their symbols asks for. Without
+    glibc, or for a machine that has no name here, this very system.
+    """
+    data = [path.read_bytes() for path in libraries]
+    machines = {MACHINES.get(int.from_bytes(library[18:20], "little")) for library in data}
+    versions = {
+        (int(major), int(minor))
+        for library in data
+        for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library)
+    }
+    machine = machines.pop() if len(machines) == 1 else None
+    if machine is None or not versions:
+        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    major, minor = max(*versions, OLDEST_GLIBC)
+    return f"manylinux_{major}_{minor}_{machine}"
 
 
 def find_compiler() -> list[str] | None:
@@ -52,16 +97,14 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def library_of(source: Path) -> Path:
-    """Where ``source`` goes: ``relay.c`` to ``_relay.so`` beside it."""
-    return source.with_name(f"_{source.stem}.so")
-
-
-def build(compiler: list[str], source: Path) -> bool:
+def build(compiler: list[str], name: str) -> bool:
     """Whether it was made anew; a library that is in use somewhere stays as it is there."""
-    library = library_of(source)
+    library = PACKAGE / name
+    sources = [str(PACKAGE / source) for source in LIBRARIES[name]]
     new = library.with_suffix(f".{os.getpid()}")
-    done = subprocess.run([*compiler, *OPTIONS, str(source), "-o", str(new)], check=False)
+    own = OWN_OPTIONS.get(name, ())
+    command = [*compiler, *OPTIONS, *sources, "-ldl", "-lpthread", *own, "-o", str(new)]
+    done = subprocess.run(command, check=False)
     if done.returncode == 0:
         new.replace(library)
     return done.returncode == 0

@@ -48,7 +48,7 @@ def check_writable(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory")
-    place = path if _is_stream(path) else _followed(path).parent
+    place = path if is_stream(path) else _followed(path).parent
     if not os.access(place, os.W_OK):
         raise FileError(f"cannot write {path}: {place} is nothing we may write to")
 
@@ -61,7 +61,7 @@ def make_directory(path: str | Path) -> None:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Whether ``path`` is written to, not replaced: ``/dev/stdout`` must stay what it is."""
     return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
 
@@ -82,7 +82,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    if _is_stream(path):
+    if is_stream(path):
         try:
             path.write_bytes(data)
         except OSError as error:

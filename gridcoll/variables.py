@@ -31,10 +31,18 @@ _ENTRIES = (
         "GRIDCOLL_GRID", "FILE", "declared grid (.toml) or measured model (.json): do not measure"
     ),
     Variable(
-        "GRIDCOLL_KEEP",
-        "PATH",
-        "measured model (.json), or a directory of them: measure once",
+        "GRIDCOLL_CACHE",
+        "DIR|off",
+        "where what is known of hosts and links is kept; ~/.cache/gridcoll if unset",
     ),
+    Variable("GRIDCOLL_KEEP", "DIR|off", "the same as GRIDCOLL_CACHE"),
+    Variable(
+        "GRIDCOLL_SITE_CACHE",
+        "DIR",
+        "a second cache, which is only read: one that an administrator provides",
+        option=False,
+    ),
+    Variable("GRIDCOLL_QUIET", "0|1", "say nothing at the start; 0: speak on no terminal, too"),
     Variable(
         "GRIDCOLL_CHECK",
         "0|1",
@@ -52,11 +60,41 @@ _ENTRIES = (
         "0|1",
         "floating-point reductions with the same bits from every plan, root and grid",
     ),
+    Variable("GRIDCOLL_LEARN", "on|off", "whether calls change what later ones are done by"),
+    Variable("GRIDCOLL_LOG", "decisions", "rank 0 says which decisions change, when and why"),
+    Variable(
+        "GRIDCOLL_TRACE",
+        "DIR",
+        "ranks leave there what they decided and sent, for gridcoll report DIR",
+    ),
     Variable(
         "GRIDCOLL_ENGINE", "python|compiled", "which engine runs plans; compiled where it was built"
     ),
     Variable(
+        "GRIDCOLL_STATS",
+        "0|1",
+        "programs that are not Python: print at the end how many calls ran as plans",
+    ),
+    Variable(
         "GRIDCOLL_VENVS", "DIRECTORY", "testbed: virtual environments by MPI name", option=False
+    ),
+    Variable(
+        "GRIDCOLL_LIBPYTHON",
+        "FILE",
+        "set by gridcoll run: Python's library, for programs that are not Python",
+        option=False,
+    ),
+    Variable(
+        "GRIDCOLL_PYTHON",
+        "FILE",
+        "set by gridcoll run: the Python whose packages they use",
+        option=False,
+    ),
+    Variable(
+        "GRIDCOLL_PRELOAD_LATER",
+        "0|1",
+        "set by gridcoll run --preload: Python says when the library is to start",
+        option=False,
     ),
     Variable(
         "GRIDCOLL_DEBUG", "0|1", "commands: a traceback for users' mistakes, too", option=False

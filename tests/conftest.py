@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# What one test measures is not for another, nor for the user; jobs that tests start inherit it.
+os.environ["GRIDCOLL_CACHE"] = "off"
+for _name in ("GRIDCOLL_KEEP", "GRIDCOLL_SITE_CACHE", "GRIDCOLL_QUIET"):
+    os.environ.pop(_name, None)
+
 # The same examples every time, and no clock: a slow machine is not a failure.
 settings.register_profile("gridcoll", derandomize=True, deadline=None, database=None)
 settings.load_profile("gridcoll")

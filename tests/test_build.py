@@ -12,7 +12,13 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 BUILD = Path(__file__).parents[1] / ".ci" / "build_hook.py"
-LIBRARIES = ("gridcoll/engine/_compiled.so", "gridcoll/testbed/_relay.so")
+LIBRARIES = (
+    "gridcoll/engine/_compiled.so",
+    "gridcoll/testbed/_relay.so",
+    "gridcoll/launch/preload/libgridcoll.so",
+    "gridcoll/launch/preload/libmpi-name.so",
+)
+PRELOAD = ("calls", "known", "natives", "interpreter", "name")
 T = TypeVar("T")
 
 
@@ -29,8 +35,9 @@ class Interface(Generic[T]):
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The hook of a source tree of its own, in which libraries of another version lie."""
     package = tmp_path / "gridcoll"
-    for source in ("engine/compiled.c", "testbed/relay.c"):
-        (package / source).parent.mkdir(parents=True)
+    preload = (f"launch/preload/{name}.c" for name in PRELOAD)
+    for source in ("engine/compiled.c", "testbed/relay.c", *preload):
+        (package / source).parent.mkdir(parents=True, exist_ok=True)
         (package / source).write_text("int nothing;\n")
     for library in LIBRARIES:
         (tmp_path / library).write_text("stale")
@@ -72,6 +79,38 @@ def test_libraries_are_in_the_wheel(hook, tmp_path, monkeypatch) -> None:
     assert data["tag"].startswith("py3-none-")
     assert {(tmp_path / library).read_text() for library in LIBRARIES} == {"new\n"}
     assert not hook.warnings
+
+
+def test_the_pure_wheel_compiles_nothing(hook, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CC", compiler(tmp_path, 'echo new >"$output"'))
+    monkeypatch.setenv("GRIDCOLL_BUILD", "pure")
+    data = built(hook)
+    assert data == {"force_include": {"hostfiles": "gridcoll/hostfiles"}, "artifacts": []}
+
+
+def library(machine: int, *versions: str) -> bytes:
+    """What the hook reads of a compiled library."""
+    header = b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little")
+    return header + b"".join(b"\0GLIBC_" + version.encode() for version in versions)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "tag"),
+    [
+        ([library(62, "2.2.5", "2.17")], "manylinux_2_17_x86_64"),
+        ([library(62, "2.2.5")], "manylinux_2_17_x86_64"),
+        ([library(183, "2.17"), library(183, "2.34", "2.4")], "manylinux_2_34_aarch64"),
+        ([library(62)], None),  # another C library
+        ([library(62, "2.17"), library(183, "2.17")], None),
+        ([library(243, "2.27")], None),
+    ],
+)
+def test_the_tag_says_what_libraries_need(hook, tmp_path, libraries, tag) -> None:
+    paths = [tmp_path / str(number) for number in range(len(libraries))]
+    for path, data in zip(paths, libraries, strict=True):
+        path.write_bytes(data)
+    said = type(hook).initialize.__globals__["platform_tag"](paths)
+    assert said == tag if tag else said.startswith("linux_")
 
 
 @pytest.mark.parametrize(

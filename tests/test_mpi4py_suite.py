@@ -84,7 +84,10 @@ def run(tmp_path: Path) -> Run:
 def test_what_passes(run: Run) -> None:
     done = run(sample=BODY)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "sample …: 0 of 1 failed, 0 skipped, 2 plans run on 2 ranks" in done.stdout
+    assert (
+        "sample …: 0 of 1 failed, 0 differ as pinned, 0 skipped, 2 plans run on 2 ranks"
+        in done.stdout
+    )
     assert "FAILED" not in done.stdout
 
 
@@ -94,6 +97,19 @@ def test_one_rank_is_enough(run: Run, more: str) -> None:
     assert done.returncode != 0
     assert done.stdout.count("FAILED sample.Tests.test_odd\n") == 1
     assert "sample …: 1 of 2 failed" in done.stdout
+
+
+def test_what_is_pinned_must_fail_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    pins = tmp_path / "pins.txt"
+    pins.write_text("sample.Tests.test_odd # it is odd\n")
+    assert run("--differences", str(pins), sample=BODY + RANK_1_FAILS).returncode == 0
+    passing = run("--differences", str(pins), sample=BODY)
+    assert passing.returncode != 0
+    assert "PASSED though pinned sample.Tests.test_odd" in passing.stdout
+    pins.write_text("sample.Tests.test_fine # another\n")
+    assert run("--differences", str(pins), sample=BODY + RANK_1_FAILS).returncode != 0
+    pins.write_text("sample.Tests.test_odd\n")
+    assert "no reason" in run("--differences", str(pins), sample=BODY + RANK_1_FAILS).stderr
 
 
 def test_a_module_without_tests(run: Run) -> None:

@@ -110,7 +110,12 @@ def test_emulated_grids_and_mpi4pys_own(quick: str, rest: str) -> None:
     (smoke,) = re.findall(r"-m pytest -q '(tests/testbed/[^']+)'", quick)
     assert (ROOT / smoke.split("::")[0]).exists()
     assert re.search(r"-m pytest -q tests/testbed$", rest, re.MULTILINE)
-    assert "tests/mpi4py/suite.py" in rest
+    assert "tests/draw/test_report_in_browser.py" in rest
+    pinned = re.search(r"--differences (\S+) \$\(cat", rest)
+    assert "-m gridcoll run" in rest
+    assert "ls test_*.py" in rest, "all of mpi4py's"
+    assert pinned is not None
+    assert (ROOT / pinned.group(1)).exists()
 
 
 def test_check_runs_both(quick: str, rest: str) -> None:

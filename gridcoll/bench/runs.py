@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,16 +15,20 @@ from gridcoll.bench.trials import TRIALS, Trial
 from gridcoll.comm.communicator import GridComm
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.measure.clock import CommonClock, find_clock, run_again, run_together
-from gridcoll.model.bounds import Wires, limit_s
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import Wires
 from gridcoll.plan.choice import rows_of
 from gridcoll.plan.natives import NATIVE, NONBLOCKING
 
 NATIVES = (NATIVE, NONBLOCKING)
 
-TRIED = "tried"
+CANDIDATES = "candidates"
 
 RUNS_PER_TURN = 3
 """After one that does not count: programs call the same collective again and again."""
+
+FRESH_S = 60.0
+"""Clocks drift: within minutes that shows, and they are compared again."""
 
 MORE_OF_SHORT = 5
 """How many times as many runs calls get that are over soon."""
@@ -33,8 +38,8 @@ MORE_OF_SHORT = 5
 class Row:
     """One line of a benchmark's table: one variant at one size. Times are the last rank's.
 
-    ``limit_s`` is 0 where nothing limits, as in memory that ranks share; ``stored_s`` is the
-    papers' store-and-forward accounting of the same schedule.
+    ``limit_s`` is 0 where nothing limits, as in memory that ranks share; ``store_and_forward_s`` is
+    what the papers' store-and-forward accounting says of the same schedule.
     """
 
     collective: str
@@ -49,7 +54,7 @@ class Row:
     limit_s: float
     repeats: int
     algorithm: str
-    stored_s: float | None = None
+    store_and_forward_s: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -72,7 +77,7 @@ def check_timed(collective: str) -> None:
         raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
 
 
-def tried(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
+def names_of_candidates(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
     """One algorithm for each different plan that the choice for this call was among."""
     rows = rows_of(comm.explain(collective, n_bytes, root))
     return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] not in NATIVES))
@@ -104,11 +109,12 @@ def run_benchmark(
     wires : Wires
         For the physical limit.
     algorithms : sequence of str
-        Timed as well; ``"tried"`` stands for all that the choice is among at each size.
+        Timed as well; ``"candidates"`` stands for all that the choice is among at each size.
     repeats : int
         Timed runs of each variant, made up to whole turns.
     longest_s : float
-        A variant that has used this much time at one size gets no further turns.
+        A variant that has used this much time at one size gets no further turns; where the run of
+        a turn that does not count takes it, one more ends the turn.
     enough_s : float
         Short calls, of which noise is a larger part, are repeated up to five times as often, until
         a variant has used this much time.
@@ -124,13 +130,15 @@ def run_benchmark(
     private = MPI.Intracomm.Dup(comm)
     try:
         rows: list[Row] = []
+        clock, found_s = None, 0.0
         for n_bytes in sizes:
             names = algorithms
-            if TRIED in algorithms:
-                names = tried(comm, collective, n_bytes, root)
-                names += [name for name in algorithms if name not in (TRIED, *names)]
+            if CANDIDATES in algorithms:
+                names = names_of_candidates(comm, collective, n_bytes, root)
+                names += [name for name in algorithms if name not in (CANDIDATES, *names)]
             trials = TRIALS[collective](comm, n_bytes, root, names)
-            clock = find_clock(private, comm.grid)  # clocks drift: within minutes that shows
+            if clock is None or clock.latest(time.monotonic() - found_s) > FRESH_S:
+                clock, found_s = find_clock(private, comm.grid), time.monotonic()
             times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)
             bound = limit_s(collective, wires, n_bytes, root)
             new = [
@@ -163,7 +171,7 @@ def _take_turns(
         for trial, taken in reversed(turns) if turn % 2 else turns:
             if sum(taken) <= longest_s:
                 once = partial(_run_once, private, clock, trial, calls)
-                taken += run_again(once, RUNS_PER_TURN)
+                taken += run_again(once, RUNS_PER_TURN, longest_s)
     return times
 
 
@@ -198,5 +206,5 @@ def _row(
         bound,
         len(taken),
         trial.algorithm,
-        trial.stored_s,
+        trial.store_and_forward_s,
     )

@@ -24,7 +24,7 @@ class Trial:
     verify: Callable[[int], bool]
     predicted_s: float | None = None
     algorithm: str = ""
-    stored_s: float | None = None
+    store_and_forward_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Call:
     def _planned(self, variant: str, comm: GridComm) -> Trial:
         winner = (
             comm._need()
-            .choice(self.collective, self.n_bytes, self.root, semantics=self.semantics)
+            .decisions.choice(self.collective, self.n_bytes, self.root, semantics=self.semantics)
             .winner
         )
         return Trial(
@@ -72,7 +72,7 @@ class _Call:
             self.verify,
             winner.predicted_s,
             f"{winner.name}: {winner.label}" if variant == "gridcoll" else winner.label,
-            winner.stored_s,
+            winner.store_and_forward_s,
         )
 
 
@@ -100,7 +100,7 @@ def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[s
 def alltoall_trials(
     comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
-    """An all-to-all of ``n_bytes`` per pair; ``root`` plays no part."""
+    """An all-to-all of ``n_bytes`` per pair; ``root`` is ignored."""
     rank, n_ranks = comm.Get_rank(), comm.Get_size()
     outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
 
@@ -147,7 +147,7 @@ class _Sum:
 def allreduce_trials(
     comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
-    """A sum for all; ``root`` plays no part."""
+    """A sum for all; ``root`` is ignored."""
     data = _Sum(comm, n_bytes)
     return _Call(
         "allreduce",
@@ -178,7 +178,7 @@ def reduce_trials(
 
 
 class _Blocks:
-    """A block per rank: ``mine`` is this rank's, ``all`` are everybody's."""
+    """A block per rank: ``mine`` is this rank's, ``all`` are those of all ranks."""
 
     def __init__(self, comm: GridComm, n_bytes: int) -> None:
         self.rank, self.n_ranks = comm.Get_rank(), comm.Get_size()
@@ -195,7 +195,7 @@ class _Blocks:
         self.mine[:] = 0
 
     def right(self, repeat: int) -> bool:
-        """Whether everybody's blocks are what they should be."""
+        """Whether the blocks of all ranks are right."""
         wanted = (_pattern(len(self.mine), repeat + rank) for rank in range(self.n_ranks))
         return all(bool((got == each).all()) for got, each in zip(self.all, wanted, strict=True))
 
@@ -238,7 +238,7 @@ def scatter_trials(
 def allgather_trials(
     comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
-    """An allgather of ``n_bytes`` per rank; ``root`` plays no part."""
+    """An allgather of ``n_bytes`` per rank; ``root`` is ignored."""
     data = _Blocks(comm, n_bytes)
     return _Call(
         "allgather",
@@ -254,7 +254,7 @@ def allgather_trials(
 def reduce_scatter_trials(
     comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
-    """Sums of ``n_bytes`` for each rank; ``root`` plays no part."""
+    """Sums of ``n_bytes`` for each rank; ``root`` is ignored."""
     rank, n_ranks = comm.Get_rank(), comm.Get_size()
     n = max(n_bytes // 8, 1)
     data = _Sum(comm, 8 * n * n_ranks)

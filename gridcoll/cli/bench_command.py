@@ -9,25 +9,35 @@ from typing import TYPE_CHECKING
 import click
 
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.cli.renamed import RenamedOptions
 from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, write_atomically
-from gridcoll.topology.units import parse_size_bytes
+from gridcoll.topology.units import parse_duration_s, parse_size_bytes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from gridcoll.bench.runs import Row
     from gridcoll.comm.communicator import GridComm
-    from gridcoll.model.bounds import Wires
+    from gridcoll.model.wires import Wires
 
 DEFAULT_SIZES = "8,1K,64K,1M,4M"
 ALL = "all"
+FORMERLY = "tried"
+"""What ``candidates`` was called; taken for one release."""
 
 
-@click.command()
-@click.argument("collective")
-@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="Bytes, as 8,64K,1M.")
+@click.command(
+    cls=RenamedOptions, renamed={"--algorithms": "--algorithm", "--model-file": "--keep"}
+)
+@click.argument("collectives", nargs=-1, required=True, metavar="COLLECTIVE[:SIZES]...")
+@click.option(
+    "--sizes",
+    default=DEFAULT_SIZES,
+    show_default=True,
+    help="Bytes, as 8,64K,1M, of collectives without sizes of their own.",
+)
 @click.option(
     "--repeats",
     default=10,
@@ -35,17 +45,27 @@ ALL = "all"
     type=click.IntRange(3),
     help="Runs of each variant; short ones get up to five times as many.",
 )
+@click.option(
+    "--longest",
+    default="8s",
+    show_default=True,
+    help="A variant that took so long at a size is run no more, or once more if its first run did.",
+)
 @click.option("--root", default=0, show_default=True)
 @click.option(
-    "--algorithms",
+    "--algorithm",
+    "algorithms",
     default="",
-    help="Also time these, by name (see gridcoll list); 'all', or 'tried': those chosen among.",
+    help="Also time these, as flat,ecef (see gridcoll list); 'all', or 'candidates' of the choice.",
 )
 @click.option(
     "--grid", "grid_name", default="", help="Declared grid, file or name, that sets the limit."
 )
-@click.option("--json", "json_file", default="", help="Write the rows to this file as JSON.")
-@click.option("--model-file", default="", help="Keep the measured model in this file, or reuse it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, when all are done.")
+@click.option("-o", "--output", default="", help="Write the rows to this file as JSON.")
+@click.option(
+    "--keep", "model_file", default="", help="Keep the measured model in this file, or reuse it."
+)
 @click.option(
     "--trace",
     "trace_prefix",
@@ -53,17 +73,19 @@ ALL = "all"
     help="Trace the largest size once: PREFIX-predicted.svg and PREFIX-traced.svg (bcast).",
 )
 def command(
-    collective: str,
+    collectives: tuple[str, ...],
     sizes: str,
     repeats: int,
+    longest: str,
     root: int,
     algorithms: str,
     grid_name: str,
-    json_file: str,
+    as_json: bool,
+    output: str,
     model_file: str,
     trace_prefix: str,
 ) -> None:
-    """Time COLLECTIVE (bcast, alltoall, …) natively and through gridcoll; run it under mpiexec.
+    """Time each COLLECTIVE (bcast, alltoall:8,1K, …) natively and through gridcoll; under mpiexec.
 
     Ranks start at an agreed time, results are verified, and every time is that of the last rank.
     """
@@ -72,10 +94,10 @@ def command(
     need_mpi()
     from mpi4py import MPI
 
-    from gridcoll.bench.runs import run_benchmark
+    from gridcoll.bench.runs import CANDIDATES, run_benchmark
     from gridcoll.cli.voice import one_voice
     from gridcoll.engine.agreement import together
-    from gridcoll.model.bounds import wires_from_model
+    from gridcoll.model.wires import wires_from_model
     from gridcoll.plan import REGISTRIES
 
     world = MPI.COMM_WORLD
@@ -83,51 +105,68 @@ def command(
 
     with one_voice(world):
         # Mistakes are found before measuring, which takes minutes.
-        n_bytes = together(world, lambda: [parse_size_bytes(text) for text in sizes.split(",")])
-        names = [name for name in algorithms.split(",") if name]
-        together(world, lambda: _check_request(collective, names, root, world.Get_size()))
-        together(world, lambda: _check_trace(collective, trace_prefix) if leading else None)
-        together(world, lambda: _check_places(json_file, model_file) if leading else None)
+        calls = together(world, lambda: _parse_calls(collectives, sizes))
+        longest_s = together(world, lambda: parse_duration_s(longest))
+        names = [CANDIDATES if n == FORMERLY else n for n in algorithms.split(",") if n]
+        together(world, lambda: _check_request(list(calls), names, root, world.Get_size()))
+        together(world, lambda: _check_trace(list(calls), trace_prefix) if leading else None)
+        together(world, lambda: _check_places(output, model_file) if leading else None)
         declared = _declared_wires(world, grid_name)
-        comm = _measured(world, collective, model_file)
+        comm = _measured(world, tuple(calls), model_file)
         wires = declared or wires_from_model(comm.model)
-        if ALL in names:
-            names = list(REGISTRIES[collective])
-        if leading:
-            _print_header(collective, comm, grid_name)
-        run_benchmark(
-            comm,
-            collective,
-            n_bytes,
-            wires,
-            root=root,
-            repeats=repeats,
-            algorithms=names,
-            on_rows=_Teller(world, json_file),
-        )
+        teller = _Teller(world, output, as_json)
+        for collective, n_bytes in calls.items():
+            if leading and not as_json:
+                _print_header(collective, comm, grid_name)
+            run_benchmark(
+                comm,
+                collective,
+                n_bytes,
+                wires,
+                root=root,
+                repeats=repeats,
+                longest_s=longest_s,
+                algorithms=list(REGISTRIES[collective]) if ALL in names else names,
+                on_rows=teller,
+            )
+        if as_json and leading:
+            click.echo(teller.json())
         if trace_prefix:
-            _trace(comm, max(n_bytes), root, trace_prefix)
+            _trace(comm, max(calls["bcast"]), root, trace_prefix)
 
 
-def _check_request(collective: str, names: list[str], root: int, n_ranks: int) -> None:
+def _parse_calls(collectives: tuple[str, ...], sizes: str) -> dict[str, list[int]]:
+    """Sizes in bytes by collective, of ``bcast`` or ``bcast:8,64K``. Raises `UsageError`."""
+    calls: dict[str, list[int]] = {}
+    for text in collectives:
+        name, _, own = text.partition(":")
+        if name in calls:
+            raise UsageError(f"{name}: is named twice; give it all its sizes at once")
+        calls[name] = [parse_size_bytes(each) for each in (own or sizes).split(",")]
+    return calls
+
+
+def _check_request(collectives: list[str], names: list[str], root: int, n_ranks: int) -> None:
     """Raise `UsageError` for what cannot be timed."""
-    from gridcoll.bench.runs import TRIED, check_timed
+    from gridcoll.bench.runs import CANDIDATES, check_timed
     from gridcoll.plan.registry import check_forced
 
-    check_timed(collective)
-    for name in names:
-        if name not in (ALL, TRIED):
-            check_forced(collective, name)
+    for collective in collectives:
+        check_timed(collective)
+        for name in names:
+            if name not in (ALL, CANDIDATES):
+                check_forced(collective, name)
     if not 0 <= root < n_ranks:
         raise UsageError(f"--root {root}: must be in [0, {n_ranks})")
 
 
-def _check_trace(collective: str, prefix: str) -> None:
+def _check_trace(collectives: list[str], prefix: str) -> None:
     """Raise `UsageError` or `FileError` where a trace could not be had or drawn."""
     if not prefix:
         return
-    if collective != "bcast":
-        raise UsageError(f"--trace: bcast is traced, {collective} is not")
+    others = [collective for collective in collectives if collective != "bcast"]
+    if others:
+        raise UsageError(f"--trace: bcast is traced, {others[0]} is not")
     new_figure(1, 1)
     check_writable(f"{prefix}-traced.svg")
 
@@ -142,7 +181,7 @@ def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
     from mpi4py import MPI
 
     from gridcoll.engine.agreement import together
-    from gridcoll.model.bounds import wires_from_spec
+    from gridcoll.model.wires import wires_from_spec
     from gridcoll.topology.gridfile import read_gridfile
 
     hosts = world.allgather(MPI.Get_processor_name())
@@ -158,9 +197,10 @@ def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
 class _Teller:
     """Prints rows as they come, and keeps all of them: who interrupts a long run has those."""
 
-    def __init__(self, world: MPI.Intracomm, json_file: str) -> None:
+    def __init__(self, world: MPI.Intracomm, output: str, as_json: bool) -> None:
         self._world = world
-        self._json_file = json_file
+        self._output = output
+        self._as_json = as_json
         self._rows: list[Row] = []
 
     def __call__(self, rows: list[Row]) -> None:
@@ -169,19 +209,23 @@ class _Teller:
 
         self._rows += rows
         leading = self._world.Get_rank() == 0
-        if leading:
+        if leading and not self._as_json:
             _print_rows(rows)
         together(self._world, lambda: self._keep() if leading else None)
 
     def _keep(self) -> None:
+        if self._output:
+            write_atomically(self._output, self.json())
+
+    def json(self) -> bytes:
+        """All rows so far."""
         import msgspec
 
-        if self._json_file:
-            encoded = msgspec.json.encode([row.to_dict() for row in self._rows])
-            write_atomically(self._json_file, msgspec.json.format(encoded, indent=1))
+        encoded = msgspec.json.encode([row.to_dict() for row in self._rows])
+        return msgspec.json.format(encoded, indent=1)
 
 
-def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridComm:
+def _measured(world: MPI.Intracomm, collectives: tuple[str, ...], model_file: str) -> GridComm:
     """``world`` by the model that settings or ``model_file`` name, or by a new one. Collective."""
     from gridcoll.cli.progress import Stages
     from gridcoll.comm.communicator import GridComm
@@ -202,7 +246,7 @@ def _measured(world: MPI.Intracomm, collective: str, model_file: str) -> GridCom
     else:
         own = world.Dup()
         # A model that serves nothing else need not know of anything else.
-        timed = tuple(CALLS) if model_file else (collective,)
+        timed = tuple(CALLS) if model_file else collectives
         with Stages(silent=not leading) as stages:
             model = discover(own, settings.tolerance, collectives=timed, progress=stages)
         own.Free()

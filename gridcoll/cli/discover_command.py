@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gridcoll.errors import UsageError
-from gridcoll.files import check_writable
+from gridcoll.files import check_writable, is_stream
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from gridcoll.model import GridModel
 
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 )
 @click.option("--both-directions", is_flag=True, help="measure every link from both ends")
 @click.option("--no-native", is_flag=True, help="do not time the MPI library's own collectives")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    default="",
+    help="spend at most that, as 60s or 10min: a quick look, then the most valuable things first",
+)
 @click.option("--json", "as_json", is_flag=True, help="print the model itself, for scripts")
 def command(
     output: str,
@@ -32,6 +41,7 @@ def command(
     tolerance: str,
     both_directions: bool,
     no_native: bool,
+    budget: str,
     as_json: bool,
 ) -> None:
     """Measure the grid that a job spans.
@@ -39,6 +49,9 @@ def command(
     Run it under mpiexec, with the ranks and hosts of the application. Finds the nodes, the
     latencies between them, the clusters, then pLogP for one pair of ranks per cluster and per pair
     of clusters, and the times of the MPI library's own collectives.
+
+    What is found is kept in the cache for later jobs. With an output file every finished stage is
+    kept there at once: interrupted, or out of budget, the same command goes on where it was.
     """
     from gridcoll.cli.voice import need_mpi
 
@@ -49,14 +62,24 @@ def command(
     from gridcoll.cli.voice import one_voice
     from gridcoll.engine.agreement import require_equal, together
     from gridcoll.measure.discover import discover
+    from gridcoll.model import write_model
 
     comm = MPI.COMM_WORLD.Dup()
     speaks = comm.Get_rank() == 0
     with one_voice(comm):
         limit = together(comm, lambda: _tolerance(tolerance))
-        options = f"ρ={limit} both-directions={both_directions} native={not no_native}"
+        budget_s = together(comm, lambda: _budget_s(budget))
+        options = f"ρ={limit} both-directions={both_directions} native={not no_native} {budget_s}"
         require_equal(comm, "options of discover", options)
         together(comm, lambda: _check_output(output) if speaks else None)
+        known = _known(comm, output, limit, both_directions, not no_native)
+
+        def keep(found: GridModel) -> None:
+            if output and not is_stream(Path(output)):
+                together(comm, lambda: write_model(found, output) if speaks else None)
+
+        if speaks and known is not None:
+            click.echo(f"gridcoll: going on from {output}: {', '.join(known.stages)}", err=True)
         with Stages(silent=not speaks) as stages:
             model = discover(
                 comm,
@@ -65,13 +88,59 @@ def command(
                 native=not no_native,
                 progress=stages,
                 name=name,
+                known=known,
+                keep=keep,
+                budget_s=budget_s,
             )
         n_measured = stages.counts.get("pLogP of links", 0)
         if speaks:
-            together(comm, lambda: _finish(model, n_measured, both_directions, output, as_json))
+            together(
+                comm,
+                lambda: _finish(model, n_measured, both_directions, not no_native, output, as_json),
+            )
         else:
             together(comm, lambda: None)
     comm.Free()
+
+
+def _known(
+    comm: MPI.Intracomm, output: str, tolerance: float, both_directions: bool, native: bool
+) -> GridModel | None:
+    """What a discovery of this job that was cut off left at ``output``. Collective.
+
+    A finished one, or one of another job, is measured anew.
+    """
+    from mpi4py import MPI
+
+    from gridcoll.errors import FileError
+    from gridcoll.measure.find_model import check_fit
+    from gridcoll.model import format_model, parse_model, read_model
+    from gridcoll.model.summary import is_symmetric
+
+    hosts = comm.gather(MPI.Get_processor_name(), 0)
+    data = b""
+    if hosts is not None and output and Path(output).is_file():
+        try:
+            found = read_model(output)
+            check_fit(found, hosts, output)
+        except FileError:
+            found = None
+        if (
+            found is not None
+            and found.stages
+            and _stages_left(found, native)
+            and found.tolerance == tolerance
+            and (found.n_clusters == 1 or both_directions != is_symmetric(found))
+        ):
+            data = format_model(found)
+    data = comm.bcast(data, 0)
+    return parse_model(data, output) if data else None
+
+
+def _budget_s(text: str) -> float:
+    from gridcoll.topology.units import parse_duration_s
+
+    return parse_duration_s(text) if text else math.inf
 
 
 def _tolerance(text: str) -> float:
@@ -94,13 +163,22 @@ def _check_output(path: str) -> None:
 
 
 def _finish(
-    model: GridModel, n_measured: int, both_directions: bool, output: str, as_json: bool
+    model: GridModel,
+    n_measured: int,
+    both_directions: bool,
+    native: bool,
+    output: str,
+    as_json: bool,
 ) -> None:
     from gridcoll.cli.gridmap import print_map
+    from gridcoll.measure.cache.folder import find_places
+    from gridcoll.measure.find_model import keep_model
     from gridcoll.model import format_model, write_model
 
     if output:
         write_model(model, output)
+    if warning := keep_model(model, find_places()):
+        click.echo(f"gridcoll: {warning}", err=True)
     if as_json:
         click.echo(format_model(model))
         return
@@ -108,6 +186,16 @@ def _finish(
     click.echo(f"\n{measured_line(model.n_clusters, n_measured, both_directions)}")
     if output:
         click.echo(f"model in {output}; use it with GRIDCOLL_GRID={output}")
+    if left := _stages_left(model, native):
+        click.echo(f"out of budget before: {', '.join(left)}; the same command goes on there")
+
+
+def _stages_left(model: GridModel, native: bool) -> list[str]:
+    from gridcoll.measure.discover import stage_names
+
+    if len(set(model.grid.host_of)) == 1:
+        return []
+    return [stage for stage in stage_names(native) if stage not in model.stages]
 
 
 def measured_line(n_clusters: int, n_measured: int, both_directions: bool) -> str:

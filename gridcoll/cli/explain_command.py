@@ -7,37 +7,51 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridcoll.cli.renamed import RenamedOptions
 from gridcoll.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gridcoll.model import GridModel
     from gridcoll.plan import Candidate, Choice, Plan
+    from gridcoll.plan.alltoall.unequal import Counts
     from gridcoll.plan.timeline import Timeline
 
+UNEQUAL = "alltoallv"
+"""Chosen for by the bytes of every block."""
 
-@click.command()
+
+@click.command(
+    cls=RenamedOptions,
+    renamed={"--bytes": "--sizes", "--png": "--plot", "--svg": "--plot"},
+)
 @click.argument("collective")
 @click.option("--grid", required=True, help="declared grid (.toml), measured model (.json) or name")
-@click.option("--bytes", "sizes", required=True, help="size, as 64K; several as 8,1K,64K,1M")
+@click.option("--sizes", default="", help="bytes, as 64K; several as 8,1K,64K,1M")
+@click.option(
+    "--counts",
+    metavar="FILE",
+    help="of alltoallv, instead of sizes: what each rank (a line) has for each, in bytes",
+)
 @click.option("--root", default=0, show_default=True, help="the root rank")
 @click.option("--algorithm", default="", help="explain this one, whether it is the fastest or not")
 @click.option("--all", "everything", is_flag=True, help="also those that come to the same plan")
 @click.option("--simulate", is_flag=True, help="also walk every plan through the network")
 @click.option("--gantt", is_flag=True, help="simulate the chosen plan and chart it")
-@click.option("--png", type=click.Path(dir_okay=False), help="chart it into this file")
-@click.option("--svg", type=click.Path(dir_okay=False), help="chart it into this file")
+@click.option("--plot", multiple=True, metavar="FILE", help="chart it into this file, png or svg")
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
 def command(
     collective: str,
     grid: str,
     sizes: str,
+    counts: str | None,
     root: int,
     algorithm: str,
     everything: bool,
     simulate: bool,
     gantt: bool,
-    png: str | None,
-    svg: str | None,
+    plot: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """List the ways to do COLLECTIVE on a grid, with predicted times; name the winner and why.
@@ -45,17 +59,19 @@ def command(
     Where native times were measured (gridcoll discover), the MPI library's own is among them.
     """
     from gridcoll.cli.models import load_model
-    from gridcoll.plan import choose
-    from gridcoll.topology.units import parse_size_bytes
 
     model = load_model(grid)
-    n_bytes = [parse_size_bytes(text) for text in sizes.split(",")]
-    if len(n_bytes) > 1 and (gantt or png or svg):
-        raise UsageError(f"--bytes {sizes}: a chart shows one size")
-    choices = [choose(collective, model, size, root, forced=algorithm) for size in n_bytes]
+    if (collective == UNEQUAL) != (counts is not None) or bool(sizes) == (counts is not None):
+        raise UsageError(f"{UNEQUAL} needs --counts FILE, every other collective --sizes")
+    if counts is not None:
+        choices = [_choose_unequal(model, counts, algorithm)]
+    else:
+        choices = _choose_sizes(model, collective, sizes, root, algorithm)
+    if len(choices) > 1 and (gantt or plot):
+        raise UsageError(f"--sizes {sizes}: a chart shows one size")
     times = [_simulate_all(choice, model) if simulate else {} for choice in choices]
-    if png or svg:
-        _draw(choices[0], model, {"png": png, "svg": svg})
+    if plot:
+        _draw(choices[0], model, plot)
     if as_json:
         data = [_data(choice, times_s) for choice, times_s in zip(choices, times, strict=True)]
         click.echo(json.dumps(data[0] if len(data) == 1 else data, indent=2))
@@ -65,6 +81,42 @@ def command(
         _print_choice(choices[0], times[0], merged=not everything)
     if gantt and not as_json:
         _print_chart(choices[0], model)
+
+
+def _choose_sizes(
+    model: GridModel, collective: str, sizes: str, root: int, algorithm: str
+) -> list[Choice]:
+    from gridcoll.plan import choose
+    from gridcoll.topology.units import parse_size_bytes
+
+    n_bytes = [parse_size_bytes(text) for text in sizes.split(",")]
+    return [choose(collective, model, size, root, forced=algorithm) for size in n_bytes]
+
+
+def _choose_unequal(model: GridModel, path: str, algorithm: str) -> Choice:
+    """``algorithm`` is one of alltoall; as a call does, it takes the way that this stands for."""
+    from gridcoll.plan.alltoall.unequal_choice import asked_for, choose_unequal
+    from gridcoll.plan.registry import check_forced
+
+    forced = asked_for(check_forced("alltoall", algorithm)) if algorithm else ""
+    return choose_unequal(model, _read_counts(path), forced)
+
+
+def _read_counts(path: str | Path) -> Counts:
+    """The matrix of bytes in a text file, (P, P): whole numbers between spaces or commas."""
+    import numpy as np
+
+    from gridcoll.errors import FileError
+    from gridcoll.files import read_text
+
+    lines = read_text(path, "counts").replace(",", " ").splitlines()
+    try:
+        rows = [[int(word) for word in line.split()] for line in lines if line.strip()]
+        return np.array(rows, np.int64).reshape(len(rows), -1)
+    except (ValueError, OverflowError) as error:
+        raise FileError(
+            f"counts {path}: needs rows of whole numbers, equally long: {error}"
+        ) from None
 
 
 def _simulate_all(choice: Choice, model: GridModel) -> dict[int, float]:
@@ -105,14 +157,13 @@ def _chart(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
     return plan, price_plan(plan, model)
 
 
-def _draw(choice: Choice, model: GridModel, paths: dict[str, str | None]) -> None:
+def _draw(choice: Choice, model: GridModel, paths: tuple[str, ...]) -> None:
     from gridcoll.draw.figures import write_picture
     from gridcoll.draw.gantt import draw_gantt
 
     plan, timeline = _chart(choice, model)
-    for kind, path in paths.items():
-        if path:
-            write_picture(draw_gantt(plan, timeline, model.grid), path, kind)
+    for path in paths:
+        write_picture(draw_gantt(plan, timeline, model.grid), path)
 
 
 def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> None:
@@ -145,6 +196,8 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
     if gain := gain_of_best(choice):
         console.print(Text(gain, "dim"))
     console.print(table)
+    for line in choice.sources:
+        console.print(Text(line, "dim"))
 
 
 def _duration(seconds: float | None) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from gridcoll.model import GridModel
-from gridcoll.model.summary import is_symmetric, rates_bytes_per_s, rounded_rate
+from gridcoll.model.summary import is_symmetric, rates_bytes_per_s, rounded_rate, sources_said
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.units import format_duration
 
@@ -21,7 +21,7 @@ MAX_HOSTS = 8
 
 
 def stdout_console() -> Console:
-    """Standard output; where that is a file or a pipe, nobody says how wide it is."""
+    """Standard output; a file or a pipe has no width."""
     console = Console()
     if not console.is_terminal:
         console.width = WIDE
@@ -37,7 +37,7 @@ def draw_map(model: GridModel) -> RenderableType:
     """The tree of ``model`` and, for two clusters or more, the matrix of its links."""
     parts: list[RenderableType] = [_tree(model)]
     if model.n_clusters > 1:
-        parts += [Text(), _matrix(model)]
+        parts += [Text(), _matrix(model), Text(f"links: {sources_said(model)}", "dim")]
     return Group(*parts)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
+from pathlib import Path
 
 import click
 
-COMMANDS: tuple[str, ...] = (
-    "bench",
-    "discover",
-    "explain",
-    "hostfile",
-    "list",
-    "run",
-    "select",
-    "show",
-    "study",
-    "testbed",
+_SUFFIX = "_command"
+COMMANDS: tuple[str, ...] = tuple(
+    sorted(
+        module.name.removesuffix(_SUFFIX)
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+        if module.name.endswith(_SUFFIX)
+    )
 )
 
 
@@ -29,7 +27,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"gridcoll.cli.{cmd_name}_command")
+        module = importlib.import_module(f"gridcoll.cli.{cmd_name}{_SUFFIX}")
         command: click.Command = module.command
         return command
 

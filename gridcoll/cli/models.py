@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.model import GridModel, declared_model, read_model
-from gridcoll.topology.gridfile import read_gridfile
+from gridcoll.model.wires import Wires, wires_from_model, wires_from_spec
+from gridcoll.topology.gridfile import GridSpec, read_gridfile
 
 
 def load_model(name: str) -> GridModel:
@@ -16,7 +19,23 @@ def load_model(name: str) -> GridModel:
     if path.suffix != ".toml":
         return read_model(path)
     spec = read_gridfile(path)
+    return declared_model(spec, _hosts(spec))
+
+
+def load_wires(name: str) -> tuple[Wires, int | None]:
+    """What lies between the hosts of that grid, and the most bytes of a flow on their way.
+
+    Of a measured model, as far as single flows show it.
+    """
+    path = find_gridfile(name)
+    if path.suffix != ".toml":
+        return wires_from_model(read_model(path)), None
+    spec = read_gridfile(path)
+    return wires_from_spec(spec, _hosts(spec)), spec.window_bytes
+
+
+def _hosts(spec: GridSpec) -> Sequence[str]:
     if not spec.by_rank:
-        return declared_model(spec, spec.rank_hosts())
+        return spec.rank_hosts()
     counts = [c.ranks if isinstance(c.ranks, int) else len(c.ranks or ()) for c in spec.clusters]
-    return declared_model(spec, [f"host{rank}" for rank in range(sum(counts))])
+    return [f"host{rank}" for rank in range(sum(counts))]

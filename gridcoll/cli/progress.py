@@ -13,11 +13,13 @@ class Stages:
     """Callable as ``progress(what, done, of)``; a context manager around the work.
 
     ``counts`` keeps how many steps each stage had. A ``silent`` one only counts; one for a
-    ``terminal_only`` is silent elsewhere.
+    ``terminal_only`` is silent elsewhere. ``force_terminal``: a launcher passes on what we write.
     """
 
-    def __init__(self, *, silent: bool = False, terminal_only: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=silent)
+    def __init__(
+        self, *, silent: bool = False, terminal_only: bool = False, force_terminal: bool = False
+    ) -> None:
+        self._console = Console(stderr=True, quiet=silent, force_terminal=force_terminal or None)
         if terminal_only and not self._console.is_terminal:
             self._console.quiet = True
         self._bars: Progress | None = None

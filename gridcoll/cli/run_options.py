@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.errors import UsageError
+from gridcoll.launch.programs import (
+    find_program,
+    is_preloaded,
+    run_again_preloaded,
+    run_program,
+)
 from gridcoll.variables import PREFIX, VARIABLES
+
+if TYPE_CHECKING:
+    from gridcoll.measure.clusters import Progress
 
 _PLAIN = {
     "--" + name.removeprefix(PREFIX).lower(): variable
@@ -30,13 +41,16 @@ def help_text() -> str:
 Usage: mpiexec -n N python -m gridcoll run [OPTIONS] FILE [ARGS]...
        mpiexec -n N python -m gridcoll run [OPTIONS] -m MODULE [ARGS]...
        mpiexec -n N python -m gridcoll run [OPTIONS] -c CODE [ARGS]...
+       mpiexec -n N python -m gridcoll run [OPTIONS] PROGRAM [ARGS]...
 
   Run an unmodified mpi4py application with MPI.COMM_WORLD replaced by a
-  grid-aware communicator. Without a grid file the network is measured first;
-  with --keep FILE.json, or --keep DIR, only the first time on these hosts.
+  grid-aware communicator, or a program in C, C++ or Fortran with gridcoll in
+  front of its MPI library. What is known of the hosts and their links is
+  checked; what is not known is measured and kept.
 
 Options (each as the environment variable GRIDCOLL_OPTION):
 {options}
+  --preload             Python: also what compiled libraries call of MPI
   --help                show this text
 """
 
@@ -44,7 +58,7 @@ Options (each as the environment variable GRIDCOLL_OPTION):
 def parse_run(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split ``argv`` into environment settings and the application with its arguments.
 
-    Raises `UsageError` for an option nobody knows, or one without its value.
+    Raises `UsageError` for an unknown option, or one without its value.
     """
     rest = list(argv)
     settings: dict[str, str] = {}
@@ -97,7 +111,11 @@ def _absolute(value: str) -> str:
     return str(Path(value).absolute())
 
 
-_PATHS = {"--grid": _grid_path, "--keep": _absolute}
+def _cache_path(value: str) -> str:
+    return value if value == "off" else _absolute(value)
+
+
+_PATHS = {"--grid": _grid_path, "--cache": _cache_path, "--keep": _cache_path}
 
 
 def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
@@ -107,8 +125,14 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     """
     if argv and argv[0] in ("-h", "--help"):
         return lambda: sys.stdout.write(help_text())
-    settings, application = parse_run(argv)
+    below = argv[:1] == ["--preload"] or argv[:1] == ("--preload",)
+    settings, application = parse_run(argv[1:] if below else argv)
+    if below and not is_preloaded():
+        run_again_preloaded()
     os.environ.update(settings)
+    program = find_program(application[0]) if application else None
+    if program is not None:
+        return lambda: run_program(program, application[1:])
     from gridcoll.launch.runner import prepare_application, when_mpi_is_imported
 
     when_mpi_is_imported(_swap)
@@ -117,7 +141,20 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
 
 def _swap() -> None:
     from gridcoll.cli.voice import end_together
+    from gridcoll.launch.preload.below import start_library
     from gridcoll.launch.world import swap_world
+    from gridcoll.measure.report import show_progress_with
 
+    show_progress_with(_open_bars)
     # An application must not go on without the communicator it was promised.
-    swap_world(end_together)
+    swap_world(end_together, start_library if is_preloaded() else None)
+
+
+def _open_bars() -> AbstractContextManager[Progress]:
+    """Bars for a start that takes long; an application that starts quickly loads no library for
+    them.
+    """
+    from gridcoll.cli.progress import Stages
+    from gridcoll.measure.report import is_on_terminal
+
+    return Stages(force_terminal=is_on_terminal())

@@ -14,11 +14,13 @@ from gridcoll.cli.placement_grid import load_placement_grid, plan_allreduce_pric
 from gridcoll.cli.selection_report import selection_data, show_selection
 from gridcoll.errors import UsageError
 from gridcoll.files import write_atomically
-from gridcoll.placement.allreduce import FORMS, PLAN
+from gridcoll.placement.allreduce import FORMS, PLAN, AllreducePrice
 from gridcoll.placement.configurations import draw_configurations
 from gridcoll.placement.cost import IterationCost
 from gridcoll.placement.prediction import Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
+from gridcoll.placement.resources import Resources
+from gridcoll.placement.run_file import correct_by_run, read_run
 from gridcoll.placement.searches import DEFAULT_SEARCH, SEARCHES
 from gridcoll.placement.selection import select
 from gridcoll.topology.hostfile import FORMATS, format_use
@@ -31,6 +33,7 @@ from gridcoll.topology.hostfile import FORMATS, format_use
 @click.option("--seed", default=0, help="of the searches that draw")
 @click.option("--elements", type=int, help="size of the mesh, in place of the problem's")
 @click.option("--allreduce", "form", help=f"{', '.join(FORMS)} or {PLAN}, for the problem's")
+@click.option("--correct", type=click.Path(path_type=Path), help="a run's times and faces (.json)")
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
 @click.option("--plot", type=click.Path(path_type=Path), help="draw the times around the choice")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="write the chosen hosts here")
@@ -42,6 +45,7 @@ def command(
     seed: int,
     elements: int | None,
     form: str | None,
+    correct: Path | None,
     as_json: bool,
     plot: Path | None,
     hostfile: Path | None,
@@ -56,6 +60,8 @@ def command(
     where = load_placement_grid(_grid_path(stated, problem, grid))
     adapted = _adapt(stated.problem, elements, form)
     price = plan_allreduce_price(where) if adapted.allreduce.form == PLAN else None
+    if correct is not None:
+        adapted = _corrected(adapted, where.resources, correct, price)
     cost = IterationCost(adapted, where.resources, price)
     selection = select(cost, search, seed)
     others = _other_forms(cost, search, seed)
@@ -86,6 +92,22 @@ def _adapt(problem: Problem, elements: int | None, form: str | None) -> Problem:
         allreduce = msgspec.structs.replace(problem.allreduce, form=form)
         problem = msgspec.structs.replace(problem, allreduce=allreduce)
     return problem
+
+
+def _corrected(
+    problem: Problem, resources: Resources, path: Path, price: AllreducePrice | None
+) -> Problem:
+    """With the betas of a run, of which stderr says what changed."""
+    found = correct_by_run(problem, resources, read_run(path), price)
+    update = found.problem.update
+    measured = "" if found.measured_s is None else f", measured {1e3 * found.measured_s:.1f} ms"
+    click.echo(
+        f"corrected by {path}: beta_host {update.beta_host:.4g}, beta_cluster "
+        f"{update.beta_cluster:.4g}; predicted {1e3 * found.predicted_s:.1f} ms{measured}, "
+        f"now {1e3 * found.corrected_s:.1f} ms",
+        err=True,
+    )
+    return found.problem
 
 
 def _other_forms(cost: IterationCost, search: str, seed: int) -> dict[str, Prediction]:

@@ -6,30 +6,56 @@ import json
 
 import click
 
+from gridcoll.cli.renamed import RenamedOptions
 
-@click.command()
-@click.argument("grid")
-@click.option("--png", type=click.Path(dir_okay=False), help="draw it into this file")
-@click.option("--svg", type=click.Path(dir_okay=False), help="draw it into this file")
+
+@click.command(cls=RenamedOptions, renamed={"--png": "--plot", "--svg": "--plot"})
+@click.argument("grid", required=False)
+@click.option("--plot", multiple=True, metavar="FILE", help="draw it into this file, png or svg")
 @click.option("--json", "as_json", is_flag=True, help="for scripts")
-def command(grid: str, png: str | None, svg: str | None, as_json: bool) -> None:
+def command(grid: str | None, plot: tuple[str, ...], as_json: bool) -> None:
     """Draw GRID: its sites, clusters, hosts and ranks, and what lies between the clusters.
 
     GRID is a declared grid (.toml), a measured model (.json), or the name of a grid in hostfiles/.
+    Of a declared one, what the cache knows as measured is shown beside. Without GRID: all that the
+    cache knows, as `gridcoll cache show`.
     """
+    if grid is None:
+        from gridcoll.cli.cache_command import show
+
+        show.callback(as_json)  # type: ignore[misc]
+        return
     from gridcoll.cli.models import load_model
     from gridcoll.model.summary import summarise
 
     model = load_model(grid)
-    for path, kind in ((png, "png"), (svg, "svg")):
-        if path:
-            from gridcoll.draw.figures import write_picture
-            from gridcoll.draw.grid_picture import draw_grid
+    if plot:
+        from gridcoll.draw.figures import write_picture
+        from gridcoll.draw.grid_picture import draw_grid
 
-            write_picture(draw_grid(model), path, kind)
+        for path in plot:
+            write_picture(draw_grid(model), path)
     if as_json:
         click.echo(json.dumps(summarise(model), indent=2))
         return
     from gridcoll.cli.gridmap import print_map
 
     print_map(model)
+    if model.origin == "declared":
+        _print_measured(grid)
+
+
+def _print_measured(grid: str) -> None:
+    """Which links of a grid file were measured, and when; nothing where none was."""
+    from gridcoll.cli.cache_command import print_links, read_cache
+    from gridcoll.cli.gridfiles import find_gridfile
+    from gridcoll.measure.cache.declared import with_declared
+    from gridcoll.topology.gridfile import read_gridfile
+
+    path = find_gridfile(grid)
+    spec, known = read_gridfile(path), read_cache()
+    hosts = [host for hosts in spec.hosts for host in hosts]
+    names = {known.cluster_of(host) for host in hosts} - {""}
+    if names:
+        both = with_declared(known, spec, path.stat().st_mtime)
+        print_links(both, names | {cluster.name for cluster in spec.clusters})

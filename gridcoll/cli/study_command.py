@@ -7,6 +7,7 @@ import importlib
 import click
 
 from gridcoll.study import STUDIES
+from gridcoll.study.contents import CONTENTS, PAPERS, Item
 
 
 class _Studies(click.Group):
@@ -25,6 +26,15 @@ class _Studies(click.Group):
         rows = [(name, f"{study.good_for} ({study.source})") for name, study in STUDIES.items()]
         with formatter.section("Studies"):
             formatter.write_dl(rows)
+        for paper, title in PAPERS.items():
+            with formatter.section(f"Paper {paper}, {title}"):
+                formatter.write_dl([_line(item) for item in CONTENTS if item.paper == paper])
+
+
+def _line(item: Item) -> tuple[str, str]:
+    how = f"gridcoll {item.command}" if item.command else "none"
+    remark = f" ({item.remark})" if item.remark else ""
+    return item.name, f"{item.shows}: {how}{remark}"
 
 
 @click.group(cls=_Studies)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.errors import UsageError
 
 if TYPE_CHECKING:
     from gridcoll.testbed.instances import Instance
 
 _MPI = click.option("--mpi", help="mpich, openmpi or impi; default: the current environment's")
 _CHECK = click.option("--check/--no-check", default=True, help="measure the grid before using it")
+_SETTINGS = ("rate", "latency", "loss", "cut")
 _ID = click.option("--id", "instance_id", help="which testbed; default: the only one that is up")
 
 
@@ -59,6 +61,7 @@ def up(grid: str, check: bool) -> None:
         except BaseException:
             testbed.down()
             raise
+        testbed.start_events()
         testbed.let_go()
     click.echo(testbed.instance.id)
 
@@ -94,6 +97,40 @@ def exec_(instance_id: str | None, host: str, argv: tuple[str, ...]) -> None:
     with interruptible():
         testbed = Testbed(find_instance(instance_id))
         sys.exit(wait_for(testbed.popen(host, argv)))
+
+
+@command.command("set")
+@_ID
+@click.argument("target")
+@click.argument("settings", nargs=-1, metavar="[rate=R] [latency=T] [loss=P%] [cut=T]")
+def set_(instance_id: str | None, target: str, settings: tuple[str, ...]) -> None:
+    """Change a link or a host of a testbed that is up, from now on.
+
+    TARGET is a link, as A:B (two clusters, sites or regions), or a host. A link has a rate, a
+    latency and a loss; a host a rate. With cut=5s nothing passes for that long. Without settings,
+    what the grid file says holds again: gridcoll testbed set orsay:toulouse rate=10Mbit/s
+    """
+    from gridcoll.testbed.instances import find_instance
+    from gridcoll.testbed.testbed import Testbed
+    from gridcoll.topology.changes import ChangeSpec
+
+    testbed = Testbed(find_instance(instance_id))
+    given = dict(_setting(text) for text in settings)
+    ends = target.split(":")
+    if len(ends) > 2:
+        raise UsageError(f"target {target!r}: expected HOST or A:B")
+    link = (ends[0], ends[1]) if len(ends) == 2 else None
+    spec = ChangeSpec(link=link, host=None if link else target, **given)
+    testbed.change(testbed.spec.change(spec))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or name not in _SETTINGS:
+        raise UsageError(
+            f"setting {text!r}: expected one of {', '.join(_SETTINGS)}, as rate=1Mbit/s"
+        )
+    return name, value
 
 
 @command.command()

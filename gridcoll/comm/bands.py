@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_
 
@@ -12,41 +12,29 @@ from mpi4py import MPI
 from gridcoll.engine.counting import CountingTransport, Sent
 from gridcoll.engine.executor import Run, Transport
 from gridcoll.engine.progress import Job, progress
-from gridcoll.engine.transport import N_BANDS, MPITransport, n_tags
+from gridcoll.engine.transport import MPITransport
+
+N_BANDS = 64
+"""Programs of one communicator that may run at the same time: the first is for blocking calls."""
 
 N_AT_ONCE = 15
 """Non-blocking calls under way at the same time; what is started beyond that waits for its turn."""
-
-FEWEST_TAGS = 4096
-"""A band of fewer tags is too narrow for long messages in short segments."""
 
 Begin = Callable[[Transport], tuple[Run, Callable[[], None]]]
 """Gives what to advance and what to call at its end."""
 
 
-def can_run_beside(comm: MPI.Intracomm) -> bool:
-    """Whether all ranks of ``comm`` can run programs beside the application. Collective.
-
-    Needs ``MPI.THREAD_MULTIPLE``: a lower level is the application's to choose, and honoured.
-    """
-    able = MPI.Query_thread() == MPI.THREAD_MULTIPLE and n_tags() >= N_BANDS * FEWEST_TAGS
-    return bool(comm.allreduce(able, MPI.LAND))
-
-
 class Bands:
-    """Bands of a private communicator's tags, each for one call at a time.
+    """Bands of a communicator's own tags, each for one call at a time.
 
     Non-blocking calls take the first `N_AT_ONCE` in turn: they are started in the same order on all
     ranks. Persistent ones are not, so that each has a band of its own as long as it lives.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, bands: Sequence[MPITransport]) -> None:
         self._comm = comm
-        self._sent = Sent()
-        transports = [
-            CountingTransport(MPITransport(comm, number), self._sent)
-            for number in range(1, N_BANDS)
-        ]
+        self._sent = Sent(comm.Get_size())
+        transports = [CountingTransport(each, self._sent) for each in bands]
         self._at_once = transports[:N_AT_ONCE]
         self._turn = itertools.cycle(self._at_once)
         self._own = transports[N_AT_ONCE:]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.buffers import open_self_comm
-from gridcoll.comm.bands import can_run_beside
+from gridcoll.comm.channel import Channel, Place, can_run_beside, new_private
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.decisions import Decisions
 from gridcoll.comm.handles import set_handle
+from gridcoll.comm.hints import Keywords, environment_with
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods
@@ -23,18 +25,21 @@ from gridcoll.comm.methods.nonblocking import NonblockingMethods
 from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
 from gridcoll.comm.methods.scattering import ScatteringMethods
-from gridcoll.comm.private import PrivateComm
 from gridcoll.comm.settings import Settings, read_settings
+from gridcoll.comm.tracing import watch
 from gridcoll.comm.version import VERSION
-from gridcoll.engine.agreement import require_equal, together
+from gridcoll.engine.agreement import agree_on
 from gridcoll.engine.compiled import require_engine
 from gridcoll.engine.progress import open_progress
 from gridcoll.errors import UsageError
-from gridcoll.measure.find_model import find_model
+from gridcoll.measure.find_model import Hello, HelloRow, find_model, say_hello
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
 from gridcoll.plan.traffic import Traffic
 from gridcoll.topology.grid import Grid
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Self = TypeVar("Self", bound="GridComm")
 
@@ -59,12 +64,20 @@ class GridComm(
 
     What has a topology keeps it: of an `MPI.Cartcomm`, ``GridComm(cart)`` is one, too.
 
+    As a context manager, it is freed at the end, unless by an error: that may be one rank's alone,
+    and freeing is collective.
+
     Parameters
     ----------
     comm : MPI.Intracomm, optional
         Without one, or with ``MPI.COMM_NULL``, a null communicator results.
     model : GridModel, optional
         Use this instead of reading or measuring; the same on all ranks.
+    **settings
+        Of this communicator and what is made from it, instead of the environment's: ``grid``,
+        ``cache``, ``check``, ``force``, ``tolerance``, ``reproducible``, ``learn``,
+        ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of the same
+        names and the prefix ``gridcoll_``. Keywords win over hints, hints over the environment.
 
     Raises
     ------
@@ -77,21 +90,45 @@ class GridComm(
 
     # Class attribute, because MPI's own Dup builds objects without calling __init__.
     _borrowed = False
-    """Whether the handle is somebody else's, to be freed by him."""
+    """Whether the handle belongs to another object, which frees it."""
 
-    def __new__(cls, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> GridComm:
+    def __new__(
+        cls,
+        comm: MPI.Comm | None = None,
+        *,
+        model: GridModel | None = None,
+        **settings: Unpack[Keywords],
+    ) -> GridComm:
         if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
             raise TypeError(f"GridComm: needs an intracommunicator, got {type(comm).__name__}")
         # By name: of several bases, Python takes only the first one's for safe here.
         return MPI.Intracomm.__new__(_kind_of(comm) if cls is GridComm else cls, comm)
 
-    def __init__(self, comm: MPI.Comm | None = None, *, model: GridModel | None = None) -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm | None = None,
+        *,
+        model: GridModel | None = None,
+        **settings: Unpack[Keywords],
+    ) -> None:
         if comm is None or comm == MPI.COMM_NULL:
             return
         open_self_comm()
         open_progress()
-        self._take_context(_make_context(comm, model))
+        self._take_context(_make_context(comm, model, settings))
         self._borrowed = True
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.free()
 
     @property
     def grid(self) -> Grid:
@@ -105,6 +142,9 @@ class GridComm(
 
     def explain(self, collective: str, nbytes: int, root: int = 0) -> Choice:
         """What a call would do, among which candidates, and why. Local.
+
+        Of candidates that did such calls, also what was observed. Where allreduces of this size
+        were sums of floats only, it is those that are explained.
 
         Parameters
         ----------
@@ -121,7 +161,35 @@ class GridComm(
         """
         if nbytes < 0:
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
-        return self._need().decisions.choice(collective, nbytes, root)
+        return self._need().explain(collective, nbytes, root)
+
+    def remeasure(self, links: Collection[tuple[str, str]] | None = None) -> None:
+        """Measure links between clusters anew; this communicator's calls follow. Collective.
+
+        Takes seconds. Calls do so by themselves, more coarsely, when they take another time than
+        they did. Other communicators go on with what they know.
+
+        Parameters
+        ----------
+        links : collection of (str, str), optional
+            Names of two clusters each, of ``comm.grid.clusters``; all links by default. The same on
+            all ranks.
+
+        Raises
+        ------
+        UsageError
+            For a name that no cluster has, or a link inside one.
+        """
+        context = self._need()
+        names = [cluster.name for cluster in context.model.grid.clusters]
+        n = range(len(names))
+        if links is None:
+            context.remeasure([(a, b) for a in n for b in n if a < b])
+            return
+        for link in links:
+            if len(set(link)) != 2 or not set(link) <= set(names):
+                raise UsageError(f"link {link}: must be two of the clusters {', '.join(names)}")
+        context.remeasure([(names.index(a), names.index(b)) for a, b in links])
 
     def forced(self, collective: str, algorithm: str) -> GridComm:
         """A view of this communicator that always takes ``algorithm`` for ``collective``. Local.
@@ -154,6 +222,7 @@ class GridComm(
         So a call costs there what it costs without us. What a subclass overrides stays in front.
         """
         super()._take_context(context)
+        watch(context)
         if context.native_only:
             for name, ours in _COLLECTIVES.items():
                 if getattr(type(self), name) is ours:
@@ -164,21 +233,20 @@ class GridComm(
             raise UsageError("this GridComm is null, freed, or was not built by GridComm(comm)")
         return self._context
 
-    def _derive(self, comm: MPI.Comm) -> MPI.Intracomm:
+    def _child(self, comm: MPI.Comm, place: Place | None) -> MPI.Intracomm:
         context = self._context
-        if context is None or comm == MPI.COMM_NULL:
+        if context is None or place is None or comm == MPI.COMM_NULL:
             return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
         # Not the application's own class: its `__init__` would be missing, and mpi4py gives that to
         # duplicates only.
-        kind = _kind_of(comm)
-        new = kind.__new__(kind, comm)
+        new: GridComm = MPI.Intracomm.__new__(_kind_of(comm), comm)
         theirs, ours = comm.Get_group(), self.Get_group()
         try:
-            ranks = MPI.Group.Translate_ranks(theirs, list(range(comm.Get_size())), ours)
+            ranks = tuple(theirs.Translate_ranks(range(comm.Get_size()), ours))
         finally:
             theirs.Free()
             ours.Free()
-        new._take_context(context.restrict(new, ranks))
+        new._take_context(context.restrict(new, place, ranks))
         return new
 
     def __reduce__(self) -> Any:
@@ -245,7 +313,7 @@ class GridCartcomm(GridComm, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> MPI.Cartcomm:
         """As `mpi4py.MPI.Cartcomm.Sub`; the parts know their part of the grid."""
-        return self._derive(super().Sub(remain_dims))  # type: ignore[return-value]
+        return self._derive(lambda: MPI.Cartcomm.Sub(self, remain_dims))  # type: ignore[return-value]
 
 
 class GridGraphcomm(GridComm, MPI.Graphcomm):
@@ -256,7 +324,7 @@ class GridDistgraphcomm(GridComm, MPI.Distgraphcomm):
     """A `GridComm` with a distributed graph."""
 
 
-_KINDS: dict[type[MPI.Comm], type[GridComm]] = {
+_KINDS: dict[type, type[GridComm]] = {
     MPI.Cartcomm: GridCartcomm,
     MPI.Graphcomm: GridGraphcomm,
     MPI.Distgraphcomm: GridDistgraphcomm,
@@ -265,32 +333,58 @@ _KINDS: dict[type[MPI.Comm], type[GridComm]] = {
 
 def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
     """The class that keeps ``comm``'s topology."""
-    return next((ours for theirs, ours in _KINDS.items() if isinstance(comm, theirs)), GridComm)
+    for kind in type(comm).__mro__:
+        if kind is MPI.Intracomm:
+            break
+        if (ours := _KINDS.get(kind)) is not None:
+            return ours
+    return GridComm
 
 
-def _make_context(comm: MPI.Comm, model: GridModel | None) -> Context:
-    private = PrivateComm.create(comm)
+def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -> Context:
+    plain = MPI.Intracomm(comm)
+    private = new_private(plain)
     try:
-        settings = together(private.comm, _read_own)
-        what = "settings (GRIDCOLL_* variables) and version"
-        require_equal(private.comm, what, f"{settings.text()} gridcoll={VERSION}")
+        settings, hello, rows = _meet(private, keywords)
         found = find_model(
-            private.comm,
+            private,
             model,
             grid_file=settings.grid_file,
-            keep=settings.keep,
+            places=settings.places,
             tolerance=settings.tolerance,
-            tolerance_is_set=settings.tolerance_is_set,
+            met=(hello, [said for _, said in rows]),
         )
-        threads = can_run_beside(private.comm)
     except BaseException:
-        private.free()
+        private.Free()
         raise
-    decisions = Decisions(private.comm.Get_rank(), found, settings)
-    return Context(decisions, private, threads)
+    threads = all(able for able, _ in rows)
+    channel = Channel.create(plain, private, threads)
+    return Context(Decisions(plain.Get_rank(), found, settings), channel, threads)
 
 
-def _read_own() -> Settings:
+def _meet(
+    private: MPI.Intracomm, keywords: Keywords
+) -> tuple[Settings, Hello, list[tuple[bool, HelloRow]]]:
+    """Settings, the same on all ranks, and what ranks tell each other first. Collective.
+
+    In one exchange, since each crosses the grid several times.
+    """
+
+    def read() -> tuple[Settings, Hello]:
+        own = _read_own(keywords)
+        return own, say_hello(private, own.tolerance)
+
+    (settings, hello), rows = agree_on(
+        private,
+        "settings (GRIDCOLL_* variables) and version",
+        read,
+        lambda own: f"{own[0].text()} gridcoll={VERSION}",
+        lambda own: (can_run_beside(), own[1].row),
+    )
+    return settings, hello, rows
+
+
+def _read_own(keywords: Keywords) -> Settings:
     """This rank's settings. What may be wrong here alone is found now, while all ranks ask."""
     require_engine()
-    return read_settings()
+    return read_settings(environment_with(keywords))

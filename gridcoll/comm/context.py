@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from operator import index
@@ -10,14 +11,16 @@ from typing import SupportsIndex
 
 from mpi4py import MPI
 
-from gridcoll.comm.bands import Bands
+from gridcoll.comm.channel import Channel, Place, place_of
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics
-from gridcoll.comm.private import PrivateComm
+from gridcoll.comm.following import News
+from gridcoll.comm.learning import Learning
 from gridcoll.comm.settings import Settings
 from gridcoll.engine.compiled import Prepared, prepare
-from gridcoll.engine.counting import CountingTransport
 from gridcoll.engine.executor import Memory
+from gridcoll.engine.repeat import SHORT_BYTES, Form, Repeat, can_repeat
 from gridcoll.engine.runner import run_program
+from gridcoll.measure.learning.links import Pair, remeasure_links
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
 from gridcoll.plan.traffic import Traffic, traffic_of
@@ -25,11 +28,17 @@ from gridcoll.plan.traffic import Traffic, traffic_of
 N_FAST_CALLS = 256
 """Kinds of calls that the fast path holds; beyond, it begins anew."""
 
+MOST_SCRATCH_BYTES = 128 << 10
+"""Of what stays prepared, for each kind of call of every communicator."""
+
 Key = tuple[object, ...]
 """Of a call, as one rank sees it."""
 
 FastCall = Callable[..., None]
-"""Does a call whose decision is known: takes the communicator and what mpi4py's method takes."""
+"""Does a call that was decided before: takes the communicator and what mpi4py's method takes."""
+
+Read = Callable[..., None]
+"""Does a call by reading its arguments; takes the same."""
 
 
 @dataclass(frozen=True)
@@ -58,33 +67,83 @@ class ClusterComms:
 
 
 class Context:
-    """Decisions, private communicator and fast path of one communicator.
+    """Decisions, channel and fast path of one communicator.
 
     Attributes
     ----------
     decisions : Decisions
         Shared with other communicators of the same ranks.
+    channel : Channel
+        Where our own messages go.
+    comm : MPI.Intracomm
+        The communicator as plain mpi4py has it: for native collectives.
     fast_path : dict
         Calls whose decision is made, by everything that this rank's decision depends on, as simple
-        values: native calls, and short plans as `fast_path` has them.
+        values: native calls, and short plans as `engine.repeat` has them.
 
     Parameters
     ----------
     decisions : Decisions
-    private : PrivateComm
-        Of the same ranks; ours from now on.
+    channel : Channel
+        For our own messages; ours from now on.
     threads : bool
         Whether all ranks' MPI lets programs run beside the application.
+    offset_s : float or None
+        What this rank's clock lacks of a common one, where that is known.
+    news : News or None
+        What communicators of the same processes found of the network.
     """
 
-    def __init__(self, decisions: Decisions, private: PrivateComm, threads: bool = False) -> None:
+    def __init__(
+        self,
+        decisions: Decisions,
+        channel: Channel,
+        threads: bool = False,
+        offset_s: float | None = None,
+        news: News | None = None,
+    ) -> None:
         self.decisions = decisions
         self.rank = decisions.rank
         self._n_ranks = decisions.model.grid.n_ranks
-        self._private = private
-        self._threads = threads
+        self.channel = channel
+        self.comm = channel.comm
+        self._threads, self._steady = threads, False
         self.fast_path: dict[Key | None, FastCall] = {}
         self._cluster_comms: ClusterComms | None = None
+        self._last_sent: list[tuple[int, int, int, int]] | None = None
+        self.learning = self._begin_to_learn(offset_s, news)
+
+    def _begin_to_learn(self, offset_s: float | None, news: News | None) -> Learning | None:
+        """None where nothing may change, or inside one cluster: nothing is to be gained there."""
+        settings = self.settings
+        if not settings.learn or settings.force or self.model.n_clusters == 1:
+            return None
+        return Learning(
+            self.comm,
+            self.decisions,
+            lambda: self.channel.messages,
+            self.fast_path.clear,
+            self.follow,
+            offset_s,
+            news or News(),
+        )
+
+    def follow(self, model: GridModel, *, measured: bool = False) -> None:
+        """Go on with ``model``, of the same ranks; the same on all of them, at the same call."""
+        self.decisions = Decisions(self.rank, model, self.settings)
+        self.fast_path.clear()
+        if self.learning is not None:
+            self.learning.take(self.decisions, measured=measured)
+
+    def remeasure(self, pairs: Collection[Pair]) -> None:
+        """Measure links between clusters anew, and go on with what they are. Collective."""
+        self.channel.open()
+        messages = self.channel.messages
+        self.follow(remeasure_links(self.comm, messages, self.model, pairs), measured=True)
+
+    @property
+    def _offset_s(self) -> float | None:
+        return self.learning.agreed.offset_s if self.learning else None
 
     @property
     def model(self) -> GridModel:
@@ -102,23 +161,9 @@ class Context:
         return self.decisions.native_only
 
     @property
-    def private(self) -> MPI.Intracomm:
-        """The communicator for our own messages."""
-        return self._private.comm
-
-    @property
-    def _transport(self) -> CountingTransport:
-        return self._private.transport
-
-    @property
-    def bands(self) -> Bands:
-        """Where non-blocking calls run, if `beside`."""
-        return self._private.bands
-
-    @property
     def beside(self) -> bool:
         """Whether non-blocking and persistent calls may be ours."""
-        return self._threads and not self.native_only
+        return self._threads and not self.native_only and self.channel.is_open
 
     def is_rank(self, root: SupportsIndex) -> bool:
         """Whether `as_rank` gives one."""
@@ -135,11 +180,21 @@ class Context:
             return None
         return rank if 0 <= rank < self._n_ranks else None
 
-    def choice(
-        self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
-    ) -> Choice:
-        """See `Decisions.choice`."""
-        return self.decisions.choice(collective, n_bytes, root, semantics)
+    def explain(self, collective: str, n_bytes: int, root: int) -> Choice:
+        """What such a call would do now, and what was observed of it."""
+        learning, semantics = self.learning, ANY
+        # Sums of floats are chosen for by themselves.
+        floats = Semantics(bitwise_equal=True)
+        if learning is not None and not learning.knows(collective, n_bytes, root, ANY):
+            semantics = floats if learning.knows(collective, n_bytes, root, floats) else ANY
+        choice = self.decisions.choice(collective, n_bytes, root, semantics)
+        return choice if learning is None else learning.explain(choice, semantics)
+
+    def explained(self) -> Iterator[Choice]:
+        """As `explain`, every choice that was made so far."""
+        for (*_, semantics), choice in self.decisions.made():
+            learning = self.learning
+            yield choice if learning is None else learning.explain(choice, semantics)
 
     def decide(
         self,
@@ -151,15 +206,37 @@ class Context:
         semantics: Semantics = ANY,
     ) -> Decision:
         """See `Decisions.decide`."""
+        if self.learning is not None:
+            return self.learning.decide(
+                *(collective, n_bytes, root),
+                unit_bytes=unit_bytes,
+                semantics=semantics,
+                steady=self._steady,
+            )
         return self.decisions.decide(
             collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
         )
+
+    @contextmanager
+    def steadily(self) -> Iterator[None]:
+        """What is decided in here is no trial: the call is not made at once, or again and again."""
+        self._steady = True
+        try:
+            yield
+        finally:
+            self._steady = False
+
+    def stamped(self, call: FastCall) -> FastCall:
+        """``call``, which does what was decided last, as one to learn from."""
+        return call if self.learning is None else self.learning.stamped(call)
 
     def enter(self, key: Key | None, call: FastCall) -> None:
         """Enter ``call`` into the fast path, unless ``key`` is None.
 
         Nothing is entered where ranks compare their calls: those have to be read.
         """
+        if self.learning is not None and not self.learning.repeats:
+            return
         if key is not None and not self.settings.check:
             if len(self.fast_path) >= N_FAST_CALLS:
                 self.fast_path.clear()
@@ -167,19 +244,54 @@ class Context:
 
     def run(self, flow: Dataflow, memory: Memory) -> None:
         """Run this rank's share of a call on the private communicator."""
-        run_program(flow, self._transport, memory)
+        if self.learning is not None:
+            self.learning.run(flow, lambda: run_program(flow, self.channel.transport, memory))
+        else:
+            run_program(flow, self.channel.transport, memory)
 
     def prepare(self, flow: Dataflow, memory: Memory) -> Prepared | None:
-        """What `run` does, to be done again and again; None where that gains nothing."""
-        return prepare(flow, self._transport, memory)
+        """What `run` does, to be run by C; None where that is left to Python."""
+        return prepare(flow, self.channel.transport, memory)
+
+    def repeat(
+        self,
+        key: Key | None,
+        flow: Dataflow,
+        memory: Callable[[], Memory],
+        read: Read,
+        *,
+        unit_bytes: int = 1,
+        given: Form | None = None,
+        output: Form | None = None,
+        writes: bool = True,
+        own: memoryview | None = None,
+    ) -> None:
+        """Enter a call that was planned into the fast path, if it is short; see `Repeat`.
+
+        A call like it then starts at once: reading the arguments and looking its decision up takes
+        several times as long as starting it, on every rank. Longer ones would gain nothing.
+        """
+        if key is None or self.settings.check or not can_repeat():
+            return
+        n_bytes = [form.n_bytes for form in (given, output) if form]
+        scratch_bytes = flow.scratch_units * unit_bytes
+        if 0 in n_bytes or sum(n_bytes) > SHORT_BYTES or scratch_bytes > MOST_SCRATCH_BYTES:
+            return
+        if prepared := prepare(flow, self.channel.transport, memory()):
+            again = Repeat(prepared, given=given, output=output, writes=writes, own=own, read=read)
+            self.enter(key, self.stamped(again.function))
 
     def traffic(self) -> Traffic:
         """What all ranks sent in plans so far. Collective."""
-        sent = self._transport.sent.rows(self.rank)
-        if self._threads:
-            sent += self.bands.rows(self.rank)
-        rows = self.private.allgather(sent)
+        rows = self.comm.allgather(self._sent())
         return traffic_of(self.model.grid, (row for mine in rows for row in mine))
+
+    def own_traffic(self) -> Traffic:
+        """What this rank sent in plans so far; also of a communicator that is no more."""
+        return traffic_of(self.model.grid, self._sent())
+
+    def _sent(self) -> list[tuple[int, int, int, int]]:
+        return self.channel.sent(self.rank) if self._last_sent is None else self._last_sent
 
     def cluster_comms(self) -> ClusterComms:
         """The communicators of the splitting, made at the first call. Collective."""
@@ -187,39 +299,54 @@ class Context:
             grid = self.model.grid
             cluster = grid.cluster_of[self.rank]
             lane = grid.lane_of(self.rank)
-            split = MPI.Intracomm.Split
             self._cluster_comms = ClusterComms(
-                intra=_intracomm(split(self.private, cluster, self.rank)),
-                inter=_intracomm(split(self.private, MPI.UNDEFINED if lane else 0, cluster)),
-                lane=_intracomm(split(self.private, lane, cluster)),
+                intra=_intracomm(self.comm.Split(cluster, self.rank)),
+                inter=_intracomm(self.comm.Split(MPI.UNDEFINED if lane else 0, cluster)),
+                lane=_intracomm(self.comm.Split(lane, cluster)),
             )
         return self._cluster_comms
 
-    def duplicate(self) -> Context:
-        """The context of a duplicate. Collective; see `PrivateComm.begin`."""
-        return Context(self.decisions, PrivateComm.begin(self.private), self._threads)
+    def duplicate(self, comm: MPI.Comm, place: Place) -> Context:
+        """The context of ``comm``, a duplicate."""
+        channel = Channel(MPI.Intracomm(comm), place)
+        return self._child(self.decisions, channel, None)
 
-    def restrict(self, comm: MPI.Intracomm, ranks: Sequence[int]) -> Context:
-        """The context of ``comm``, just made, whose rank ``i`` is our ``ranks[i]``.
-
-        Collective over ``comm``; see `PrivateComm.begin`.
-        """
+    def restrict(self, comm: MPI.Comm, place: Place, ranks: Sequence[int]) -> Context:
+        """The context of ``comm``, a child whose rank ``i`` is our ``ranks[i]``."""
+        channel = Channel(MPI.Intracomm(comm), place_of(place, ranks))
         decisions = self.decisions.restrict(ranks)
-        return Context(decisions, PrivateComm.begin(comm), self._threads)
+        return self._child(decisions, channel, ranks)
+
+    def _child(
+        self, decisions: Decisions, channel: Channel, ranks: Sequence[int] | None
+    ) -> Context:
+        if self.learning is None:
+            return Context(decisions, channel, self._threads)
+        following = self.learning.following
+        news = following.news.part(ranks) if ranks else following.news
+        child = Context(decisions, channel, self._threads, self._offset_s, news)
+        before = following.at_start
+        if child.learning is not None and before is not self.model:
+            child.learning.following.start_from(before.restrict(ranks) if ranks else before)
+        return child
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
         """This context with another setting; it shares the communicators."""
         other = copy(self)
         other.decisions = self.decisions.with_algorithm(collective, algorithm)
         other.fast_path = {}
+        other.learning = None
         return other
 
     def free(self) -> None:
-        """Free every communicator made here. Collective."""
+        """Free every communicator made here, and give the channel back. Collective."""
+        self._last_sent = self._sent()
+        if self.learning is not None:
+            self.learning.close()
         if self._cluster_comms is not None:
             self._cluster_comms.free()
             self._cluster_comms = None
-        self._private.free()
+        self.channel.free()
 
 
 def _intracomm(comm: MPI.Comm) -> MPI.Intracomm:

@@ -1,8 +1,8 @@
 """What a call does: one decision, looked up by one key, the same on all ranks.
 
 A decision depends on what every rank knows: the model, the settings, and the collective, size, root
-and semantics of the call. So communicators of the same ranks share what was decided, and so do
-children that have the same ranks of the same parent.
+and semantics of the call. So communicators of the same ranks share what was decided, and so do all
+children of one parent that are alike: as many ranks, of the same clusters, that share hosts alike.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from gridcoll.comm.settings import Settings
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
 from gridcoll.plan.natives import NATIVE, NATIVES
+from gridcoll.plan.registry import Candidate
+from gridcoll.schedule.paths import find_hub
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,17 +30,20 @@ N_CHOICES = 512
 """Choosing takes longer than compiling, and roots may go round hundreds of ranks."""
 
 N_PARTS = 32
-"""Sets of ranks of children whose decisions are kept."""
+"""Sets of ranks of children, and shapes of such sets, whose decisions are kept."""
 
 
 class Semantics(NamedTuple):
     """What a call asks of its result and of the way to it; see `choose`."""
 
     rank_order: bool = False
+    prefer_order: bool = False
     reproducible: bool = False
     bitwise_equal: bool = False
     no_variants: bool = False
 
+
+_Key = tuple[str, int, int, int, "Semantics", "tuple[str, str] | None"]
 
 ANY = Semantics()
 PLAIN = Semantics(no_variants=True)
@@ -69,10 +74,10 @@ def size_class(n_bytes: int) -> int:
 
 
 class Decisions:
-    """Everything decided so far for one set of ranks.
+    """Everything decided so far for one set of ranks, and for those that are alike.
 
-    Threads that use communicators of the same ranks share it: what one evicts while another looks,
-    that one decides again, alike.
+    Threads that use communicators of such ranks share it: what one evicts while another looks, that
+    one decides again, alike.
 
     Parameters
     ----------
@@ -81,13 +86,21 @@ class Decisions:
     model : GridModel
         Of these ranks.
     settings : Settings
+    like : Decisions, optional
+        Those of other ranks with the same place of ours among them and a model that differs in
+        names only; they are shared.
     """
 
-    def __init__(self, rank: int, model: GridModel, settings: Settings) -> None:
+    def __init__(
+        self, rank: int, model: GridModel, settings: Settings, like: Decisions | None = None
+    ) -> None:
         self.rank, self.model, self.settings = rank, model, settings
-        self._choices: OrderedDict[tuple[str, int, int, Semantics], Choice] = OrderedDict()
-        self._decided: OrderedDict[tuple[str, int, int, int, Semantics], Decision] = OrderedDict()
+        self._choices: OrderedDict[tuple[str, int, int, Semantics], Choice]
+        self._decided: OrderedDict[_Key, Decision]
+        self._choices = like._choices if like else OrderedDict()
+        self._decided = like._decided if like else OrderedDict()
         self._parts: OrderedDict[tuple[int, ...], Decisions] = OrderedDict()
+        self._shapes: OrderedDict[tuple[object, ...], Decisions] = OrderedDict()
 
     @cached_property
     def native_only(self) -> bool:
@@ -102,9 +115,18 @@ class Decisions:
         one_node = len(set(grid.hosts)) == 1
         return self.model.n_clusters == 1 and (one_node or not self.model.native)
 
+    @cached_property
+    def hub(self) -> int:
+        """The coordinator of the cluster that is nearest to all."""
+        return self.model.grid.clusters[find_hub(self.model.latency_s)].coordinator
+
     def asks_for_native(self, collective: str) -> bool:
         """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
         return self._forced(collective) in NATIVES
+
+    def is_forced(self, collective: str) -> bool:
+        """Whether settings say what ``collective`` is done by."""
+        return bool(self._forced(collective))
 
     def _forced(self, collective: str) -> str:
         if self.settings.force == "native":
@@ -130,6 +152,10 @@ class Decisions:
         _keep(self._choices, key, found, N_CHOICES)
         return found
 
+    def made(self) -> list[tuple[tuple[str, int, int, Semantics], Choice]]:
+        """Every choice that is kept, by what it was made for."""
+        return list(self._choices.items())
+
     def decide(
         self,
         collective: str,
@@ -138,15 +164,18 @@ class Decisions:
         *,
         unit_bytes: int = 1,
         semantics: Semantics = ANY,
+        by: Candidate | None = None,
     ) -> Decision:
         """What this rank does at a call of exactly this size.
 
-        The plan counts in units of ``unit_bytes``: reductions may not cut an element.
+        The plan counts in units of ``unit_bytes``: reductions may not cut an element. ``by`` says
+        which candidate of the choice does it; by default, the winner.
         """
-        key = (collective, n_bytes, root, unit_bytes, semantics)
+        way = (by.name, by.label) if by else None
+        key = (collective, n_bytes, root, unit_bytes, semantics, way)
         found = self._decided.pop(key, None)
         if found is None:
-            winner = self.choice(collective, n_bytes, root, semantics).winner
+            winner = by or self.choice(collective, n_bytes, root, semantics).winner
             if winner.build is None:
                 found = Decision(None, winner.name)
             else:
@@ -162,9 +191,20 @@ class Decisions:
             return self
         found = self._parts.pop(key, None)
         if found is None:
-            found = Decisions(key.index(self.rank), self.model.restrict(key), self.settings)
+            shape = self._shape(key)
+            like = self._shapes.pop(shape, None)
+            rank, model = key.index(self.rank), self.model.restrict(key)
+            found = Decisions(rank, model, self.settings, like)
+            _keep(self._shapes, shape, found, N_PARTS)
         _keep(self._parts, key, found, N_PARTS)
         return found
+
+    def _shape(self, ranks: tuple[int, ...]) -> tuple[object, ...]:
+        """All that a model of ``ranks`` depends on but names, and our place among them."""
+        grid = self.model.grid
+        seen: dict[str, int] = {}
+        hosts = (seen.setdefault(grid.hosts[rank], len(seen)) for rank in ranks)
+        return ranks.index(self.rank), *(grid.cluster_of[rank] for rank in ranks), *hosts
 
     def with_algorithm(self, collective: str, algorithm: str) -> Decisions:
         """Those of the same ranks under another setting; nothing is decided in them yet."""

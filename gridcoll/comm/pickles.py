@@ -1,11 +1,11 @@
 """Objects as they travel: a head of fixed length, what that has no room for, and large buffers.
 
-Nobody knows how long another rank's object is. So a first message of fixed length tells, and brings
-as much of the pickle as fits; the rest follows at once. What protocol 5 takes out of the stream (a
-NumPy array's elements, say) follows behind it from where the user has it into memory of its own:
-it is copied into no pickle, and whoever keeps one array of many keeps nothing else alive. What is
-too small for that says ``MPI.pickle.THRESHOLD``, 256 KiB unless set: a copy of less takes some tens
-of microseconds, which is what a message takes, too.
+A rank does not know how long another rank's object is. So a first message of fixed length says how
+long, and brings as much of the pickle as fits; the rest follows at once. What protocol 5 takes out
+of the stream (a NumPy array's elements, say) follows after it from the user's buffer into memory of
+its own: it is never copied into a pickle, and one array of many can be kept without the others.
+``MPI.pickle.THRESHOLD``, 256 KiB unless set, is the least size for that: copying less takes some
+tens of microseconds, as a message does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ HEADER_BYTES = 256
 """First message of what many ranks send at once."""
 
 _WORD = struct.Struct("<q")
+_HEAD = struct.Struct(f"<q{HEADER_BYTES - 8}s")
 _KIND_BITS = 2
 _KIND_MASK = (1 << _KIND_BITS) - 1
 
@@ -37,6 +38,8 @@ class Kind(IntEnum):
     """How many parts there are, the size of each, and the stream, unless that is the first."""
     ERROR = 2
     """Text: there is no object."""
+    PREDEFINED_OP = 3
+    """A pickle that is to be combined by one of MPI's own operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,15 @@ class Heads:
         """Bytes of each that are yet to come."""
         return tuple(map(n_missing, self._each()))
 
+    def short(self) -> list[tuple[int, bytes]] | None:
+        """Kind and data of each object, if all fit in their heads."""
+        found = []
+        for word, start in _HEAD.iter_unpack(self.view):
+            if has_parts(word) or (length := length_of(word)) > len(start):
+                return None
+            found.append((word & _KIND_MASK, start[:length]))
+        return found
+
     def rest_starts(self) -> tuple[int, ...]:
         """Where each rest begins, one standing after another."""
         return tuple(accumulate(self.rests(), initial=0))[:-1]
@@ -223,7 +235,7 @@ def pickle_of(item: Any) -> Pickled:
     return Pickled(index + stream, Kind.INDEX, tuple(parts))
 
 
-def copy_of(item: Any) -> Any:
+def copy_object(item: Any) -> Any:
     """What ``item`` would be on another rank."""
     pickled = pickle_of(item)
     arrived = Arrived(pickled.kind, pickled.data)

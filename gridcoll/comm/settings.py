@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gridcoll.errors import UsageError
+from gridcoll.measure.cache.folder import NOWHERE, Places, find_places
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.registry import check_forced
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
@@ -20,41 +21,33 @@ class Settings:
     ----------
     grid_file : str
         Empty: measure.
-    keep : str
-        Where what is measured is kept, a file or a directory with one per set of hosts; read
-        instead of measuring where it was kept already.
+    places : Places
+        Where what is measured is kept for later jobs.
     check : bool
     force : str
         ``""``, ``"grid"`` or ``"native"``.
     tolerance : float
-    tolerance_is_set : bool
-        Whether the environment says so; else a model that was measured with another is as good.
     algorithms : mapping of str to str
         Forced algorithm by collective.
     reproducible : bool
         Reductions combine in one order, whatever plan, root and grid.
+    learn : bool
+        Whether calls change what later ones are done by.
+    log_decisions : bool
+        Whether rank 0 says what changed.
     """
 
     grid_file: str = ""
-    keep: str = ""
+    places: Places = NOWHERE
     check: bool = False
     force: str = ""
     tolerance: float = DEFAULT_TOLERANCE
     algorithms: Mapping[str, str] = field(default_factory=dict)
     reproducible: bool = False
-    tolerance_is_set: bool = False
+    learn: bool = True
+    log_decisions: bool = False
 
     def __post_init__(self) -> None:
-        if self.grid_file and self.keep:
-            raise UsageError(
-                "GRIDCOLL_KEEP: not beside GRIDCOLL_GRID, which says that nothing is measured; got "
-                f"{self.keep!r} and {self.grid_file!r}"
-            )
-        if self.keep.endswith(".toml"):
-            raise UsageError(
-                "GRIDCOLL_KEEP: .toml files are declared grids; a model's ends in .json, "
-                f"got {self.keep!r}"
-            )
         if self.force not in ("", "grid", "native"):
             raise UsageError(f"GRIDCOLL_FORCE: must be grid or native, got {self.force!r}")
         if not 0 <= self.tolerance < 10:
@@ -65,14 +58,14 @@ class Settings:
     def text(self) -> str:
         """All settings on one line: equal on all ranks, or the job is misconfigured.
 
-        Of files only whether there are any: rank 0 alone opens them, and where sites have them in
-        directories of their own, their paths differ.
+        Of a file only whether there is any, and nothing of the cache: rank 0 alone opens them, and
+        where sites have them in directories of their own, their paths differ.
         """
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
-            f"grid={_given(self.grid_file)} keep={_given(self.keep)} check={self.check} "
-            f"force={self.force} tolerance={self.tolerance} set={self.tolerance_is_set} "
-            f"reproducible={self.reproducible} {forced}"
+            f"grid={_given(self.grid_file)} check={self.check} "
+            f"force={self.force} tolerance={self.tolerance} "
+            f"reproducible={self.reproducible} learn={self.learn} {forced}"
         )
 
 
@@ -90,7 +83,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         raise UsageError(f"GRIDCOLL_TOLERANCE: must be a number, got {tolerance!r}") from None
     return Settings(
         grid_file=env.get("GRIDCOLL_GRID", ""),
-        keep=env.get("GRIDCOLL_KEEP", ""),
+        places=find_places(env),
         check=_flag(env, "GRIDCOLL_CHECK"),
         force=env.get("GRIDCOLL_FORCE", ""),
         tolerance=parsed,
@@ -100,8 +93,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
             if env.get(variable := f"GRIDCOLL_{collective.upper()}")
         },
         reproducible=_flag(env, "GRIDCOLL_REPRODUCIBLE"),
-        tolerance_is_set="GRIDCOLL_TOLERANCE" in env,
+        learn=_one_of(env, "GRIDCOLL_LEARN", ("on", "off")) != "off",
+        log_decisions=_one_of(env, "GRIDCOLL_LOG", ("decisions",)) == "decisions",
     )
+
+
+def _one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    value = env.get(name, "")
+    if value and value not in known:
+        raise UsageError(f"{name}: must be {' or '.join(known)}, got {value!r}")
+    return value
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

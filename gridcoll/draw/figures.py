@@ -34,12 +34,17 @@ def write_picture(figure: Figure, path: str | Path, kind: str = "") -> None:
     kind = kind or Path(path).suffix.removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"picture {path}: must be {' or '.join(FORMATS)}, got {kind!r}")
+    buffer = io.BytesIO()
+    write_picture_to(figure, buffer, kind)
+    write_atomically(path, buffer.getvalue())
+
+
+def write_picture_to(figure: Figure, buffer: io.BytesIO, kind: str) -> None:
+    """Write ``figure`` as ``kind``, one of `FORMATS`, into ``buffer``."""
     import matplotlib as mpl
 
-    buffer = io.BytesIO()
     # Without a date and with fixed names, the same numbers give the same file.
     with mpl.rc_context({"svg.hashsalt": "gridcoll", "svg.fonttype": "none"}):
         figure.savefig(
             buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
         )
-    write_atomically(path, buffer.getvalue())

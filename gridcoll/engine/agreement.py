@@ -10,13 +10,43 @@ from mpi4py import MPI
 from gridcoll import errors
 from gridcoll.errors import DisagreementError, GridcollError
 
+R = TypeVar("R")
 T = TypeVar("T")
+
+
+ROW_BYTES = 1 << 10
+"""Of a rank in `tell_all`: a few hundred are usual, and a kilobyte takes no longer on its way."""
+
+_LENGTH_BYTES = 8
+
+
+def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
+    """As ``comm.allgather``, in one collective where all pickles are short. Collective.
+
+    mpi4py's tells lengths first, and to a job that starts each exchange is new connections.
+    """
+    data = MPI.pickle.dumps(item)
+    n_ranks, room = comm.Get_size(), ROW_BYTES - _LENGTH_BYTES
+    row = len(data).to_bytes(_LENGTH_BYTES, "little") + data[:room]
+    rows = bytearray(n_ranks * ROW_BYTES)
+    comm.Allgather([row.ljust(ROW_BYTES, b"\0"), MPI.BYTE], [rows, MPI.BYTE])
+    parts = [rows[start : start + ROW_BYTES] for start in range(0, len(rows), ROW_BYTES)]
+    lengths = [int.from_bytes(part[:_LENGTH_BYTES], "little") for part in parts]
+    missing = [max(length - room, 0) for length in lengths]
+    rest = memoryview(bytearray(sum(missing)))
+    if rest:
+        comm.Allgatherv([data[room:], MPI.BYTE], [rest, missing, None, MPI.BYTE])
+    told = []
+    for part, length, n_bytes in zip(parts, lengths, missing, strict=True):
+        told.append(MPI.pickle.loads(part[_LENGTH_BYTES:][:length] + rest[:n_bytes]))
+        rest = rest[n_bytes:]
+    return told
 
 
 def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
     """Run ``step`` on every rank; if any rank's raises a `GridcollError`, all raise that one.
 
-    The lowest failing rank's error is the one raised; of an error that nobody thought of, as a file
+    The lowest failing rank's error is the one raised; of an error of any other kind, as a file
     system's, it becomes a `GridcollError`, for the others must not wait. Collective over ``comm``.
     """
     failure: GridcollError | None = None
@@ -32,13 +62,59 @@ def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
+def agree_on(
+    comm: MPI.Intracomm,
+    what: str,
+    step: Callable[[], T],
+    text: Callable[[T], str],
+    row: Callable[[T], R],
+) -> tuple[T, list[R]]:
+    """As `together`, and `require_equal` of the results' ``text``, in one exchange. Collective.
+
+    The exchange also brings all ranks' ``row`` of the result.
+    """
+    failure, result, said, mine = ("", ""), None, "", None
+    try:
+        result = step()
+        said, mine = text(result), row(result)
+    except GridcollError as error:
+        failure = type(error).__name__, str(error)
+    except Exception as error:
+        failure = "GridcollError", f"rank {comm.Get_rank()}: {type(error).__name__}: {error}"
+    rows = tell_all(comm, (failure, said, mine))
+    for (name, why), _, _ in rows:
+        if name:
+            raise getattr(errors, name, GridcollError)(why)
+    for rank, (_, other, _) in enumerate(rows):
+        if other != rows[0][1]:
+            raise DisagreementError(f"{what}: rank 0 has {rows[0][1]!r}, rank {rank} has {other!r}")
+    return result, [each for _, _, each in rows]  # type: ignore[return-value, misc]
+
+
+def from_root(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
+    """What ``step`` returns on rank 0, on all ranks, or the error it raises there. Collective."""
+    row: tuple[str, str, T | None] = "", "", None
+    if comm.Get_rank() == 0:
+        try:
+            row = "", "", step()
+        except GridcollError as error:
+            row = type(error).__name__, str(error), None
+        except Exception as error:
+            row = "GridcollError", f"rank 0: {type(error).__name__}: {error}", None
+    name, why, result = comm.bcast(row, 0)
+    if name:
+        raise getattr(errors, name, GridcollError)(why)
+    found: T = result
+    return found
+
+
 def raise_together(comm: MPI.Intracomm, failure: GridcollError | None) -> None:
     """Raise on all ranks what the lowest rank with a ``failure`` has; return if none has any."""
     size = comm.Get_size()
     first = comm.allreduce(size if failure is None else comm.Get_rank(), MPI.MIN)
     if first == size:
         return
-    # Names and text, not a pickled exception: nobody else's code runs here.
+    # Names and text, not a pickled exception: unpickling could run any code.
     name, text = comm.bcast(
         (type(failure).__name__, str(failure)) if comm.Get_rank() == first else None, first
     )
@@ -50,7 +126,7 @@ def raise_together(comm: MPI.Intracomm, failure: GridcollError | None) -> None:
 
 def require_equal(comm: MPI.Intracomm, what: str, value: str) -> None:
     """Raise `DisagreementError` on all ranks unless ``value`` is the same on all. Collective."""
-    values = comm.allgather(value)
+    values = tell_all(comm, value)
     if any(other != values[0] for other in values):
         odd = next(rank for rank, other in enumerate(values) if other != values[0])
         raise DisagreementError(f"{what}: rank 0 has {values[0]!r}, rank {odd} has {values[odd]!r}")
@@ -62,7 +138,7 @@ def require_alike(comm: MPI.Intracomm, what: str, signatures: Iterable[str]) -> 
     Empty ones go with any.
     """
     mine = sorted({each for each in signatures if each})
-    known = [(rank, each) for rank, have in enumerate(comm.allgather(mine)) for each in have]
+    known = [(rank, each) for rank, have in enumerate(tell_all(comm, mine)) for each in have]
     for rank, other in known:
         if other != known[0][1]:
             raise DisagreementError(

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,8 @@ typedef struct {
     int64_t comm, first_tag, n_tags, window;
     char *buffers[3];     /* as in plan/ops.py's BUFFERS */
     char *const *address; /* by op, its chunk and where it goes, if buffers lie in parts; or null */
+    const int64_t *ranks; /* by the plan's rank, the communicator's; or null where they are the same */
+    int64_t *n_sent, *bytes_sent; /* by the plan's rank, counted up; or null */
     int64_t unit_bytes, datatype, operation;
 } call_t;
 
@@ -59,7 +62,7 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 4, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 6, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
     MOST_VAIN = 64,
@@ -89,7 +92,6 @@ typedef struct run {
     int64_t n_ready;
     int *places;             /* where ended heads are told */
     char *statuses;
-    int64_t *n_sent, *bytes_sent; /* by lane */
     int64_t waits_since_ns;       /* since when nothing has ended; 0 if something just did */
     int64_t n_vain;               /* how often since then the watch woke us for nothing */
     int paused, woken;            /* whether the last pause was one under watch; what ended it */
@@ -118,7 +120,8 @@ static int start_transfer(run_t *run, void *function, char *data, const op_t *op
 {
     const mpi_t *mpi = run->mpi;
     int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags);
-    int peer = (int)op->peer, n_bytes = (int)(op->size * run->call.unit_bytes);
+    int peer = (int)(run->call.ranks ? run->call.ranks[op->peer] : op->peer);
+    int n_bytes = (int)(op->size * run->call.unit_bytes);
     if (is_int(mpi))
         return ((transfer_int)function)(data, n_bytes, (int)mpi->byte_type, peer, tag,
                                         (int)run->call.comm, request);
@@ -289,8 +292,10 @@ static void start_ready(run_t *run)
         const op_t *op = &run->program.ops[index];
         char *data = chunk(run, index);
         if (op->kind == SEND) {
-            run->n_sent[op->lane]++;
-            run->bytes_sent[op->lane] += op->size * unit;
+            if (run->call.n_sent) {
+                run->call.n_sent[op->peer]++;
+                run->call.bytes_sent[op->peer] += op->size * unit;
+            }
             int error = start_transfer(run, run->mpi->isend, data, op,
                                        run->requests + index * run->mpi->handle_bytes);
             if (!error) {
@@ -412,34 +417,34 @@ static void read_program(program_t *program, const int64_t *flat)
     program->ready = program->receives + program->n_receives;
 }
 
-/* Its error, 0 without; into counts, if they are wanted, the messages, then the bytes, by lane. */
-int64_t gridcoll_end(run_t *run, int64_t *counts)
+/* Its error, 0 without. */
+int64_t gridcoll_end(run_t *run)
 {
     int64_t error = run->error;
-    if (counts)
-        memcpy(counts, run->n_sent, 2 * (size_t)run->program.n_lanes * sizeof *counts);
     free(run);
     return error;
 }
 
-/* A run that has begun, to be ended; null without memory. */
-run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
+/* What a run of the program takes. */
+static size_t size_of_run(const program_t *program, const mpi_t *mpi)
 {
-    program_t program;
-    read_program(&program, flat);
-    size_t n = (size_t)program.n_ops, lanes = (size_t)program.n_lanes, word = sizeof(int64_t);
+    size_t n = (size_t)program->n_ops, lanes = (size_t)program->n_lanes;
     size_t handle = (size_t)mpi->handle_bytes, status = (size_t)mpi->status_bytes;
     /* Words first, then what is narrower: everything lies at a multiple of its size. */
-    size_t n_words = 3 * n + 7 * lanes;
-    size_t n_bytes = (n + lanes) * handle + lanes * (status + sizeof(int)) + 64;
-    run_t *run = calloc(1, sizeof *run + n_words * word + n_bytes);
-    if (!run)
-        return NULL;
+    return sizeof(run_t) + (3 * n + 5 * lanes) * sizeof(int64_t) + (n + lanes) * handle
+           + lanes * (status + sizeof(int)) + 64;
+}
+
+/* Begin a run in so much memory, all zeros. */
+static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, const call_t *call)
+{
+    size_t n = (size_t)program->n_ops, lanes = (size_t)program->n_lanes;
+    size_t handle = (size_t)mpi->handle_bytes, status = (size_t)mpi->status_bytes;
     int64_t *words = (int64_t *)(run + 1);
     run->mpi = mpi;
     run->call = *call;
-    run->program = program;
-    run->n_left = program.n_ops;
+    run->program = *program;
+    run->n_left = program->n_ops;
     run->began_ns = now_ns();
     run->wider = call->window;
     run->n_waits = words, words += n;
@@ -450,22 +455,30 @@ run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
     run->last = words, words += lanes;
     run->n_open = words, words += lanes;
     run->head_ops = words, words += lanes;
-    run->n_sent = words, words += lanes;
-    run->bytes_sent = words, words += lanes; /* behind n_sent: see gridcoll_end */
     run->requests = (char *)words;
     run->heads = run->requests + n * handle;
     /* Statuses of MPI libraries hold a size_t at most. */
     run->statuses = (char *)(((uintptr_t)(run->heads + lanes * handle) + 15) / 16 * 16);
     run->places = (int *)(run->statuses + lanes * status);
     for (size_t k = 0; k < n; k++)
-        run->n_waits[k] = program.ops[k].n_waits;
+        run->n_waits[k] = program->ops[k].n_waits;
     for (size_t k = 0; k < lanes; k++)
         run->behind[k] = -1;
-    for (int64_t k = 0; k < program.n_ready; k++)
-        push_ready(run, program.ready[k]);
+    for (int64_t k = 0; k < program->n_ready; k++)
+        push_ready(run, program->ready[k]);
     for (size_t lane = 0; lane < lanes; lane++)
         post(run, (int64_t)lane);
     start_ready(run);
+}
+
+/* A run that has begun, to be ended; null without memory. */
+run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
+{
+    program_t program;
+    read_program(&program, flat);
+    run_t *run = calloc(1, size_of_run(&program, mpi));
+    if (run)
+        begin_in(run, &program, mpi, call);
     return run;
 }
 
@@ -544,3 +557,144 @@ int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
     }
     return 1;
 }
+
+/* ---- calls from Python --------------------------------------------------------------------- */
+
+/* A call that was made before, as a function that Python calls: it looks at the buffers, which is
+ * all that may differ, and runs. What is needed of Python comes as pointers to functions that keep
+ * their form from version to version, so that one object file serves them all. */
+
+/* PyObject_GetBuffer's. */
+typedef struct {
+    char *data;
+    void *object;
+    ptrdiff_t n_bytes, item_bytes;
+    int readonly, n_dimensions;
+    const char *format;
+    ptrdiff_t *shape, *strides, *suboffsets;
+    void *internal;
+} buffer_t;
+
+typedef struct {
+    int (*get_buffer)(void *, buffer_t *, int);
+    void (*release_buffer)(buffer_t *);
+    void (*clear_error)(void);
+    void *(*save_thread)(void);
+    void (*restore_thread)(void *);
+    void *(*get_pointer)(void *, const char *);
+    void *(*call)(void *, void *const *, size_t, void *);
+    void (*count_reference)(void *);
+    void *none;
+} python_t;
+
+/* What a buffer must be like. */
+typedef struct {
+    int64_t place;    /* among the arguments; 0 for a buffer that there is not */
+    int64_t n_bytes;
+    int64_t n_blocks; /* its items can be divided into so many */
+    char format[8];   /* empty for any number that MPI takes without a type */
+} form_t;
+
+typedef struct {
+    const int64_t *flat;
+    const mpi_t *mpi;
+    const call_t *call;
+    wait_t *wait;
+    int64_t patience_ns;
+    form_t given, output;
+    int64_t writes;      /* whether output is written to */
+    const void *in_place; /* the object that stands for output in the place of given */
+    char *own;            /* where that is copied to; null where it must not be given */
+    void *read;           /* called for all other arguments */
+    void *finish;         /* called when Python has something left to do */
+    run_t *memory;        /* of a run, kept for the next */
+    run_t *run;           /* that finish is to end, or null */
+} repeat_t;
+
+static const python_t *python_functions;
+
+void gridcoll_use_python(const python_t *functions) { python_functions = functions; }
+
+enum { WRITABLE = 1, FORMAT = 4, C_CONTIGUOUS = 0x38 }; /* PyBUF_... */
+
+static int is_plain(const char *format)
+{
+    if (!format || !format[0])
+        return 0;
+    if (format[0] == 'Z')
+        return (format[1] == 'f' || format[1] == 'd') && !format[2];
+    return strchr("?bBhHiIlLqQfd", format[0]) && !format[1];
+}
+
+/* Whether the object is such a buffer, which then is to be released. */
+static int take(const python_t *python, void *object, const form_t *form, int flags, buffer_t *buffer)
+{
+    if (python->get_buffer(object, buffer, flags | FORMAT | C_CONTIGUOUS)) {
+        python->clear_error();
+        return 0;
+    }
+    int64_t n_items = buffer->item_bytes ? buffer->n_bytes / buffer->item_bytes : 0;
+    if (buffer->n_bytes == form->n_bytes && n_items % form->n_blocks == 0 && is_plain(buffer->format)
+        && (!form->format[0] || !strcmp(buffer->format, form->format)))
+        return 1;
+    python->release_buffer(buffer);
+    return 0;
+}
+
+/* A function with METH_FASTCALL, of a capsule and the communicator, then what the method takes. */
+void *gridcoll_repeat(void *capsule, void *const *args, ptrdiff_t n_args)
+{
+    const python_t *python = python_functions;
+    repeat_t *self = python->get_pointer(capsule, NULL);
+    const form_t *to = &self->output, *from = &self->given;
+    call_t call = *self->call;
+    buffer_t output, given;
+    int has_output = 0, has_given = 0, fits = to->place < n_args && from->place < n_args;
+    if (fits && to->place)
+        fits = has_output = take(python, args[to->place], to, self->writes ? WRITABLE : 0, &output);
+    if (has_output)
+        call.buffers[1] = output.data;
+    if (fits && from->place && args[from->place] == self->in_place && self->own) {
+        memcpy(self->own, output.data, (size_t)to->n_bytes);
+        call.buffers[0] = self->own;
+    } else if (fits && from->place) {
+        fits = has_given = take(python, args[from->place], from, 0, &given);
+        if (has_given) {
+            call.buffers[0] = given.data;
+            fits = !has_output || given.data + given.n_bytes <= output.data
+                   || output.data + output.n_bytes <= given.data;
+        }
+    }
+    void *next = fits ? NULL : self->read;
+    if (fits) {
+        program_t program;
+        read_program(&program, self->flat);
+        size_t n_bytes = size_of_run(&program, self->mpi);
+        run_t *run = self->memory ? self->memory : malloc(n_bytes);
+        self->memory = NULL;
+        if (!run)
+            next = self->read;
+        else {
+            void *thread = python->save_thread();
+            memset(run, 0, n_bytes);
+            begin_in(run, &program, self->mpi, &call);
+            int ended = gridcoll_run(run, self->wait, self->patience_ns);
+            python->restore_thread(thread);
+            if (!ended || run->error || self->wait->n_missed) {
+                self->run = run;
+                next = self->finish;
+            } else
+                self->memory = run;
+        }
+    }
+    if (has_output)
+        python->release_buffer(&output);
+    if (has_given)
+        python->release_buffer(&given);
+    if (next)
+        return python->call(next, args, (size_t)n_args, NULL);
+    python->count_reference(python->none);
+    return python->none;
+}
+
+void gridcoll_forget(repeat_t *self) { free(self->memory); }

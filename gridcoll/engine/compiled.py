@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.counting import CountingTransport
-from gridcoll.engine.executor import DEFAULT_WINDOW, Memory, Transport
+from gridcoll.engine.executor import Memory, Transport
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import (
     FIRST_PAUSE_S,
@@ -34,11 +35,8 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
-_INTERFACE = 4
+_INTERFACE = 6
 _NO_MEMORY = -1
-
-SHORT_BYTES = 16 << 10
-"""Of all buffers of a call: short calls stay prepared, for longer ones that would gain nothing."""
 
 PATIENCE_S = 10e-3
 """After so long without an end, Python has a look at its signals."""
@@ -59,6 +57,7 @@ class _Call(ctypes.Structure):
         *((name, _INT) for name in ("comm", "first_tag", "n_tags", "window")),
         ("buffers", ctypes.c_void_p * 3),
         ("address", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("ranks", "n_sent", "bytes_sent")),
         *((name, _INT) for name in ("unit_bytes", "datatype", "operation")),
     ]
 
@@ -89,7 +88,12 @@ class _Library:
         self.advance = library.gridcoll_advance
         self.advance.argtypes, self.advance.restype = [pointer], ctypes.c_int
         self.end = library.gridcoll_end
-        self.end.argtypes, self.end.restype = [pointer, pointer], _INT
+        self.end.argtypes, self.end.restype = [pointer], _INT
+        self.use_python = library.gridcoll_use_python
+        self.use_python.argtypes = [pointer]
+        self.forget = library.gridcoll_forget
+        self.forget.argtypes = [pointer]
+        self.repeat = ctypes.cast(library.gridcoll_repeat, pointer)
         self.n_left = library.gridcoll_n_left
         self.n_left.argtypes, self.n_left.restype = [pointer], _INT
         self.mpi = _MPI(
@@ -106,7 +110,7 @@ class _Library:
 def _mpi_functions() -> list[ctypes._FuncPointer]:
     """Of the MPI library that mpi4py runs on: its module has them among its dependencies.
 
-    Those that the process has for everybody come first, as a profiler's that was loaded before.
+    Those that the process has loaded globally come first, as a profiler's that was loaded before.
     """
     names = [f"MPI_{name.capitalize()}" for name in _MPI._functions]
     everybodys = ctypes.CDLL(None)
@@ -141,48 +145,40 @@ def require_engine() -> None:
     _library()
 
 
+def c_functions() -> tuple[int | None, ...]:
+    """Addresses of what begins, runs and ends a run, for C callers; None where Python does that."""
+    library = _library()
+    if library is None:
+        return None, None, None
+    pointer = ctypes.c_void_p
+    return tuple(ctypes.cast(f, pointer).value for f in (library.begin, library.run, library.end))
+
+
 class Prepared:
     """A program and where its buffers are: all that a run of it needs. One run at a time.
 
-    Made by `prepare`. Runs over other buffers of the same sizes need no other: see `place`.
+    Made by `prepare`. Runs over other buffers of the same sizes need no other: see `repeat`.
     """
 
-    def __init__(
-        self, library: _Library, flow: Dataflow, transport: Transport, call: _Call, *kept: object
-    ) -> None:
-        self.c_library, self.transport = library, transport
+    def __init__(self, library: _Library, flow: Dataflow, call: _Call, *kept: object) -> None:
+        self.c_library = library
         flat = flow.flat  # two threads may each have made one, of which the flow keeps the last
-        self._call, self._buffers = call, call.buffers
-        self._kept = (flat, *kept)  # buffers must outlive the run
-        self._begin = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
-        n_lanes = len(flow.peer_of_lane)
-        self.counts = (_INT * (2 * n_lanes))()
-        self._n_lanes, self._n_ops = n_lanes, len(flow.program)
-        self._senders = [(k, peer) for k, peer in enumerate(flow.peer_of_lane) if peer >= 0]
-
-    def place(self, output: int, given: int) -> None:
-        """Let runs to come have these buffers, by address, as ``output`` and ``input``."""
-        self._buffers[0], self._buffers[1] = given, output
+        self._kept = (flat, call, *kept)  # buffers must outlive the run
+        self.pointers = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
+        self._n_ops = len(flow.program)
 
     def begin(self, *kept: object) -> CompiledRun:
         """Start a run; ``kept`` are buffers that must outlive it."""
-        run = self.c_library.begin(*self._begin)
+        run = self.c_library.begin(*self.pointers)
         if not run:
             raise MemoryError(f"a run of {self._n_ops} ops")
         return CompiledRun(self, run, *kept)
 
-    def run(self, *kept: object) -> None:
-        """Run it once, to its end; ``kept`` are the buffers where it was placed."""
-        run = self.begin(*kept)
+    def run(self) -> None:
+        """Run it once, to its end."""
+        run = self.begin()
         run.run()
         run.check()
-
-    def count(self) -> None:
-        """Tell the transport of what a run has sent, which is in `counts`."""
-        if isinstance(self.transport, CountingTransport):
-            for lane, peer in self._senders:
-                n_messages, n_bytes = self.counts[lane], self.counts[self._n_lanes + lane]
-                self.transport.sent.add(peer, n_messages, n_bytes)
 
 
 class CompiledRun:
@@ -213,8 +209,7 @@ class CompiledRun:
 
     def check(self) -> None:
         run, self._run = self._run, None
-        error = self._library.end(run, self._prepared.counts)
-        self._prepared.count()
+        error = self._library.end(run)
         if error == _NO_MEMORY:
             raise MemoryError("a reduction's intermediate result")
         if error:
@@ -225,11 +220,11 @@ class CompiledRun:
 
     def __del__(self) -> None:
         if self._run:
-            self._library.end(self._run, None)
+            self._library.end(self._run)
 
 
 def prepare(
-    flow: Dataflow, transport: Transport, memory: Memory, window: int = DEFAULT_WINDOW
+    flow: Dataflow, transport: Transport, memory: Memory, window: int = RECEIVES_POSTED
 ) -> Prepared | None:
     """A program over ``memory``; None where that is left to `Executor`."""
     library = _library()
@@ -246,13 +241,21 @@ def prepare(
         *(wire.handle, wire.first_tag, wire.n_tags, window),
         placement.buffers,
         None if by_op is None else MPI.Get_address(by_op),
+        None if wire.ranks is None else MPI.Get_address(wire.ranks),
+        *_counters(transport),
         *(placement.unit_bytes, placement.datatype, placement.operation),
     )
-    return Prepared(library, flow, transport, call, memory, by_op, wire)
+    return Prepared(library, flow, call, memory, by_op, wire, transport)
+
+
+def _counters(transport: Transport) -> tuple[int | None, int | None]:
+    if not isinstance(transport, CountingTransport):
+        return None, None
+    return MPI.Get_address(transport.sent.messages), MPI.Get_address(transport.sent.n_bytes)
 
 
 def begin_compiled(
-    flow: Dataflow, transport: Transport, memory: Memory, window: int = DEFAULT_WINDOW
+    flow: Dataflow, transport: Transport, memory: Memory, window: int = RECEIVES_POSTED
 ) -> CompiledRun | None:
     """Start a program; None where that is left to `Executor`."""
     prepared = prepare(flow, transport, memory, window)

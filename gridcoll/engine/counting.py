@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import numpy as np
 
 from gridcoll.engine.executor import Request, Transport
 from gridcoll.engine.memory import Pieces, Typed
 
 
-@dataclass
 class Sent:
-    """Messages and bytes of one rank, by receiver."""
+    """Messages and bytes of one rank, by receiver, one of ``n_ranks``.
 
-    messages: Counter[int] = field(default_factory=Counter)
-    n_bytes: Counter[int] = field(default_factory=Counter)
+    The engine in C counts in these arrays itself.
+    """
 
-    def add(self, peer: int, n_messages: int, n_bytes: int) -> None:
-        """Count messages to ``peer``."""
-        self.messages[peer] += n_messages
+    def __init__(self, n_ranks: int) -> None:
+        self.messages, self.n_bytes = np.zeros((2, n_ranks), np.int64)
+
+    def add(self, peer: int, n_bytes: int) -> None:
+        """Count a message to ``peer``."""
+        self.messages[peer] += 1
         self.n_bytes[peer] += n_bytes
 
     def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
         """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent."""
-        return [(rank, peer, n, self.n_bytes[peer]) for peer, n in sorted(self.messages.items())]
+        rows = enumerate(zip(self.messages.tolist(), self.n_bytes.tolist(), strict=True))
+        return [(rank, peer, n, n_bytes) for peer, (n, n_bytes) in rows if n]
 
 
 class CountingTransport:
-    """Passes everything on to ``transport`` and counts what is sent, in `sent`.
+    """Passes everything on to ``carrier`` and counts what is sent, in `sent`.
 
     One count may serve several transports of one thread.
     """
 
-    def __init__(self, transport: Transport, sent: Sent | None = None) -> None:
-        self.carrier = transport
-        self.sent = Sent() if sent is None else sent
+    def __init__(self, carrier: Transport, sent: Sent) -> None:
+        self.carrier, self.sent = carrier, sent
 
     def isend(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> Request:
-        self.sent.add(peer, 1, view.nbytes)
+        self.sent.add(peer, view.nbytes)
         return self.carrier.isend(view, peer, tag)
 
     def irecv(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> Request:

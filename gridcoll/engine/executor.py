@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.memory import Placement
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
-
-DEFAULT_WINDOW = 64
-"""Receives kept posted per lane: megabytes in flight over a WAN at 16 KiB segments and more."""
 
 IDLE_POLLS = 100
 """After so many in which nothing ended, more receives are posted."""
@@ -92,7 +90,7 @@ class Executor:
         flow: Dataflow,
         transport: Transport,
         memory: Memory,
-        window: int = DEFAULT_WINDOW,
+        window: int = RECEIVES_POSTED,
         trace: Trace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

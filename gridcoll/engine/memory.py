@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Placement(NamedTuple):
-    """Where the buffers of one run are, as addresses; whoever asks keeps the buffers alive.
+    """Where the buffers of one run are, as addresses; the caller keeps the buffers alive.
 
     ``buffers`` are in the order of `BUFFERS`; ``by_op``, where they lie in parts, has two addresses
     for each op: of its chunk, and of where it goes. ``datatype`` and ``operation`` are handles, 0
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
 def address_of(view: memoryview) -> int:
     """Where the bytes of ``view`` begin; 0 where it has none."""
-    # Whoever asks runs over MPI, whose function takes a tenth of NumPy's time.
+    # The caller runs over MPI, whose function takes a tenth of NumPy's time.
     from mpi4py.MPI import Get_address
 
     return Get_address(view) if view.nbytes else 0

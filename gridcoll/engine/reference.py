@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.counting import CountingTransport, Sent
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Request
+from gridcoll.engine.executor import Executor, Memory, Request
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.plan import Plan
@@ -58,14 +59,17 @@ class _LoopTransport:
 
 
 def run_reference(
-    plan: Plan, memories: Sequence[Memory], window: int = DEFAULT_WINDOW
+    plan: Plan, memories: Sequence[Memory], window: int = RECEIVES_POSTED
 ) -> tuple[Sent, ...]:
     """Run all ranks of ``plan`` over ``memories[rank]``, taking turns in rank order.
 
     Returns what each rank sent. Raises `PlanError` when no rank can go on.
     """
     network: dict[tuple[int, int, int], _Message] = {}
-    transports = [CountingTransport(_LoopTransport(rank, network)) for rank in range(plan.n_ranks)]
+    transports = [
+        CountingTransport(_LoopTransport(rank, network), Sent(plan.n_ranks))
+        for rank in range(plan.n_ranks)
+    ]
     executors = [
         # Nothing takes time here: whatever is due some time is due now.
         Executor(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.compiled import begin_compiled
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, Memory, Run, Trace, Transport
+from gridcoll.engine.executor import Executor, Memory, Run, Trace, Transport
 from gridcoll.engine.waiting import Hold, PoliteWait, polls_at_once
 from gridcoll.plan.dataflow import Dataflow
 
@@ -17,7 +18,7 @@ def run_program(
     flow: Dataflow,
     transport: Transport,
     memory: Memory,
-    window: int = DEFAULT_WINDOW,
+    window: int = RECEIVES_POSTED,
     trace: Trace | None = None,
 ) -> None:
     """Run one rank's program to its end, waiting politely.

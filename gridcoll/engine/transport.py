@@ -6,24 +6,37 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.executor import TransferError
 from gridcoll.engine.memory import Pieces, Typed
 
-N_BANDS = 64
-"""Programs in so many bands of tags may run at the same time on one communicator."""
-
 
 class MPITransport:
-    """Messages on a private communicator, in one of `N_BANDS` bands of its tags."""
+    """Messages of one program at a time, on a private communicator.
 
-    def __init__(self, comm: MPI.Intracomm, band: int = 0) -> None:
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    tags : range, optional
+        Those that the messages have; programs in different ones may run at the same time.
+    ranks : sequence of int, optional
+        The place in ``comm`` of each rank of the plan; without, they are the same.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        tags: range | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         self._comm = comm
+        tags = range(n_tags()) if tags is None else tags
         # Messages are numbered by peer (`Dataflow.tags`), and those of a lane keep their order: two
-        # with one tag would have to be a whole band apart and yet under way together.
-        self.n_tags = n_tags() // N_BANDS
-        self.first_tag = band * self.n_tags
+        # with one tag would have to be all these tags apart and yet under way together.
+        self.first_tag, self.n_tags = tags.start, len(tags)
+        self.ranks = None if ranks is None else np.array(ranks, np.int64)
 
     @property
     def handle(self) -> int:
@@ -36,6 +49,13 @@ class MPITransport:
     def irecv(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> MPI.Request:
         return self._start(self._comm.Irecv, view, peer, tag)
 
+    def iprobe(self, peer: int, tag: int) -> bool:
+        """Whether a message is there to be received."""
+        return bool(self._comm.Iprobe(self._place(peer), self.first_tag + tag % self.n_tags))
+
+    def _place(self, peer: int) -> int:
+        return peer if self.ranks is None else int(self.ranks[peer])
+
     def _start(
         self,
         transfer: Callable[[Any, int, int], MPI.Request],
@@ -43,7 +63,7 @@ class MPITransport:
         peer: int,
         tag: int,
     ) -> MPI.Request:
-        tag = self.first_tag + tag % self.n_tags
+        tag, peer = self.first_tag + tag % self.n_tags, self._place(peer)
         if isinstance(view, Pieces):
             with _in_place(view) as memory:
                 return transfer(memory, peer, tag)

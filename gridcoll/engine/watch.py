@@ -17,7 +17,7 @@ LAST_LOOK_AGAIN_S = 1.0
 class SocketWatch:
     """A descriptor that is readable while any socket that was open at the last look is.
 
-    Nothing is read from the sockets. They are the MPI library's and whoever else's: a readable one
+    Nothing is read from the sockets. They are the MPI library's or others': a readable one
     says that a message may have come, no more. Where messages come another way, the descriptor is
     never readable for them. Without epoll, `descriptor` is -1.
     """

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copyreg
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.handles import set_handle
-from gridcoll.errors import GridcollError
+from gridcoll.errors import GridcollError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gridcoll.comm.hints import Keywords
 
 _ORIGINAL = MPI.COMM_WORLD
 
@@ -48,7 +53,9 @@ class World(GridComm):
         return super().Disconnect()
 
 
-def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
+def swap_world(
+    fail: Callable[[GridcollError, MPI.Intracomm], object], then: Callable[[], object] | None = None
+) -> None:
     """Put a `World` in the place of ``MPI.COMM_WORLD``.
 
     Where the application starts MPI itself (``mpi4py.rc.initialize = False``), the world is native
@@ -58,6 +65,8 @@ def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
     ----------
     fail : callable
         Called on all ranks alike, with the error and the original world, if the grid cannot be had.
+    then : callable, optional
+        Called when MPI is up and the world is ours.
     """
     world = _unstarted_world()
 
@@ -66,6 +75,8 @@ def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
             World.__init__(world, _ORIGINAL)
         except GridcollError as error:
             fail(error, _ORIGINAL)
+        if then is not None:
+            then()
 
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
     copyreg.pickle(MPI.Intracomm, _reduce_plain)
@@ -74,6 +85,23 @@ def swap_world(fail: Callable[[GridcollError, MPI.Intracomm], object]) -> None:
     else:
         MPI.Init = _followed_by(build, MPI.Init)
         MPI.Init_thread = _followed_by(build, MPI.Init_thread)
+
+
+def patch(**settings: Unpack[Keywords]) -> None:
+    """Let ``MPI.COMM_WORLD`` be grid-aware from here on, as ``gridcoll run`` does. Collective.
+
+    One line at the top of a program, before others take the world. ``settings`` are those of
+    `GridComm`. A second call does nothing. Raises `UsageError` before MPI is started, and what
+    ``GridComm(MPI.COMM_WORLD)`` raises; the world is then what it was.
+    """
+    if isinstance(MPI.COMM_WORLD, World):
+        return
+    if not MPI.Is_initialized():
+        raise UsageError("patch: MPI has not been started; call it after MPI.Init()")
+    world = _unstarted_world()
+    World.__init__(world, _ORIGINAL, **settings)
+    setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
+    copyreg.pickle(MPI.Intracomm, _reduce_plain)
 
 
 def _unstarted_world() -> GridComm:

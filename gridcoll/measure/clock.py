@@ -55,7 +55,9 @@ class CommonClock:
         return time.monotonic() + self.offset_s
 
 
-def find_clock(comm: MPI.Intracomm, grid: Grid | None = None) -> CommonClock:
+def find_clock(
+    comm: MPI.Intracomm, grid: Grid | None = None, n_samples: int = N_SAMPLES
+) -> CommonClock:
     """Compare clocks with rank 0 by the quickest of several round trips. Collective.
 
     Of ``grid``, which is that of ``comm``, coordinators do; others compare with their coordinator,
@@ -70,20 +72,20 @@ def find_clock(comm: MPI.Intracomm, grid: Grid | None = None) -> CommonClock:
         # Whoever is asked by the second has heard from rank 0 in the first, as its lowest rank.
         if rank == ranks[0]:
             for other in ranks[1:]:
-                _tell_time(comm, other, offset_s)
+                _tell_time(comm, other, offset_s, n_samples)
         elif rank in ranks:
-            latency_s, offset_s = _ask_time(comm, ranks[0])
+            latency_s, offset_s = _ask_time(comm, ranks[0], n_samples)
     latest = _find_latest(comm, grid)
     most_s = 3 * latest(latency_s)  # no two ranks are farther apart, by way of rank 0
-    seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest))
+    seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest), n_samples)
     slack_s = min(most_s, 1.5 * seen_s) + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
     return CommonClock(offset_s, slack_s, latest)
 
 
-def _longest_wait(clock: CommonClock) -> float:
+def _longest_wait(clock: CommonClock, n_samples: int) -> float:
     """From the last rank's call of `CommonClock.latest` until all have its result, seconds."""
     waits_s = []
-    for _ in range(N_SAMPLES):
+    for _ in range(n_samples):
         called_s = clock.latest(clock.now())
         waits_s.append(clock.latest(clock.now()) - called_s)
     return max(waits_s)
@@ -105,19 +107,19 @@ def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
     return latest
 
 
-def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float) -> None:
+def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int) -> None:
     """Rank 0's time, as far as we know, whenever ``peer`` asks."""
     stamp = np.zeros(1)
-    for _ in range(N_SAMPLES):
+    for _ in range(n_samples):
         _receive(comm, stamp, peer)
         stamp[0] = time.monotonic() + offset_s
         _send(comm, stamp, peer)
 
 
-def _ask_time(comm: MPI.Intracomm, peer: int) -> tuple[float, float]:
+def _ask_time(comm: MPI.Intracomm, peer: int, n_samples: int) -> tuple[float, float]:
     """Latency to ``peer``, and what our clock lacks of the time it tells."""
     stamp, samples = np.zeros(1), []
-    for _ in range(N_SAMPLES):
+    for _ in range(n_samples):
         start = time.monotonic()
         _send(comm, stamp, peer)
         _receive(comm, stamp, peer)
@@ -176,12 +178,15 @@ def run_together(clock: CommonClock, step: Callable[[], object]) -> float:
     return Series(clock).run(step)
 
 
-def run_again(run: Callable[[], float], n_runs: int) -> list[float]:
+def run_again(run: Callable[[], float], n_runs: int, long_s: float = math.inf) -> list[float]:
     """What ``n_runs`` runs return, after one more before them that does not count.
+
+    Where that one takes ``long_s``, only one follows.
 
     What ran before over the same connections lost segments of its own, and their windows are small
     for a while: the first run after it would pay for that. A broadcast of a megabyte over three
-    sites takes 10 to 50 % longer straight after the library's own.
+    sites takes 10 to 50 % longer straight after the library's own. Where a first message makes the
+    connection, it pays for that as well: among 88 hosts that was 10 s instead of half a second.
     """
-    run()
-    return [run() for _ in range(n_runs)]
+    is_long = run() >= long_s
+    return [run() for _ in range(1 if is_long else n_runs)]

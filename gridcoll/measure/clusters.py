@@ -1,13 +1,16 @@
-"""Who is near whom: nodes by shared memory, clusters by the latency between nodes."""
+"""Who is near whom: nodes by name, clusters by the latency between nodes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+from gridcoll.constants import SHORT_LATENCY_S
+from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.topology.clustering import find_clusters
@@ -20,23 +23,34 @@ Progress = Callable[[str, int, int], None]
 N_PASSES = 4
 N_PASSES_UNCHANGED = 2
 MOST_PASSES = 12
-_SHORT_LINK_S = 2e-3
 
 
 def silent(_what: str, _done: int, _of: int) -> None:
     """Progress that nobody watches."""
 
 
+Grouping = Callable[[MPI.Intracomm, Sequence[int], float, Progress], list[list[int]]]
+"""Finds clusters of nodes, as `find_groups` does."""
+
+
 def find_grid(
-    comm: MPI.Intracomm, tolerance: float, progress: Progress = silent, name: str = ""
+    comm: MPI.Intracomm,
+    tolerance: float,
+    progress: Progress = silent,
+    name: str = "",
+    grouping: Grouping | None = None,
+    told: Sequence[tuple[str, str]] = (),
 ) -> Grid:
-    """Nodes by shared memory, then clusters by latency between nodes. Collective."""
-    rank, hosts = comm.Get_rank(), comm.allgather(MPI.Get_processor_name())
-    shared = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
-    leaders = comm.allgather(shared.bcast(rank, 0))
-    shared.Free()
+    """Nodes by name and machine, then clusters by latency between nodes. Collective.
+
+    `MPI.COMM_TYPE_SHARED` would tell nodes, too, but a communicator takes some round trips. From
+    all latencies between nodes, unless another ``grouping`` is given. ``told``: by rank, the name
+    and `machine_id` of its node, if ranks told each other already.
+    """
+    rows = told or tell_all(comm, (MPI.Get_processor_name(), machine_id()))
+    hosts, leaders = [host for host, _ in rows], [rows.index(row) for row in rows]
     nodes = sorted(set(leaders))
-    groups = find_groups(comm, nodes, tolerance, progress)
+    groups = (grouping or find_groups)(comm, nodes, tolerance, progress)
     clusters = []
     for group in groups:
         members = {nodes[k] for k in group}
@@ -47,6 +61,14 @@ def find_grid(
     return Grid(
         tuple(Cluster(n, processes) for n, processes in zip(names, clusters, strict=True)), name
     )
+
+
+def machine_id() -> str:
+    """What tells machines of one name apart; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def find_groups(
@@ -60,7 +82,7 @@ def find_groups(
     network made stays.
     """
     passes = [_latency_pass(comm, nodes, None, progress)]
-    short = (passes[0][0] < _SHORT_LINK_S).astype(bool)
+    short = (passes[0][0] < SHORT_LATENCY_S).astype(bool)
     for _ in range(N_PASSES - 1):
         passes.append(np.where(short, _latency_pass(comm, nodes, short, progress), passes[0]))
     groups, n_unchanged = _cluster(passes, short, tolerance), 0

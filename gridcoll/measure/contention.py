@@ -16,6 +16,7 @@ from gridcoll.model import GridModel
 from gridcoll.plan import dataflow
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import direct_messages, plan_direct
+from gridcoll.topology.grid import Grid
 
 BLOCK_BYTES = 1 << 14
 MOST_EXCHANGING = 64
@@ -26,26 +27,41 @@ LEAST_SPREAD = 0.05
 """Bounds closer than this part of the upper one say nothing of what lies between."""
 
 
-def measure_contention(comm: MPI.Intracomm, model: GridModel, n_runs: int = 5) -> tuple[float, ...]:
+def measure_contention(
+    comm: MPI.Intracomm, model: GridModel, n_runs: int = 5, inside: MPI.Intracomm | None = None
+) -> tuple[float, ...]:
     """γ of every cluster, from a direct exchange inside all of them at once. Collective.
 
     Among `MOST_EXCHANGING` of a cluster's ranks. 1 for a cluster of one rank, and where the bounds
-    are too close to tell.
+    are too close to tell. ``inside``: a communicator of those ranks of this cluster that is there
+    already, null for others.
     """
-    rank = comm.Get_rank()
-    cluster = model.grid.cluster_of[rank]
-    exchanging = model.grid.clusters[cluster].spread(MOST_EXCHANGING)
-    inside = comm.Split(cluster if rank in exchanging else MPI.UNDEFINED, rank)
+    exchanging = exchanging_of(comm, model.grid)
+    mine = split_inside(comm, model.grid) if inside is None else inside
     gamma = 1.0
-    if inside != MPI.COMM_NULL:
+    if mine != MPI.COMM_NULL:
         try:
-            took_s = _time_exchange(MPI.Intracomm(inside), n_runs)
+            took_s = _time_exchange(mine, n_runs)
         finally:
-            inside.Free()
+            if inside is None:
+                mine.Free()
         gamma = fit_contention(model.restrict(exchanging), took_s - model.start_s)
     wait_for_all(comm)
     found = comm.allgather(gamma)
     return tuple(found[each.coordinator] for each in model.grid.clusters)
+
+
+def exchanging_of(comm: MPI.Intracomm, grid: Grid) -> tuple[int, ...]:
+    """The ranks of our cluster that take part."""
+    return tuple(grid.clusters[grid.cluster_of[comm.Get_rank()]].spread(MOST_EXCHANGING))
+
+
+def split_inside(comm: MPI.Intracomm, grid: Grid) -> MPI.Intracomm:
+    """A communicator of `exchanging_of`; null on others. Collective."""
+    rank = comm.Get_rank()
+    takes_part = rank in exchanging_of(comm, grid)
+    colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
+    return MPI.Intracomm(comm.Split(colour, rank))
 
 
 def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:

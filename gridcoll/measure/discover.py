@@ -1,39 +1,41 @@
-"""Discovery: clusters, then pLogP of representative pairs and what else a choice rests on."""
+"""Discovery: clusters, then pLogP of representative pairs and what else a choice rests on.
+
+It goes by stages, each of which is kept when it is finished.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.runner import run_program
-from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
-from gridcoll.measure.clock import CommonClock, Series, find_clock, run_together
+from gridcoll.measure.budget import Budget, OutOfTimeError
+from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention
-from gridcoll.measure.flows import MESSAGE_BYTES, measure_together
+from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
+from gridcoll.measure.flows import MESSAGE_BYTES, measure_aggregate_bandwidth
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
+from gridcoll.measure.pairs import representatives
+from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import Channel, measure_plogp
-from gridcoll.measure.trials import RUNS, TRIAL_SIZES, step_of
-from gridcoll.measure.tuner import play_off, try_plans
-from gridcoll.model import GridModel, PLogP, TimesBySize
-from gridcoll.plan import choose, dataflow
-from gridcoll.plan.bcast.tree import plan_bcast
-from gridcoll.plan.trees import RankTree
-from gridcoll.schedule.trees import find_shape
+from gridcoll.measure.quick import quick_model
+from gridcoll.measure.trials import RUNS, TRIAL_SIZES
+from gridcoll.measure.tuner import autotune, try_plans
+from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
-PACE_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-
-MOST_IN_CHAIN = 64
-"""Ranks of a cluster that show the pace of all."""
-
 NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+
+
+Stage = tuple[str, Callable[[GridModel], GridModel]]
+"""A part of a discovery, by which the model gains: its name, and what does it. Collective."""
 
 
 def discover(
@@ -45,11 +47,14 @@ def discover(
     collectives: Collection[str] = tuple(CALLS),
     progress: Progress = silent,
     name: str = "",
+    known: GridModel | None = None,
+    keep: Callable[[GridModel], None] = lambda _model: None,
+    budget_s: float = math.inf,
 ) -> GridModel:
     """Measure the grid that ``comm`` spans. Collective; the result is the same on all ranks.
 
     At most C(C-1)/2 + C pLogP measurements for C clusters, twice the first term with
-    ``both_directions``.
+    ``both_directions``. What was not measured yet is estimated, so that a model cut off is of use.
 
     Parameters
     ----------
@@ -66,39 +71,124 @@ def discover(
     progress : callable
     name : str
         Name of the grid in files.
+    known : GridModel, optional
+        What an earlier discovery of these ranks had when it was cut off: its stages are not run
+        again.
+    keep : callable
+        Called on all ranks with the model after every stage.
+    budget_s : float
+        Seconds to spend, by rank 0's clock. A quick look comes first, however long that takes;
+        a stage that would not end in time is given up, and nothing of it kept.
     """
+    budget = Budget(comm, budget_s, progress)
+    model = known
+    if model is None and budget_s < math.inf:
+        model = quick_model(comm, tolerance, progress, name)
+        keep(model)
+    try:
+        if model is None or LINKS not in model.stages:
+            model = _measure_grid(comm, tolerance, both_directions, budget, name)
+            model = add_priors(model) if native else model
+            keep(model)
+        if len(set(model.grid.host_of)) == 1:
+            return model  # shared memory: no plan of ours is meant for it
+        for stage, run in _stages(comm, both_directions, native, collectives, budget):
+            if stage not in model.stages:
+                budget.check()
+                model = run(model)
+                model = replace(model, stages=(*model.stages, stage))
+                keep(model)
+    except OutOfTimeError:
+        if model is None:  # no budget, no quick look, no end of it
+            raise
+    return model
+
+
+LINKS = "links"
+
+
+def stage_names(native: bool = True, collectives: Collection[str] = tuple(CALLS)) -> list[str]:
+    """The stages of a discovery, the most valuable ones first."""
+    tried = [name for name in RUNS if name in collectives]
+    timed = [name for name in CALLS if name in collectives and name not in tried]
+    names = [LINKS, "flows", "engine", *(f"plans for {each}" for each in tried)]
+    if native:
+        names += [f"native {each}" for each in tried] + [f"turns of {each}" for each in tried]
+        names += [f"native {each}" for each in timed]
+    return names
+
+
+def _measure_grid(
+    comm: MPI.Intracomm, tolerance: float, both_directions: bool, progress: Progress, name: str
+) -> GridModel:
     grid = find_grid(comm, tolerance, progress, name)
     links = measure_links(comm, grid, both_directions, progress)
-    model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
-    if len(set(grid.host_of)) == 1:
-        return model  # shared memory: no plan of ours is meant for it
-    clock = find_clock(comm, grid)
+    return GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0], stages=(LINKS,))
+
+
+def _stages(
+    comm: MPI.Intracomm,
+    both_directions: bool,
+    native: bool,
+    collectives: Collection[str],
+    progress: Progress,
+) -> Iterator[Stage]:
+    """All stages after the links, in their order."""
+    for stage in stage_names(native, collectives)[1:]:
+        what, _, collective = stage.rpartition(" ")
+        if stage == "flows":
+            yield stage, partial(_add_flows, comm, both_directions, progress)
+        elif stage == "engine":
+            yield stage, partial(_add_engine, comm)
+        elif what == "plans for":
+            yield stage, partial(_add_trials, comm, collective, progress)
+        elif what == "native":
+            yield stage, partial(_add_natives, comm, collective, progress)
+        else:
+            yield stage, partial(_add_turns, comm, collective, progress)
+
+
+def _add_flows(
+    comm: MPI.Intracomm, both_directions: bool, progress: Progress, model: GridModel
+) -> GridModel:
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
-    model = replace(
-        model,
-        pace=measure_pace(comm, grid, clock),
-        together_bytes_per_s=measure_together(
-            comm, grid, one_flow_bytes_per_s, progress, both_directions
-        ),
+    rates = measure_aggregate_bandwidth(
+        comm, model.grid, one_flow_bytes_per_s, progress, both_directions
     )
+    return replace(model, aggregate_bytes_per_s=rates)
+
+
+def _add_engine(comm: MPI.Intracomm, model: GridModel) -> GridModel:
+    clock = find_clock(comm, model.grid)
+    model = replace(model, relay_gap=measure_relay_gap(comm, model.grid))
     model = replace(model, start_s=measure_start(comm, model, clock))
     model = replace(model, contention=measure_contention(comm, model))
-    tried = [name for name in RUNS if name in collectives]
-    model = try_plans(comm, model, progress, tried)
-    if native:
-        times = {
-            name: time_native(comm, model, name, native_sizes(name), progress)
-            for name in CALLS
-            if name in collectives
-        }
-        model = replace(
-            model,
-            native={name: found.plain for name, found in times.items()},
-            native_variants={name: found.variants for name, found in times.items()},
-        )
-        n_runs = {name: found.n_runs for name, found in times.items()}
-        model = play_off(comm, model, progress, tried, n_runs)
-    return model
+    return add_priors(model) if model.native_priors else model
+
+
+def _add_trials(
+    comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
+) -> GridModel:
+    return try_plans(comm, model, progress, [collective])
+
+
+def _add_natives(
+    comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
+) -> GridModel:
+    found = time_native(comm, model, collective, native_sizes(collective), progress)
+    return replace(
+        model,
+        native={**model.native, collective: found.plain},
+        native_variants={**model.native_variants, collective: found.variants},
+        native_runs={**model.native_runs, collective: found.n_runs},
+        native_priors=tuple(name for name in model.native_priors if name != collective),
+    )
+
+
+def _add_turns(
+    comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
+) -> GridModel:
+    return autotune(comm, model, progress, [collective], model.native_runs)
 
 
 def native_sizes(collective: str) -> tuple[int, ...]:
@@ -142,65 +232,3 @@ def measure_links(
         if not both_directions:
             links[b][a] = link
     return tuple(tuple(row) for row in links)
-
-
-def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
-    """The ranks that measure for a cluster pair: coordinators; inside, two on different nodes."""
-    first = grid.clusters[a].coordinator
-    if a != b:
-        return first, grid.clusters[b].coordinator
-    nodes = grid.clusters[a].nodes
-    return first, (nodes[1][0].rank if len(nodes) > 1 else grid.clusters[a].ranks[1])
-
-
-def measure_pace(
-    comm: MPI.Intracomm, grid: Grid, clock: CommonClock, n_segments: int = 48
-) -> TimesBySize | None:
-    """Seconds per segment while every cluster passes segments down a chain at once. Collective.
-
-    The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
-    ranks which share cores. Links between clusters have no part in it, nor have more ranks of a
-    cluster than `MOST_IN_CHAIN`. None where no cluster has two ranks.
-    """
-    if max(len(cluster) for cluster in grid.clusters) == 1:
-        return None
-    rank = comm.Get_rank()
-    cluster = grid.clusters[grid.cluster_of[rank]]
-    takes_part = rank in cluster.spread(MOST_IN_CHAIN)
-    colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
-    inside = MPI.Intracomm(comm.Split(colour, cluster.places[rank]))
-
-    def step(segment: int, n: int) -> Callable[[], object]:
-        if inside == MPI.COMM_NULL:
-            return lambda: None
-        tree = RankTree(0, find_shape("chain").children(inside.Get_size()))
-        program = plan_bcast([tree], n * segment, segment).programs[inside.Get_rank()]
-        flow, transport = dataflow(program), MPITransport(inside)
-        memory = ByteMemory(memoryview(bytearray(n * segment)))
-        return lambda: run_program(flow, transport, memory)
-
-    def run(segment: int, n: int) -> float:
-        return run_together(clock, step(segment, n))
-
-    seconds: list[float] = []
-    for segment in PACE_SIZES:
-        run(segment, n_segments)
-        long_s = min(run(segment, 3 * n_segments) for _ in range(2))
-        short_s = min(run(segment, n_segments) for _ in range(2))
-        seconds.append(max((long_s - short_s) / (2 * n_segments), 0.0))
-    if inside != MPI.COMM_NULL:
-        inside.Free()
-    return TimesBySize(PACE_SIZES, tuple(seconds))
-
-
-def measure_start(
-    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, n_runs: int = 7
-) -> float:
-    """Seconds by which the shortest broadcast exceeds its prediction. Collective."""
-    winner = choose("bcast", model, 8, 0, grid_only=True).winner
-    if winner.build is None or winner.predicted_s is None:
-        return 0.0
-    flow = dataflow(winner.build(8).programs[comm.Get_rank()])
-    step, series = step_of(comm, flow, ByteMemory(memoryview(bytearray(8)))), Series(clock)
-    took = [series.run(step) for _ in range(n_runs)]
-    return max(float(np.median(took)) - winner.predicted_s, 0.0)

@@ -1,18 +1,33 @@
-"""From a communicator to a model of its grid: read from a file, or measured."""
+"""From a communicator to a model of its grid: remembered, read, known and checked, or measured."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from mpi4py import MPI
 
-from gridcoll.engine.agreement import require_equal, together
+from gridcoll.engine.agreement import from_root, require_equal, tell_all, together
 from gridcoll.errors import FileError, UsageError
-from gridcoll.files import check_writable, make_directory
+from gridcoll.measure.cache.entries import AnyEntry, decode_bundle, encode_bundle
+from gridcoll.measure.cache.folder import NOWHERE, Cache, Places
+from gridcoll.measure.cache.knowledge import MEASURED_NOW, Knowledge
+from gridcoll.measure.cache.learning import can_be_kept, learn_model
+from gridcoll.measure.cache.start import Start, start_from
+from gridcoll.measure.clusters import machine_id
+from gridcoll.measure.memory import (
+    Remembered,
+    covering,
+    processes_of,
+    remember,
+    remembered,
+    restricted,
+)
+from gridcoll.measure.quick import quick_model
+from gridcoll.measure.report import Report
 from gridcoll.model import (
     GridModel,
     declared_model,
@@ -20,13 +35,87 @@ from gridcoll.model import (
     format_model,
     parse_model,
     read_model,
-    write_model,
 )
-from gridcoll.model.storage import FORMAT_VERSION
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import read_gridfile
 
-_log = logging.getLogger("gridcoll")
+QUICK_LOSS = "5 %"
+"""What calls after a quick start may take longer, at the median; single ones took up to 1.4 times
+as long (benchmarks/first_calls.py)."""
+
+
+HelloRow: TypeAlias = tuple[str, str, list[str], list[str]]
+"""Host, machine, keys of what is remembered, and of those which have all processes."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a rank tells the others first.
+
+    Attributes
+    ----------
+    source : str
+        Where a model would come from.
+    processes : tuple of int
+        See `processes_of`.
+    own : dict of str to Remembered
+        What this rank remembers of that source, as it told.
+    row : HelloRow
+    """
+
+    source: str
+    processes: tuple[int, ...]
+    own: dict[str, Remembered]
+    row: HelloRow
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What all ranks said.
+
+    Attributes
+    ----------
+    nodes : tuple of (str, str)
+        By rank, its host and its `machine_id`.
+    keys : tuple of frozenset of str
+        By rank, the keys of what it remembers.
+    covering : str
+        A model that all ranks remember and that has all of them; empty if there is none.
+    names_tell : bool
+        Whether hosts of one name are one machine.
+    """
+
+    hello: Hello
+    nodes: tuple[tuple[str, str], ...]
+    keys: tuple[frozenset[str], ...]
+    covering: str
+    names_tell: bool
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """By rank."""
+        return tuple(host for host, _ in self.nodes)
+
+    @classmethod
+    def of(cls, hello: Hello, rows: Sequence[HelloRow]) -> _Opening:
+        """From one exchange."""
+        known_to_all = set.intersection(*(set(row[3]) for row in rows))
+        machines = {row[:2] for row in rows}
+        return cls(
+            hello,
+            tuple(row[:2] for row in rows),
+            tuple(frozenset(row[2]) for row in rows),
+            next((key for key in rows[0][3] if key in known_to_all), ""),
+            len(machines) == len({host for host, _ in machines}),
+        )
+
+
+def say_hello(comm: MPI.Intracomm, tolerance: float, file: str = "") -> Hello:
+    """This rank's; ``file`` says which one, and which version of it, a model comes from. Local."""
+    source, processes = file or f"tolerance {tolerance}", processes_of(comm)
+    own = remembered(source)
+    row = MPI.Get_processor_name(), machine_id(), list(own), covering(processes, own)
+    return Hello(source, processes, own, row)
 
 
 def find_model(
@@ -34,14 +123,16 @@ def find_model(
     given: GridModel | None,
     *,
     grid_file: str = "",
-    keep: str = "",
+    places: Places = NOWHERE,
     tolerance: float = DEFAULT_TOLERANCE,
-    tolerance_is_set: bool = False,
+    met: tuple[Hello, Sequence[HelloRow]] | None = None,
 ) -> GridModel:
     """The model of ``comm``'s grid, the same on all ranks. Collective.
 
-    ``given`` if there is one, else what ``grid_file`` says, else what was kept in
-    ``keep`` (for these hosts, if that is a directory), else measured, and kept there.
+    ``given`` if there is one, else that of a communicator of this job that has all these processes,
+    else what ``grid_file`` says, else what the cache in ``places`` knows, checked and completed;
+    else measured. ``met``: what this rank's `say_hello` gave and what all ranks' gave, if they told
+    each other already.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
@@ -49,103 +140,167 @@ def find_model(
         model = together(comm, lambda: _fit(given, comm.Get_size()))
         require_equal(comm, "model", digest(model))
         return model
+    if met is None or grid_file:
+        # Rank 0 alone opens a file, and it counts as another one when it was written again.
+        file = ""
+        if grid_file:
+            file = comm.bcast(_stamp(grid_file) if comm.Get_rank() == 0 else "", 0)
+        hello = say_hello(comm, tolerance, file)
+        met = hello, tell_all(comm, hello.row)
+    hello, rows = met
+    opening = _Opening.of(hello, rows)
+    if opening.covering:
+        return restricted(hello.own[opening.covering], hello.processes)
     if grid_file:
-        return load_model(comm, grid_file)
-    if not keep:
-        return _measure(comm, tolerance)
-    path, is_kept = _look_for_kept(comm, keep, tolerance)
-    if not is_kept:
-        return _measure(comm, tolerance, path)
-    return load_model(comm, path, tolerance if tolerance_is_set else None)
-
-
-def _look_for_kept(comm: MPI.Intracomm, place: str, tolerance: float) -> tuple[str, bool]:
-    """The file of this job at ``place``, and whether it is there, as rank 0 sees it. Collective.
-
-    In a directory every job has its own, and so has every ``tolerance``; a place that is not there
-    yet and has no suffix becomes one. Raises `FileError` on all ranks if there is no file and none
-    can be put there.
-    """
-    hosts = comm.gather(MPI.Get_processor_name(), 0)
-
-    def look() -> tuple[str, bool]:
-        if hosts is None:
-            return "", False
-        path = Path(place)
-        if not (path.exists() or path.suffix):
-            make_directory(path)
-        if path.is_dir():
-            path /= _name_of_job(hosts, tolerance)
-        is_kept = path.exists()
-        if not is_kept:
-            check_writable(path)
-        return str(path), is_kept
-
-    path, is_kept = comm.bcast(together(comm, look), 0)
-    return str(path), bool(is_kept)
-
-
-def _name_of_job(hosts: Sequence[str], tolerance: float) -> str:
-    """A file name that the same ranks on the same hosts under the same MPI library give again.
-
-    Another version of the format has another, too: what it lacks was not measured.
-    """
-    measured = f"version {FORMAT_VERSION}, tolerance {tolerance}"
-    job = "\n".join([MPI.Get_library_version(), measured, *hosts])
-    return f"{len(hosts)}-ranks-{hashlib.sha256(job.encode()).hexdigest()[:16]}.json"
-
-
-def _measure(comm: MPI.Intracomm, tolerance: float, keep: str = "") -> GridModel:
-    """The model that measuring gives, kept in the file ``keep`` if one is named. Collective.
-
-    Over a network that takes minutes, in which an application seems to hang: rank 0 says so.
-    """
-    from gridcoll.measure.discover import discover  # the prober is not needed to read a file
-
-    n_hosts = len(set(comm.allgather(MPI.Get_processor_name())))
-    speaks, began_s = comm.Get_rank() == 0, time.monotonic()
-    if speaks and n_hosts > 1:
-        _log.warning(
-            "gridcoll: measuring the network between %d hosts, which takes minutes%s",
-            n_hosts,
-            "" if keep else "; GRIDCOLL_KEEP=FILE.json or =DIR keeps it for the next run",
-        )
-    model = discover(comm, tolerance)
-    if keep:
-        together(comm, lambda: write_model(model, keep) if speaks else None)
-    if speaks and n_hosts > 1:
-        _log.warning(
-            "gridcoll: measured in %.0f s%s",
-            time.monotonic() - began_s,
-            f"; the model is in {keep}" if keep else "",
-        )
+        model = load_model(comm, grid_file)
+    else:
+        model = _find_or_measure(comm, opening, places, tolerance)
+    remember(hello.processes, model, hello.source)
     return model
 
 
-def load_model(comm: MPI.Intracomm, path: str, tolerance: float | None = None) -> GridModel:
+def _stamp(path: str) -> str:
+    """A file as it is now."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return f"file {path}"
+    return f"file {path} {found.st_mtime_ns} {found.st_size} {found.st_ino}"
+
+
+def _find_or_measure(
+    comm: MPI.Intracomm, opening: _Opening, places: Places, tolerance: float
+) -> GridModel:
+    rank, hosts = comm.Get_rank(), opening.hosts
+    n_hosts, began_s = len(set(hosts)), time.monotonic()
+    report = Report(rank == 0 and n_hosts > 1)
+    cache = Cache(places, tolerance) if rank == 0 else None
+    known, is_certain = _gather_known(comm, opening, cache)
+    start = None
+    with report.progress() as progress:
+        if opening.names_tell:
+            start = start_from(
+                comm, known, hosts, tolerance, is_certain=is_certain, progress=progress
+            )
+        if start:
+            model = start.model
+        else:
+            model = _said_new(quick_model(comm, tolerance, progress, told=opening.nodes))
+    took_s = time.monotonic() - began_s
+    if cache is not None:
+        if opening.names_tell:
+            _keep(cache, known, start, model)
+        report.warn(cache.warning())
+        if start is None:
+            report.say(
+                f"new network, measured in {took_s:.1f} s; run `gridcoll discover` once for the "
+                f"last {QUICK_LOSS}"
+            )
+        else:
+            report.say(_known_line(known, start, took_s))
+    return model
+
+
+def _said_new(model: GridModel) -> GridModel:
+    row = (MEASURED_NOW,) * model.n_clusters
+    return replace(model, sources=(row,) * model.n_clusters)
+
+
+def _gather_known(
+    comm: MPI.Intracomm, opening: _Opening, cache: Cache | None
+) -> tuple[Knowledge, bool]:
+    """What concerns this job, the same on all ranks, and whether this job measured all of it.
+
+    From the cache that rank 0 reads, and from what ranks remember of other communicators.
+    """
+    models = _gather_remembered(comm, opening)
+
+    def gather() -> bytes:
+        known = cache.read() if cache and opening.names_tell else Knowledge()
+        hosts = set(opening.hosts)
+        for model in models:
+            if can_be_kept(model):
+                learn_model(known, model)
+                hosts -= set(model.grid.hosts)
+        about = known.about(opening.hosts, MPI.get_vendor()[0], comm.Get_size())
+        return bytes([not hosts]) + encode_bundle(about)
+
+    data = from_root(comm, gather)
+    return Knowledge(decode_bundle(data[1:])), bool(data[0])
+
+
+def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel]:
+    """On rank 0, what any rank remembers. Collective; nothing is sent where nobody does."""
+    holders: dict[str, int] = {}
+    for rank, keys in enumerate(opening.keys):
+        for key in sorted(keys):
+            holders.setdefault(key, rank)
+    if not holders:
+        return []
+    mine = [
+        format_model(opening.hello.own[key].model)
+        for key, rank in holders.items()
+        if rank == comm.Get_rank()
+    ]
+    rows = comm.gather(mine, 0)
+    return [parse_model(data) for row in rows or () for data in row]
+
+
+def _keep(cache: Cache, known: Knowledge, start: Start | None, model: GridModel) -> None:
+    """Write down what is new; nothing is opened where nothing is."""
+    if not can_be_kept(model):
+        return
+
+    def learn(here: Knowledge) -> list[AnyEntry]:
+        return start.learn(here) if start else learn_model(here, model)
+
+    if start is None or learn(Knowledge(known)):
+        cache.update(learn)
+
+
+def keep_model(model: GridModel, places: Places) -> str:
+    """Write what a discovery found into the cache, on one rank; what went wrong, if anything."""
+    cache = Cache(places, model.tolerance)
+    _keep(cache, Knowledge(), None, model)
+    return cache.warning()
+
+
+def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
+    grid = start.model.grid
+    n_hosts, n = len(set(grid.host_of)), len(grid.clusters)
+    since = known.since()
+    parts = [
+        f"{n_hosts} hosts in {n} cluster{'s' if n > 1 else ''}",
+        *([f"known since {since:%Y-%m-%d}"] if since else []),
+    ]
+    if start.check_s:
+        parts.append(f"links checked in {start.check_s:.1f} s")
+    if start.n_placed:
+        parts.append(f"{start.n_placed} new host{'s' if start.n_placed > 1 else ''} placed")
+    if start.measured:
+        changed = f", {start.n_off} of them changed" if start.n_off else ""
+        n_links = len({tuple(sorted(pair)) for pair in start.measured})
+        links = f"{n_links} link{'s' if n_links > 1 else ''}"
+        parts.append(f"{links} measured{changed} ({took_s:.1f} s in all)")
+    return ", ".join(parts)
+
+
+def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
     """The model in the file at ``path``, read by rank 0 and shared. Collective.
 
     ``.toml`` is a declared grid, anything else a measured model. Raises `FileError`, the same on
-    all ranks; also where it was measured with another ``tolerance``, if one is given.
+    all ranks.
     """
-    hosts = comm.allgather(MPI.Get_processor_name())
+    hosts = tell_all(comm, MPI.Get_processor_name())
 
     def read() -> bytes:
-        if comm.Get_rank() != 0:
-            return b""
         if Path(path).suffix == ".toml":
             return format_model(declared_model(read_gridfile(path), hosts))
         model = read_model(path)
         check_fit(model, hosts, path)
-        if tolerance is not None and model.origin == "measured" and model.tolerance != tolerance:
-            raise FileError(
-                f"model file {path}: it was measured with tolerance {model.tolerance}, "
-                f"GRIDCOLL_TOLERANCE is {tolerance}; remove it to measure again"
-            )
         return format_model(model)
 
-    data = together(comm, read)
-    return parse_model(comm.bcast(data, 0), path)
+    return parse_model(from_root(comm, read), path)
 
 
 def check_fit(model: GridModel, hosts: list[str], place: str) -> None:

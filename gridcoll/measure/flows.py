@@ -30,7 +30,7 @@ WORTH_MORE = 1.1
 _TAG = 2
 
 
-def measure_together(
+def measure_aggregate_bandwidth(
     comm: MPI.Intracomm,
     grid: Grid,
     one_flow_bytes_per_s: np.ndarray,
@@ -82,6 +82,49 @@ def measure_together(
                 if not both_directions:
                     rates[b, a] = rates[a, b]
     progress("flows together", len(rounds), len(rounds))
+    return tuple(tuple(float(x) for x in row) for row in rates)
+
+
+QUICK_BUDGET_BYTES = 2 << 20
+"""Of each pair of clusters, in a quick look: as much as a pLogP measurement of a link takes."""
+
+
+def quick_aggregate_bandwidth(
+    comm: MPI.Intracomm, grid: Grid, one_flow_bytes_per_s: np.ndarray, trip_s: np.ndarray
+) -> tuple[tuple[float, ...], ...]:
+    """The same from one run between every two clusters, which count as alike both ways. Collective.
+
+    A flow of each of up to `FIRST_LANES` ranks; counted is what messages add once windows are open.
+    ``trip_s`` is an empty round trip, (C, C). No more than the hosts' interfaces carry inside.
+    """
+    n = len(grid.clusters)
+    rounds = rounds_of_pairs(n)
+    numbers = []
+    mine = np.zeros((2, n, n))
+    for pairs in rounds:
+        lanes = min(FIRST_LANES, max(_n_lanes(grid, a, b) for a, b in pairs))
+        # A third of n opens windows, n run, and three times n again.
+        n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
+        numbers.append(n_few)
+        wait_for_all(comm)  # flows that begin when others end find more room than all have
+        if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
+            continue
+        _stream(comm, flows, max(n_few // 3, 1))
+        for turn, n_messages in enumerate((n_few, MORE * n_few)):
+            took_s = _stream(comm, flows, n_messages) - trip_s[flows.pair]
+            if flows.active:
+                mine[(turn, *flows.pair)] = took_s
+    wait_for_all(comm)
+    slowest_s = np.empty_like(mine)
+    comm.Allreduce(mine, slowest_s, MPI.MAX)
+    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
+    rates = np.ones((n, n))
+    for pairs, n_few in zip(rounds, numbers, strict=True):
+        found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, longer_s)
+        for a, b in pairs:
+            interfaces = min(one_flow_bytes_per_s[a, a], one_flow_bytes_per_s[b, b])
+            most = min(FIRST_LANES, _n_lanes(grid, a, b)) * interfaces
+            rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
@@ -141,7 +184,6 @@ def _slowest_s(
         wait_for_all(comm)
         mine = np.zeros((n, n))
         if flows:
-            channel.round_trip_s(0)
             took_s = _stream(comm, flows, n_messages) - trip_s
             if flows.active:
                 mine[flows.pair] = took_s

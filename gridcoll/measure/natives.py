@@ -75,7 +75,7 @@ CALLS = {
 }
 """Of the library's own collectives, those that are timed: the call, by ranks and size."""
 
-LONG_S = 1.0
+LONG_CALL_S = 1.0
 """What took this long in all is not run again: noise is no longer what matters."""
 
 ALIKE = 1.1
@@ -193,7 +193,7 @@ def _time_steps(
                 break
         left = [native for native in left if took[native][0] <= SLOWER * took[NATIVE][0]]
         runs = [took[native] for native in left]
-        if spent_s >= LONG_S:
+        if spent_s >= LONG_CALL_S:
             break
         if turn + 1 >= FEWEST_RUNS and sum(map(sum, runs)) >= ENOUGH_S * len(runs):
             break
@@ -204,7 +204,7 @@ def _time_steps(
 
 def _first_counts(took_s: float, against_s: float | None) -> bool:
     """Whether a first run says enough: it took long, and more so if it is far behind."""
-    enough_s = LONG_S if _is_hopeless(took_s, against_s, FAR_BEHIND) else FIRST_COUNTS_S
+    enough_s = LONG_CALL_S if _is_hopeless(took_s, against_s, FAR_BEHIND) else FIRST_COUNTS_S
     return took_s >= enough_s
 
 

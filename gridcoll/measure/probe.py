@@ -30,7 +30,7 @@ MOST_MESSAGES = 1000
 MOST_ATTEMPTS = 4
 """Trains whose times do not fit together are sent again so often."""
 
-LONG_S = 0.5
+LONG_PROBE_S = 0.5
 """What takes so long is sent once: moments of noise are short."""
 
 SAME_RATE = 0.05
@@ -76,24 +76,62 @@ class Channel:
         self.recv(nothing)
         return time.perf_counter() - start
 
+    def swap_s(self, n_bytes: int) -> float:
+        """Send ``n_bytes`` both ways at once, and an empty answer to each; the time on this end."""
+        nothing, got, given = (memoryview(bytearray(size)) for size in (0, n_bytes, n_bytes))
+        start = time.perf_counter()
+        coming = self.comm.Irecv([got, MPI.BYTE], self.peer, _TAG)
+        going = self.comm.Isend([given, MPI.BYTE], self.peer, _TAG)
+        _wait(coming)
+        answer = self.comm.Isend([nothing, MPI.BYTE], self.peer, _TAG)
+        self.recv(nothing)
+        took_s = time.perf_counter() - start
+        _wait(going)
+        _wait(answer)
+        return took_s
+
     def train_s(self, n_bytes: int, n_messages: int) -> float:
-        """Send ``n_messages`` back to back, get an empty answer; the time on the active end."""
-        nothing = memoryview(bytearray(0))
+        """Send ``n_messages`` back to back, get an answer; the time on the active end."""
+        return self.train(n_bytes, n_messages)[1]
+
+    def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+        """The same, of the first half of two or more and of all; zeros on the passive end.
+
+        The first half alone would have been answered so much earlier as its last message came.
+        """
+        word = memoryview(bytearray(8))
         post: Callable[..., MPI.Request] = self.comm.Isend if self.active else self.comm.Irecv
         slots = [memoryview(bytearray(n_bytes)) for _ in range(min(_WINDOW, n_messages))]
         under_way: deque[MPI.Request] = deque()
-        start = time.perf_counter()
-        for k in range(n_messages):
-            if len(under_way) == len(slots):
+        start = halfway = time.perf_counter()
+        for k in range(n_messages + len(slots)):
+            if k >= len(slots):
                 _wait(under_way.popleft())
-            under_way.append(post([slots[k % len(slots)], MPI.BYTE], self.peer, _TAG))
-        while under_way:
-            _wait(under_way.popleft())
+                if k + 1 - len(slots) == n_messages // 2:
+                    halfway = time.perf_counter()
+            if k < n_messages:
+                under_way.append(post([slots[k % len(slots)], MPI.BYTE], self.peer, _TAG))
         if self.active:
-            self.recv(nothing)
-        else:
-            self.send(nothing)
-        return time.perf_counter() - start if self.active else 0.0
+            self.recv(word)
+            took_s = time.perf_counter() - start
+            return took_s - int.from_bytes(word, "little") * 1e-9, took_s
+        later_ns = int((time.perf_counter() - halfway) * 1e9)
+        self.send(memoryview(later_ns.to_bytes(8, "little")))
+        return 0.0, 0.0
+
+    def exchange(self, n_bytes: int) -> tuple[float, float, float]:
+        """A message and its answer: the round trip, ``os`` and ``or``; zeros on the passive end."""
+        start = time.perf_counter()
+        send_s, recv_s = measure_overheads(self, n_bytes)
+        return time.perf_counter() - start if self.active else 0.0, send_s, recv_s
+
+    def largest(self, value: int) -> int:
+        """Of both ends' ``value``, on both."""
+        got, given = memoryview(bytearray(8)), value.to_bytes(8, "little", signed=True)
+        going = self.comm.Isend([given, MPI.BYTE], self.peer, _TAG)
+        self.recv(got)
+        _wait(going)
+        return max(value, int.from_bytes(got, "little", signed=True))
 
     def agree(self, value: int) -> int:
         """The active end's ``value``, on both."""
@@ -124,9 +162,11 @@ def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, fl
 
 
 @dataclass
-class _Sample:
+class Sample:
+    """What one size costs: gap, a lone message from end to end, and both ends' overheads."""
+
     gap_s: float
-    alone_s: float
+    one_way_s: float
     send_s: float
     recv_s: float
 
@@ -145,7 +185,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
     pairs = [pair for pair in pairwise(FIRST_SIZES) if pair[0] >= 1 << 12]
     while pairs and len(samples) < len(FIRST_SIZES) + MOST_ADDED_SIZES:
         low, high = pairs.pop(0)
-        if channel.agree(int(_same_rate(low, samples[low].gap_s, high, samples[high].gap_s))):
+        if channel.agree(int(have_same_rate(low, samples[low].gap_s, high, samples[high].gap_s))):
             continue
         middle = (low + high) // 2
         sample = _measure_size(channel, middle, empty_s)
@@ -155,24 +195,25 @@ def measure_plogp(channel: Channel) -> PLogP | None:
             samples[middle] = sample
             if high > 1.5 * low:
                 pairs += [(low, middle), (middle, high)]
-    return _fit(samples, empty_s) if channel.active else None
+    return fit_samples(samples, empty_s) if channel.active else None
 
 
-def _same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
+def have_same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
+    """Whether nothing is left to be found between two sizes."""
     rates = low / max(low_gap_s, 1e-12), high / max(high_gap_s, 1e-12)
     return max(rates) <= (1 + SAME_RATE) * min(rates)
 
 
-def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
+def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> Sample:
     repeats = 3 if n_bytes < 1 << 12 else 2  # long messages repeat themselves well
     lone_s = channel.round_trip_s(n_bytes)
-    if channel.agree(int(lone_s - empty_s >= max(LONG_S, empty_s))):
+    if channel.agree(int(lone_s - empty_s >= max(LONG_PROBE_S, empty_s))):
         n_messages, took_s = 1, lone_s  # which is a train that outlasts its answer
     else:
         # Whoever else wants the core or the wire makes anything longer: the quickest is the link's.
         lone_s = min(lone_s, *(channel.round_trip_s(n_bytes) for _ in range(repeats - 1)))
         n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
-    repeats = channel.agree(repeats if took_s < LONG_S else 1)
+    repeats = channel.agree(repeats if took_s < LONG_PROBE_S else 1)
     longer_s = math.inf
     for attempt in range(MOST_ATTEMPTS):
         for again in range(repeats):
@@ -182,8 +223,8 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> _Sample:
         gap_s, likely = gap_of_trains(took_s, longer_s, n_messages, empty_s)
         if channel.agree(int(likely)):
             break
-    send_s, recv_s = _overheads(channel, n_bytes)
-    return _Sample(gap_s, lone_s - empty_s / 2, send_s, recv_s)
+    send_s, recv_s = measure_overheads(channel, n_bytes)
+    return Sample(gap_s, lone_s - empty_s / 2, send_s, recv_s)
 
 
 def gap_of_trains(
@@ -222,7 +263,7 @@ def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[
         n_messages = following
 
 
-def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
+def measure_overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
     """``os(m)``: how long a send call takes; ``or(m)``: a receive of what has arrived."""
     data = memoryview(bytearray(n_bytes))
     start = time.perf_counter()
@@ -241,7 +282,7 @@ def _overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
+def fit_samples(samples: dict[int, Sample], empty_s: float) -> PLogP:
     """``L`` is half the empty round trip less ``g(0)``, or less ``os(0) + or(0)`` if that is less.
 
     Neither gaps nor lone messages' times shrink with size: where one seems to, the smaller size met
@@ -250,7 +291,7 @@ def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
     sizes = sorted(samples)
     gaps, alone = (
         [min(getattr(samples[other], what) for other in sizes if other >= size) for size in sizes]
-        for what in ("gap_s", "alone_s")
+        for what in ("gap_s", "one_way_s")
     )
     first = samples[sizes[0]]
     # A lone message waits for nobody's gap: it pays no more than both ends' overheads.
@@ -261,5 +302,5 @@ def _fit(samples: dict[int, _Sample], empty_s: float) -> PLogP:
         gap_s=tuple(gaps),
         send_s=tuple(samples[size].send_s for size in sizes),
         recv_s=tuple(samples[size].recv_s for size in sizes),
-        alone_s=(empty_s / 2, *(max(seconds, empty_s / 2) for seconds in alone[1:])),
+        one_way_s=(empty_s / 2, *(max(seconds, empty_s / 2) for seconds in alone[1:])),
     )

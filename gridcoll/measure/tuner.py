@@ -123,7 +123,8 @@ def try_plans(
     return replace(
         model,
         corrections={
-            name: measure_corrections(comm, model, name, progress) for name in collectives
+            **model.corrections,
+            **{name: measure_corrections(comm, model, name, progress) for name in collectives},
         },
     )
 
@@ -144,7 +145,7 @@ RUNS_PER_TURN = 2
 """After one that does not count."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
-LONG_S = 1.2
+LONG_TURN_S = 1.2
 """Of one collective at one size: then nobody runs again who ran already."""
 
 UNDECIDED = 1.1
@@ -155,7 +156,7 @@ NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
 """How many runs of natives were counted: by collective, by native, by size."""
 
 
-def play_off(
+def autotune(
     comm: MPI.Intracomm,
     model: GridModel,
     progress: Callable[[str, int, int], None],
@@ -256,7 +257,7 @@ def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
 
 def _is_late(series: Series) -> bool:
     """Whether time is up, by rank 0's clock: what all ranks know alike."""
-    return series.ended_s - series.began_s > LONG_S
+    return series.ended_s - series.began_s > LONG_TURN_S
 
 
 def _run_turn(series: Series, step: Step) -> list[float]:

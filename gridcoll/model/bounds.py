@@ -2,72 +2,25 @@
 
 The limit of a collective is the largest of what every cut of the grid demands: each host's network
 interface, each cluster's uplink, each set of links that separates clusters from the source; plus
-the latency of the shortest path, relays counted as free.
+the latency of the shortest path, relays counted as free. Of what all of them demand together, see
+`model.flow_bounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.flow_bounds import exchange_limit_s, trees_limit_s
 from gridcoll.model.plogp import FloatArray
-from gridcoll.topology.grid import Grid
-from gridcoll.topology.gridfile import GridSpec
+from gridcoll.model.wires import Wires
 
 MOST_CLUSTERS_CUT = 10
 """Beyond this many clusters only cuts around one cluster are tried; the limit stays valid."""
-
-
-@dataclass(frozen=True)
-class Wires:
-    """The grid as its wires: arrays by cluster of ``grid``.
-
-    Attributes
-    ----------
-    grid : Grid
-    latency_s : (C, C) array
-        One way; the diagonal is inside a cluster.
-    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
-    rate_bytes_per_s : (C, C) array
-        Shared by all flows of one direction.
-    burst_bytes : int
-        What a network interface passes before its rate holds.
-    """
-
-    grid: Grid
-    latency_s: FloatArray
-    nic_bytes_per_s: FloatArray
-    uplink_bytes_per_s: FloatArray
-    rate_bytes_per_s: FloatArray
-    burst_bytes: int = 0
-
-
-def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
-    """The wires that a grid file declares, for a job whose rank ``i`` runs on ``hosts[i]``."""
-    grid, origin = spec.assign(hosts)
-    index = list(origin)
-    return Wires(
-        grid,
-        spec.latency_s[np.ix_(index, index)],
-        spec.nic_bytes_per_s[index],
-        spec.uplink_bytes_per_s[index],
-        spec.rate_bytes_per_s[np.ix_(index, index)],
-        spec.burst_bytes,
-    )
-
-
-def wires_from_model(model: GridModel) -> Wires:
-    """The wires as far as single flows show them: an estimate, where no file declares them."""
-    large = float(1 << 20)
-    rates = large / np.maximum(model.gap_s(large), 1e-12)
-    n = model.n_clusters
-    infinite = np.full(n, np.inf)
-    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, rates)
 
 
 def shortest_latency_s(wires: Wires) -> FloatArray:
@@ -80,7 +33,16 @@ def shortest_latency_s(wires: Wires) -> FloatArray:
 
 
 def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
-    """No broadcast of ``n_bytes`` from ``root`` ends earlier."""
+    """No broadcast of ``n_bytes`` from ``root`` ends earlier.
+
+    Every host gets the message by the shortest way and the widest cut. All hosts but the root's are
+    sent it by some host, all clusters but the root's by some cluster.
+    """
+    known_s = _reached_s(wires, n_bytes, root)
+    return max(known_s, trees_limit_s(wires, shortest_latency_s(wires), n_bytes, known_s, root))
+
+
+def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
     grid = wires.grid
     source = grid.cluster_of[root]
     distance = shortest_latency_s(wires)
@@ -95,7 +57,13 @@ def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
             n_bytes / _least_cut(wires, source, c) if c != source else 0.0,
         )
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
-    return latest
+    n_hosts = np.array([len(cluster.nodes) for cluster in grid.clusters])
+    passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
+    latest = max(latest, float(passed / (n_hosts * wires.nic_bytes_per_s).sum()))
+    if len(n_hosts) > 1:
+        leaving = sum(_cut(wires, {c}) for c in range(len(n_hosts)))
+        latest = max(latest, n_bytes * (len(n_hosts) - 1) / leaving)
+    return float(latest)
 
 
 def _wire_s(n_bytes: int, bytes_per_s: float, burst_bytes: int) -> float:
@@ -131,7 +99,7 @@ def _cut(wires: Wires, side: set[int]) -> float:
 
 
 def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """No all-to-all of ``n_bytes`` per pair ends earlier; ``root`` plays no part.
+    """No all-to-all of ``n_bytes`` per pair ends earlier; ``root`` is ignored.
 
     Every host's interface passes ``P - 1`` blocks for each of its ranks, either way; a block that
     it passes then is still its latency away. Even with the farthest first, the ``k``-th comes after
@@ -151,7 +119,7 @@ def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
             distance[i, j] for i in side for j in range(len(distance)) if j not in side
         )
         latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
-    return latest
+    return max(latest, exchange_limit_s(wires, n_bytes, latest))
 
 
 def _in_flight_s(wires: Wires, distance: FloatArray, n_bytes: int) -> float:
@@ -236,7 +204,7 @@ def gather_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
 
 
 def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """No allgather of ``n_bytes`` per rank ends earlier; ``root`` plays no part.
+    """No allgather of ``n_bytes`` per rank ends earlier; ``root`` is ignored.
 
     Every host's interface takes in the blocks of all ranks on other hosts, the last to come having
     the shortest way; what is on one side of a cut must cross it once.
@@ -267,7 +235,7 @@ def _backwards(wires: Wires) -> Wires:
 
 
 def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """No allreduce of ``n_bytes`` ends earlier; ``root`` plays no part.
+    """No allreduce of ``n_bytes`` ends earlier; ``root`` is ignored.
 
     Every rank needs a message's worth of bytes that depend on the rank farthest from it: no shorter
     than a broadcast between the two. Every element is combined ``P - 1`` times and handed out as
@@ -276,7 +244,7 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     cluster's own elements. Taken between clusters, the same holds for what leaves them.
     """
     clusters, rates = wires.grid.clusters, wires.nic_bytes_per_s
-    latest = max(bcast_limit_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
+    latest = max(_reached_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
     n_hosts = np.array([len(cluster.nodes) for cluster in clusters])
     together = float((n_hosts * rates).sum())
     passed = 2 * n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
@@ -287,7 +255,8 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
         leaving = sum(_cut(wires, {c}) for c in range(len(clusters)))
         crossing_s = 2 * n_bytes * (len(clusters) - 1) / leaving
         latest = max(latest, between_s + max((passed - alone) / together, crossing_s))
-    return float(latest)
+    known_s = float(latest)
+    return max(known_s, trees_limit_s(wires, shortest_latency_s(wires), n_bytes, known_s))
 
 
 def reduce_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
@@ -340,7 +309,7 @@ def plain_limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) ->
     busy_s = limit_s(collective, replace(wires, latency_s=np.zeros_like(latency_s)), n_bytes, root)
     for c, cluster in enumerate(wires.grid.clusters):
         if len(cluster.nodes) < 2:
-            latency_s[c, c] = 0.0  # nobody there to send to
+            latency_s[c, c] = 0.0  # one rank: nothing to send
     home = wires.grid.cluster_of[root]
     if collective in _OUTWARD:
         return busy_s + float(latency_s[home].max())

@@ -10,14 +10,13 @@ from typing import Literal, overload
 
 import numpy as np
 
+from gridcoll.constants import UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.errors import UsageError
 from gridcoll.model.correction import Correction
 from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
+from gridcoll.model.routing import Routes, find_routes
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
-
-WINDOWS_LIMIT = 1.15
-"""Several flows that carry so much more than one show that a window limits each."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,11 @@ class GridModel:
         ρ the clusters were found with.
     native : mapping of str to TimesBySize
         By collective name; what is missing was not measured.
-    pace : TimesBySize or None
+    relay_gap : TimesBySize or None
         Time per segment, by segment size, when all ranks pass segments on at once: what our own
         engine and ranks that share cores make of the links. No plan goes faster.
-    together_bytes_per_s : tuple of tuple of float
-        What several flows carry together between clusters, (C, C); empty where nobody measured.
+    aggregate_bytes_per_s : tuple of tuple of float
+        What several flows carry together between clusters, (C, C); empty: not measured.
         Above the rate of one flow where a TCP window limits that.
     start_s : float
         What the shortest plan takes longer than its links say: the cost of waiting politely and of
@@ -88,13 +87,24 @@ class GridModel:
     contention : tuple of float
         γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
         0 where overheads alone limit, 1 where every message keeps its interface for a gap; above
-        that where flows hinder one another. Empty where nobody measured: 1.
+        that where flows hinder one another. Empty: not measured, counted as 1.
     corrections : mapping of str to mapping of str to Correction
         By collective and family of algorithms: how much longer plans took than the model said when
         they were tried at discovery.
     native_variants : mapping of str to mapping of str to TimesBySize
         By collective and name: other calls of the library that do the same, up to the size at
         which timing one was given up because it could not win.
+    native_priors : tuple of str
+        Collectives whose ``native`` times nobody measured: they are reckoned from the library's
+        known algorithms.
+    native_runs : mapping of str to mapping of str to mapping of int to int
+        How many runs of natives were counted: by collective, by native, by size. Empty where
+        nobody said.
+    stages : tuple of str
+        What a discovery has finished of its stages; the rest was estimated, or left out.
+    sources : tuple of tuple of str
+        Where each of ``links`` comes from, for people, as "measured 2026-11-20"; empty where
+        nothing is known but ``origin``.
     mpi : str
         The MPI library it was measured under; empty where that is not known, or does not matter.
     """
@@ -104,21 +114,27 @@ class GridModel:
     origin: Literal["measured", "declared"] = "declared"
     tolerance: float = 0.3
     native: Mapping[str, TimesBySize] = field(default_factory=dict)
-    pace: TimesBySize | None = None
-    together_bytes_per_s: tuple[tuple[float, ...], ...] = ()
+    relay_gap: TimesBySize | None = None
+    aggregate_bytes_per_s: tuple[tuple[float, ...], ...] = ()
     start_s: float = 0.0
     contention: tuple[float, ...] = ()
     corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
     native_variants: Mapping[str, Mapping[str, TimesBySize]] = field(default_factory=dict)
     mpi: str = ""
+    native_priors: tuple[str, ...] = ()
+    native_runs: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    stages: tuple[str, ...] = ()
+    sources: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
-        rows = self.together_bytes_per_s
+        rows = self.aggregate_bytes_per_s
         if rows and (len(rows) != n or any(len(row) != n or min(row) <= 0 for row in rows)):
-            raise UsageError(f"together_bytes_per_s: must be {n} x {n} and positive, got {rows}")
+            raise UsageError(f"aggregate_bytes_per_s: must be {n} x {n} and positive, got {rows}")
         if self.contention and (len(self.contention) != n or min(self.contention) < 0):
             raise UsageError(f"contention: must be {n} numbers from 0 on, got {self.contention}")
+        if self.sources and [len(row) for row in self.sources] != [n] * n:
+            raise UsageError(f"sources: must be {n} x {n} for {n} clusters")
         if len(self.links) != n or any(len(row) != n for row in self.links):
             raise UsageError(f"links: must be {n} x {n} for {n} clusters")
         for i, row in enumerate(self.links):
@@ -129,6 +145,10 @@ class GridModel:
     @property
     def n_clusters(self) -> int:
         return len(self.links)
+
+    def source(self, i: int, j: int) -> str:
+        """Where the link from cluster ``i`` to ``j`` comes from, for people."""
+        return (self.sources[i][j] if self.sources else "") or self.origin
 
     def link(self, i: int, j: int) -> PLogP:
         """The pLogP from cluster ``i`` to cluster ``j``; inside for ``i == j``.
@@ -174,26 +194,52 @@ class GridModel:
             sorted({size for row in links for link in row for size in link.sizes_bytes}),
             dtype=float,
         )
-        gaps = np.array([[link.gap(sizes) for link in row] for row in links])
-        alone = np.array([[link.alone(sizes) for link in row] for row in links])
-        return sizes, gaps, alone
+        # Links that carry alike differ in their latency only: thousands of them are a few curves.
+        alike: dict[tuple[tuple[int, ...], tuple[float, ...]], FloatArray] = {}
+        gaps, one_way = np.empty((2, n, n, len(sizes)))
+        for i, row in enumerate(links):
+            for j, link in enumerate(row):
+                curve = link.sizes_bytes, link.gap_s
+                if curve not in alike:
+                    alike[curve] = link.gap(sizes)
+                gaps[i, j] = alike[curve]
+                one_way[i, j] = (
+                    link.one_way(sizes) if link.one_way_s else link.latency_s + gaps[i, j]
+                )
+        return sizes, gaps, one_way
 
-    def gap_and_alone_s(
+    def gap_and_one_way_s(
         self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """``g`` and the lone-message time of links at each of S sizes.
 
         Two (C, C, S) arrays; two (n, S) arrays for the ``links`` named by senders and receivers.
-        The gap is at least `pace`: a plan cannot send faster than its ranks run.
+        The gap is at least `relay_gap`: a plan cannot send faster than its ranks run.
         """
-        sizes, gaps, alone = self._tables
+        sizes, gaps, one_way = self._tables
         if links is not None:
-            gaps, alone = gaps[links], alone[links]
-        floor = self.pace.predict(n_bytes) if self.pace else 0.0
-        return (
-            np.maximum(_table_at(sizes, gaps, n_bytes), floor),
-            _table_at(sizes, alone, n_bytes),
+            gaps, one_way = gaps[links], one_way[links]
+        gap_s, one_way_s = (_table_at(sizes, each, n_bytes) for each in (gaps, one_way))
+        if self.relay_gap:
+            gap_s = np.maximum(gap_s, self._floor_s(n_bytes, gap_s))
+        return gap_s, one_way_s
+
+    def _floor_s(self, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
+        """What ranks that all pass segments on make of links of ``gap_s``, (…, S).
+
+        They waited for the slowest interface. Where interfaces are unlike and that alone explains
+        `relay_gap`, it says nothing of what faster ones are kept from: they are slowed down in
+        proportion.
+        """
+        floor = self.relay_gap.predict(n_bytes) if self.relay_gap else np.zeros_like(n_bytes)
+        sizes, gaps, _ = self._tables
+        inside = _table_at(sizes, np.einsum("iik->ik", gaps), n_bytes)
+        slowest = inside.max(axis=0)
+        explains = (floor <= UNLIKE_INTERFACES * slowest) & (
+            slowest > UNLIKE_INTERFACES * inside.min(axis=0)
         )
+        slower = np.minimum(floor, gap_s * (floor / np.maximum(slowest, 1e-12)))
+        return np.asarray(np.where(explains, slower, floor))
 
     @cached_property
     def flow_bytes_per_s(self) -> FloatArray:
@@ -204,14 +250,25 @@ class GridModel:
     @cached_property
     def link_bytes_per_s(self) -> FloatArray:
         """Between clusters, what all flows of a direction carry together, (C, C)."""
-        if not self.together_bytes_per_s:
+        if not self.aggregate_bytes_per_s:
             return self.flow_bytes_per_s
-        return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.together_bytes_per_s)))
+        return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.aggregate_bytes_per_s)))
 
     @cached_property
     def windows_limit(self) -> np.ndarray:
         """Where several flows carry more than `WINDOWS_LIMIT` times what one does, (C, C) bool."""
         return np.asarray(self.link_bytes_per_s > WINDOWS_LIMIT * self.flow_bytes_per_s)
+
+    @cached_property
+    def exchange_routes(self) -> Routes:
+        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+        sizes = np.array([len(cluster) for cluster in self.grid.clusters], float)
+        n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
+        rates = n_hosts * self.flow_bytes_per_s.diagonal()
+        demand = np.outer(sizes, sizes)
+        beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
+        np.fill_diagonal(demand, sizes * sizes - np.array(beside, float))
+        return find_routes(demand, self.link_bytes_per_s, rates)
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
@@ -227,21 +284,24 @@ class GridModel:
             for a, cluster in zip(origin, grid.clusters, strict=True)
         )  # fmt: skip
         together = tuple(
-            tuple(self.together_bytes_per_s[a][b] for b in origin)
+            tuple(self.aggregate_bytes_per_s[a][b] for b in origin)
             for a in origin
-            if self.together_bytes_per_s
+            if self.aggregate_bytes_per_s
         )
         return GridModel(
             grid,
             links,
             self.origin,
             self.tolerance,
-            pace=self.pace,
-            together_bytes_per_s=together,
+            relay_gap=self.relay_gap,
+            aggregate_bytes_per_s=together,
             start_s=self.start_s,
             contention=tuple(self.contention[c] for c in origin) if self.contention else (),
             corrections=self.corrections,
             mpi=self.mpi,
+            sources=tuple(
+                tuple(self.sources[a][b] for b in origin) for a in origin if self.sources
+            ),
         )
 
 
@@ -276,11 +336,9 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
             rates.append(spec.window_bytes / (2 * latency_s))
         return linear_plogp(latency_s, float(min(rates)))
 
-    links = tuple(
-        tuple(None if a == b and len(cluster) == 1 else link(a, b) for b in origin)
-        for a, cluster in zip(origin, grid.clusters, strict=True)
-    )
-    return GridModel(grid, links, "declared", together_bytes_per_s=_together(spec, grid, origin))
+    # Of a lone host, too: what its interface carries over several links at once.
+    links = tuple(tuple(link(a, b) for b in origin) for a in origin)
+    return GridModel(grid, links, "declared", aggregate_bytes_per_s=_together(spec, grid, origin))
 
 
 def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
@@ -303,7 +361,7 @@ MOST_SAMPLED = 64
 """About so many ranks in all, since pairs grow with the square; but `FEWEST_PER_CLUSTER`."""
 
 FEWEST_PER_CLUSTER = 2
-"""One alone would have nobody to talk to inside."""
+"""Two at least: one alone has no message inside its cluster."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class PLogP:
         Two or more, ascending; the first is 0 where empty messages were measured.
     gap_s, send_s, recv_s : tuple of float
         ``g(m)``, ``os(m)`` and ``or(m)`` at those sizes.
-    alone_s : tuple of float
+    one_way_s : tuple of float
         Time from send to arrival of a message with no other before or after it. By the model it
         is ``L + g(m)``; where a rendezvous costs an extra round trip it is more, and pipelines
         do not pay it. Empty: as by the model.
@@ -40,15 +40,15 @@ class PLogP:
     gap_s: tuple[float, ...]
     send_s: tuple[float, ...]
     recv_s: tuple[float, ...]
-    alone_s: tuple[float, ...] = ()
+    one_way_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.sizes_bytes)
         if n < 2 or list(self.sizes_bytes) != sorted(set(self.sizes_bytes)):
             raise UsageError(f"sizes_bytes: need two or more, ascending; got {self.sizes_bytes}")
-        for name in ("gap_s", "send_s", "recv_s", "alone_s"):
+        for name in ("gap_s", "send_s", "recv_s", "one_way_s"):
             values = getattr(self, name)
-            if len(values) != n and not (name == "alone_s" and not values):
+            if len(values) != n and not (name == "one_way_s" and not values):
                 raise UsageError(f"{name}: {len(values)} values for {n} sizes")
             if not all(np.isfinite(values)) or any(value < 0 for value in values):
                 raise UsageError(f"{name}: must be finite and not negative, got {values}")
@@ -72,13 +72,13 @@ class PLogP:
         return float(_interpolate(n_bytes, self.sizes_bytes, self.recv_s))
 
     @overload
-    def alone(self, n_bytes: float) -> float: ...
+    def one_way(self, n_bytes: float) -> float: ...
     @overload
-    def alone(self, n_bytes: FloatArray) -> FloatArray: ...
-    def alone(self, n_bytes: float | FloatArray) -> float | FloatArray:
+    def one_way(self, n_bytes: FloatArray) -> FloatArray: ...
+    def one_way(self, n_bytes: float | FloatArray) -> float | FloatArray:
         """Seconds until a lone message of ``n_bytes`` has arrived."""
-        if self.alone_s:
-            return _interpolate(n_bytes, self.sizes_bytes, self.alone_s)
+        if self.one_way_s:
+            return _interpolate(n_bytes, self.sizes_bytes, self.one_way_s)
         return self.latency_s + self.gap(n_bytes)
 
 

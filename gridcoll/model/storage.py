@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -16,9 +17,14 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 6
 READABLE_VERSIONS = range(1, FORMAT_VERSION + 1)
-"""What an older one does not have is as if nobody had measured it."""
+"""What an older one does not have counts as not measured."""
+
+RENAMED_VERSIONS = range(1, 5)
+_OLD_KEYS = {"together_bytes_per_s": "aggregate_bytes_per_s", "pace": "relay_gap"}
+_OLD_LINK_KEYS = {"alone_s": "one_way_s"}
+"""What versions before 5 called it; later ones have other keys only."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -39,7 +45,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True):
     gap_s: list[Seconds]
     send_s: list[Seconds]
     recv_s: list[Seconds]
-    alone_s: list[Seconds]
+    one_way_s: list[Seconds]
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,6 +58,11 @@ class _Correction(msgspec.Struct, forbid_unknown_fields=True):
     factors: list[float]
 
 
+class _Runs(msgspec.Struct, forbid_unknown_fields=True):
+    sizes_bytes: list[int]
+    n_runs: list[int]
+
+
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
@@ -61,13 +72,17 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     clusters: list[_Cluster]
     links: list[_Link]
     native: dict[str, _Times]
-    pace: _Times | None
-    together_bytes_per_s: list[list[float]]
+    relay_gap: _Times | None
+    aggregate_bytes_per_s: list[list[float]]
     start_s: Seconds
     contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
     corrections: dict[str, dict[str, _Correction]] = {}
     native_variants: dict[str, dict[str, _Times]] = {}
     mpi: str = ""
+    native_priors: list[str] = []
+    native_runs: dict[str, dict[str, _Runs]] = {}
+    stages: list[str] = []
+    sources: list[list[str]] = []
 
 
 def format_model(model: GridModel) -> bytes:
@@ -91,15 +106,15 @@ def format_model(model: GridModel) -> bytes:
                 list(link.gap_s),
                 list(link.send_s),
                 list(link.recv_s),
-                list(link.alone_s),
+                list(link.one_way_s),
             )
             for i, row in enumerate(model.links)
             for j, link in enumerate(row)
             if link is not None
         ],
         native={name: _write_times(times) for name, times in sorted(model.native.items())},
-        pace=_write_times(model.pace) if model.pace else None,
-        together_bytes_per_s=[list(row) for row in model.together_bytes_per_s],
+        relay_gap=_write_times(model.relay_gap) if model.relay_gap else None,
+        aggregate_bytes_per_s=[list(row) for row in model.aggregate_bytes_per_s],
         start_s=model.start_s,
         contention=list(model.contention),
         corrections={
@@ -114,6 +129,16 @@ def format_model(model: GridModel) -> bytes:
             for collective, variants in sorted(model.native_variants.items())
         },
         mpi=model.mpi,
+        native_priors=list(model.native_priors),
+        native_runs={
+            collective: {
+                name: _Runs(list(runs), list(runs.values()))
+                for name, runs in sorted(natives.items())
+            }
+            for collective, natives in sorted(model.native_runs.items())
+        },
+        stages=list(model.stages),
+        sources=[list(row) for row in model.sources],
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -121,7 +146,7 @@ def format_model(model: GridModel) -> bytes:
 def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
     """The model that ``data`` holds; ``place`` names it in errors. Raises `FileError`."""
     try:
-        document = msgspec.json.decode(data, type=_Document)
+        document = msgspec.convert(_with_new_keys(msgspec.json.decode(data)), _Document)
     except msgspec.DecodeError as error:
         raise FileError(f"model file {place}: {error}") from None
     if document.format != FORMAT:
@@ -135,6 +160,22 @@ def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
         return _build(document)
     except (UsageError, IndexError, ValueError) as error:
         raise FileError(f"model file {place}: {error}") from None
+
+
+def _with_new_keys(document: Any) -> Any:
+    """``document`` of an older version under the keys of today's, not yet checked."""
+    if not isinstance(document, dict) or document.get("version") not in RENAMED_VERSIONS:
+        return document
+    links = document.get("links")
+    if isinstance(links, list):
+        document["links"] = [
+            _renamed(link, _OLD_LINK_KEYS) if isinstance(link, dict) else link for link in links
+        ]
+    return _renamed(document, _OLD_KEYS)
+
+
+def _renamed(fields: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in fields.items()}
 
 
 def _build(document: _Document) -> GridModel:
@@ -160,7 +201,7 @@ def _build(document: _Document) -> GridModel:
             tuple(link.gap_s),
             tuple(link.send_s),
             tuple(link.recv_s),
-            tuple(link.alone_s),
+            tuple(link.one_way_s),
         )
     return GridModel(
         Grid(clusters, document.name),
@@ -168,8 +209,8 @@ def _build(document: _Document) -> GridModel:
         document.origin,
         document.tolerance,
         {name: _read_times(native) for name, native in document.native.items()},
-        _read_times(document.pace) if document.pace else None,
-        tuple(tuple(row) for row in document.together_bytes_per_s),
+        _read_times(document.relay_gap) if document.relay_gap else None,
+        tuple(tuple(row) for row in document.aggregate_bytes_per_s),
         document.start_s,
         tuple(document.contention),
         {
@@ -184,6 +225,16 @@ def _build(document: _Document) -> GridModel:
             for collective, variants in document.native_variants.items()
         },
         document.mpi,
+        tuple(document.native_priors),
+        {
+            collective: {
+                name: dict(zip(runs.sizes_bytes, runs.n_runs, strict=True))
+                for name, runs in natives.items()
+            }
+            for collective, natives in document.native_runs.items()
+        },
+        tuple(document.stages),
+        tuple(tuple(row) for row in document.sources),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from gridcoll.errors import UsageError
 from gridcoll.placement.allreduce import AllreducePrice
 from gridcoll.placement.cost import IterationCost
+from gridcoll.placement.prediction import Prediction
 from gridcoll.placement.problem import Problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.searches import DEFAULT_SEARCH
@@ -49,12 +50,16 @@ def correct_betas(problem: Problem, selection: Selection, exchanges: Exchanges) 
     Raises `UsageError` on a negative count. One cluster exchanges with no other and says nothing
     of β_C, which stays.
     """
+    return betas_on(problem, selection.best, exchanges)
+
+
+def betas_on(problem: Problem, best: Prediction, exchanges: Exchanges) -> Problem:
+    """`correct_betas` on the clusters of a prediction."""
     for field in ("host_faces", "cluster_faces"):
         if not getattr(exchanges, field) >= 0:
             raise UsageError(
                 f"exchanges: {field}: must not be negative, got {getattr(exchanges, field)}"
             )
-    best = selection.best
     per_host = (problem.n_elements / best.n_hosts) ** (2.0 / 3.0)
     per_cluster = (problem.n_elements / len(best.clusters)) ** (2.0 / 3.0)
     beta_cluster = problem.update.beta_cluster

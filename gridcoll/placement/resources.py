@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
 from gridcoll.topology import GridSpec
+from gridcoll.topology.levels import find_levels
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -151,7 +152,13 @@ class Resources:
         """Clusters one would take together: those of one site, those of one region.
 
         Only groups of two or more, each once, in order of first appearance (paper 004, §3.1.4).
+        Where no cluster has a site or a region, as in a measured grid, those that are near to one
+        another by latency, on every level.
         """
+        if not any((*self.sites, *self.regions)):
+            levels = find_levels(self.latency_s)
+            near = dict.fromkeys(group for groups in levels for group in groups)
+            return tuple(group for group in near if len(group) > 1)
         found: dict[tuple[int, ...], None] = {}
         for labels in (self.sites, self.regions):
             for label in dict.fromkeys(labels):

@@ -28,12 +28,20 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
         needs; otherwise any order will do, but every contribution exactly once.
     """
     flows = [dataflow(program) for program in plan.programs]
-    _check_peers(plan)
-    _check_matching(plan)
+    check_messages(plan)
     ranks = [_Rank(rank, flow, plan) for rank, flow in enumerate(flows)]
     _run(ranks)
     for rank in ranks:
         _check_result(plan, rank, rank_order)
+
+
+def check_messages(plan: Plan) -> None:
+    """Raise `PlanError` unless every message has one sender and one receiver, of one size.
+
+    Quick where `check_plan` is not: in thousands of ranks.
+    """
+    _check_peers(plan)
+    _check_matching(plan)
 
 
 def _place(rank: int, index: int, op: Op) -> str:

@@ -11,7 +11,11 @@ from gridcoll.topology.units import format_duration, format_size
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a call, among what, and why. Candidates are ordered fastest first."""
+    """What was chosen for a call, among what, and why. Candidates are ordered fastest first.
+
+    ``own_operations``: of a reduction by a plan, what an operation of the user's own that commutes
+    would be done by, and whether in rank order. ``sources``: where the numbers come from.
+    """
 
     collective: str
     n_bytes: int
@@ -19,6 +23,8 @@ class Choice:
     winner: Candidate
     candidates: tuple[Candidate, ...]
     reason: str
+    own_operations: str = ""
+    sources: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What was chosen and why, then a line per candidate."""
@@ -52,6 +58,7 @@ class Row:
     predicted: str
     stored: str
     table: str
+    observed: str
     won: bool
 
 
@@ -78,14 +85,22 @@ def _row(choice: Choice, indices: list[int]) -> Row:
         names=tuple(dict.fromkeys(candidate.name for candidate in group)),
         label=group[0].label,
         predicted=_said(group[0].predicted_s, "not measured"),
-        stored=_said(group[0].stored_s, ""),
-        table=_said(group[0].table_s, ""),
+        stored=_said(group[0].store_and_forward_s, ""),
+        table=_said(group[0].closed_form_s, ""),
+        observed=_observed(group[0]),
         won=any(candidate is choice.winner for candidate in group),
     )
 
 
 def _said(seconds: float | None, instead: str) -> str:
     return instead if seconds is None else format_duration(seconds)
+
+
+def _observed(candidate: Candidate) -> str:
+    if candidate.observed_s is None:
+        return ""
+    calls = "1 call" if candidate.n_calls == 1 else f"{candidate.n_calls} calls"
+    return f"{format_duration(candidate.observed_s)} in {calls}"
 
 
 def format_choice(choice: Choice) -> str:
@@ -97,15 +112,23 @@ def format_choice(choice: Choice) -> str:
     for row, name in zip(rows, names, strict=True):
         stored = f" (store and forward: {row.stored})" if row.stored else ""
         stored += f" (closed form: {row.table})" if row.table else ""
+        stored += f" (observed: {row.observed})" if row.observed else ""
         mark = "*" if row.won else " "
         lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
     lines += [gain] if (gain := gain_of_best(choice)) else []
+    if choice.own_operations:
+        lines.append(f"operations of your own that commute: {choice.own_operations}")
+    lines += choice.sources
     return "\n".join(lines)
 
 
 def gain_of_best(choice: Choice) -> str:
     """What the scheduler gained over the papers' seven, stored and forwarded; empty if unknown."""
-    stored = {c.name: c.stored_s for c in choice.candidates if c.stored_s is not None}
+    stored = {
+        c.name: c.store_and_forward_s
+        for c in choice.candidates
+        if c.store_and_forward_s is not None
+    }
     seven = {name: time_s for name, time_s in stored.items() if name in SEVEN}
     if "best" not in stored or not seven:
         return ""
@@ -118,21 +141,25 @@ def gain_of_best(choice: Choice) -> str:
 
 
 def choice_data(choice: Choice) -> dict[str, Any]:
-    """The choice as plain data for JSON; times in seconds, None where nobody knows."""
+    """The choice as plain data for JSON; times in seconds, None where unknown."""
     return {
         "collective": choice.collective,
         "n_bytes": choice.n_bytes,
         "root": choice.root,
         "winner": choice.winner.name,
         "reason": choice.reason,
+        "own_operations": choice.own_operations,
+        "sources": list(choice.sources),
         "candidates": [
             {
                 "name": candidate.name,
                 "label": candidate.label,
                 "predicted_s": candidate.predicted_s,
-                "stored_s": candidate.stored_s,
-                "table_s": candidate.table_s,
+                "store_and_forward_s": candidate.store_and_forward_s,
+                "closed_form_s": candidate.closed_form_s,
                 "segment_bytes": candidate.segment_bytes,
+                "observed_s": candidate.observed_s,
+                "n_calls": candidate.n_calls,
                 "won": candidate is choice.winner,
             }
             for candidate in choice.candidates

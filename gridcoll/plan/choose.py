@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_BYTES, START_PART
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.plan.choice import Choice
@@ -17,17 +18,9 @@ from gridcoll.plan.registry import (
     check_forced,
     family_of,
 )
+from gridcoll.plan.sources import sources_of
 
-MARGIN = 0.05
-"""A plan replaces the native collective only if it is predicted to be this much faster.
-
-So does a variant of it, by what was measured.
-"""
-
-START_PART = 0.2
-"""And by this part of what starting a plan takes: that varies as much with what is in the caches,
-which are the application's between calls, and ours in a row of trials.
-"""
+REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
 
 MOST_VECTOR_BYTES = (1 << 31) - 1
 """Of all blocks together: not every MPI has places beyond."""
@@ -42,6 +35,7 @@ def choose(
     forced: str = "",
     grid_only: bool = False,
     rank_order: bool = False,
+    prefer_order: bool = False,
     reproducible: bool = False,
     bitwise_equal: bool = False,
     no_variants: bool = False,
@@ -63,6 +57,9 @@ def choose(
     rank_order : bool
         Only reductions that keep rank order; the native collective does. Of its variants nothing
         is known there: they were timed with an operation that commutes.
+    prefer_order : bool
+        Plans that keep rank order come first where that costs little, as `_in_rank_order` says:
+        for users' operations, which may claim to commute and yet take the first of equals.
     reproducible : bool
         Only reductions whose result is the same by all of them, bit for bit: ``forced`` counts
         only among these, and the native collective is none.
@@ -75,7 +72,7 @@ def choose(
     Raises
     ------
     UsageError
-        For a collective or an algorithm nobody knows, or a root out of range.
+        For an unknown collective or algorithm, or a root out of range.
     """
     check_collective(collective)
     if not 0 <= root < model.grid.n_ranks:
@@ -102,10 +99,41 @@ def choose(
         left_out = "because its result may be another one"
     elif bitwise_equal and model.n_clusters > 1:
         left_out = "because ranks may get different bits from it"
-    winner, reason = _pick(model, fastest_first, natives, forced, left_out)
+    winner, reason = _pick(
+        model, fastest_first, natives, forced, left_out, collective in model.native_priors
+    )
     if collective == "allreduce" and winner.build is None and not (forced or bitwise_equal):
         reason += _otherwise(model, fastest_first)
-    return Choice(collective, n_bytes, root, winner, fastest_first, reason)
+    own_operations = ""
+    if collective in REDUCTIONS and winner.build is not None and not (forced or rank_order):
+        in_order, how = _in_rank_order(fastest_first, winner, n_bytes)
+        if prefer_order:
+            winner, reason = in_order, f"{reason}; {how}"
+        else:
+            own_operations = f"{in_order.name}, {how}"
+    return Choice(
+        *(collective, n_bytes, root, winner, fastest_first, reason, own_operations),
+        sources_of(model, collective),
+    )
+
+
+def _in_rank_order(
+    fastest_first: Sequence[Candidate], fastest: Candidate, n_bytes: int
+) -> tuple[Candidate, str]:
+    """The plan for a user's operation that commutes, and what it does about rank order.
+
+    The fastest that keeps it, if the message is short or this takes hardly longer than ``fastest``.
+    """
+    if fastest.rank_order:
+        return fastest, "in rank order"
+    plans = (each for each in fastest_first if each.build is not None and each.rank_order)
+    ordered = next(plans, None)
+    if ordered is None:
+        return fastest, "not in rank order: no plan keeps it"
+    more = _predicted(ordered) / max(_predicted(fastest), 1e-12) - 1
+    if n_bytes <= SHORT_IN_ORDER_BYTES or more <= ORDER_PART:
+        return ordered, f"in rank order, which takes {more:.0%} more than {fastest.name}"
+    return fastest, f"not in rank order, which would take {more:.0%} more"
 
 
 def _natives(
@@ -113,9 +141,8 @@ def _natives(
 ) -> list[Candidate]:
     """The native collective, then its variants: those timed at this size, and the one asked for."""
     measured = model.native.get(collective)
-    native = Candidate(
-        NATIVE, NATIVES[NATIVE].label, measured.predict(n_bytes) if measured else None
-    )
+    label = NATIVES[NATIVE].label + (", estimated" if collective in model.native_priors else "")
+    native = Candidate(NATIVE, label, measured.predict(n_bytes) if measured else None)
     timed = model.native_variants.get(collective, {})
     found = [native]
     for name in () if only_plain else variants_of(collective):
@@ -150,7 +177,7 @@ def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
 def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes: int) -> Candidate:
     """``candidate`` with what was learned of its family when plans were tried.
 
-    Of a family that nobody tried, the model is believed no more than of the best that was.
+    A family without trials gets the correction of the best that has some.
     """
     # A kept model may name a family as it was called before.
     tried = {
@@ -177,6 +204,7 @@ def _pick(
     natives: list[Candidate],
     forced: str,
     left_out: str,
+    is_prior: bool,
 ) -> tuple[Candidate, str]:
     if forced in NATIVES:
         asked_for = (candidate for candidate in natives if candidate.name == forced)
@@ -193,6 +221,8 @@ def _pick(
         if model.n_clusters == 1:
             return native, "one cluster, and native was not measured"
         return plans[0], "the fastest plan; native was not measured"
+    if is_prior and model.n_clusters > 1:
+        return _against_prior(native, native.predicted_s, plans[0])
     gain_s = native.predicted_s - _predicted(plans[0])
     if gain_s <= native.predicted_s * MARGIN:
         return native, f"{measured}no plan is predicted more than {MARGIN:.0%} faster"
@@ -200,6 +230,12 @@ def _pick(
         gained = f"no plan is predicted to gain more than {1e3 * gain_s:.2f} ms"
         return native, f"{measured}{gained}, less than it may lose at its start"
     return plans[0], "predicted fastest"
+
+
+def _against_prior(native: Candidate, prior_s: float, plan: Candidate) -> tuple[Candidate, str]:
+    if _predicted(plan) <= PRIOR_SHORT * prior_s:
+        return plan, "the fastest plan; native was estimated, not measured"
+    return native, f"estimated, not measured, more than {PRIOR_SHORT:g} times as fast as any plan"
 
 
 def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:

@@ -60,7 +60,7 @@ def price_plan(
 
 
 def freely_s(
-    alone_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
+    one_way_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
     """A lone message's time without what its flow waits for a window, arrays alike.
 
@@ -68,8 +68,8 @@ def freely_s(
     waiting for acknowledgements, and other flows go on meanwhile.
     """
     waits_s = np.maximum(gap_s - busy_s, 0.0)
-    least_s = np.minimum(latency_s + busy_s, alone_s)
-    return np.asarray(np.where(waits_s > 0, np.maximum(alone_s - waits_s, least_s), alone_s))
+    least_s = np.minimum(latency_s + busy_s, one_way_s)
+    return np.asarray(np.where(waits_s > 0, np.maximum(one_way_s - waits_s, least_s), one_way_s))
 
 
 class _Costs:
@@ -81,16 +81,16 @@ class _Costs:
             | {0}
         )
         n_bytes = np.array(sizes, dtype=float) * unit_bytes
-        gap_s, alone_s = model.gap_and_alone_s(n_bytes)
+        gap_s, one_way_s = model.gap_and_one_way_s(n_bytes)
         self._at = {size: k for k, size in enumerate(sizes)}
         shared_s = np.zeros_like(gap_s)
-        if model.together_bytes_per_s:
+        if model.aggregate_bytes_per_s:
             shared_s = n_bytes / model.link_bytes_per_s[:, :, None]
         inside_s = np.diagonal(gap_s).T  # (C, S)
         busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
         busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
-        freely = freely_s(alone_s, gap_s, busy_s, model.latency_s[:, :, None])
-        self._gap_s, self._alone_s = gap_s.tolist(), alone_s.tolist()
+        freely = freely_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
+        self._gap_s, self._alone_s = gap_s.tolist(), one_way_s.tolist()
         self._shared_s, self._freely_s = shared_s.tolist(), freely.tolist()
         self.cluster_of = model.grid.cluster_of
         self._host_of = model.grid.host_of
@@ -110,11 +110,11 @@ class _Costs:
         i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
         if self._host_of[sender] == self._host_of[receiver]:
             k = 0
-        alone_s = self._alone_s[i][j][k]
+        one_way_s = self._alone_s[i][j][k]
         if i == j:
-            return _Link(self._gap_s[i][j][k], alone_s, alone_s, 0.0)
+            return _Link(self._gap_s[i][j][k], one_way_s, one_way_s, 0.0)
         return _Link(
-            self._gap_s[i][j][k], alone_s, self._freely_s[i][j][k], self._shared_s[i][j][k]
+            self._gap_s[i][j][k], one_way_s, self._freely_s[i][j][k], self._shared_s[i][j][k]
         )
 
 
@@ -122,7 +122,7 @@ class _Link(NamedTuple):
     """What a message takes from rank to rank; ``shared_s`` of what all flows carry together."""
 
     gap_s: float
-    alone_s: float
+    one_way_s: float
     freely_s: float
     shared_s: float
 
@@ -260,7 +260,7 @@ class _Simulation:
         self._at(free, "done", number, index)
         receive = self._receive_of.get((number, op.peer, op.tag))
         if receive is not None:
-            self._least_s[op.peer, receive] = begun + link.alone_s
+            self._least_s[op.peer, receive] = begun + link.one_way_s
             self._at(enters + link.freely_s, "arrive", op.peer, receive)
 
     def _arrive(self, time: float, number: int, index: int) -> None:

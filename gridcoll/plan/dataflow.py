@@ -101,15 +101,6 @@ class Dataflow:
         return any(isinstance(op, Reduce) for op in self.program)
 
     @cached_property
-    def peer_of_lane(self) -> tuple[int, ...]:
-        """By lane, the peer it sends to; -1 for lanes of receives."""
-        peers = [-1] * len(self.receives)
-        for op, lane in zip(self.program, self.lane_of, strict=True):
-            if isinstance(op, Send):
-                peers[lane] = op.peer
-        return tuple(peers)
-
-    @cached_property
     def flat(self) -> np.ndarray:
         """All of it as int64; see `flat_program`."""
         return flat_program(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce
 
 
@@ -17,6 +18,28 @@ class Incoming(NamedTuple):
 
 
 Term: TypeAlias = Chunk | Incoming
+
+ALIGNED_UNITS = 64
+"""Terms of a reduction whose bits must be equal stand at multiples of this in memory: a vectorised
+operation may treat elements of other alignments otherwise."""
+
+
+def align(n_units: int) -> int:
+    """``n_units`` rounded up to whole `ALIGNED_UNITS`."""
+    return -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+
+
+class Slots:
+    """Hands out scratch from ``first`` on; ``aligned`` slots begin `ALIGNED_UNITS` apart."""
+
+    def __init__(self, first: int, *, aligned: bool = False) -> None:
+        self._next = first
+        self._aligned = aligned
+
+    def __call__(self, n_units: int) -> Chunk:
+        start = self._next
+        self._next += align(n_units) if self._aligned else n_units
+        return Chunk("scratch", start, start + n_units)
 
 
 def fold(
@@ -45,6 +68,11 @@ def fold(
     else:
         ops.append(Copy(last, into))
     ops += [Reduce(chunk, into) for chunk in reversed(here)]
+
+
+def no_slots(n_units: int) -> Chunk:
+    """Scratch for a fold that needs none."""
+    raise PlanError(f"{n_units} units of scratch for a fold of terms that are all here")
 
 
 def n_fold_slots(own: int, incoming: Iterable[int]) -> int:

@@ -9,21 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gridcoll.constants import LINK_PACE, PACE, SHORTEST_PACED_BYTES, THIN_LINK
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.ops import Op, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-
-PACED_BYTES = 8 << 10
-"""Shorter blocks leave at once: by the time that order matters, all of a dozen are under way."""
-
-PACE = 0.9
-"""Of the gap: a wire that idles loses more than order gains."""
-
-LINK_PACE = 0.95
-"""Of what a thin link takes. A tenth too fast, some of 4 MiB are lost."""
-
-THIN = 0.8
-"""A link is thin that carries less than this part of what an interface does."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = Fal
     On one cluster all ways are as long, and no order is better than another. Where ``all_send``,
     ranks of one host have a part of its interface each.
     """
-    if model.n_clusters == 1 or n_bytes < PACED_BYTES:
+    if model.n_clusters == 1 or n_bytes < SHORTEST_PACED_BYTES:
         return None
     home, hosts = model.grid.cluster_of[sender], model.grid.hosts
     beside = frozenset(r for r in model.grid.clusters[home].ranks if hosts[r] == hosts[sender])
@@ -103,4 +92,4 @@ def paced_by_links(
 def thin_links(model: GridModel) -> np.ndarray:
     """Which links carry less than an interface of those that send, (C, C); none inside clusters."""
     interfaces = np.diagonal(model.flow_bytes_per_s)
-    return np.asarray(model.link_bytes_per_s < THIN * interfaces[:, None])
+    return np.asarray(model.link_bytes_per_s < THIN_LINK * interfaces[:, None])

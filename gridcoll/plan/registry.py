@@ -30,10 +30,10 @@ class Candidate:
     label : str
         How it works, with the parameters chosen for this size.
     predicted_s : float or None
-        None for a native where nobody measured it.
+        None for a native that was not measured.
     build : callable or None
         Writes the plan for a message of about this size, given the exact one; None for a native.
-    stored_s : float or None
+    store_and_forward_s : float or None
         What the papers' store-and-forward accounting says of the same schedule.
     segment_bytes : int or None
     rank_order : bool
@@ -42,22 +42,26 @@ class Candidate:
         Whether a reduction combines as all plans do that say so, whatever grid and root.
     build_blocks : callable or None
         Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
-    table_s : float or None
+    closed_form_s : float or None
         What the papers' closed form says of the same strategy, where they have one.
+    observed_s : float or None
+        Median of calls that it did, and of how many: `n_calls`.
     """
 
     name: str
     label: str
     predicted_s: float | None
     build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
-    stored_s: float | None = None
+    store_and_forward_s: float | None = None
     segment_bytes: int | None = None
     rank_order: bool = False
     reproducible: bool = False
     build_blocks: Callable[[Sequence[int]], Plan] | None = field(
         repr=False, compare=False, default=None
     )
-    table_s: float | None = None
+    closed_form_s: float | None = None
+    observed_s: float | None = None
+    n_calls: int = 0
 
 
 @dataclass(frozen=True)

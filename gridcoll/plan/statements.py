@@ -50,7 +50,7 @@ def state(statement: Statement) -> Statement:
 
 
 def find_statement(collective: str) -> Statement:
-    """The statement of ``collective``. Raises `PlanError` for one that nobody stated."""
+    """The statement of ``collective``. Raises `PlanError` for one without a statement."""
     try:
         return STATEMENTS[collective]
     except KeyError:

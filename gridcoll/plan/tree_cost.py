@@ -2,7 +2,7 @@
 
 One-port, full duplex, pLogP: a rank's network interface passes one segment at a time each way, a
 link passes one segment per its own gap. The first segment walks down the tree; the others follow
-at the pace of the slowest interface or link on their way. Ranks of one host share its interface;
+at the rate of the slowest interface or link on their way. Ranks of one host share its interface;
 a message between them does not pass it.
 
 `price_tree` prices a tree over clusters by the counts of its shapes, `price_ranks` a tree that was
@@ -60,7 +60,7 @@ def line_costs(shape: str, hosts: Hosts) -> LineCosts:
             np.stack([waits, none], axis=1), np.stack([hops, none], axis=1), found.max_degree
         )
     out, into = _crossings(shape, hosts)
-    # Ranks of one host wait for one another as well: whoever is the last of them.
+    # Ranks of one host wait for one another as well: for the last of them.
     most = int(max(out.max(), into.max()))
     counts = [*_counts(shape, hosts), *([(most - 1, 0, 1, 0)] if most else [])]
     kept: list[FloatArray] = []
@@ -157,7 +157,7 @@ class SegmentCosts:
     @cached_property
     def _inside_links(self) -> tuple[FloatArray, FloatArray]:
         every = range(self.model.n_clusters)
-        return self.model.gap_and_alone_s(self._segment, (every, every))
+        return self.model.gap_and_one_way_s(self._segment, (every, every))
 
     @property
     def port_s(self) -> FloatArray:
@@ -175,7 +175,7 @@ class SegmentCosts:
 
     @cached_property
     def _all_links(self) -> tuple[FloatArray, FloatArray]:
-        return self.model.gap_and_alone_s(self._segment)
+        return self.model.gap_and_one_way_s(self._segment)
 
     @property
     def gap_s(self) -> FloatArray:
@@ -183,20 +183,20 @@ class SegmentCosts:
         return self._all_links[0]
 
     @property
-    def alone_s(self) -> FloatArray:
+    def one_way_s(self) -> FloatArray:
         """A lone segment's way over every link, (C, C, S)."""
         return self._all_links[1]
 
     def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
         """``g(s)`` and a lone segment's way of each transfer's link, (n, S) each."""
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
-        return self.model.gap_and_alone_s(self._segment, (senders, receivers))
+        return self.model.gap_and_one_way_s(self._segment, (senders, receivers))
 
     @cached_property
     def _at_home(self) -> tuple[FloatArray, FloatArray]:
         """The same two of a message between ranks of one host, (C, 1) each: of an empty one."""
         every = range(self.model.n_clusters)
-        return self.model.gap_and_alone_s(np.zeros(1), (every, every))
+        return self.model.gap_and_one_way_s(np.zeros(1), (every, every))
 
     def way_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
         """What ``waits`` and ``hops``, (…, C, 2) each, take, (…, C, S).
@@ -235,7 +235,8 @@ class SegmentCosts:
 class TreePrice:
     """What a tree costs at each segment size.
 
-    ``first_s`` is when the last rank has the first segment, ``period_s`` the pace after that, both
+    ``first_s`` is when the last rank has the first segment, ``period_s`` the time between
+    segments after that, both
     (S,). ``total_s`` is the whole.
     """
 
@@ -257,26 +258,26 @@ def price_tree(
     n_out = [0] * len(shapes)
     for sender, _ in transfers:
         n_out[sender] += 1
-    to_relay, to_last, own_pace = _inside(costs, shapes, relays, n_out)
+    to_relay, to_last, own_period = _inside(costs, shapes, relays, n_out)
     gaps, ways = costs.between(transfers)
-    arrival, departure, pace = np.zeros_like(to_relay), to_relay.copy(), own_pace.copy()
+    arrival, departure, period = np.zeros_like(to_relay), to_relay.copy(), own_period.copy()
     for (sender, receiver), gap, way in zip(transfers, gaps, ways, strict=True):
         arrival[receiver] = departure[sender] + way
         departure[receiver] += arrival[receiver]
         departure[sender] += costs.port_s[sender]
-        pace[receiver] = np.maximum(pace[receiver], np.maximum(pace[sender], gap))
+        period[receiver] = np.maximum(period[receiver], np.maximum(period[sender], gap))
     last = arrival + np.maximum(to_relay, to_last)
     return TreePrice(
         first_s=last.max(axis=0),
-        period_s=pace.max(axis=0),
-        total_s=(last + (costs.n_segments - 1) * pace).max(axis=0),
+        period_s=period.max(axis=0),
+        total_s=(last + (costs.n_segments - 1) * period).max(axis=0),
     )
 
 
 def _inside(
     costs: SegmentCosts, shapes: Sequence[str], relays: Sequence[int], n_out: Sequence[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of every cluster, (C, S) each: from entry to relay, from entry to last rank, and the pace.
+    """Of every cluster, (C, S) each: from entry to relay, from entry to last rank, and the period.
 
     A cluster's relay serves ``n_out`` other clusters first.
     """
@@ -304,27 +305,27 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
     """
     cluster_of = costs.model.grid.cluster_of
     first = np.zeros((len(tree.children), len(costs.segment_bytes)))
-    pace = np.zeros_like(first)
+    period = np.zeros_like(first)
     flows: Counter[tuple[int, int]] = Counter()
     frontier = [tree.root]
     for rank in frontier:
         port_s = costs.port_s[cluster_of[rank]]
-        slowest = np.maximum(pace[rank], len(tree.children[rank]) * port_s)
+        slowest = np.maximum(period[rank], len(tree.children[rank]) * port_s)
         for position, child in enumerate(tree.children[rank]):
             link = cluster_of[rank], cluster_of[child]
-            first[child] = first[rank] + position * port_s + costs.alone_s[link]
-            pace[child] = np.maximum(slowest, costs.gap_s[link])
+            first[child] = first[rank] + position * port_s + costs.one_way_s[link]
+            period[child] = np.maximum(slowest, costs.gap_s[link])
             flows[link] += 1
         frontier.extend(tree.children[rank])
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     for (i, j), count in flows.items():
         if i != j:
             shared_s = count * segment / costs.model.link_bytes_per_s[i, j]
-            np.maximum(pace, np.where(pace > 0, shared_s, 0.0), out=pace)
+            np.maximum(period, np.where(period > 0, shared_s, 0.0), out=period)
     return TreePrice(
         first_s=first.max(axis=0),
-        period_s=pace.max(axis=0),
-        total_s=(first + (costs.n_segments - 1) * pace).max(axis=0),
+        period_s=period.max(axis=0),
+        total_s=(first + (costs.n_segments - 1) * period).max(axis=0),
     )
 
 
@@ -336,7 +337,7 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
     """
     sizes = np.array([REQUEST_BYTES, n_bytes], dtype=float)
     (ask_s, send_s), (asked_s, sent_s) = (
-        np.moveaxis(t, 2, 0) for t in model.gap_and_alone_s(sizes)
+        np.moveaxis(t, 2, 0) for t in model.gap_and_one_way_s(sizes)
     )
     cluster_of = model.grid.cluster_of
     have = [0.0] * len(tree.children)
@@ -431,7 +432,7 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
     """Price ``trees`` together at every segment size of ``costs``.
 
     The first segments go down all trees as if each were alone; from then on the busiest interface
-    sets the pace for all, and the busiest flow or link of a tree for that tree.
+    sets the rate for all, and the busiest flow or link of a tree for that tree.
     """
     interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
     pace_s = _pace_between(costs, load)

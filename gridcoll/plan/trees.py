@@ -10,6 +10,12 @@ from gridcoll.errors import PlanError, UsageError
 from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
 
+SMALLEST_SEGMENT = 1024
+"""Bytes; of shorter messages hardly anything is the wire's."""
+
+LARGEST_SEGMENT = 1 << 28
+"""MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
+
 
 @dataclass(frozen=True)
 class RankTree:
@@ -93,7 +99,7 @@ class GridTree:
 
         Lane 0 is `Cluster.line` from the root, or the coordinator, on. In the root's cluster, other
         lanes turn the line behind the root, so that it ends at another member; elsewhere another
-        one is first: lane after lane, everybody equally often.
+        one is first: lane after lane, each equally often.
         """
         members = grid.clusters[cluster]
         if cluster == grid.cluster_of[self.root]:

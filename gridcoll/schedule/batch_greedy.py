@@ -104,7 +104,8 @@ def run_batch_greedy(
 ) -> BatchSchedules:
     """Pick the least edge (plus ready time, plus look-ahead) until every cluster is reached.
 
-    ``edge_s`` defaults to the cost; with ``upwards`` the largest edge plus T is picked instead.
+    ``edge_s`` defaults to the cost; with ``upwards`` the largest edge plus T (less look-ahead) is
+    picked instead.
     """
     progress = BatchProgress(batch, batch.cost_s if edge_s is None else edge_s, with_ready)
     n = batch.n_clusters
@@ -112,10 +113,10 @@ def run_batch_greedy(
     receivers = np.zeros_like(senders)
     for step in range(n - 1):
         score = progress.best_s
+        if upwards:
+            score = -(score + batch.internal_s)
         if look_ahead is not None:
             score = score + look_ahead.values(progress)
-        elif upwards:
-            score = -(score + batch.internal_s)
         sender, receiver = progress.choose(score)
         senders[:, step], receivers[:, step] = sender, receiver
         progress.send(sender, receiver)

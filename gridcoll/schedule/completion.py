@@ -111,7 +111,7 @@ def _fill(problem: Problem, trial: _Trial, order: Buffer, given: Buffer) -> tupl
 
 @helper
 def _send(problem: Problem, trial: _Trial, i: int, j: int) -> None:
-    """Append a transfer; whoever counted on its sender must look again."""
+    """Append a transfer; ranks that counted on its sender must look again."""
     n, ready = problem.n, trial.ready
     ready[j], trial.reached[j] = ready[i] + problem.cost[i * n + j], 1
     ready[i] += problem.busy[i * n + j]

@@ -1,4 +1,4 @@
-"""Flat tree: the root sends to everybody, in index order (paper 000, §4.1; ECO and MagPIe)."""
+"""Flat tree: the root sends to all, in index order (paper 000, §4.1; ECO and MagPIe)."""
 
 from __future__ import annotations
 

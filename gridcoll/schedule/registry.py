@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy.typing as npt
 
 from gridcoll.errors import UsageError
-from gridcoll.schedule import anytime, bottom_up, ecef, fef, flat, mixed, optimal
+from gridcoll.schedule import (
+    anytime,
+    bottom_up,
+    bottom_up_la,
+    ecef,
+    fef,
+    flat,
+    mixed,
+    optimal,
+)
 from gridcoll.schedule.batch import Batch, BatchSchedules, one_by_one
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
@@ -96,6 +105,11 @@ _ENTRIES = (
     Heuristic(
         "bottom-up", "BottomUp", "the slowest cluster first, by its quickest way",
         f"{_PMEO}, §5.3", bottom_up.bottom_up, bottom_up.bottom_up_batch,
+    ),
+    Heuristic(
+        "bottom-up-la", "BottomUp-LA", "BottomUp that prefers receivers with a quick next hop",
+        f"{_PMEO}, §6 (suggested there)", bottom_up_la.bottom_up_la,
+        bottom_up_la.bottom_up_la_batch,
     ),
     Heuristic(
         "mixed", "Mixed", "the papers' advice: ECEF-LA for few clusters, ECEF-LAT for many",

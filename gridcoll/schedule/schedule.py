@@ -28,7 +28,7 @@ class Schedule:
     makespan_s : float
         The latest end under the accounting it was made for.
     lower_bound_s : float
-        Proven: no schedule ends earlier. 0 where nobody looked (the greedy heuristics).
+        Proven: no schedule ends earlier. 0: not looked for (the greedy heuristics).
 
     Raises
     ------

@@ -26,10 +26,22 @@ _ENTRIES = (
         "gridcoll.study.heuristics_command",
     ),
     Study(
+        "fillings",
+        "hit rates by how random links are filled, and which claims hold with each",
+        "paper 000, Figure 4",
+        "gridcoll.study.fillings_command",
+    ),
+    Study(
         "grid5000",
         "predicted broadcast on 88 machines by message size, with the grid-unaware binomial",
         "paper 000, Table 3 and Figure 5",
         "gridcoll.study.grid5000_command",
+    ),
+    Study(
+        "one-cluster",
+        "models of broadcast, scatter and all-to-all inside a cluster, formula beside plan",
+        "paper 002, Table 1; paper 003, Tables 1-3 and Figures 1-11",
+        "gridcoll.study.one_cluster_command",
     ),
     Study(
         "optimum",
@@ -38,10 +50,22 @@ _ENTRIES = (
         "gridcoll.study.optimum_command",
     ),
     Study(
+        "total-exchange",
+        "LG and the direct exchange on two sites, with contention between them",
+        "paper 001, Figures 4-6",
+        "gridcoll.study.total_exchange_command",
+    ),
+    Study(
         "placement",
         "failures, errors and times of the searches for clusters on random grids",
         "paper 004, Tables 1-3",
         "gridcoll.study.placement_command",
+    ),
+    Study(
+        "placement-faces",
+        "faces between the hosts of a partitioned mesh, beside the paper's estimate",
+        "paper 004, Figure 1",
+        "gridcoll.study.faces_command",
     ),
     Study(
         "placement-meshes",

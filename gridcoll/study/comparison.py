@@ -76,7 +76,7 @@ class Score:
     mean_s, deviation_s : float
         Mean makespan, and the standard deviation over instances.
     hit_rate : float or None
-        In how many instances nobody compared was faster; None for the reference.
+        In how many instances none of those compared was faster; None for the reference.
     excess, as_good : float or None
         Mean of makespan / reference - 1, and in how many instances the two are equal, over those
         that the reference was computed for.

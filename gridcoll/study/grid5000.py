@@ -6,18 +6,25 @@ gives 372 + 12 ms), and a binomial broadcast of 1 MB among 50 nodes over Gigabit
 600 ms (five rounds of 120 ms: 8.4 MB/s). So
 
     g(m) = overhead + m / min(local rate, window / (2 L)).
+
+Inside a cluster, paper 000 names the binomial tree, paper 002 (section 6, the same machines and
+latencies) the fastest strategy of its Table 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.schedule import Accounting, Instance
+from gridcoll.model.closed_forms import CLOSED_FORMS, TABLE_2004, Call
+from gridcoll.model.plogp import linear_plogp
+from gridcoll.schedule import HEURISTICS, Accounting, Instance
 from gridcoll.schedule.instance import Floats
 from gridcoll.schedule.trees import find_shape
+from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
 
 CLUSTERS = ("Orsay 1", "Orsay 2", "IDPOT 1", "IDPOT 2", "IDPOT 3", "Toulouse")
 MACHINES = (31, 29, 6, 1, 1, 20)
@@ -33,6 +40,9 @@ LATENCY_US = (
 
 MEGABYTE = 1_000_000
 
+INSIDE = ("binomial", "best")
+"""What a cluster does inside: a binomial tree, or the fastest strategy of paper 002, Table 1."""
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -47,6 +57,12 @@ class Calibration:
             if not getattr(self, name) > 0:
                 raise UsageError(f"calibration: {name} must be positive, got {getattr(self, name)}")
 
+    def rate(self, latency_s: float) -> float:
+        """Bytes per second of one transfer over a link of this latency (0: one machine)."""
+        if not latency_s:
+            return self.local_bytes_per_s
+        return min(self.local_bytes_per_s, self.window_bytes / (2 * latency_s))
+
     def gap_s(self, n_bytes: float) -> Floats:
         """g(m) between and (diagonal) inside clusters, (6, 6)."""
         latency = np.array(LATENCY_US) * 1e-6
@@ -57,18 +73,108 @@ class Calibration:
 
 
 def grid_instance(
-    n_bytes: float, calibration: Calibration, root: int = 0, accounting: Accounting | None = None
+    n_bytes: float,
+    calibration: Calibration,
+    root: int = 0,
+    accounting: Accounting | None = None,
+    inside: str = "binomial",
 ) -> Instance:
-    """The broadcast of ``n_bytes`` between the six clusters.
+    """The broadcast of ``n_bytes`` between the six clusters, which do ``inside`` within each.
 
-    Inside, a binomial tree as the paper has it: ceil(log2 P) L + floor(log2 P) g(m) (paper 002,
-    Table 1).
+    Raises `UsageError` when that is none of `INSIDE`.
     """
+    if inside not in INSIDE:
+        raise UsageError(f"inside: must be one of {', '.join(INSIDE)}; got {inside!r}")
     latency = np.array(LATENCY_US) * 1e-6
     gap = calibration.gap_s(n_bytes)
-    rounds = np.log2(np.array(MACHINES))
-    internal = np.ceil(rounds) * latency.diagonal() + np.floor(rounds) * gap.diagonal()
+    internal = binomial_s(n_bytes, calibration)
+    if inside == "best":
+        internal = fastest_inside_s(n_bytes, calibration)
     return Instance(latency, gap, internal, root, accounting or Accounting())
+
+
+def binomial_s(n_bytes: float, calibration: Calibration) -> Floats:
+    """ceil(log2 P) L + floor(log2 P) g(m) in each cluster (paper 002, Table 1), (6,)."""
+    latency = np.array(LATENCY_US).diagonal() * 1e-6
+    gap = calibration.gap_s(n_bytes).diagonal()
+    rounds = np.log2(np.array(MACHINES))
+    internal: Floats = np.ceil(rounds) * latency + np.floor(rounds) * gap
+    return internal
+
+
+def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
+    """The least of paper 002's Table 1 in each cluster, over segments of m / 2^i bytes, (6,).
+
+    Without k-chains: their line counts 2 d + 1 chains but one send of the root per segment, which
+    no broadcast can do.
+    """
+    forms = [
+        form
+        for form in CLOSED_FORMS.values()
+        if form.source != TABLE_2004 and form.holds != "approximate"
+    ]
+    found = np.zeros(len(MACHINES))
+    size = max(int(n_bytes), 1)
+    for cluster, machines in enumerate(MACHINES):
+        latency_s = LATENCY_US[cluster][cluster] * 1e-6
+        rate = calibration.rate(latency_s)
+        link = linear_plogp(latency_s, rate, calibration.overhead_s)
+        found[cluster] = min(
+            form.cost_s(Call(link, machines, size, segment))
+            for segment in _halved(size)
+            for form in forms
+        )
+    return found
+
+
+def _halved(size: int) -> Iterator[int]:
+    while size:
+        yield size
+        size //= 2
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One reading of what the papers leave open, and what comes out for 4 MB."""
+
+    inside: str
+    window: str
+    local_rate: str
+    root: int
+    flat_s: float
+    ecef_s: float
+    best_s: float
+    unaware_s: float
+
+    @property
+    def flat_over_ecef(self) -> float:
+        """Paper 000 says almost 6."""
+        return self.flat_s / self.ecef_s
+
+
+VARIANT_WINDOWS = ("16 KiB", "64 KiB", "256 KiB")
+VARIANT_RATES = ("67.2 Mbit/s", "110 Mbit/s", "1 Gbit/s")
+VARIANT_ROOTS = (0, 2, 5)
+
+
+def variants(n_bytes: float = 4 * MEGABYTE) -> list[Variant]:
+    """Every combination of inside, window, local rate and root."""
+    found = []
+    for inside in INSIDE:
+        for window in VARIANT_WINDOWS:
+            for rate in VARIANT_RATES:
+                calibration = Calibration(
+                    float(parse_size_bytes(window)), parse_rate_bytes_per_s(rate)
+                )
+                for root in VARIANT_ROOTS:
+                    instance = grid_instance(n_bytes, calibration, root, inside=inside)
+                    flat, ecef, best = (
+                        HEURISTICS[name].pick(instance).makespan_s
+                        for name in ("flat", "ecef", "best")
+                    )
+                    unaware = unaware_binomial_s(n_bytes, calibration, root)
+                    found.append(Variant(inside, window, rate, root, flat, ecef, best, unaware))
+    return found
 
 
 def unaware_binomial_s(n_bytes: float, calibration: Calibration, root: int = 0) -> float:

@@ -6,17 +6,18 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gridcoll.draw.figures import new_figure
+from gridcoll.draw.figures import FORMATS, new_figure
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
 from gridcoll.schedule import Accounting
+from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s
 
 
 def parse_counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -47,6 +48,32 @@ def parse_seconds(
     return times
 
 
+def parse_duration_range(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[float, float] | None:
+    """Two times with a dash, as ``1 ms - 15 ms``, in seconds."""
+    return _parse_range(text, parse_duration_s)
+
+
+def parse_rate_range(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[float, float] | None:
+    """Two rates with a dash, as ``1 MB/s - 100 MB/s``, in bytes per second."""
+    return _parse_range(text, parse_rate_bytes_per_s)
+
+
+def _parse_range(text: str | None, parse: Callable[[str], float]) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (parse(end) for end in text.split("-"))
+    except (ValueError, UsageError):
+        raise click.BadParameter(f"{text!r} is not a range like '1 ms - 15 ms'") from None
+    if not 0 < low <= high:
+        raise click.BadParameter(f"{text!r}: must be positive, the smaller one first")
+    return low, high
+
+
 BUSY = click.option(
     "--busy",
     type=click.Choice(["gap", "gap+latency"]),
@@ -74,6 +101,14 @@ PLOTS = click.option(
     show_default=True,
     help="Format of the plots.",
 )
+RESULT = click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the rows to this file, .csv or .json.",
+)  # fmt: skip
+PLOT = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw into this file, .png or .svg.",
+)  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
@@ -113,6 +148,25 @@ def prepare_output(path: Path | None, *, draws: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"output {path}: {error}") from None
+
+
+def prepare_plot(path: Path | None) -> None:
+    """Raises `UsageError` if a picture is asked for and cannot be drawn: before the work."""
+    if path is None:
+        return
+    new_figure(1, 1)
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UsageError(f"--plot {path}: must end in {' or '.join(FORMATS)}")
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as CSV or JSON, by the ending of ``path``. Raises `FileError` or `UsageError`."""
+    if path.suffix == ".csv":
+        write_csv(path, rows)
+    elif path.suffix == ".json":
+        write_json(path, list(rows))
+    else:
+        raise UsageError(f"--output {path}: must end in .csv or .json")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

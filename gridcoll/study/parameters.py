@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,35 @@ _ENTRIES = (
 )
 
 PARAMETERS: dict[str, Parameters] = {entry.name: entry for entry in _ENTRIES}
+
+
+def change_parameters(
+    parameters: Parameters,
+    latency_s: Range | None = None,
+    gap_s: Range | None = None,
+    bytes_per_s: Range | None = None,
+    internal_s: Range | None = None,
+    message_bytes: int | None = None,
+) -> Parameters:
+    """``parameters`` with other ranges (paper 002, §7: its simulator's inputs).
+
+    Raises `UsageError` on gaps given twice, and on a message size where gaps are given directly.
+    """
+    if gap_s is not None and bytes_per_s is not None:
+        raise UsageError("gaps: give them directly or by a rate, not both")
+    if gap_s is not None or bytes_per_s is not None:
+        parameters = replace(parameters, gap_s=gap_s, bytes_per_s=bytes_per_s)
+    if message_bytes is not None:
+        if parameters.gap_s is not None:
+            raise UsageError("sizes: gaps are given directly here; give a rate")
+        if message_bytes < 1:
+            raise UsageError(f"sizes: must be at least 1 byte, got {message_bytes}")
+        parameters = replace(parameters, message_bytes=message_bytes)
+    if latency_s is not None:
+        parameters = replace(parameters, latency_s=latency_s)
+    if internal_s is not None:
+        parameters = replace(parameters, internal_s=internal_s)
+    return parameters
 
 
 @dataclass(frozen=True)

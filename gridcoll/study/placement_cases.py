@@ -2,9 +2,10 @@
 
 What the paper leaves open is decided here:
 
-- A latency is drawn for every branch of the tree (world, country, city); two clusters are as far
-  apart as the innermost branch that holds both says. With the ranges given that is what makes the
-  triangle rule hold.
+- How far two clusters are apart: `LATENCIES`. By default a latency is drawn for the world, each
+  country and each city, and counts between what lies in it; with the ranges given that is what
+  makes the triangle rule hold. The text may also be read as one latency for every branch from the
+  world down to a cluster, of which the longest on the way counts, or all together.
 - The α of "real clusters" are those of its Table 4 and §2.3.1; hosts and uplinks have 1 Gbit/s.
 - The mesh: of the paper's own two, 5 and 10 million tetrahedra, the one that brings the mean error
   of a single random subset, on which no search has any influence, nearest the table's.
@@ -25,6 +26,7 @@ HIDDEN_PART = 2.198 / 10.33  # of α, the part an UPDATE may overlap (§2.3.1)
 LAN_LATENCY_S = 44e-6  # footnote 2
 NIC_BYTES_PER_S = 125e6
 UPLINK_BYTES_PER_S = 125e6
+LEVEL = "level"
 WORLD_S, COUNTRY_S, CITY_S = (0.050, 0.100), (0.010, 0.050), (0.001, 0.005)
 
 
@@ -39,38 +41,46 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class CaseKind:
-    """One of the three test cases. ``draw(rng, n_elements)`` makes one grid with its problem."""
+    """One of the three test cases. ``draw(rng, n_elements, latencies)`` makes one grid with its
+    problem; ``latencies`` is one of `LATENCIES`.
+    """
 
     name: str
     table: int
     good_for: str
     n_cases: int
     n_elements: int
-    draw: Callable[[np.random.Generator, int], IterationCost]
+    draw: Callable[[np.random.Generator, int, str], IterationCost]
     searches: tuple[str, ...]
     paper: Mapping[str, PaperRow]
 
 
-def heterogeneous(rng: np.random.Generator, n_elements: int) -> IterationCost:
+def heterogeneous(
+    rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
+) -> IterationCost:
     """Two countries of three cities of two clusters, 16 to 64 hosts (§3.2.1)."""
     places = [(i, j) for i in range(2) for j in range(3) for _ in range(2)]
-    return _unlike(rng, places, (16, 64), n_elements)
+    return _unlike(rng, places, (16, 64), n_elements, latencies)
 
 
-def very_heterogeneous(rng: np.random.Generator, n_elements: int) -> IterationCost:
+def very_heterogeneous(
+    rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
+) -> IterationCost:
     """1 to 4 countries of 1 to 10 cities of 1 to 3 clusters, 8 to 128 hosts (§3.2.2)."""
     n_countries, n_cities, n_clusters = rng.integers(1, 5), rng.integers(1, 11), rng.integers(1, 4)
     places = [
         (i, j) for i in range(n_countries) for j in range(n_cities) for _ in range(n_clusters)
     ]
-    return _unlike(rng, places, (8, 128), n_elements)
+    return _unlike(rng, places, (8, 128), n_elements, latencies)
 
 
-def close_to_homogeneous(rng: np.random.Generator, n_elements: int) -> IterationCost:
+def close_to_homogeneous(
+    rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
+) -> IterationCost:
     """Two cities of four clusters, 64 or 128 hosts each, all hosts alike (§3.2.3)."""
     places = [(0, j) for j in range(2) for _ in range(4)]
     n_hosts = rng.choice([64, 128], size=len(places))
-    return _case(rng, places, n_hosts, np.full(len(places), ALPHA_S[-1]), n_elements)
+    return _case(rng, places, n_hosts, np.full(len(places), ALPHA_S[-1]), n_elements, latencies)
 
 
 def _unlike(
@@ -78,10 +88,13 @@ def _unlike(
     places: list[tuple[int, int]],
     n_hosts: tuple[int, int],
     n_elements: int,
+    latencies: str,
 ) -> IterationCost:
     n = len(places)
     alpha_s = np.array(ALPHA_S)[rng.integers(len(ALPHA_S), size=n)] * rng.uniform(0.8, 1.2, n)
-    return _case(rng, places, rng.integers(n_hosts[0], n_hosts[1] + 1, n), alpha_s, n_elements)
+    return _case(
+        rng, places, rng.integers(n_hosts[0], n_hosts[1] + 1, n), alpha_s, n_elements, latencies
+    )
 
 
 def _case(
@@ -90,6 +103,7 @@ def _case(
     n_hosts: np.ndarray,
     alpha_s: FloatArray,
     n_elements: int,
+    latencies: str,
 ) -> IterationCost:
     names = tuple(f"cluster{k}" for k in range(len(places)))
     resources = Resources(
@@ -99,7 +113,7 @@ def _case(
         n_hosts=n_hosts,
         nic_bytes_per_s=np.full(len(places), NIC_BYTES_PER_S),
         uplink_bytes_per_s=np.full(len(places), UPLINK_BYTES_PER_S),
-        latency_s=tree_latencies(rng, places),
+        latency_s=LATENCIES[latencies](rng, places),
     )
     phases = [
         _phase("fields", names, alpha_s * (1 - HIDDEN_PART), None),
@@ -126,6 +140,44 @@ def tree_latencies(rng: np.random.Generator, places: list[tuple[int, int]]) -> F
     np.fill_diagonal(latency_s, LAN_LATENCY_S)
     return latency_s
 
+
+def _branches(
+    rng: np.random.Generator, places: list[tuple[int, int]]
+) -> tuple[FloatArray, FloatArray]:
+    """The longest branch of the way between two clusters, and all together, (C, C) each."""
+    country, city = np.array(places).T
+    world_s = rng.uniform(*WORLD_S, country.max() + 1)[country]
+    country_s = rng.uniform(*COUNTRY_S, (country.max() + 1, city.max() + 1))[country, city]
+    city_s = rng.uniform(*CITY_S, len(places))
+    same_country = country[:, None] == country
+    same_city = same_country & (city[:, None] == city)
+    longest, together = city_s, city_s
+    found = [np.maximum.outer(city_s, city_s), np.add.outer(city_s, city_s)]
+    for branch_s, shared in ((country_s, same_city), (world_s, same_country)):
+        longest, together = np.maximum(longest, branch_s), together + branch_s
+        found[0] = np.where(shared, found[0], np.maximum.outer(longest, longest))
+        found[1] = np.where(shared, found[1], np.add.outer(together, together))
+    for matrix in found:
+        np.fill_diagonal(matrix, LAN_LATENCY_S)
+    return found[0], found[1]
+
+
+def longest_branch(rng: np.random.Generator, places: list[tuple[int, int]]) -> FloatArray:
+    """(C, C): the longest branch on the way."""
+    return _branches(rng, places)[0]
+
+
+def sum_of_branches(rng: np.random.Generator, places: list[tuple[int, int]]) -> FloatArray:
+    """(C, C): all branches on the way."""
+    return _branches(rng, places)[1]
+
+
+LATENCIES: dict[str, Callable[[np.random.Generator, list[tuple[int, int]]], FloatArray]] = {
+    LEVEL: tree_latencies,
+    "longest-branch": longest_branch,
+    "sum-of-branches": sum_of_branches,
+}
+"""Readings of paper 004, §3.2."""
 
 _LOCAL = ("greedy", "grouping", "annealing", "annealing-greedy", "annealing-grouping")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ from gridcoll.placement import (
 from gridcoll.placement.configurations import draw_configurations
 from gridcoll.study.options import JSON, table_console
 from gridcoll.topology import read_gridfile
+
+PAPER = {
+    588_245: (17, 17, 0, 3),
+    2_480_674: (71, 53, 27, 13),
+    5_135_732: (148, 78, 29, 15),
+    100_000_000: (2879, 765, 114, 25),
+    1_000_000_000: (28796, 7256, 751, 25),
+}
+"""Table 5: on Orsay, on the grid and communicating (ms), and how many clusters."""
 
 TABLE_5 = "588245,2480674,5135732,100000000,1000000000"
 
@@ -50,7 +60,7 @@ def command(
     if as_json:
         click.echo(json.dumps([_record(*entry) for entry in chosen], indent=1))
     else:
-        table_console().print(_table(chosen, alone))
+        table_console().print(_table(chosen, alone, PAPER if elements == TABLE_5 else {}))
     if plot is not None:
         draw_configurations([(cost, s.best.clusters) for cost, s, _ in chosen], plot)
 
@@ -92,9 +102,12 @@ def _record(cost: IterationCost, selection: Selection, site: Prediction | None) 
 
 
 def _table(
-    chosen: list[tuple[IterationCost, Selection, Prediction | None]], alone: str | None
+    chosen: list[tuple[IterationCost, Selection, Prediction | None]],
+    alone: str | None,
+    paper_rows: Mapping[int, tuple[int, ...]],
 ) -> Table:
-    table = Table("elements")
+    """Ours, with the paper's in brackets where it has the mesh."""
+    table = Table("elements", title="In brackets: paper 004, Table 5" if paper_rows else None)
     if alone is not None:
         table.add_column(f"on {alone} (ms)", justify="right")
     for title in ("on the grid (ms)", "communication (ms)", "clusters"):
@@ -103,12 +116,13 @@ def _table(
     for cost, selection, site in chosen:
         best = selection.best
         everything = len(best.clusters) == cost.n_clusters
+        paper = [f" ({value})" for value in paper_rows.get(cost.problem.n_elements, ())] or [""] * 4
         table.add_row(
             f"{cost.problem.n_elements:,}",
-            *([] if site is None else [f"{1e3 * site.iteration_s:.0f}"]),
-            f"{1e3 * best.iteration_s:.0f}",
-            f"{1e3 * best.communication_s:.0f}",
-            str(len(best.clusters)),
+            *([] if site is None else [f"{1e3 * site.iteration_s:.0f}{paper[0]}"]),
+            f"{1e3 * best.iteration_s:.0f}{paper[1]}",
+            f"{1e3 * best.communication_s:.0f}{paper[2]}",
+            f"{len(best.clusters)}{paper[3]}",
             "all" if everything else _sites(cost, best.clusters),
         )
     return table

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridcoll.draw.figures import new_figure, write_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DASHED = "(model)"
+"""Lines whose label ends so are dashed."""
 
 MARKERS = "osv^D<>pXh*P"
 COLOURS = {
@@ -31,6 +38,7 @@ class Figure:
     y_label: str
     lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     y_from_zero: bool = True
+    log: bool = False
 
 
 def draw_figure(figure: Figure, path: Path) -> None:
@@ -40,15 +48,43 @@ def draw_figure(figure: Figure, path: Path) -> None:
     """
     canvas = new_figure(7, 4.5)
     canvas.set_layout_engine("constrained")
-    axes = canvas.subplots()
+    _draw_lines(canvas.subplots(), figure)
+    write_picture(canvas, path)
+
+
+def draw_panels(
+    title: str, panels: Sequence[Figure], path: Path, level: float | None = None
+) -> None:
+    """Write several figures beside each other, two in a row; ``level``: a line across each.
+
+    Raises `UsageError` and `FileError` as `draw_figure`.
+    """
+    n_rows = -(-len(panels) // 2)
+    canvas = new_figure(12, 4 * n_rows)
+    canvas.set_layout_engine("constrained")
+    canvas.suptitle(title)
+    cells = canvas.subplots(n_rows, 2, squeeze=False).ravel()
+    for axes, panel in zip(cells, panels, strict=False):
+        _draw_lines(axes, panel)
+        if level is not None:
+            axes.axhline(level, color="#000000", linewidth=0.8, linestyle=":")
+    for axes in cells[len(panels) :]:
+        axes.set_axis_off()
+    write_picture(canvas, path)
+
+
+def _draw_lines(axes: Axes, figure: Figure) -> None:
     for k, (label, (x, y)) in enumerate(figure.lines.items()):
+        dashed = label == "Best" or label.endswith(DASHED)
         axes.plot(
-            x, y, "--" if label == "Best" else "-", label=label, color=COLOURS.get(label),
+            x, y, "--" if dashed else "-", label=label, color=COLOURS.get(label),
             linewidth=1.3, marker=MARKERS[k % len(MARKERS)], markersize=4,
         )  # fmt: skip
     axes.set(title=figure.title, xlabel=figure.x_label, ylabel=figure.y_label)
     axes.grid(alpha=0.3)
-    if figure.y_from_zero:
+    if figure.log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    elif figure.y_from_zero:
         axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
-    write_picture(canvas, path)

@@ -21,6 +21,7 @@ from gridcoll.errors import GridcollError
 from gridcoll.testbed import linux
 from gridcoll.testbed.layout import lay_out
 from gridcoll.topology import parse_gridfile
+from gridcoll.topology.changes import Change
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,8 @@ def _become_init() -> None:
 
 def _keep(order: Order) -> None:
     from gridcoll.testbed import network
-    from gridcoll.testbed.relay import Wan, carry_packets
+    from gridcoll.testbed.control import Controller, Network, start_control
+    from gridcoll.testbed.relay import CompiledWan, Wan, carry_packets
 
     spec = parse_gridfile(order.text, order.place)
     hosts = lay_out(spec)
@@ -81,8 +83,29 @@ def _keep(order: Order) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, sys.stderr.fileno())
         os.close(null)
+    wan = Wan(spec)
+    links = CompiledWan(wan)
+
+    def change_link(source: int, target: int, change: Change) -> None:
+        wan.change(
+            source,
+            target,
+            rate_bytes_per_s=change.rate_bytes_per_s,
+            latency_s=change.latency_s,
+            loss=change.loss,
+            reset=change.reset,
+        )
+        links.follow()
+
+    def set_host_rate(name: str, rate_bytes_per_s: float) -> None:
+        network.set_host_rate(spec, hosts[name], net[name], rate_bytes_per_s)
+
+    def set_host_up(name: str, up: bool) -> None:
+        network.set_host_up(hosts[name], up)
+
+    start_control(Controller(spec, Network(change_link, set_host_rate, set_host_up)))
     _report(Report(pid=pid, namespaces=namespaces))
-    carry_packets(tun, Wan(spec), -1 if order.detached else 0)
+    carry_packets(tun, wan, -1 if order.detached else 0, links)
 
 
 def main() -> None:

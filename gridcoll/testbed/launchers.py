@@ -158,7 +158,8 @@ def launch_environment(
     chosen: Launcher, virtual_environment: Path, base: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of the user's command: ``base``, the launcher's needs, the venv first."""
-    environment = {**chosen.environment, **base}
+    # Emulated hosts are called like others and are not them: what is measured there is not kept.
+    environment = {**chosen.environment, "GRIDCOLL_CACHE": "off", **base}
     environment["PATH"] = f"{virtual_environment / 'bin'}:{base.get('PATH', os.defpath)}"
     environment["VIRTUAL_ENV"] = str(virtual_environment)
     environment.pop("PYTHONHOME", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridcoll.errors import TestbedError
@@ -23,6 +24,7 @@ WIRE_PER_PAYLOAD = (SEGMENT_BYTES + FRAME_OVERHEAD_BYTES) / SEGMENT_BYTES
 
 _MAX_CLUSTERS = 200
 _MAX_HOSTS = 200
+_GATEWAY = 254
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Host:
         return f"10.{self.cluster + 1}.0.{self.index + 1}"
 
     @property
+    def mac(self) -> str:
+        return _mac(self.cluster, self.index + 1)
+
+    @property
     def port_name(self) -> str:
         """The bridge's end of this host's cable."""
         return f"port{self.cluster}-{self.index}"
@@ -49,7 +55,16 @@ def subnet(cluster: int) -> str:
 
 
 def gateway(cluster: int) -> str:
-    return f"10.{cluster + 1}.0.254"
+    return f"10.{cluster + 1}.0.{_GATEWAY}"
+
+
+def gateway_mac(cluster: int) -> str:
+    return _mac(cluster, _GATEWAY)
+
+
+def _mac(cluster: int, number: int) -> str:
+    """Of the interface with ``10.cluster + 1.0.number``: locally administered, ends alike."""
+    return f"02:00:0a:{cluster + 1:02x}:00:{number:02x}"
 
 
 def bridge(cluster: int) -> str:
@@ -82,6 +97,12 @@ def lay_out(spec: GridSpec) -> dict[str, Host]:
         for index, name in enumerate(names):
             hosts[name] = Host(name, cluster, index, spec.clusters[cluster].slots)
     return {name: hosts[name] for name in spec.host_order()}
+
+
+def neighbours(hosts: Mapping[str, Host], cluster: int) -> dict[str, str]:
+    """MAC addresses by IP address of all that is plugged into the cluster's bridge, and of that."""
+    found = {host.address: host.mac for host in hosts.values() if host.cluster == cluster}
+    return {**found, gateway(cluster): gateway_mac(cluster)}
 
 
 def format_etc_hosts(hosts: dict[str, Host]) -> str:

@@ -22,6 +22,8 @@ from gridcoll.testbed.layout import (
     bridge,
     format_etc_hosts,
     gateway,
+    gateway_mac,
+    neighbours,
     subnet,
 )
 from gridcoll.topology import GridSpec
@@ -45,6 +47,11 @@ _FASTEST_BYTES_PER_S = 3e9
 # cap on the receiver's would be more like a window, but Linux changes its mind about how much
 # of that it may advertise whenever packets of another size come in.
 _BUFFER_PER_WINDOW = 1.4
+
+# Linux waits so long, at least, before it sends again what was lost without a trace. In slow motion
+# that has to be slow as well, or losses that stop a real flow would be over in no time.
+_RTO_MIN_MS = 200
+_RTAX_RTO_MIN = 13
 
 
 def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]:
@@ -119,14 +126,16 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
         ip.route("add", dst="0.0.0.0/0", oif=tun_index, table=_ANY_TABLE_TO_WAN)
         for cluster in range(len(spec.clusters)):
             ip.link("add", ifname=bridge(cluster), kind="bridge", br_mcast_snooping=0)
-            index = _set_up(ip, bridge(cluster))
+            mac = gateway_mac(cluster)
+            index = _set_up(ip, bridge(cluster), address=mac)
+            _know_neighbours(ip, index, neighbours(hosts, cluster), mac)
             ip.addr("add", index=index, address=gateway(cluster), prefixlen=24)
             ip.rule("add", iifname=bridge(cluster), table=_ANY_TABLE_TO_WAN, priority=100)
         for host in hosts.values():
             _plug_in(ip, spec, host, net[host.name])
     for host in hosts.values():
         with linux.inside({"net": net[host.name]}):
-            _configure_host(spec, host)
+            _configure_host(spec, host, neighbours(hosts, host.cluster))
     return tun
 
 
@@ -154,14 +163,26 @@ def _plug_in(ip: IPRoute, spec: GridSpec, host: Host, net_fd: int) -> None:
         "add",
         ifname=host.port_name,
         kind="veth",
-        peer={"ifname": "eth0", "net_ns_fd": net_fd},
+        peer={"ifname": "eth0", "net_ns_fd": net_fd, "address": host.mac},
     )
     index = ip.link_lookup(ifname=host.port_name)[0]
     ip.link("set", index=index, master=ip.link_lookup(ifname=bridge(host.cluster))[0], state="up")
-    _limit_rate(ip, index, spec, host.cluster)
+    _limit_rate(ip, index, spec, float(spec.nic_bytes_per_s[host.cluster]))
 
 
-def _configure_host(spec: GridSpec, host: Host) -> None:
+def _know_neighbours(ip: IPRoute, index: int, macs: Mapping[str, str], own: str) -> None:
+    """Write down for good who is where, but for the interface ``index`` itself with MAC ``own``.
+
+    What the kernel finds out by asking is kept in one table for all namespaces, of 1024 entries
+    unless the machine says otherwise, and dozens of hosts that all talk to each other need
+    thousands. Permanent entries do not count there, and nothing is ever asked.
+    """
+    for address, mac in macs.items():
+        if mac != own:
+            ip.neigh("add", dst=address, lladdr=mac, ifindex=index, state="permanent")
+
+
+def _configure_host(spec: GridSpec, host: Host, macs: Mapping[str, str]) -> None:
     _disable_ipv6()
     sysctls = {"tcp_slow_start_after_idle": "0", "tcp_no_metrics_save": "1"}
     if spec.window_bytes:
@@ -172,10 +193,14 @@ def _configure_host(spec: GridSpec, host: Host) -> None:
     with IPRoute() as ip:
         _set_up(ip, "lo")
         index = _set_up(ip, "eth0", gso_max_size=_gso_max_bytes(spec))
-        _limit_rate(ip, index, spec, host.cluster)
+        _limit_rate(ip, index, spec, float(spec.nic_bytes_per_s[host.cluster]))
         ip.addr("add", index=index, address=host.address, prefixlen=24, flags=_NO_PREFIX_ROUTE)
+        _know_neighbours(ip, index, macs, host.mac)
         # By route, because a namespace may only choose what the whole machine allows everybody.
-        metrics = {"cc_algo": spec.transport.congestion_control}
+        metrics: dict[str, str | int] = {"cc_algo": spec.transport.congestion_control}
+        if spec.dilation > 1:
+            metrics["rto_min"] = int(_RTO_MIN_MS * spec.dilation)
+            metrics["lock"] = 1 << _RTAX_RTO_MIN  # else the kernel does not heed it
         ip.route(
             "add",
             dst=subnet(host.cluster),
@@ -187,18 +212,34 @@ def _configure_host(spec: GridSpec, host: Host) -> None:
         ip.route("add", dst="0.0.0.0/0", gateway=gateway(host.cluster), metrics=metrics)
 
 
-def _set_up(ip: IPRoute, name: str, **settings: int) -> int:
+def set_host_rate(spec: GridSpec, host: Host, net: int, rate_bytes_per_s: float) -> None:
+    """Limit both ends of ``host``'s cable to another rate, its network namespace being ``net``."""
+    with IPRoute() as ip:
+        index = ip.link_lookup(ifname=host.port_name)[0]
+        _limit_rate(ip, index, spec, rate_bytes_per_s, "replace")
+    with linux.inside({"net": net}), IPRoute() as ip:
+        index = ip.link_lookup(ifname="eth0")[0]
+        _limit_rate(ip, index, spec, rate_bytes_per_s, "replace")
+
+
+def set_host_up(host: Host, up: bool) -> None:
+    """Plug ``host``'s cable in, or pull it out at the bridge."""
+    with IPRoute() as ip:
+        index = ip.link_lookup(ifname=host.port_name)[0]
+        ip.link("set", index=index, state="up" if up else "down")
+
+
+def _set_up(ip: IPRoute, name: str, **settings: int | str) -> int:
     index: int = ip.link_lookup(ifname=name)[0]
     ip.link("set", index=index, state="up", **settings)
     return index
 
 
-def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, cluster: int) -> None:
-    rate = spec.nic_bytes_per_s[cluster]
+def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, rate: float, command: str = "add") -> None:
     if rate > _FASTEST_BYTES_PER_S:
         return  # nothing here is that fast, and tbf cannot count that far
     ip.tc(
-        "add",
+        command,
         "tbf",
         index,
         rate=int(rate * WIRE_PER_PAYLOAD),

@@ -29,7 +29,9 @@ typedef struct {
 
 typedef struct {
     int64_t n_clusters;
+    /* Another thread may change delays, losses and rates, a double at a time. */
     const double *delay_s; /* from each cluster to each */
+    const double *loss;    /* of frames, likewise */
     const int64_t *path;   /* LINKS_PER_PATH of each, -1 for none */
     link_t *links;
     double frame_overhead_bytes, wire_per_payload;
@@ -98,14 +100,34 @@ static packet_t pop(queue_t *queue)
     return first;
 }
 
-/* What a packet costs a link, in bytes an application gets: payload_bytes of relay.py. */
-static double payload_bytes(const wan_t *wan, const unsigned char *packet, size_t n_bytes)
+/* How many frames a packet is on the wire: n_frames_of of relay.py. */
+static size_t n_frames_of(const unsigned char *packet, size_t n_bytes)
 {
     unsigned gso_type = packet[1], header = packet[2] | packet[3] << 8;
     unsigned gso = packet[4] | packet[5] << 8;
-    size_t length = n_bytes - VNET_HEADER_BYTES, n_frames = 1;
-    if (gso_type && gso && length > header)
-        n_frames = (length - header + gso - 1) / gso;
+    size_t length = n_bytes - VNET_HEADER_BYTES;
+    return gso_type && gso && length > header ? (length - header + gso - 1) / gso : 1;
+}
+
+/* Whether a link that loses such a part of its frames loses one of these. */
+static int is_lost(double loss, size_t n_frames)
+{
+    static uint64_t state = 0x9e3779b97f4a7c15u; /* xorshift64: the same packets every time */
+    if (loss <= 0)
+        return 0;
+    double all_pass = 1;
+    while (n_frames--)
+        all_pass *= 1 - loss;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(state >> 11) * 0x1p-53 >= all_pass;
+}
+
+/* What a packet costs a link, in bytes an application gets: payload_bytes of relay.py. */
+static double payload_bytes(const wan_t *wan, size_t n_frames, size_t n_bytes)
+{
+    size_t length = n_bytes - VNET_HEADER_BYTES;
     return ((double)(length + ETHERNET_BYTES) +
             (double)(n_frames - 1) * wan->frame_overhead_bytes) / wan->wire_per_payload;
 }
@@ -145,7 +167,10 @@ static void take_in(const wan_t *wan, int tun, queue_t *queue, int64_t *n_seen)
         int64_t source = ip[13] - 1, target = ip[17] - 1, n = wan->n_clusters;
         if (ip[0] >> 4 != 4 || source < 0 || target < 0 || source >= n || target >= n)
             continue;
-        double cost = payload_bytes(wan, packet, (size_t)n_bytes);
+        size_t n_frames = n_frames_of(packet, (size_t)n_bytes);
+        if (is_lost(wan->loss[source * n + target], n_frames))
+            continue;
+        double cost = payload_bytes(wan, n_frames, (size_t)n_bytes);
         double arrives_s = gridcoll_arrival_s(wan, source, target, cost, at_s);
         char *copy = arrives_s < 0 ? NULL : malloc((size_t)n_bytes);
         if (!copy)

@@ -11,10 +11,12 @@ import ctypes
 import heapq
 import math
 import os
+import random
 import select
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from gridcoll.testbed.layout import FRAME_OVERHEAD_BYTES, WIRE_PER_PAYLOAD, cluster_of_address
@@ -30,7 +32,8 @@ KERNEL_PATH_S = 35e-6
 _SPIN_S = 60e-6
 """How long before a packet is due the process stops sleeping: sleeps end that late."""
 
-# Buffers of a router: 50 ms or one round trip of the link's rate, whichever is more.
+# Buffers of a router, unless the grid file says: 50 ms or one round trip of the link's rate,
+# whichever is more.
 _QUEUE_S = 0.05
 _QUEUE_MIN_BYTES = 256 * 1024
 
@@ -70,26 +73,60 @@ class Wan:
             [max(0.0, float(spec.latency_s[i, j]) - KERNEL_PATH_S) for j in range(n)]
             for i in range(n)
         ]
-        worst_s, least_s = float(spec.latency_s.max()), _QUEUE_S * spec.dilation
-        up = [_link(float(rate), worst_s, least_s) for rate in spec.uplink_bytes_per_s]
-        down = [_link(float(rate), worst_s, least_s) for rate in spec.uplink_bytes_per_s]
-        self.path: list[list[tuple[Link, ...]]] = [
+        worst_s = float(spec.latency_s.max())
+        self._least_queue_s, self._queue_bytes = _QUEUE_S * spec.dilation, spec.queue_bytes
+        self.loss = [[0.0] * n for _ in range(n)]
+        up = [self._link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
+        down = [self._link(float(rate), worst_s) for rate in spec.uplink_bytes_per_s]
+        self.link: list[list[Link]] = [
             [
-                tuple(
-                    link
-                    for link in (
-                        up[i],
-                        _link(
-                            float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j]), least_s
-                        ),
-                        down[j],
-                    )
-                    if link.s_per_byte
-                )
+                self._link(float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j]))
                 for j in range(n)
             ]
             for i in range(n)
         ]
+        self.path: list[list[tuple[Link, ...]]] = [
+            [(*(k for k in (up[i], down[j]) if k.s_per_byte), self.link[i][j]) for j in range(n)]
+            for i in range(n)
+        ]
+        self._original = [
+            [(float(spec.rate_bytes_per_s[i, j]), float(spec.latency_s[i, j])) for j in range(n)]
+            for i in range(n)
+        ]
+        self._now = [list(row) for row in self._original]
+
+    def change(
+        self,
+        source: int,
+        target: int,
+        *,
+        rate_bytes_per_s: float | None = None,
+        latency_s: float | None = None,
+        loss: float | None = None,
+        reset: bool = False,
+    ) -> None:
+        """Change one direction of a link, for packets that come from now on."""
+        if reset:
+            self._now[source][target] = self._original[source][target]
+            self.loss[source][target] = 0.0
+        rate, latency = self._now[source][target]
+        rate = rate if rate_bytes_per_s is None else rate_bytes_per_s
+        latency = latency if latency_s is None else latency_s
+        self._now[source][target] = rate, latency
+        self.delay_s[source][target] = max(0.0, latency - KERNEL_PATH_S)
+        new = self._link(rate, latency)
+        link = self.link[source][target]
+        link.s_per_byte, link.queue_s = new.s_per_byte, new.queue_s
+        if loss is not None:
+            self.loss[source][target] = loss
+
+    def _link(self, rate_bytes_per_s: float, latency_s: float) -> Link:
+        if math.isinf(rate_bytes_per_s):
+            return Link(rate_bytes_per_s, math.inf)
+        if self._queue_bytes is not None:
+            return Link(rate_bytes_per_s, self._queue_bytes)
+        queue_s = max(self._least_queue_s, 2 * latency_s)
+        return Link(rate_bytes_per_s, max(_QUEUE_MIN_BYTES, queue_s * rate_bytes_per_s))
 
     def arrival_s(self, source: int, target: int, n_bytes: float, now_s: float) -> float | None:
         """When a packet of ``n_bytes`` leaving ``source`` now is at ``target``; None: dropped."""
@@ -103,11 +140,11 @@ class Wan:
         return gone_s + self.delay_s[source][target]
 
 
-def _link(rate_bytes_per_s: float, latency_s: float, least_queue_s: float) -> Link:
-    if math.isinf(rate_bytes_per_s):
-        return Link(rate_bytes_per_s, math.inf)
-    queue_s = max(least_queue_s, 2 * latency_s)
-    return Link(rate_bytes_per_s, max(_QUEUE_MIN_BYTES, queue_s * rate_bytes_per_s))
+def n_frames_of(packet: bytes) -> int:
+    """How many frames ``packet`` (virtio header, then IP) is on the wire."""
+    _, gso_type, header, gso, _, _ = _VNET_HEADER.unpack_from(packet)
+    length = len(packet) - _VNET_HEADER.size
+    return -(-(length - header) // gso) if gso_type and gso else 1
 
 
 def payload_bytes(packet: bytes) -> float:
@@ -115,9 +152,7 @@ def payload_bytes(packet: bytes) -> float:
 
     TCP hands over many frames as one packet; each of them pays for its headers on the wire.
     """
-    _, gso_type, header, gso, _, _ = _VNET_HEADER.unpack_from(packet)
-    length = len(packet) - _VNET_HEADER.size
-    n_frames = -(-(length - header) // gso) if gso_type and gso else 1
+    n_frames, length = n_frames_of(packet), len(packet) - _VNET_HEADER.size
     wire = length + _ETHERNET_BYTES + (n_frames - 1) * FRAME_OVERHEAD_BYTES
     return wire / WIRE_PER_PAYLOAD
 
@@ -140,7 +175,7 @@ class CompiledWan(ctypes.Structure):
 
     _fields_ = [
         ("n_clusters", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("delay_s", "path", "links")),
+        *((name, ctypes.c_void_p) for name in ("delay_s", "loss", "path", "links")),
         *((name, ctypes.c_double) for name in ("frame_overhead_bytes", "wire_per_payload")),
     ]
 
@@ -149,27 +184,42 @@ class CompiledWan(ctypes.Structure):
         paths = [path for row in wan.path for path in row]
         links = list({id(link): link for path in paths for link in path}.values())
         place = {id(link): k for k, link in enumerate(links)}
-        delays = [delay for row in wan.delay_s for delay in row]
         numbers = [k for path in paths for k in _padded([place[id(link)] for link in path])]
         self._kept = (
-            (ctypes.c_double * (n * n))(*delays),
+            (ctypes.c_double * (n * n))(),
+            (ctypes.c_double * (n * n))(),
             (ctypes.c_int64 * len(numbers))(*numbers),
-            (_Link * len(links))(*(_Link(k.s_per_byte, k.queue_s, k.free_s, 0) for k in links)),
+            (_Link * len(links))(),
         )
+        self._wan, self._source = wan, links
         addresses = (ctypes.addressof(each) for each in self._kept)
         super().__init__(n, *addresses, FRAME_OVERHEAD_BYTES, WIRE_PER_PAYLOAD)
+        self.follow()
+
+    def follow(self) -> None:
+        """Take over what was changed in the `Wan`, also while C is reading; a double at a time."""
+        delays, losses, _, links = self._kept
+        for k, (delay, loss) in enumerate(
+            zip(chain(*self._wan.delay_s), chain(*self._wan.loss), strict=True)
+        ):
+            delays[k], losses[k] = delay, loss
+        for mine, link in zip(links, self._source, strict=True):
+            mine.s_per_byte, mine.queue_s = link.s_per_byte, link.queue_s
 
 
 def _padded(links: Sequence[int]) -> list[int]:
     return [*links, *[-1] * (_LINKS_PER_PATH - len(links))]
 
 
-def carry_packets(tun: int, wan: Wan, stop: int) -> None:
-    """As `run_relay`, in C where that was built: it takes a quarter of the time, or less."""
+def carry_packets(tun: int, wan: Wan, stop: int, links: CompiledWan | None = None) -> None:
+    """As `run_relay`, in C where that was built: it takes a quarter of the time, or less.
+
+    What another thread changes in ``wan`` holds at once; in C once ``links`` was told to follow.
+    """
     if not COMPILED.exists():
         run_relay(tun, wan, stop)
         return
-    links = CompiledWan(wan)
+    links = links or CompiledWan(wan)
     ctypes.CDLL(str(COMPILED)).gridcoll_relay(tun, stop, ctypes.byref(links))
 
 
@@ -178,6 +228,7 @@ def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.m
     waiting: list[tuple[float, int, bytes]] = []
     n_seen = 0
     n = wan.n_clusters
+    draw = random.Random(0).random
     while True:
         now = clock()
         while waiting and waiting[0][0] <= now:
@@ -194,6 +245,9 @@ def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.m
             source = cluster_of_address(packet[23])
             target = cluster_of_address(packet[27])
             if packet[10] >> 4 != 4 or not (0 <= source < n and 0 <= target < n):
+                continue
+            loss = wan.loss[source][target]
+            if loss and draw() >= (1 - loss) ** n_frames_of(packet):
                 continue
             at = wan.arrival_s(source, target, payload_bytes(packet), now)
             if at is not None:

@@ -88,7 +88,9 @@ def run_on_grid(
         if check:
             prove(testbed)
             check_transport(testbed, mpi)
-        code = wait_for(Job(testbed, mpi, hosts).start(command))
+        job = Job(testbed, mpi, hosts).start(command)
+        testbed.start_events()
+        code = wait_for(job)
         if code == 128 + signal.SIGKILL and testbed.ends_within(_GRACE_S):
             raise TestbedError(
                 f"testbed {testbed.instance.id}: its process {testbed.instance.pid} ended while "

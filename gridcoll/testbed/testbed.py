@@ -17,10 +17,13 @@ import msgspec
 
 from gridcoll.errors import FileError, TestbedError
 from gridcoll.testbed import linux
+from gridcoll.testbed.control import SOCKET, Order, send_order
 from gridcoll.testbed.instances import Instance, list_instances, start_time
-from gridcoll.testbed.keeper import Order, Report
+from gridcoll.testbed.keeper import Order as BuildOrder
+from gridcoll.testbed.keeper import Report
 from gridcoll.testbed.layout import RUN_DIR, Host, lay_out
 from gridcoll.topology import GridSpec, parse_gridfile
+from gridcoll.topology.changes import Change
 
 _BUILD_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
@@ -62,7 +65,7 @@ class Testbed:
         linux.check_privileges()
         clear_up()
         Path(RUN_DIR).mkdir(parents=True, exist_ok=True)
-        order = Order(text=text, place=str(path), detached=detached)
+        order = BuildOrder(text=text, place=str(path), detached=detached)
         keeper, report = _start_keeper(order)
         instance = Instance(
             id=f"{spec.name}-{report.pid}",
@@ -169,6 +172,20 @@ class Testbed:
         inside = f"{RUN_DIR}/{name}"
         return Path(f"/proc/{self.instance.pid}/root{inside}"), inside
 
+    def change(self, change: Change) -> None:
+        """Make ``change`` (see `GridSpec.change`) now. Raises `TestbedError` where that fails."""
+        self._order(Order(change=change))
+
+    def start_events(self) -> None:
+        """Let the grid file's events happen, their times counted from now on."""
+        if self.spec.events:
+            self._order(Order(start=True))
+
+    def _order(self, order: Order) -> None:
+        if not self.instance.is_alive():
+            raise self._gone()
+        send_order(self.shared_file(SOCKET)[0], order, self.instance.id)
+
     def _gone(self) -> TestbedError:
         return TestbedError(f"testbed {self.instance.id}: is down")
 
@@ -181,7 +198,7 @@ def clear_up() -> list[str]:
     return [instance.id for instance in orphans]
 
 
-def _start_keeper(order: Order) -> tuple[subprocess.Popen[bytes], Report]:
+def _start_keeper(order: BuildOrder) -> tuple[subprocess.Popen[bytes], Report]:
     keeper = subprocess.Popen(
         [sys.executable, "-m", "gridcoll.testbed.keeper"],
         stdin=subprocess.PIPE,
@@ -195,7 +212,7 @@ def _start_keeper(order: Order) -> tuple[subprocess.Popen[bytes], Report]:
         raise
 
 
-def _await_report(keeper: subprocess.Popen[bytes], order: Order) -> Report:
+def _await_report(keeper: subprocess.Popen[bytes], order: BuildOrder) -> Report:
     if keeper.stdin is None or keeper.stdout is None:
         raise TestbedError("testbed: no pipes to the process that builds the network")
     keeper.stdin.write(msgspec.json.encode(order) + b"\n")

@@ -162,7 +162,7 @@ class Grid:
             groups.setdefault(label, []).append(Process(rank, hosts[rank]))
         return cls(tuple(Cluster(str(label), tuple(group)) for label, group in groups.items()))
 
-    @property
+    @cached_property
     def n_ranks(self) -> int:
         return sum(len(cluster) for cluster in self.clusters)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import decode_toml, read_text
+from gridcoll.topology.changes import Change, ChangeSpec, EventSpec, parse_change
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s, parse_size_bytes
 
@@ -68,6 +69,7 @@ class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     congestion_control: str = "cubic"
     window: str | None = None  # cap of one flow's TCP window, in bytes
     burst: str = "16 KiB"  # what a NIC passes at line rate before its limit holds
+    queue: str | None = None  # what a router between clusters holds; absent: 50 ms or a round trip
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +82,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     default_link: Wire | None = None
     transport: TransportSpec = msgspec.field(default_factory=TransportSpec)
     rank_order: Literal["cluster", "interleaved"] | list[str] = "cluster"
+    events: list[EventSpec] = []
 
 
 class GridSpec:
@@ -107,7 +110,11 @@ class GridSpec:
         Each host's own rate, and what a cluster's hosts share (``inf`` where not given).
     window_bytes : int or None
         Cap of one flow's TCP window.
+    queue_bytes : int or None
+        What may wait before a link between clusters and is not dropped. Only a testbed heeds it.
     burst_bytes : int
+    events : tuple of Change
+        What a testbed changes while a command runs, by time. Nothing else looks at them.
     """
 
     def __init__(self, document: _Document, place: str) -> None:
@@ -150,7 +157,9 @@ class GridSpec:
             self.latency_s[i, i] = self._duration(f"cluster {cluster.name!r}", cluster.latency)
         self._fill_links()
         self.window_bytes = self._size("transport.window", self.transport.window)
+        self.queue_bytes = self._size("transport.queue", self.transport.queue)
         self.burst_bytes = self._size("transport.burst", self.transport.burst) or 0
+        self.events = tuple(sorted(map(self._event, document.events), key=lambda e: e.at_s))
 
     def _error(self, field: str, rule: str) -> FileError:
         return FileError(f"grid file {self._place}: {field}: {rule}")
@@ -188,13 +197,19 @@ class GridSpec:
         if isinstance(members, list) and not members:
             raise self._error(field, "needs at least one member")
 
+    def _ends(self, link: LinkSpec) -> list[tuple[int, ...]]:
+        try:
+            return list(product(*map(self._members, link.between)))
+        except UsageError as error:
+            raise self._error("links", str(error)) from None
+
     def _members(self, name: str) -> list[int]:
         """The clusters called ``name``, else those of the site, else those of the region."""
         for attribute in ("name", "site", "region"):
             found = [i for i, c in enumerate(self.clusters) if getattr(c, attribute) == name]
             if found:
                 return found
-        raise self._error("links", f"no cluster, site or region is called {name!r}")
+        raise UsageError(f"no cluster, site or region is called {name!r}")
 
     def _fill_links(self) -> None:
         """Fill the matrices; a link between clusters overrides one between sites or regions."""
@@ -207,7 +222,7 @@ class GridSpec:
             return sum((name in cluster_names) * 2 or (name in sites) for name in link.between)
 
         for link in sorted(self._document.links, key=specificity):
-            ends = product(*map(self._members, link.between))
+            ends = self._ends(link)
             pairs = {(max(i, j), min(i, j)) for i, j in ends if i != j}
             if not pairs:
                 raise self._error(str(link), "there are no two clusters between which it could be")
@@ -233,6 +248,22 @@ class GridSpec:
         rate = self._rate(field, link.rate) if link.rate else np.inf
         self.latency_s[i, j] = self.latency_s[j, i] = self._duration(field, link.latency)
         self.rate_bytes_per_s[i, j] = self.rate_bytes_per_s[j, i] = rate
+
+    def change(self, spec: ChangeSpec, at: str = "0 s") -> Change:
+        """``spec`` in this grid's numbers. Raises `UsageError` for what is not in this grid."""
+        if spec.host is not None and spec.host not in self.cluster_of_host:
+            raise UsageError(f"host {spec.host!r}: known are {', '.join(self.cluster_of_host)}")
+        ends = product(*map(self._members, spec.link)) if spec.link else ()
+        pairs = sorted({(min(i, j), max(i, j)) for i, j in ends if i != j})
+        if spec.link and not pairs:
+            raise UsageError(f"{spec}: there are no two clusters between which it could be")
+        return parse_change(spec, pairs, self.dilation, at)
+
+    def _event(self, event: EventSpec) -> Change:
+        try:
+            return self.change(event, event.at)
+        except UsageError as error:
+            raise self._error("events", str(error)) from None
 
     @cached_property
     def cluster_of_host(self) -> dict[str, int]:

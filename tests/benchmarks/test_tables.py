@@ -13,7 +13,7 @@ TEXT = """# Rows
 old
 <!-- end -->
 between
-<!-- collectives.py table -->
+<!-- programs.py table -->
 <!-- end -->
 """
 
@@ -35,12 +35,12 @@ def test_what_stands_between_the_marks_is_replaced(script: Callable[[str], Modul
     assert new.splitlines() == [
         "# Rows",
         '<!-- collectives.py markdown --grids "three-sites" -->',
-        "['markdown', '--grids', 'three-sites']",
+        "['collectives.py', 'markdown', '--grids', 'three-sites']",
         "",
         "<!-- end -->",
         "between",
-        "<!-- collectives.py table -->",
-        "['table']",
+        "<!-- programs.py table -->",
+        "['programs.py', 'table']",
         "",
         "<!-- end -->",
     ]
@@ -52,6 +52,7 @@ def test_what_stands_between_the_marks_is_replaced(script: Callable[[str], Modul
     [
         ("<!-- end -->\nbetween", "between"),
         ("<!-- collectives.py", "<!-- "),
+        ("<!-- programs.py", "<!-- "),
         ("old", "<!-- end -->"),
     ],
 )

@@ -32,7 +32,7 @@ def declared(tmp_path, monkeypatch):
 def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, monkeypatch):
     (tmp_path / "duo.toml").write_text(GRID)
     monkeypatch.setenv("GRIDCOLL_GRID", str(tmp_path / "duo.toml"))
-    options = ("--sizes", "0", "--json", "rows.json", "--model-file", "m.json")
+    options = ("--sizes", "0", "--output", "rows.json", "--keep", "m.json")
     done = launch(3, *BENCH, *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("native-nonblocking") == 1  # one rank speaks
@@ -46,16 +46,26 @@ def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, mon
     assert "pLogP" not in done.stderr  # nothing was measured
 
 
+def test_several_collectives_with_sizes_of_their_own(launch, tmp_path, declared):
+    calls = ("bcast:8,64", "barrier", "allreduce:16")
+    how = ("--repeats", "3", "--sizes", "8", "--output", "rows.json")
+    done = launch(3, "-m", "gridcoll", "bench", *calls, *how)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    timed = [(row["collective"], row["bytes"]) for row in rows if row["variant"] == "gridcoll"]
+    assert timed == [("bcast", 8), ("bcast", 64), ("barrier", 8), ("allreduce", 16)]
+
+
 def test_one_machine_has_no_limit(launch, tmp_path):
-    done = launch(2, *BENCH, "--sizes", "8", "--json", "rows.json")
+    done = launch(2, *BENCH, "--sizes", "8", "--output", "rows.json")
     assert done.returncode == 0, done.stderr
     assert {row["limit_s"] for row in json.loads((tmp_path / "rows.json").read_text())} == {0.0}
 
 
 def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
     for options, said in (
-        (("--json", "nowhere/rows.json"), "cannot write nowhere/rows.json"),
-        (("--model-file", "nowhere/m.json"), "cannot write nowhere/m.json"),
+        (("--output", "nowhere/rows.json"), "cannot write nowhere/rows.json"),
+        (("--keep", "nowhere/m.json"), "cannot write nowhere/m.json"),
         (("--sizes", "8,many"), "many"),
     ):
         done = launch(3, *BENCH, *options)
@@ -69,17 +79,20 @@ def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
     ("arguments", "said"),
     [
         (("brcast",), "collective 'brcast': benchmarks exist for bcast, "),
+        (("bcast", "brcast:8"), "collective 'brcast': benchmarks exist for bcast, "),
+        (("bcast:8", "bcast:64"), "bcast: is named twice"),
         (("bcast", "--root", "99"), "--root 99: must be in [0, 3)"),
-        (("bcast", "--algorithms", "flat,typo"), "bcast algorithm 'typo': known are "),
+        (("bcast", "--algorithm", "flat,typo"), "bcast algorithm 'typo': known are "),
         (("bcast", "--grid", "nowhere.toml"), "grid 'nowhere.toml': no such file"),
         (("barrier", "--trace", "t"), "--trace: bcast is traced, barrier is not"),
+        (("bcast", "barrier", "--trace", "t"), "--trace: bcast is traced, barrier is not"),
         (("bcast", "--trace", "nowhere/t"), "cannot write nowhere/t-traced.svg"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_found_before_measuring(launch, tmp_path, arguments, said):
     """Nor is a model kept, which is what is done first once all is well."""
-    options = ("--sizes", "8", "--model-file", "m.json", "--json", "rows.json")
+    options = ("--sizes", "8", "--keep", "m.json", "--output", "rows.json")
     done = launch(3, "-m", "gridcoll", "bench", *arguments, *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count(said) == done.stderr.count("gridcoll: ") == 1, done.stderr
@@ -89,7 +102,7 @@ def test_a_mistake_is_found_before_measuring(launch, tmp_path, arguments, said):
 def test_the_limit_is_that_of_a_grid_by_its_name(launch, tmp_path, declared):
     (tmp_path / "hostfiles").mkdir()
     (tmp_path / "hostfiles" / "slower.toml").write_text(GRID.replace("7 ms", "9 ms"))
-    done = launch(3, *BCAST, "--grid", "slower", "--json", "rows.json")
+    done = launch(3, *BCAST, "--grid", "slower", "--output", "rows.json")
     assert done.returncode == 0, done.stderr
     assert "limits of slower" in done.stdout
     limits = [row["limit_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
@@ -147,7 +160,7 @@ def fail_at_the_second(*arguments, seen=[]):
     return verify(*arguments)
 benchmark._take_turns = fail_at_the_second
 os.environ["GRIDCOLL_GRID"] = "duo.toml"
-sys.argv = ["gridcoll", "bench", "bcast", "--repeats", "3", "--sizes", "8,64", "--json", "r.json"]
+sys.argv = ["gridcoll", "bench", "bcast", "--repeats", "3", "--sizes", "8,64", "--output", "r.json"]
 main()
 """
     done = launch(3, "-c", program)

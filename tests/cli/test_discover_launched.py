@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gridcoll.cli.discover_command import _check_output, _finish, _tolerance, measured_line
@@ -32,7 +34,7 @@ def test_it_measures_shows_and_keeps(launch, tmp_path):
 
 def test_json_is_the_model_itself(capsys, tmp_path):
     model = declared_model(parse_gridfile(GRID), ["host"] * 3)
-    _finish(model, 2, False, str(tmp_path / "m.json"), as_json=True)
+    _finish(model, 2, False, True, str(tmp_path / "m.json"), as_json=True)
     assert parse_model(capsys.readouterr().out.encode()) == model
     assert read_model(tmp_path / "m.json") == model
 
@@ -70,3 +72,22 @@ def test_an_output_that_cannot_be_written_fails_before_measuring(tmp_path):
 )
 def test_the_count_of_measurements(arguments, line):
     assert measured_line(*arguments).startswith(line)
+
+
+def test_a_budget(launch, tmp_path):
+    """A quick look comes first; on one host nothing is left after the links."""
+    done = launch(3, "-m", "gridcoll", "discover", "-o", "m.json", "--budget", "60s")
+    assert done.returncode == 0, done.stderr
+    assert read_model(tmp_path / "m.json").stages == ("links",)
+    assert "out of budget" not in done.stdout
+    done = launch(3, "-m", "gridcoll", "discover", "--budget", "soon")
+    assert done.returncode == 2
+    assert "expected a number and one of the units" in done.stderr
+
+
+def test_what_is_left_is_said(capsys, tmp_path):
+    model = declared_model(parse_gridfile(GRID), ["here", "here", "there"])
+    model = replace(model, stages=("links", "flows"))
+    _finish(model, 2, False, True, str(tmp_path / "m.json"), as_json=False)
+    said = capsys.readouterr().out
+    assert "out of budget before: engine, plans for bcast" in said.replace("\n", " ")

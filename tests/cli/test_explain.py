@@ -26,7 +26,7 @@ def grid(tmp_path):
 
 
 def test_json_is_the_choice(grid, gridcoll):
-    said = json.loads(gridcoll("explain", "bcast", "--grid", grid, "--bytes", "64K", "--json").out)
+    said = json.loads(gridcoll("explain", "bcast", "--grid", grid, "--sizes", "64K", "--json").out)
     choice = choose("bcast", load_model(grid), 65536, 0)
     assert said == choice.to_dict()
     assert said["winner"] == choice.winner.name
@@ -35,12 +35,12 @@ def test_json_is_the_choice(grid, gridcoll):
     assert said["candidates"][-1]["predicted_s"] is None
     times = [c["predicted_s"] for c in said["candidates"][:-1]]
     assert times == sorted(times)
-    assert any(c["stored_s"] for c in said["candidates"])
+    assert any(c["store_and_forward_s"] for c in said["candidates"])
 
 
 def test_the_table_merges_what_comes_to_the_same(grid, gridcoll):
-    merged = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K").out
-    everything = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "1K", "--all").out
+    merged = gridcoll("explain", "bcast", "--grid", grid, "--sizes", "1K").out
+    everything = gridcoll("explain", "bcast", "--grid", grid, "--sizes", "1K", "--all").out
     assert merged.startswith("bcast of 1 KiB, root 0: ")
     assert "fef, ecef" in merged
     assert "fef, ecef" not in everything
@@ -63,7 +63,7 @@ def test_native_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
     write_model(replace(load_model(grid), native=native), tmp_path / "m.json")
     said = json.loads(
         gridcoll(
-            "explain", "bcast", "--grid", str(tmp_path / "m.json"), "--bytes", "8", "--json"
+            "explain", "bcast", "--grid", str(tmp_path / "m.json"), "--sizes", "8", "--json"
         ).out
     )
     assert said["winner"] == "native"
@@ -77,7 +77,7 @@ def test_a_variant_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
         native_variants={"bcast": {"native-nonblocking": TimesBySize((8,), (5e-7,))}},
     )
     write_model(model, tmp_path / "m.json")
-    ask = ("explain", "bcast", "--grid", str(tmp_path / "m.json"), "--bytes", "8")
+    ask = ("explain", "bcast", "--grid", str(tmp_path / "m.json"), "--sizes", "8")
     said = json.loads(gridcoll(*ask, "--json").out)
     assert said["winner"] == "native-nonblocking"
     assert [c["name"] for c in said["candidates"][:2]] == ["native-nonblocking", "native"]
@@ -88,7 +88,7 @@ def test_a_variant_takes_part_where_it_was_measured(grid, gridcoll, tmp_path):
 
 
 def test_several_sizes_are_a_table(grid, gridcoll):
-    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "8,1M")
+    arguments = ("explain", "bcast", "--grid", grid, "--sizes", "8,1M")
     said = json.loads(gridcoll(*arguments, "--json").out)
     assert [choice["n_bytes"] for choice in said] == [8, 1 << 20]
     out = gridcoll(*arguments).out
@@ -99,8 +99,8 @@ def test_several_sizes_are_a_table(grid, gridcoll):
 
 def test_charts(grid, gridcoll, tmp_path):
     png, svg = tmp_path / "g.png", tmp_path / "g.svg"
-    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "64K", "--algorithm", "chain")
-    ran = gridcoll(*arguments, "--gantt", "--png", str(png), "--svg", str(svg))
+    arguments = ("explain", "bcast", "--grid", grid, "--sizes", "64K", "--algorithm", "chain")
+    ran = gridcoll(*arguments, "--gantt", "--plot", str(png), "--plot", str(svg))
     model = load_model(grid)
     made = choose("bcast", model, 65536, 0, forced="chain").winner
     makespan_s = price_plan(made.build(65536), model).makespan_s
@@ -114,14 +114,14 @@ def test_charts(grid, gridcoll, tmp_path):
 
 
 def test_every_plan_is_simulated_beside_its_prediction(grid, gridcoll):
-    arguments = ("explain", "bcast", "--grid", grid, "--bytes", "64K", "--simulate")
+    arguments = ("explain", "bcast", "--grid", grid, "--sizes", "64K", "--simulate")
     assert "simulated" in gridcoll(*arguments).out
     for candidate in json.loads(gridcoll(*arguments, "--json").out)["candidates"]:
         if candidate["name"] != "native":
             assert candidate["simulated_s"] == pytest.approx(candidate["predicted_s"], rel=0.05)
         else:
             assert "simulated_s" not in candidate
-    several = gridcoll("explain", "bcast", "--grid", grid, "--bytes", "8,1K", "--simulate")
+    several = gridcoll("explain", "bcast", "--grid", grid, "--sizes", "8,1K", "--simulate")
     assert "simulated" in several.out
     assert several.err == ""
 
@@ -129,14 +129,54 @@ def test_every_plan_is_simulated_beside_its_prediction(grid, gridcoll):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["bcst", "--bytes", "8"], "collective 'bcst': known are "),
-        (["bcast", "--bytes", "8x"], "size '8x'"),
-        (["bcast", "--bytes", "8", "--root", "5"], "root: must be in 0..4, got 5"),
-        (["bcast", "--bytes", "8", "--algorithm", "x"], "bcast algorithm 'x': known are native"),
-        (["bcast", "--bytes", "8", "--algorithm", "native", "--gantt"], "only the native one"),
+        (["bcst", "--sizes", "8"], "collective 'bcst': known are "),
+        (["bcast", "--sizes", "8x"], "size '8x'"),
+        (["bcast", "--sizes", "8", "--root", "5"], "root: must be in 0..4, got 5"),
+        (["bcast", "--sizes", "8", "--algorithm", "x"], "bcast algorithm 'x': known are native"),
+        (["bcast", "--sizes", "8", "--algorithm", "native", "--gantt"], "only the native one"),
     ],
 )
 def test_mistakes(grid, gridcoll, arguments, says):
     ran = gridcoll("explain", *arguments, "--grid", grid)
     assert ran.code == 2
     assert says in ran.err
+
+
+COUNTS = """
+0 9000 9000 90000 9000
+9000, 0, 9000, 90000, 9000
+9000 9000 0 90000 9000
+1 1 1 0 1
+0 0 0 0 0
+"""
+
+
+def test_unequal_blocks_are_explained_by_their_counts(grid, gridcoll, tmp_path):
+    path = tmp_path / "counts.txt"
+    path.write_text(COUNTS)
+    said = gridcoll("explain", "alltoallv", "--grid", grid, "--counts", str(path), "--simulate").out
+    assert said.startswith("alltoallv of ")
+    assert "direct" in said
+    forced = "explain", "alltoallv", "--grid", grid, "--counts", str(path), "--algorithm", "lg"
+    assert json.loads(gridcoll(*forced, "--json").out)["winner"].startswith("lg")
+
+
+@pytest.mark.parametrize("text", ["1 2\n3\n", "1 2 3", "a", "", "-1 " * 25])
+def test_counts_that_are_no_matrix_of_the_grid_are_refused(grid, gridcoll, tmp_path, text):
+    path = tmp_path / "counts.txt"
+    path.write_text(text)
+    ran = gridcoll("explain", "alltoallv", "--grid", grid, "--counts", str(path))
+    assert ran.code
+    assert "counts" in ran.err
+
+
+def test_counts_are_for_alltoallv_and_sizes_for_others(grid, gridcoll):
+    for call in (
+        ("alltoallv", "--sizes", "1K"),
+        ("bcast", "--counts", "x"),
+        ("alltoallv", "--sizes", "1K", "--counts", "x"),
+        ("bcast",),
+    ):
+        ran = gridcoll("explain", *call, "--grid", grid)
+        assert ran.code
+        assert "--counts FILE" in ran.err

@@ -56,7 +56,7 @@ def test_json_says_the_same_as_data(grid, gridcoll):
     link = next(x for x in said["links"] if (x["sender"], x["receiver"]) == (2, 0))
     assert link["latency_s"] == pytest.approx(7e-3)
     assert link["rate_bytes_per_s"] == pytest.approx(2.5e6)
-    assert len(said["links"]) == 9 - 1  # b has one process: nothing is inside
+    assert len(said["links"]) == 9  # of b, which has one process, what its interface carries
 
 
 def test_a_measured_model_is_read_as_well(grid, gridcoll, tmp_path):
@@ -76,17 +76,17 @@ def test_a_broken_model_file_is_an_error(gridcoll, tmp_path):
 
 def test_pictures_are_written_and_repeat(grid, gridcoll, tmp_path):
     png, svg = tmp_path / "map.png", tmp_path / "map.svg"
-    assert gridcoll("show", grid, "--png", str(png), "--svg", str(svg)).code == 0
+    assert gridcoll("show", grid, "--plot", str(png), "--plot", str(svg)).code == 0
     assert png.read_bytes().startswith(b"\x89PNG")
     first = svg.read_text()
     for text in ("trio", "north", ">a<", ">b<", ">c<", "7 ms", "20 Mbit/s", "12 ranks"):
         assert text in first
-    gridcoll("show", grid, "--svg", str(svg))
+    gridcoll("show", grid, "--plot", str(svg))
     assert svg.read_text() == first
 
 
 def test_a_picture_that_cannot_be_written_is_an_error(grid, gridcoll, tmp_path):
-    ran = gridcoll("show", grid, "--png", str(tmp_path / "none" / "map.png"))
+    ran = gridcoll("show", grid, "--plot", str(tmp_path / "none" / "map.png"))
     assert ran.code == 2
     assert "cannot write" in ran.err
 
@@ -117,7 +117,7 @@ def test_many_clusters_are_drawn_by_site(gridcoll, tmp_path):
     links = 'default_link = { latency = "3 ms" }'
     path, svg = tmp_path / "many.toml", tmp_path / "many.svg"
     path.write_text(f'version = 1\nname = "many"\nclusters = [{clusters}]\n{links}\n')
-    assert gridcoll("show", str(path), "--svg", str(svg)).code == 0
+    assert gridcoll("show", str(path), "--plot", str(svg)).code == 0
     text = svg.read_text()
     for word in (*names, "s0", "s1", "s2"):
         assert f">{word}<" in text

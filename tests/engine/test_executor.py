@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gridcoll.engine.executor import DEFAULT_WINDOW, Executor, TransferError
+from gridcoll.constants import RECEIVES_POSTED
+from gridcoll.engine.executor import Executor, TransferError
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.errors import PlanError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
@@ -56,7 +57,7 @@ def forward(n: int) -> tuple[Op, ...]:
 
 def executor(
     program: tuple[Op, ...],
-    window: int = DEFAULT_WINDOW,
+    window: int = RECEIVES_POSTED,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Executor, Any]:
     transport = FakeTransport()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gridcoll.plan.traces import read_trace
+
 GRID = """
 version = 1
 name = "three"
@@ -98,6 +100,32 @@ def test_an_application_that_starts_mpi_itself(run: Callable[..., Done]) -> None
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+TRACED = """
+from mpi4py import MPI
+import numpy as np
+half = MPI.COMM_WORLD.Dup()
+for _ in range(3):
+    MPI.COMM_WORLD.Bcast(np.ones(5000), 1)
+    half.Allreduce(MPI.IN_PLACE, np.ones(7))
+half.Free()
+"""
+
+
+def test_a_job_leaves_its_trace(run: Callable[..., Done], tmp_path: Path) -> None:
+    """Of all communicators, also of those that are freed; bytes are those that a plan sends."""
+    done = run(TRACED, "--grid", "grid.toml", "--trace", "traced", "--force", "grid")
+    assert (done.stderr, done.returncode) == ("", 0)
+    trace = read_trace(tmp_path / "traced")
+    assert (trace.n_ranks, trace.n_files) == (3, 3)
+    assert trace.model.grid.cluster_of == (0, 0, 1)
+    decided = {choice.collective: choice for choice, n_ranks in trace.choices if n_ranks == 3}
+    assert {"bcast", "allreduce"} <= decided.keys()
+    assert decided["bcast"].root == 1
+    crossed = {(each.sender, each.receiver): each.n_bytes for each in trace.sent}
+    assert crossed["a", "b"] >= 3 * 40_000
+    assert crossed["b", "a"] >= 3 * 56
+
+
 FAILING = """
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
@@ -142,8 +170,7 @@ KEEPING = """
 import os, sys
 os.chdir(os.path.dirname(os.__file__))
 from mpi4py import MPI
-probed = "gridcoll.measure.probe" in sys.modules
-sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\\n")  # whole, whoever else prints
+sys.stdout.write(f"{MPI.COMM_WORLD.model.origin}\\n")  # whole, whoever else prints
 """
 
 
@@ -151,9 +178,12 @@ sys.stdout.write(f"{MPI.COMM_WORLD.model.origin} {probed}\\n")  # whole, whoever
 def test_what_the_first_run_measured_the_second_one_reads(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
-    """Wherever the application goes before it imports MPI."""
-    for probed in (True, False):
-        done = run(KEEPING, "--keep", "kept.json")
+    """Wherever the application goes before it imports MPI, by either name of the option."""
+    written = []
+    for option in ("--cache", "--keep"):
+        done = run(KEEPING, option, "kept")
         assert (done.stderr, done.returncode) == ("", 0)
-        assert done.stdout.splitlines() == [f"measured {probed}"] * 3
-        assert (tmp_path / "kept.json").exists()
+        assert done.stdout.splitlines() == ["measured"] * 3
+        (cluster,) = (tmp_path / "kept" / "v1" / "clusters").iterdir()
+        written.append(cluster.stat().st_mtime_ns)
+    assert written[0] == written[1]

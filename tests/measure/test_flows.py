@@ -1,4 +1,4 @@
-"""How many flows are tried between clusters: `measure_together` around a given network."""
+"""How many flows `measure_aggregate_bandwidth` tries, around a given network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gridcoll.topology import Grid
 
 
 def around(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., np.ndarray]) -> None:
-    """`measure_together` sees what ``measure`` says, at first and later on."""
+    """`measure_aggregate_bandwidth` sees what ``measure`` says, at first and later on."""
     monkeypatch.setattr(together, "_measure_round", measure)
     monkeypatch.setattr(together, "_measure_steady", measure)
 
@@ -44,7 +44,7 @@ def test_flows_are_doubled_as_long_as_they_carry_more(
     around(monkeypatch, measure)
     grid = Grid.from_labels([0] * 5 + [1] * 6)
     one_flow = np.ones((2, 2))
-    assert together.measure_together(MPI.COMM_SELF, grid, one_flow)[0][1] == carried
+    assert together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, one_flow)[0][1] == carried
     assert seen == [n_flows for n_flows in (*tried, tried[-1]) for _ in range(2)]
 
 
@@ -58,7 +58,10 @@ def test_a_link_that_one_flow_fills_is_tried_once(monkeypatch: pytest.MonkeyPatc
 
     around(monkeypatch, measure)
     grid = Grid.from_labels([0] * 4 + [1] * 4)
-    assert together.measure_together(MPI.COMM_SELF, grid, np.full((2, 2), 10.0))[0][1] == 9.0
+    assert (
+        together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, np.full((2, 2), 10.0))[0][1]
+        == 9.0
+    )
     assert seen == [1, 1]
 
 
@@ -71,7 +74,7 @@ def test_no_more_flows_of_a_rank_than_it_has_partners(monkeypatch: pytest.Monkey
 
     around(monkeypatch, measure)
     grid = Grid.from_labels([0, 0, 1, 1, 1])
-    together.measure_together(MPI.COMM_SELF, grid, np.full((2, 2), 5.0))
+    together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, np.full((2, 2), 5.0))
     assert seen == [1, 1, 2, 2, 2, 2]
 
 
@@ -86,7 +89,7 @@ def test_a_lonely_rank_holds_nobody_else_back(monkeypatch: pytest.MonkeyPatch) -
     around(monkeypatch, measure)
     monkeypatch.setattr(together, "rounds_of_pairs", lambda _n: [[(0, 1), (2, 3)]])
     grid = Grid.from_labels([0] * 4 + [1] * 4 + [2, 3])
-    together.measure_together(MPI.COMM_SELF, grid, np.ones((4, 4)))
+    together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, np.ones((4, 4)))
     assert seen == [1, 1, 2, 2, 4, 4, 4, 4]
 
 
@@ -110,7 +113,7 @@ def test_thousands_of_ranks_do_not_all_send_at_once(
 
     around(monkeypatch, measure)
     grid = Grid.from_labels([0] * 50 + [1] * 60)
-    rates = together.measure_together(MPI.COMM_SELF, grid, np.ones((2, 2)))
+    rates = together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, np.ones((2, 2)))
     assert rates[0][1] == min(200 * per_lane, most)
     assert seen == [step for step in (*tried, tried[-1]) for _ in range(2)]
 
@@ -134,7 +137,7 @@ def test_directions_are_alike_unless_both_are_measured(
 
     around(monkeypatch, measure)
     grid = Grid.from_labels([0, 0, 1, 1, 2, 2])
-    rates = together.measure_together(
+    rates = together.measure_aggregate_bandwidth(
         MPI.COMM_SELF, grid, 2 * carries, both_directions=both_directions
     )
     up = np.triu(carries)
@@ -159,7 +162,7 @@ def test_what_flows_carry_later_on_counts_where_windows_limit_them(
     monkeypatch.setattr(together, "_measure_round", at_first)
     monkeypatch.setattr(together, "_measure_steady", later)
     grid = Grid.from_labels([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2])
-    rates = together.measure_together(MPI.COMM_SELF, grid, np.full((3, 3), 5.0))
+    rates = together.measure_aggregate_bandwidth(MPI.COMM_SELF, grid, np.full((3, 3), 5.0))
     assert seen == [[(0, 1)], [(0, 1)]]
     assert rates[0][1] == rates[1][0] == 28.0  # of four flows; the slower run was disturbed
     assert rates[0][2] == rates[1][2] == 5.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.measure import probe
-from gridcoll.measure.probe import _fit, _Sample, gap_of_trains
+from gridcoll.measure.probe import Sample, fit_samples, gap_of_trains
 
 GAP_S, EMPTY_S, N = 1e-3, 10e-3, 12
 
@@ -55,10 +55,10 @@ class TestGapOfTrains:
 def test_a_shorter_message_takes_no_longer_than_a_longer_one() -> None:
     """Where it did, it met a disturbance."""
     alone = {0: 0.0, 1024: 9e-3, 4096: 6e-3, 16384: 7e-3}
-    link = _fit({size: _Sample(1e-4, s, 1e-5, 1e-5) for size, s in alone.items()}, EMPTY_S)
-    assert link.alone_s == (5e-3, 6e-3, 6e-3, 7e-3)
+    link = fit_samples({size: Sample(1e-4, s, 1e-5, 1e-5) for size, s in alone.items()}, EMPTY_S)
+    assert link.one_way_s == (5e-3, 6e-3, 6e-3, 7e-3)
     gaps = {0: 1e-5, 1024: 5e-4, 4096: 3e-4, 16384: 1e-3}
-    link = _fit({size: _Sample(gap, 6e-3, 1e-5, 1e-5) for size, gap in gaps.items()}, EMPTY_S)
+    link = fit_samples({size: Sample(gap, 6e-3, 1e-5, 1e-5) for size, gap in gaps.items()}, EMPTY_S)
     assert link.gap_s == (1e-5, 3e-4, 3e-4, 1e-3)
 
 
@@ -90,7 +90,7 @@ def test_long_trains_are_sent_once(
 
     Where a lone message takes so long, it is the shorter train.
     """
-    monkeypatch.setattr(probe, "_overheads", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(probe, "measure_overheads", lambda *_: (0.0, 0.0))
     link = _Link(lambda n_bytes: gap_s)
     sample = probe._measure_size(link, 1 << 20, EMPTY_S)  # type: ignore[arg-type]
     assert sample.gap_s == pytest.approx(gap_s)
@@ -104,7 +104,7 @@ def test_sizes_are_added_where_the_rate_changes(
     monkeypatch: pytest.MonkeyPatch, slower_from: int, wanted: set[int]
 ) -> None:
     """And none is tried between two that messages pass at one rate."""
-    monkeypatch.setattr(probe, "_overheads", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr(probe, "measure_overheads", lambda *_: (0.0, 0.0))
     link = _Link(lambda n_bytes: n_bytes * (1e-8 if n_bytes < slower_from else 4e-8))
     found = probe.measure_plogp(link)  # type: ignore[arg-type]
     assert found is not None

@@ -39,5 +39,5 @@ def model() -> GridModel:
     )
     native = {"bcast": TimesBySize((8, 1000), (1e-3, 5e-3))}
     together = ((1e9, 2e8, 3e8), (4e8, 5e8, 6e8), (7e8, 8e8, 9e8))
-    pace = TimesBySize((64, 4096), (2e-6, 3e-6))
-    return GridModel(grid, links, "measured", 0.25, native, pace, together)
+    relay_gap = TimesBySize((64, 4096), (2e-6, 3e-6))
+    return GridModel(grid, links, "measured", 0.25, native, relay_gap, together)

@@ -82,45 +82,58 @@ class TestTables:
         sizes = np.array([0.0, 1.0, 999.0, 1000.0, 54_321.0, 100_000.0, 7e6])
         rows = [list(row) for row in model.links]
         rows[0][1] = replace(model.link(0, 1), gap_s=(1e-3, 3e-3, 2e-3))  # falls at the end
-        falling = replace(model, pace=None, links=tuple(tuple(row) for row in rows))
-        gaps, alone = falling.gap_and_alone_s(sizes)
+        falling = replace(model, relay_gap=None, links=tuple(tuple(row) for row in rows))
+        gaps, alone = falling.gap_and_one_way_s(sizes)
         for i in range(3):
             for j in range(3):
                 link = falling.link(i, j)
                 assert gaps[i, j].tolist() == pytest.approx([link.gap(s) for s in sizes])
-                assert alone[i, j].tolist() == pytest.approx([link.alone(s) for s in sizes])
+                assert alone[i, j].tolist() == pytest.approx([link.one_way(s) for s in sizes])
 
     def test_below_the_smallest_size_its_value_holds(self) -> None:
         """Nobody measured an empty message; a steep line to 0 would end below zero."""
         steep = PLogP(1e-3, (100, 200), (1e-4, 5e-4), (0.0, 0.0), (0.0, 0.0))
         model = GridModel(Grid.from_labels([0, 1]), ((None, steep), (steep, None)))
         sizes = np.array([0.0, 8.0, 100.0, 150.0])
-        gaps, alone = model.gap_and_alone_s(sizes)
+        gaps, alone = model.gap_and_one_way_s(sizes)
         np.testing.assert_allclose(gaps[0, 1], [1e-4, 1e-4, 1e-4, 3e-4])
         np.testing.assert_allclose(gaps[0, 1], steep.gap(sizes))
-        np.testing.assert_allclose(alone[0, 1], steep.alone(sizes))
+        np.testing.assert_allclose(alone[0, 1], steep.one_way(sizes))
         assert model.gap_s(8)[0, 1] == pytest.approx(1e-4)
 
-    def test_no_gap_below_the_pace(self, model: GridModel) -> None:
-        slow = replace(model, pace=TimesBySize((0, 1000), (5e-4, 6e-4)))
-        gaps, _ = slow.gap_and_alone_s(np.array([500.0, 100_000.0]))
+    def test_no_gap_below_the_relay_gap(self, model: GridModel) -> None:
+        slow = replace(model, relay_gap=TimesBySize((0, 1000), (5e-4, 6e-4)))
+        gaps, _ = slow.gap_and_one_way_s(np.array([500.0, 100_000.0]))
         assert gaps[0, 0].tolist() == pytest.approx([5.5e-4, 6e-2])
-        fast = replace(model, pace=TimesBySize((0, 100_000), (1e-9, 1e-9)))
-        assert fast.gap_and_alone_s(np.array([500.0]))[0][0, 1] == pytest.approx(1.5e-5)
+        fast = replace(model, relay_gap=TimesBySize((0, 100_000), (1e-9, 1e-9)))
+        assert fast.gap_and_one_way_s(np.array([500.0]))[0][0, 1] == pytest.approx(1.5e-5)
+
+    def test_a_slow_interface_that_all_waited_for_keeps_fast_ones_from_nothing(self) -> None:
+        fast, slow = linear_plogp(1e-3, 100e6), linear_plogp(1e-3, 25e6)
+        links = ((fast, slow), (slow, slow))
+        unlike = GridModel(Grid.from_labels([0, 0, 1, 1]), links)
+        at = np.array([1e5])
+        waited = replace(unlike, relay_gap=TimesBySize((0, 100_000), (4e-6, 4.2e-3)))
+        gaps, _ = waited.gap_and_one_way_s(at)
+        assert gaps[0, 0, 0] == pytest.approx(1.05e-3, rel=0.02)
+        assert gaps[1, 1, 0] == pytest.approx(4.2e-3)
+        # What no interface explains is the engine's, and all have it.
+        engine = replace(unlike, relay_gap=TimesBySize((0, 100_000), (4e-6, 6e-3)))
+        assert engine.gap_and_one_way_s(at)[0][0, 0, 0] == pytest.approx(6e-3)
 
 
 class TestTogether:
     def test_is_a_positive_matrix_or_nothing(self, model: GridModel) -> None:
         rows = ((1.0, 1.0, 1.0),) * 3
         for wrong in (rows[:2], (*rows[:2], (1.0, 1.0)), (*rows[:2], (1.0, 0.0, 1.0))):
-            with pytest.raises(UsageError, match="together_bytes_per_s: must be 3 x 3 and pos"):
-                replace(model, together_bytes_per_s=wrong)
+            with pytest.raises(UsageError, match="aggregate_bytes_per_s: must be 3 x 3 and pos"):
+                replace(model, aggregate_bytes_per_s=wrong)
 
     def test_flows_together_carry_at_least_what_one_does(self, model: GridModel) -> None:
         one = 2**20 / model.gap_s(2**20)
-        low = replace(model, together_bytes_per_s=((1.0,) * 3,) * 3)
+        low = replace(model, aggregate_bytes_per_s=((1.0,) * 3,) * 3)
         assert low.link_bytes_per_s == pytest.approx(one)
-        assert replace(model, together_bytes_per_s=()).link_bytes_per_s == pytest.approx(one)
+        assert replace(model, aggregate_bytes_per_s=()).link_bytes_per_s == pytest.approx(one)
         assert model.link_bytes_per_s[1].tolist() == pytest.approx([4e8, 5e8, 6e8])
 
 
@@ -146,12 +159,12 @@ class TestRestrict:
         part = replace(model, native_variants=variants).restrict([0, 1])
         assert part.native == {}
         assert part.native_variants == {}
-        assert (part.origin, part.tolerance, part.pace) == ("measured", 0.25, model.pace)
+        assert (part.origin, part.tolerance, part.relay_gap) == ("measured", 0.25, model.relay_gap)
 
     def test_flows_together_follow_their_clusters(self, model: GridModel) -> None:
-        assert model.restrict([3, 0]).together_bytes_per_s == ((9e8, 7e8), (3e8, 1e9))
-        alone = replace(model, together_bytes_per_s=())
-        assert alone.restrict([3, 0]).together_bytes_per_s == ()
+        assert model.restrict([3, 0]).aggregate_bytes_per_s == ((9e8, 7e8), (3e8, 1e9))
+        alone = replace(model, aggregate_bytes_per_s=())
+        assert alone.restrict([3, 0]).aggregate_bytes_per_s == ()
 
     def test_every_subset_makes_a_model(self, model: GridModel) -> None:
         for mask in range(1, 32):
@@ -224,7 +237,7 @@ class TestDeclared:
         assert self.rate(model, 1, 0) == pytest.approx(10e6)
         assert self.rate(model, 1, 2) == pytest.approx(5e6)  # the link
         assert self.rate(model, 0, 2) == pytest.approx(12.5e6)  # a's NICs again
-        assert model.links[2][2] is None
+        assert self.rate(model, 2, 2) == pytest.approx(1.25e9)  # of a lone host, too
 
     def test_a_window_per_round_trip(self) -> None:
         text = DECLARED + '\n[transport]\nwindow = "64 KiB"\n'
@@ -260,7 +273,7 @@ class TestDeclared:
     def test_what_all_hosts_send_together(self) -> None:
         """Two of a's NICs, b's uplink, the link: the least of what all share."""
         model = declared_model(parse_gridfile(DECLARED), self.HOSTS)
-        together = np.array(model.together_bytes_per_s)
+        together = np.array(model.aggregate_bytes_per_s)
         assert together[0, 0] == pytest.approx(25e6)
         assert together[0, 1] == together[1, 0] == pytest.approx(10e6)
         assert together[1, 2] == pytest.approx(5e6)

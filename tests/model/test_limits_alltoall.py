@@ -31,11 +31,14 @@ def test_ranks_of_one_host_share_its_interface() -> None:
 
 
 def test_links_and_uplinks_limit() -> None:
-    """Nine blocks of a megabyte each way over 1 MB/s; among three clusters four per link."""
+    """Nine blocks of a megabyte each way over 1 MB/s; among three clusters four per link.
+
+    Both links out of the first are busy to the end, and 11 ms long on average.
+    """
     assert alltoall_limit_s(wires([0] * 3 + [1] * 3, rate=1e6), 1_000_000) == pytest.approx(9.01)
     assert alltoall_limit_s(wires([0] * 3 + [1] * 3, uplink=1e6), 1_000_000) == pytest.approx(9.01)
     three = wires([0, 0, 1, 1, 2, 2], rate=1e6)
-    assert alltoall_limit_s(three, 1_000_000) == pytest.approx(4.01)
+    assert alltoall_limit_s(three, 1_000_000) == pytest.approx(4.011)
 
 
 def test_what_a_burst_lets_pass_is_not_counted() -> None:
@@ -43,7 +46,7 @@ def test_what_a_burst_lets_pass_is_not_counted() -> None:
     assert alltoall_limit_s(burst, 1000) == pytest.approx(1500 / 10e6 + 0.1e-3)
 
 
-def test_one_rank_takes_no_time_and_many_clusters_are_cut_one_by_one() -> None:
+def test_one_rank_takes_no_time_and_many_clusters_are_limited_by_all_links() -> None:
     assert limit_s("alltoall", wires([0]), 1000) == 0
     many = wires(list(range(12)), rate=1e5)
-    assert limit_s("alltoall", many, 100_000) == pytest.approx(11 * 1e5 / (11 * 1e5) + 10e-3)
+    assert limit_s("alltoall", many, 100_000) == pytest.approx(1 + 10.18e-3, abs=1e-5)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gridcoll.cli.models import load_model
-from gridcoll.model.bounds import Wires, limit_s, wires_from_model
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import Wires, wires_from_model
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
 from tests.model.wires import wires

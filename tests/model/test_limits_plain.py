@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.model.bounds import Wires, limit_s, plain_limit_s
+from gridcoll.model.bounds import limit_s, plain_limit_s
+from gridcoll.model.wires import Wires, wires_from_spec
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import read_gridfile
 from tests.model.wires import wires
+
+HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
 FAMILY = (
     *("bcast", "alltoall", "allreduce", "reduce", "gather", "scatter"),
@@ -77,3 +83,10 @@ def test_it_is_never_below_the_strict_one(
     grid, root = wires(labels, rate, uplink, (), burst_bytes), root % len(labels)
     strict_s = limit_s(collective, grid, n_bytes, root)
     assert plain_limit_s(collective, grid, n_bytes, root) >= strict_s * (1 - 1e-9)
+
+
+def test_a_few_bytes_of_many_hosts_have_one_as_well() -> None:
+    """So few that the time of the busiest wire rounds to nothing."""
+    spec = read_gridfile(HOSTFILES / "grid5000-88.toml")
+    grid = wires_from_spec(spec, spec.rank_hosts())
+    assert plain_limit_s("allreduce", grid, 8) == pytest.approx(0.1952, rel=1e-3)

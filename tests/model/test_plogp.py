@@ -20,7 +20,7 @@ def link() -> PLogP:
         gap_s=(0.1, 0.3, 0.7),
         send_s=(0.01, 0.02, 0.04),
         recv_s=(0.03, 0.03, 0.05),
-        alone_s=(1.0, 1.5, 2.5),
+        one_way_s=(1.0, 1.5, 2.5),
     )
 
 
@@ -29,7 +29,7 @@ def test_measured_sizes_give_what_was_measured(link: PLogP) -> None:
         assert link.gap(size) == link.gap_s[k]
         assert link.send_overhead(size) == link.send_s[k]
         assert link.recv_overhead(size) == link.recv_s[k]
-        assert link.alone(size) == link.alone_s[k]
+        assert link.one_way(size) == link.one_way_s[k]
 
 
 def test_in_between_is_linear(link: PLogP) -> None:
@@ -37,12 +37,12 @@ def test_in_between_is_linear(link: PLogP) -> None:
     assert link.gap(175) == pytest.approx(0.6)
     assert link.send_overhead(150) == pytest.approx(0.03)
     assert link.recv_overhead(150) == pytest.approx(0.04)
-    assert link.alone(150) == pytest.approx(2.0)
+    assert link.one_way(150) == pytest.approx(2.0)
 
 
 def test_beyond_the_largest_the_last_slope_goes_on(link: PLogP) -> None:
     assert link.gap(400) == pytest.approx(0.7 + 0.004 * 200)
-    assert link.alone(300) == pytest.approx(2.5 + 0.01 * 100)
+    assert link.one_way(300) == pytest.approx(2.5 + 0.01 * 100)
     assert link.send_overhead(300) == pytest.approx(0.06)
 
 
@@ -53,7 +53,7 @@ def test_beyond_the_largest_nothing_ever_gets_cheaper(link: PLogP) -> None:
 
 def test_arrays_give_what_numbers_give(link: PLogP) -> None:
     sizes = np.array([0.0, 30.0, 150.0, 900.0])
-    for reading in (link.gap, link.alone):
+    for reading in (link.gap, link.one_way):
         found = reading(sizes)
         assert isinstance(found, np.ndarray)
         assert found.tolist() == pytest.approx([reading(float(size)) for size in sizes])
@@ -61,9 +61,9 @@ def test_arrays_give_what_numbers_give(link: PLogP) -> None:
 
 
 def test_a_lone_message_takes_latency_and_gap_unless_measured(link: PLogP) -> None:
-    by_model = replace(link, alone_s=())
-    assert by_model.alone(100) == pytest.approx(1.3)
-    assert by_model.alone(np.array([0.0, 50.0])).tolist() == pytest.approx([1.1, 1.2])
+    by_model = replace(link, one_way_s=())
+    assert by_model.one_way(100) == pytest.approx(1.3)
+    assert by_model.one_way(np.array([0.0, 50.0])).tolist() == pytest.approx([1.1, 1.2])
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (0, 0, 1), (0, 2, 1)])
@@ -73,7 +73,7 @@ def test_sizes_are_two_or_more_and_ascend(link: PLogP, sizes: tuple[int, ...]) -
         PLogP(1.0, sizes, values, values, values)
 
 
-@pytest.mark.parametrize("field", ["gap_s", "send_s", "recv_s", "alone_s"])
+@pytest.mark.parametrize("field", ["gap_s", "send_s", "recv_s", "one_way_s"])
 @pytest.mark.parametrize("values", [(0.1, 0.2), (0.1, 0.2, -0.1), (0.1, math.nan, 0.2)])
 def test_each_table_has_a_sane_value_per_size(
     link: PLogP, field: str, values: tuple[float, ...]
@@ -95,4 +95,4 @@ def test_a_linear_link_is_overhead_plus_bytes_over_rate(
     link = linear_plogp(latency_s, bytes_per_s, overhead_s=1e-5)
     assert link.latency_s == latency_s
     assert link.gap(n_bytes) == pytest.approx(1e-5 + n_bytes / bytes_per_s, rel=1e-6)
-    assert link.alone(n_bytes) == pytest.approx(latency_s + link.gap(n_bytes))
+    assert link.one_way(n_bytes) == pytest.approx(latency_s + link.gap(n_bytes))

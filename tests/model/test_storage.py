@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.errors import FileError
+from gridcoll.errors import FileError, UsageError
 from gridcoll.model import (
     Correction,
     GridModel,
@@ -103,6 +103,19 @@ def test_a_directory_that_is_not_there(model: GridModel, tmp_path: Path) -> None
         write_model(model, tmp_path / "none" / "model.json")
 
 
+def test_files_before_version_5_have_other_keys(model: GridModel) -> None:
+    older = document(model)
+    older["version"] = 4
+    older["pace"] = older.pop("relay_gap")
+    older["together_bytes_per_s"] = older.pop("aggregate_bytes_per_s")
+    for link in older["links"]:
+        link["alone_s"] = link.pop("one_way_s")
+    assert parse_model(json.dumps(older).encode()) == model
+    older["version"] = 5
+    with pytest.raises(FileError, match="field"):
+        parse_model(json.dumps(older).encode())
+
+
 @pytest.mark.parametrize(("version", "field"), [(1, "contention"), (2, "native_variants")])
 def test_older_files_lack_what_came_later(version: int, field: str) -> None:
     model = GridModel(
@@ -143,7 +156,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(format="other"),
         "format: expected 'gridcoll-model', got 'other'",
     ),
-    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 4"),
+    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 6"),
     "a missing field": (lambda d: d.pop("links"), "missing required field `links`"),
     "an unknown field": (lambda d: d.update(extra=1), "unknown field `extra`"),
     "an unknown origin": (lambda d: d.update(origin="guessed"), r"'guessed'.*\$.origin"),
@@ -185,18 +198,21 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(native_variants={"bcast": {"x": {"sizes_bytes": [8], "seconds": []}}}),
         "need as many times as ascending sizes",
     ),
-    "a pace in disorder": (
-        lambda d: d["pace"]["sizes_bytes"].reverse(),
+    "a relay gap in disorder": (
+        lambda d: d["relay_gap"]["sizes_bytes"].reverse(),
         "need as many times as ascending sizes",
     ),
-    "a negative pace": (lambda d: d["pace"].update(seconds=[-1, 1]), r">= 0.*\$.pace"),
+    "a negative relay gap": (
+        lambda d: d["relay_gap"].update(seconds=[-1, 1]),
+        r">= 0.*\$.relay_gap",
+    ),
     "flows of too few clusters": (
-        lambda d: d["together_bytes_per_s"].pop(),
-        "together_bytes_per_s: must be 3 x 3",
+        lambda d: d["aggregate_bytes_per_s"].pop(),
+        "aggregate_bytes_per_s: must be 3 x 3",
     ),
     "a rate of nothing": (
-        lambda d: d["together_bytes_per_s"][1].__setitem__(2, 0.0),
-        "together_bytes_per_s: must be 3 x 3 and positive",
+        lambda d: d["aggregate_bytes_per_s"][1].__setitem__(2, 0.0),
+        "aggregate_bytes_per_s: must be 3 x 3 and positive",
     ),
 }
 
@@ -249,8 +265,8 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "gap": link(gap_s=times),
         "send": link(send_s=times),
         "recv": link(recv_s=times),
-        "alone": link(alone_s=times),
-        "by model": link(alone_s=()),
+        "alone": link(one_way_s=times),
+        "by model": link(one_way_s=()),
         "origin": replace(model, origin="declared"),
         "tolerance": replace(model, tolerance=0.3),
         "mpi": replace(model, mpi="MPICH"),
@@ -261,11 +277,11 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "a variant": replace(model, native_variants={"bcast": {"x": TimesBySize((8,), (1e-3,))}}),
         "its name": replace(model, native_variants={"bcast": {"y": TimesBySize((8,), (1e-3,))}}),
         "its time": replace(model, native_variants={"bcast": {"x": TimesBySize((8,), (2e-3,))}}),
-        "pace": replace(model, pace=TimesBySize((64, 4096), (2e-6, 4e-6))),
-        "no pace": replace(model, pace=None),
+        "relay_gap": replace(model, relay_gap=TimesBySize((64, 4096), (2e-6, 4e-6))),
+        "no relay gap": replace(model, relay_gap=None),
         "start": replace(model, start_s=1e-3),
-        "together": replace(model, together_bytes_per_s=((1e9,) * 3,) * 3),
-        "no together": replace(model, together_bytes_per_s=()),
+        "together": replace(model, aggregate_bytes_per_s=((1e9,) * 3,) * 3),
+        "no together": replace(model, aggregate_bytes_per_s=()),
     }
 
 
@@ -280,3 +296,21 @@ def test_the_order_of_native_entries_is_nothing(model: GridModel) -> None:
     assert digest(replace(model, native={"x": a, "y": b})) == digest(
         replace(model, native={"y": b, "x": a})
     )
+
+
+def test_where_links_come_from_is_kept(model: GridModel) -> None:
+    """Also for some of the ranks, and in a file."""
+    n = model.n_clusters
+    assert model.source(0, n - 1) == model.origin
+    said = tuple(tuple(f"measured {i}{j}" for j in range(n)) for i in range(n))
+    model = replace(model, sources=said)
+    assert parse_model(format_model(model)) == model
+    ranks = [cluster.coordinator for cluster in model.grid.clusters][::-1]
+    part = model.restrict(ranks)
+    names = [cluster.name for cluster in part.grid.clusters]
+    before = [cluster.name for cluster in model.grid.clusters]
+    for i, a in enumerate(names):
+        for j, b in enumerate(names):
+            assert part.source(i, j) == f"measured {before.index(a)}{before.index(b)}"
+    with pytest.raises(UsageError, match="sources"):
+        replace(model, sources=said[:-1])

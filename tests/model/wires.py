@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridcoll.model.bounds import Wires
+from gridcoll.model.wires import Wires
 from gridcoll.topology import Grid
 
 

@@ -164,6 +164,14 @@ class _Ranks:
         self._comm.Free()
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    """What one test's communicators know is not for the next test's."""
+    from gridcoll.measure.memory import forget_all
+
+    forget_all()
+
+
 @pytest.fixture
 def world() -> Generator[MPI.Intracomm, None, None]:
     """A duplicate of COMM_WORLD for one test."""
@@ -179,9 +187,8 @@ def world() -> Generator[MPI.Intracomm, None, None]:
 def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many plans this rank ran."""
     from gridcoll.comm.context import Context  # an import that fails must fail a test
-    from gridcoll.engine.compiled import Prepared
 
-    count = [0]
+    count = count_repeated(monkeypatch)
 
     def counting(run: Callable[..., None]) -> Callable[..., None]:
         def counted(*args: object) -> None:
@@ -191,23 +198,41 @@ def n_planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return counted
 
     monkeypatch.setattr(Context, "run", counting(Context.run))
-    monkeypatch.setattr(Prepared, "run", counting(Prepared.run))
     return count
 
 
 @pytest.fixture
 def n_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many of this rank's calls were known to be plans, and ran unread."""
-    from gridcoll.engine.compiled import Prepared
+    return count_repeated(monkeypatch)
+
+
+def count_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls entered into a fast path from now on ran by it."""
+    from gridcoll.engine.repeat import Repeat
 
     count = [0]
-    run = Prepared.run
+    plain = Repeat.function.fget
+    assert plain is not None
 
-    def counting(*args: Any) -> None:
-        count[0] += 1
-        run(*args)
+    def counted(self: Repeat) -> Callable[..., None]:
+        read = self._kept[1]
 
-    monkeypatch.setattr(Prepared, "run", counting)
+        def missed(*args: object) -> None:
+            count[0] -= 1
+            read(*args)
+
+        self._state.read = id(missed)
+        again = plain(self)
+
+        def counting(*args: object) -> None:
+            count[0] += 1
+            again(*args)
+
+        counting.kept = missed  # type: ignore[attr-defined]
+        return counting
+
+    monkeypatch.setattr(Repeat, "function", property(counted))
     return count
 
 

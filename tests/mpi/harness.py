@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from tests.mpi.bodies import Body
-from tests.mpi.support import grid_model, layouts
+from tests.mpi.support import grid_model, layouts, unlike_comm
 
 Grids = Callable[[str], GridComm]
 """By layout; see the fixture `grids`."""
@@ -89,8 +89,11 @@ def algorithms_that_run(
     grids: Grids, collective: str, names: Sequence[str], *sizes_bytes: int
 ) -> set[str]:
     """Those of ``names`` that, asked for, are taken on some layout at one of ``sizes_bytes``."""
+    world = MPI.COMM_WORLD
     ran = set()
-    for layout, n_bytes in product(layouts(MPI.COMM_WORLD.Get_size()), sizes_bytes):
-        views = (grids(layout).forced(collective, name) for name in names)
-        ran |= {view.explain(collective, n_bytes).winner.name for view in views}
+    with unlike_comm(MPI.Intracomm(world.Dup())) as unlike:
+        comms = [grids(layout) for layout in layouts(world.Get_size())] + [unlike]
+        for comm, n_bytes in product(comms, sizes_bytes):
+            views = (comm.forced(collective, name) for name in names)
+            ran |= {view.explain(collective, n_bytes).winner.name for view in views}
     return ran & set(names)

@@ -76,6 +76,22 @@ def thin_comm(world: MPI.Intracomm, layout: str) -> Iterator[GridComm]:
 
 
 @contextmanager
+def unlike_comm(world: MPI.Intracomm) -> Iterator[GridComm]:
+    """Three clusters; the link between the first two carries a tenth of what the others do."""
+    grid = Grid.from_labels([rank % 3 for rank in range(world.Get_size())])
+    near, far, thin = (
+        linear_plogp(latency_s, rate)
+        for latency_s, rate in ((50e-6, 125e6), (1e-3, 100e6), (1e-3, 10e6))
+    )
+    links = tuple(
+        tuple(near if a == b else thin if a + b == 1 else far for b in range(3)) for a in range(3)
+    )
+    comm = GridComm(world, model=GridModel(grid, links))
+    yield comm
+    comm.Free()
+
+
+@contextmanager
 def grid_comm(
     world: MPI.Intracomm,
     labels: Sequence[int] | None = None,

@@ -11,7 +11,13 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.version import VERSION
-from gridcoll.engine.agreement import raise_together, require_equal, together
+from gridcoll.engine.agreement import (
+    ROW_BYTES,
+    raise_together,
+    require_equal,
+    tell_all,
+    together,
+)
 from gridcoll.errors import DisagreementError, FileError, GridcollError, UsageError
 from gridcoll.model import GridModel, digest, write_model
 from gridcoll.plan import REGISTRIES
@@ -37,6 +43,13 @@ def refused(world: MPI.Intracomm, kind: type[GridcollError], *parts: str) -> Non
         assert part in texts[0]
     assert own.allreduce(1) == world.Get_size()  # still of use
     own.Free()
+
+
+@pytest.mark.parametrize("longest", [0, ROW_BYTES - 30, ROW_BYTES, 5 * ROW_BYTES])
+def test_everybody_is_told_everything(world: MPI.Intracomm, longest: int) -> None:
+    """Short and long ones beside each other; some are empty."""
+    items = [(rank, "x" * (longest * (rank % 3) // 2)) for rank in range(world.Get_size())]
+    assert tell_all(world, items[world.Get_rank()]) == items
 
 
 class TestCheck:
@@ -144,7 +157,6 @@ class TestSettings:
             ("TOLERANCE", "0.5"),
             ("BCAST", "chain"),
             ("GRID", "/nowhere.toml"),
-            ("KEEP", "/nowhere"),
         ],
     )
     def test_other_on_one_rank(

@@ -16,7 +16,7 @@ from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
-from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm
+from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm, unlike_comm
 
 NAMES = (*natives_of("alltoall"), *REGISTRIES["alltoall"])
 LAYOUTS = (
@@ -75,8 +75,9 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
     for labels in layouts(world.Get_size()).values():
         with grid_comm(world, labels) as comm:
             for name in NAMES:
-                ran.add(comm.forced("alltoall", name).explain("alltoall", 10_000).winner.name)
-    assert ran | {"nodes", "rate-paced"} == set(NAMES)
+                forced = comm.forced("alltoall", name)
+                ran |= {forced.explain("alltoall", n).winner.name for n in (4096, 10_000)}
+    assert ran | {"nodes", "rate-paced", "relayed"} == set(NAMES)
 
 
 @pytest.mark.mpi(min_size=4)
@@ -87,6 +88,16 @@ def test_leaders_meet_where_the_way_is_shorter(world: MPI.Intracomm) -> None:
         for n, meets in ((1, True), (7, True), (5009, False)):
             assert ("meet" in forced.explain("alltoall", n * 4).winner.label) == meets
             check_alltoall(forced, n)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_relayed_round_a_thin_link(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    with unlike_comm(world) as comm:
+        forced = comm.forced("alltoall", "relayed")
+        for n in (1, 3001, 20_011):
+            assert forced.explain("alltoall", n * 4).winner.name == "relayed"
+            check_alltoall(forced, n)
+        assert n_planned[0] == 9
 
 
 @pytest.mark.mpi(min_size=3)

@@ -11,7 +11,7 @@ from gridcoll.plan.bcast.strategies import PREFIX
 from gridcoll.plan.natives import natives_of
 from tests.mpi.bodies import check_bcast
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
-from tests.mpi.support import SHARED, SIZES, grid_comm, layouts
+from tests.mpi.support import SHARED, SIZES, grid_comm, layouts, unlike_comm
 
 LAYOUTS = (
     *("one cluster", "two", "three", "interleaved", "three interleaved"),
@@ -45,6 +45,19 @@ def test_every_algorithm_runs_somewhere(grids: Grids) -> None:
     """Falling back to native everywhere would pass the test above."""
     names = list(REGISTRIES["bcast"])
     assert algorithms_that_run(grids, "bcast", names, 1 << 18) == set(names)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_trees_packed_round_a_thin_link(world: MPI.Intracomm, n_planned: list[int]) -> None:
+    with unlike_comm(MPI.Intracomm(world.Dup())) as comm:
+        packed = comm.forced("bcast", "packed-trees")
+        n_calls = 0
+        for n in (20_000, 50_021):
+            for root in range(world.Get_size()):
+                if packed.explain("bcast", 4 * n, root).winner.name == "packed-trees":
+                    check_bcast(packed, n, root)
+                    n_calls += 1
+        assert n_planned[0] == n_calls > 0
 
 
 @pytest.mark.parametrize("n", SIZES)

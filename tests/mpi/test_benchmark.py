@@ -15,7 +15,7 @@ from gridcoll.bench.trials import TRIALS
 from gridcoll.comm import GridComm
 from gridcoll.errors import UsageError
 from gridcoll.model import TimesBySize, declared_model
-from gridcoll.model.bounds import wires_from_model
+from gridcoll.model.wires import wires_from_model
 from gridcoll.topology import parse_gridfile
 from tests.mpi.support import count_calls
 
@@ -40,17 +40,30 @@ def comm():
     grid_comm.Free()
 
 
-@pytest.mark.parametrize("collective", TRIALS)
-def test_rows_of_every_collective_are_json(
-    comm, collective, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("fresh_s", "n_compared"), [(0.0, 3), (3600.0, 1)])
+def test_clocks_are_compared_again_when_they_may_have_drifted(
+    comm, monkeypatch: pytest.MonkeyPatch, fresh_s: float, n_compared: int
 ) -> None:
+    monkeypatch.setattr(benchmark, "FRESH_S", fresh_s)
+    compared = count_calls(monkeypatch, benchmark, "find_clock")
+    run_benchmark(comm, "barrier", [8, 16, 32], wires_from_model(comm.model), repeats=3)
+    assert [grid for _, grid in compared] == [comm.grid] * n_compared
+
+
+def test_what_takes_long_is_timed_once(comm) -> None:
+    rows = run_benchmark(
+        comm, "barrier", [8], wires_from_model(comm.model), repeats=3, longest_s=0.0
+    )
+    assert {row.repeats for row in rows} == {1}
+
+
+@pytest.mark.parametrize("collective", TRIALS)
+def test_rows_of_every_collective_are_json(comm, collective) -> None:
     seen: list[Row] = []
     wires = wires_from_model(comm.model)
-    compared = count_calls(monkeypatch, benchmark, "find_clock")
     rows = run_benchmark(
         comm, collective, [8, 4096], wires, repeats=3, enough_s=0.0, on_rows=seen.extend
     )
-    assert [grid for _, grid in compared] == [comm.grid] * 2, "clocks drift while sizes run"
     assert seen == rows
     read = json.loads(json.dumps([row.to_dict() for row in rows]))
     variants = {row["variant"] for row in read}
@@ -85,15 +98,17 @@ def test_every_plan_tried_is_timed_once(comm) -> None:
         wires_from_model(comm.model),
         repeats=3,
         enough_s=0.0,
-        algorithms=["tried", "plain-binomial"],
+        algorithms=["candidates", "plain-binomial"],
     )
     timed = [row for row in rows if row.variant.startswith("gridcoll:")]
     choice = comm.explain("bcast", 8192)
     plans = {(c.label, c.predicted_s): c for c in choice.candidates if c.build}
     assert sorted(row.algorithm for row in timed[:-1]) == sorted(c.label for c in plans.values())
     assert timed[-1].variant == "gridcoll:plain-binomial"
-    stored = {c.label: c.stored_s for c in choice.candidates}
-    assert [row.stored_s for row in timed] == [stored.get(row.algorithm) for row in timed]
+    stored = {c.label: c.store_and_forward_s for c in choice.candidates}
+    assert [row.store_and_forward_s for row in timed] == [
+        stored.get(row.algorithm) for row in timed
+    ]
 
 
 @pytest.mark.parametrize(("collective", "native"), [("bcast", True), ("allreduce", False)])
@@ -124,14 +139,14 @@ def test_what_pays_for_the_variant_before_does_not_count(
     def run_together(_clock: object, step: Callable[[], object]) -> float:
         step()
         ran.append(step)
-        return 100.0 if len(ran) % (1 + RUNS_PER_TURN) == 1 else 1.0
+        return 7.0 if len(ran) % (1 + RUNS_PER_TURN) == 1 else 0.5
 
     monkeypatch.setattr(benchmark, "run_together", run_together)
     wires = wires_from_model(comm.model)
     rows = run_benchmark(comm, "bcast", [8], wires, repeats=repeats, enough_s=0.0)
     n_turns = -(-repeats // RUNS_PER_TURN)
     assert {(row.median_s, row.q3_s, row.repeats) for row in rows} == {
-        (1.0, 1.0, n_turns * RUNS_PER_TURN)
+        (0.5, 0.5, n_turns * RUNS_PER_TURN)
     }
     turns = [ran[k : k + 1 + RUNS_PER_TURN] for k in range(0, len(ran), 1 + RUNS_PER_TURN)]
     assert all(len(set(map(id, turn))) == 1 for turn in turns)

@@ -7,17 +7,17 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from mpi4py import MPI
 
-from gridcoll.engine import compiled, transport
+from gridcoll.engine import compiled
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled, prepare
 from gridcoll.engine.executor import IDLE_POLLS
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.transport import N_BANDS, MPITransport
+from gridcoll.engine.transport import MPITransport
 from gridcoll.plan import Chunk, Copy, Op, Recv, Send, dataflow
 
 _INT, _POINTER = ctypes.c_int, ctypes.c_void_p
@@ -62,7 +62,11 @@ class FakeMPI:
 
 
 def begin(
-    monkeypatch: pytest.MonkeyPatch, window: int, *ops: Op, band: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    window: int,
+    *ops: Op,
+    tags: range | None = None,
+    ranks: Sequence[int] | None = None,
 ) -> tuple[CompiledRun, FakeMPI]:
     """A run over a fake MPI, on a buffer that holds the alphabet."""
     fake, library = FakeMPI(), compiled._Library(LIBRARY)
@@ -71,7 +75,7 @@ def begin(
     library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766)
     monkeypatch.setattr(compiled, "_library", lambda: library)
     memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
-    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, band), memory, window)
+    run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, tags, ranks), memory, window)
     assert run is not None
     run._kept = (*run._kept, *kept)
     return run, fake
@@ -209,11 +213,12 @@ def test_what_becomes_ready_at_once_starts_in_program_order(
     assert [line[-1] for line in fake.log[4:]] == ["0", "1", "2", "3"]
 
 
-def test_every_band_has_tags_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "n_tags", lambda: 2 * N_BANDS)
-    _, fake = begin(monkeypatch, 64, *(Send(1, out(k, k + 1), k) for k in range(3)), band=3)
+def test_tags_and_ranks_are_those_of_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a communicator's part of another one's tags and ranks."""
+    sends = [Send(1, out(k, k + 1), k) for k in range(3)]
+    _, fake = begin(monkeypatch, 64, *sends, tags=range(6, 8), ranks=[4, 9])
     assert fake.log == [
-        f"send {what} peer 1 tag {tag}" for what, tag in (("a", 6), ("b", 7), ("c", 6))
+        f"send {what} peer 9 tag {tag}" for what, tag in (("a", 6), ("b", 7), ("c", 6))
     ]
 
 

@@ -9,8 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.private import WAITS
-from tests.mpi.support import grid_comm, grid_model, layouts, works
+from tests.mpi.support import count_calls, grid_comm, grid_model, layouts, works
 
 Make = Callable[[MPI.Intracomm], MPI.Intracomm]
 
@@ -78,9 +77,6 @@ MAKERS: dict[str, tuple[Make, type[MPI.Intracomm]]] = {
     ),
 }
 
-AT_ONCE = [name for name in MAKERS if not (WAITS and name.startswith("Idup"))]
-"""Where Open MPI is at fault, duplicates under way are native."""
-
 
 def old_ranks(new: MPI.Intracomm, old: MPI.Intracomm) -> list[int]:
     theirs, ours = new.Get_group(), old.Get_group()
@@ -108,14 +104,12 @@ def test_children(world: MPI.Intracomm, name: str, layout: str) -> None:
         assert isinstance(child, kind)
         assert child.Get_topology() == plain.Get_topology()
         assert MPI.Comm.Compare(child, plain) == MPI.CONGRUENT
-        if name in AT_ONCE:
-            require_part(child, comm)
+        require_part(child, comm)
         works(child)
         again = child.Dup()
         assert type(again) is type(child)
-        if name in AT_ONCE:
-            assert isinstance(child, GridComm)
-            require_part(again, child)
+        assert isinstance(child, GridComm)
+        require_part(again, child)
         child.Free()
         works(again)
         again.Free()
@@ -123,7 +117,7 @@ def test_children(world: MPI.Intracomm, name: str, layout: str) -> None:
     plain.Free()
 
 
-@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("name", MAKERS)
 def test_children_run_plans(
     world: MPI.Intracomm, name: str, n_planned: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,20 +150,65 @@ def test_a_duplicate_knows_what_was_chosen(world: MPI.Intracomm) -> None:
         child.Free()
 
 
-def test_a_child_waits_for_nobody_else(
+@pytest.mark.mpi(min_size=2)
+def test_children_of_the_same_ranks_choose_once(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MPI's own call is the only one that may wait: ours is begun, and tested when it is used."""
-    import gridcoll.comm.private as module
+    """And compile once."""
+    from gridcoll.comm import decisions as module
+
+    chosen = count_calls(monkeypatch, module, "choose")
+    compiled = count_calls(monkeypatch, module, "dataflow")
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    with grid_comm(world) as comm:
+        first = comm.Split(0, -comm.Get_rank())
+        works(first)
+        n_chosen, n_compiled = len(chosen), len(compiled)
+        assert n_chosen
+        assert n_compiled
+        second = comm.Split(7, -comm.Get_rank())
+        works(second)
+        assert (len(chosen), len(compiled)) == (n_chosen, n_compiled)
+        first.Free()
+        second.Free()
+
+
+@pytest.mark.mpi(min_size=4)
+def test_children_that_are_alike_choose_once(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 with one rank of the other cluster, whichever; not with one of its own."""
+    from gridcoll.comm import decisions as module
+
+    chosen = count_calls(monkeypatch, module, "choose")
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    with grid_comm(world, [int(rank > 1) for rank in range(world.Get_size())]) as comm:
+        rank, n_chosen = comm.Get_rank(), []
+        for other in (2, 3, 1):
+            pair = comm.Split(int(rank not in (0, other)))
+            if rank in (0, other):
+                assert isinstance(pair, GridComm)
+                assert pair.grid.hosts == (comm.grid.hosts[0], comm.grid.hosts[other])
+                works(pair)
+            n_chosen.append(len(chosen))
+            pair.Free()
+        if rank == 0:
+            assert 0 < n_chosen[0] == n_chosen[1] < n_chosen[2]
+
+
+def test_a_child_costs_no_message_and_no_communicator(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPI's own call is the only one that is made."""
+    import gridcoll.comm.channel as module
 
     def never(*_: object) -> None:
-        raise RuntimeError("waited")
+        raise RuntimeError("a communicator of our own, or a question to the others")
 
     with grid_comm(world) as comm:
         with monkeypatch.context() as patch:
-            patch.setattr(module, "wait_politely", never)
-            if not module.WAITS:
-                patch.setattr(module.PrivateComm, "create", never)
+            patch.setattr(module, "PrivateComm", never)
+            patch.setattr(module.Channel, "open", never)
             children = [make(comm) for make, _ in MAKERS.values()]
         for child in children:
             works(child)

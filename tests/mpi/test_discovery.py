@@ -8,10 +8,10 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.measure import discover as measuring
-from gridcoll.measure import probe
-from gridcoll.measure.clock import find_clock
+from gridcoll.measure import engine_cost, probe
 from gridcoll.measure.clusters import find_grid
-from gridcoll.measure.discover import discover, measure_links, representatives
+from gridcoll.measure.discover import discover, measure_links
+from gridcoll.measure.pairs import representatives
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.model import GridModel, digest
 from gridcoll.topology import Grid
@@ -112,25 +112,26 @@ def test_the_pace_of_some_is_that_of_many(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The same on all ranks, those that only watch included."""
-    monkeypatch.setattr(measuring, "MOST_IN_CHAIN", most)
-    monkeypatch.setattr(measuring, "PACE_SIZES", (1 << 10,))
+    monkeypatch.setattr(engine_cost, "MOST_IN_CHAIN", most)
+    monkeypatch.setattr(engine_cost, "RELAY_SIZES", (1 << 10,))
     ran: list[int] = []
-    run = measuring.run_program
+    run = engine_cost.run_program
 
     def counting(*args: object) -> object:
         ran.append(1)
         return run(*args)
 
-    monkeypatch.setattr(measuring, "run_program", counting)
+    monkeypatch.setattr(engine_cost, "run_program", counting)
     labels = layouts(world.Get_size())["lonely root"]
     grid = Grid.from_labels(labels)
-    pace = measuring.measure_pace(world, grid, find_clock(world), 2)
+    pace = engine_cost.measure_relay_gap(world, grid, 2)
     assert pace is not None
     assert world.allgather(pace) == [pace] * world.Get_size()
     n_running = sum(bool(n) for n in world.allgather(len(ran)))
-    assert n_running == sum(min(len(cluster), most) for cluster in grid.clusters)
+    several = [len(cluster) for cluster in grid.clusters if len(cluster) > 1]
+    assert n_running == sum(min(n_ranks, most) for n_ranks in several)
 
 
 def test_nobody_alone_has_a_pace(world: MPI.Intracomm) -> None:
-    grid, clock = Grid.from_labels(range(world.Get_size())), find_clock(world)
-    assert measuring.measure_pace(world, grid, clock) is None
+    grid = Grid.from_labels(range(world.Get_size()))
+    assert engine_cost.measure_relay_gap(world, grid) is None

@@ -13,7 +13,7 @@ from gridcoll.plan.natives import natives_of
 from tests.mpi import bodies
 from tests.mpi.blocks import LAYOUTS
 from tests.mpi.harness import Grids, algorithms_that_run, check_algorithm
-from tests.mpi.support import SHARED, grid_comm
+from tests.mpi.support import SHARED, grid_comm, unlike_comm
 
 
 class Subject(NamedTuple):
@@ -47,6 +47,30 @@ def test_on_every_layout(
         cases=[(n, root) for root in roots for n in (0, 1, 1009, 20011)],
         n_calls=subject.n_calls, unit_bytes=4, n_planned=n_planned,
     )  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("scatter", "relayed"),
+        ("gather", "relayed"),
+        ("allgather", "packed-trees"),
+        ("reduce_scatter", "packed-trees"),
+    ],
+)
+def test_round_a_thin_link(
+    world: MPI.Intracomm, collective: str, algorithm: str, n_planned: list[int]
+) -> None:
+    subject, last = SUBJECTS[collective], world.Get_size() - 1
+    roots = sorted({0, last}) if subject.rooted else [0]
+    with unlike_comm(MPI.Intracomm(world.Dup())) as comm:
+        check_algorithm(
+            comm, collective, algorithm, subject.body,
+            cases=[(n, root) for root in roots for n in (5_003, 20_011)],
+            n_calls=subject.n_calls, unit_bytes=4, n_planned=n_planned,
+        )  # fmt: skip
+        assert n_planned[0] > 0
 
 
 @pytest.mark.mpi(min_size=3)

@@ -17,7 +17,7 @@ from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import NATIVES, natives_of
 from tests.mpi.blocks import block, uneven
-from tests.mpi.support import grid_comm, layouts, shared_hosts, thin_comm
+from tests.mpi.support import grid_comm, layouts, shared_hosts, thin_comm, unlike_comm
 
 pytestmark = pytest.mark.mpi(min_size=3)
 
@@ -112,7 +112,7 @@ NAMES = [(c, name) for c in REGISTRIES for name in (*REGISTRIES[c], *natives_of(
 
 @pytest.fixture(scope="module")
 def comms() -> Iterator[list[GridComm]]:
-    """Two clusters: hosts for each rank, shared ones, one per cluster, thin links; then others."""
+    """Two clusters: hosts per rank, shared ones, one per cluster, thin links; one thin link."""
     world = MPI.COMM_WORLD
     others = layouts(world.Get_size())
     two = others.pop("two")
@@ -122,6 +122,7 @@ def comms() -> Iterator[list[GridComm]]:
             stack.enter_context(grid_comm(world, two, hosts=shared_hosts(two))),
             stack.enter_context(grid_comm(world, two, hosts=[f"host{c}" for c in two])),
             stack.enter_context(thin_comm(world, "two")),
+            stack.enter_context(unlike_comm(world)),
             *(stack.enter_context(grid_comm(world, labels)) for labels in others.values()),
         ]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm import fast_path as repeated
-from gridcoll.comm.fast_path import SHORT_BYTES, alike, repeat_in, repeat_two
-from gridcoll.engine.compiled import LIBRARY
+from gridcoll.comm import context
+from gridcoll.comm.arguments.buffers import view_of
+from gridcoll.engine.compiled import LIBRARY, prepare
+from gridcoll.engine.memory import ElementMemory
+from gridcoll.engine.repeat import SHORT_BYTES, Form, Repeat
+from gridcoll.engine.transport import MPITransport
+from gridcoll.plan import dataflow
+from gridcoll.plan.ops import Chunk, Copy
 from tests.mpi.support import grid_comm
 
 pytestmark = [
@@ -105,6 +111,68 @@ def test_what_ran_once_is_not_read_again(
     assert n_repeated == [3]
 
 
+def in_memory(array: np.ndarray, count: int) -> Any:
+    """As Heat gives buffers: the length of the memory is not told."""
+    return [MPI.memory.fromaddress(array.ctypes.data, 0), count, MPI.DOUBLE]
+
+
+SPECS: dict[str, Callable[[np.ndarray, int], Any]] = {
+    "type": lambda array, count: [array, MPI.DOUBLE],
+    "count and type": lambda array, count: (array, count, MPI.DOUBLE),
+    "address, count and type": in_memory,
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_buffers_with_types_are_not_read_again(
+    comm: GridComm, spec: Callable[[np.ndarray, int], Any], n_repeated: list[int]
+) -> None:
+    """Counts of an allgather and an alltoall are those of a block."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    for turn in range(3):
+        mine, total, blocks = np.full(4, rank + turn), np.zeros(4), np.zeros((size, 4))
+        mine = mine.astype(float)
+        comm.Allreduce(spec(mine, 4), spec(total, 4))
+        assert (total == size * turn + size * (size - 1) // 2).all()
+        comm.Allreduce(MPI.IN_PLACE, spec(total, 4), MPI.MAX)
+        comm.Allgather(spec(mine, 4), spec(blocks, 4))
+        assert (blocks == np.arange(size)[:, None] + turn).all()
+        got = np.zeros((size, 4))
+        comm.Alltoall(spec(blocks * (rank + 1), 4), spec(got, 4))
+        assert (got == (np.arange(size)[:, None] + 1) * (rank + turn)).all()
+        comm.Bcast(spec(total, 4), turn % size)
+        assert (total == size * turn + size * (size - 1) // 2).all()
+    n_roots = min(size, 3)  # the first broadcast from each is read
+    assert n_repeated == [2 * 4 + 3 - n_roots]
+
+
+def test_views_of_what_is_not_simple() -> None:
+    data = np.ones(4)
+    column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    for spec in (
+        [data, 1, column],
+        [data, (2, 1), MPI.DOUBLE],
+        [data, 4, 1, MPI.DOUBLE],
+        [data, -1, MPI.DOUBLE],
+        [data, 0, MPI.DOUBLE],
+        [data, "d"],
+        [data, None],
+        [data[::2], MPI.DOUBLE],
+        [np.ones(3, "i1"), MPI.DOUBLE],
+        [None, 1, MPI.DOUBLE],
+        [3, 1, MPI.DOUBLE],
+        [data],
+        data.data,
+        None,
+    ):
+        assert view_of(spec) is None
+    column.Free()
+    assert view_of([data, 3, MPI.DOUBLE]).tolist() == [1] * 3
+    assert view_of([data, 2, MPI.DOUBLE], 2).nbytes == 32
+    data.flags.writeable = False
+    assert view_of([data, MPI.DOUBLE]).readonly
+
+
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_nothing_is_known_where_calls_are_compared(
     world: MPI.Intracomm,
@@ -145,7 +213,7 @@ def test_long_calls_are_read(comm: GridComm, n_repeated: list[int]) -> None:
 def test_no_plan_with_much_scratch_is_kept(
     comm: GridComm, monkeypatch: pytest.MonkeyPatch, n_repeated: list[int]
 ) -> None:
-    monkeypatch.setattr(repeated, "MOST_SCRATCH_BYTES", 1)
+    monkeypatch.setattr(context, "MOST_SCRATCH_BYTES", 1)
     scratchy = comm.forced("allreduce", "allgather-reduce")
     for seed in range(2):
         check_allreduce(scratchy, 5, seed)
@@ -196,23 +264,115 @@ def test_other_forms_are_read(comm: GridComm, n_repeated: list[int]) -> None:
     assert n_repeated == [1]
 
 
-def test_buffers_that_overlap_are_read(comm: GridComm) -> None:
-    """MPI forbids it, and MPICH ends the job: a call of nobody's shows it."""
-    read: list[int] = []
-    call = repeat_two(cast("Any", None), alike(np.dtype("f8"), 32), lambda *_: read.append(1))
-    data = np.ones(6)
-    for start in (0, 1):
-        call(comm, data[:4], data[start : start + 4], MPI.SUM)
-    assert read == [1, 1]
+class Call:
+    """Of nobody's: it copies 32 bytes. MPI forbids some of what it is given."""
+
+    def __init__(self, elements: str = "d", n_blocks: int = 1, *, in_place: bool = False) -> None:
+        self.n_read = 0
+        flow = dataflow((Copy(Chunk("input", 0, 4), Chunk("output", 0, 4)),))
+        own = memoryview(bytearray(32))
+        memory = ElementMemory(own, own, flow, MPI.DOUBLE, MPI.SUM)
+        prepared = prepare(flow, MPITransport(MPI.COMM_SELF), memory)
+        assert prepared is not None
+        form = Form(1, 32, elements, n_blocks), Form(2, 32, elements, n_blocks)
+        place = own if in_place else None
+        self._again = Repeat(prepared, given=form[0], output=form[1], own=place, read=self._read)
+
+    def _read(self, *args: Any) -> None:
+        assert args[0] == "comm"
+        self.n_read += 1
+
+    def ran(self, *args: Any) -> bool:
+        """Whether it was not read."""
+        before = self.n_read
+        assert self._again.function("comm", *args) is None  # type: ignore[func-returns-value]
+        return self.n_read == before
 
 
-def test_a_broadcast_into_what_is_read_only_is_read(comm: GridComm) -> None:
-    read: list[int] = []
-    call = repeat_in(cast("Any", None), writes=True, read=lambda *_: read.append(1))
-    data = np.ones(4)
+def test_what_fits_runs() -> None:
+    call, data, result = Call(), np.arange(4.0), np.zeros(4)
+    assert call.ran(data, result)
+    assert (result == data).all()
+    result[:] = 0
+    assert call.ran(data.reshape(2, 2), result, "more")
+    assert call.ran(memoryview(data), result)
+    assert (result == data).all()
+
+
+def test_buffers_that_overlap_are_read() -> None:
+    call, data = Call(), np.ones(6)
+    for start in range(3):
+        assert not call.ran(data[:4], data[start : start + 4])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones(5),
+        np.ones(4, "i8"),
+        np.ones(4, ">f8"),
+        np.ones(8)[::2],
+        np.ones((4, 2))[:, 0],
+        bytes(32),
+        [np.ones(4), MPI.DOUBLE],
+        MPI.IN_PLACE,
+        None,
+        3,
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_read(wrong: Any) -> None:
+    call, right = Call(), np.zeros(4)
+    assert not call.ran(wrong, right)
+    assert not call.ran(right, wrong)
+    assert not call.ran(right)
+    assert call.ran(np.ones(4), right)
+
+
+def test_what_is_read_only_is_not_written() -> None:
+    call, data = Call(), np.zeros(4)
     data.flags.writeable = False
-    call(comm, data, 0)
-    assert read == [1]
+    assert call.ran(data, np.ones(4))
+    assert not call.ran(np.ones(4), data)
+
+
+def test_in_place_is_copied_first() -> None:
+    call, data = Call(in_place=True), np.arange(4.0)
+    assert call.ran(MPI.IN_PLACE, data)
+    assert (data == np.arange(4)).all()
+
+
+def test_any_numbers_in_blocks() -> None:
+    """Where only bytes are moved."""
+    call, result = Call("", 4), np.zeros(4)
+    for dtype in "?bBhHiIlLqQfdFD":
+        n_items = 32 // np.dtype(dtype).itemsize
+        assert call.ran(np.zeros(n_items, dtype), result) == (n_items % 4 == 0)
+    for dtype in ("f2", ">f8", "V8", "S8"):
+        assert not call.ran(np.zeros(32 // np.dtype(dtype).itemsize, dtype), result)
+
+
+def test_what_reading_raises_is_raised() -> None:
+    call = Call()
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("read")
+
+    call._again._kept = (None, refuse)  # type: ignore[assignment]
+    call._again._state.read = id(refuse)
+    with pytest.raises(ValueError, match="read"):
+        call._again.function("comm", 1, 2)
+
+
+def test_references_are_given_back() -> None:
+    call, data, result = Call(), np.arange(4.0), np.zeros(4)
+    again = call._again.function
+    before = [sys.getrefcount(each) for each in (None, data, result)]
+    for _ in range(5000):
+        again("comm", data, result)
+        again("comm", data, data)
+    after = [sys.getrefcount(each) for each in (None, data, result)]
+    assert max(b - a for a, b in zip(before, after, strict=True)) < 1000
 
 
 def test_operations_of_the_users_own_are_read(comm: GridComm, n_repeated: list[int]) -> None:

@@ -51,7 +51,7 @@ def test_an_exchange_is_read_once_per_size(
         assert len(read) == n_read
         # Ranks whose arguments must be read go the same way as those whose need not.
         sent, got = np.arange(6 * size, dtype="i4") + 1000 * rank, np.zeros(6 * size, "i4")
-        into: Any = got if rank % 2 else [got, 6, MPI.INT]
+        into: Any = got if rank % 2 else [got, 6, "i"]
         comm.Alltoall(sent, into)
         assert len(read) == n_read + (1 - rank % 2)
         wanted = [np.arange(6) + 6 * rank + 1000 * other for other in range(size)]

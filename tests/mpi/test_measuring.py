@@ -11,9 +11,9 @@ from mpi4py import MPI
 
 from gridcoll.measure import clusters as grouping
 from gridcoll.measure import discover as measuring
-from gridcoll.measure import natives, probe, tuner
+from gridcoll.measure import engine_cost, natives, probe, tuner
 from gridcoll.measure.clusters import find_groups
-from gridcoll.measure.discover import discover
+from gridcoll.measure.discover import discover, stage_names
 from gridcoll.measure.natives import CALLS
 from gridcoll.measure.probe import Channel
 from gridcoll.measure.trials import RUNS
@@ -106,12 +106,12 @@ def quick(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Grid:
     grid = Grid.from_labels(layouts(world.Get_size())["two"])
     monkeypatch.setattr(measuring, "find_grid", lambda *_args: grid)
     monkeypatch.setattr(probe, "FIRST_SIZES", (0, 1 << 14))
-    monkeypatch.setattr(measuring, "PACE_SIZES", (1 << 10, 1 << 12))
+    monkeypatch.setattr(engine_cost, "RELAY_SIZES", (1 << 10, 1 << 12))
     monkeypatch.setattr(measuring, "NATIVE_SIZES", SIZES)
     monkeypatch.setattr(tuner, "TRIAL_SIZES", dict.fromkeys(RUNS, SIZES))
-    for name in ("LONG_S", "ENOUGH_S"):
+    for name in ("LONG_TURN_S", "ENOUGH_S"):
         monkeypatch.setattr(tuner, name, 0.0)
-    monkeypatch.setattr(natives, "LONG_S", 0.0)
+    monkeypatch.setattr(natives, "LONG_CALL_S", 0.0)
     return grid
 
 
@@ -121,10 +121,10 @@ def check_measured(world: MPI.Intracomm, grid: Grid, model: GridModel) -> None:
     assert model.grid == grid
     assert (model.origin, model.tolerance) == ("measured", 0.4)
     assert model.mpi == MPI.get_vendor()[0]
-    assert model.pace is not None
-    assert model.pace.sizes_bytes == (1 << 10, 1 << 12)
-    assert model.together_bytes_per_s[0][1] > 1
-    assert model.together_bytes_per_s[1][0] > 1
+    assert model.relay_gap is not None
+    assert model.relay_gap.sizes_bytes == (1 << 10, 1 << 12)
+    assert model.aggregate_bytes_per_s[0][1] > 1
+    assert model.aggregate_bytes_per_s[1][0] > 1
     assert model.start_s >= 0
     assert model.contention
 
@@ -133,42 +133,45 @@ def test_several_hosts_are_measured_to_the_end(
     world: MPI.Intracomm, quick: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[tuple[object, ...]] = []
-    play_off = measuring.play_off
+    autotune = measuring.autotune
 
     def playing(*args: object) -> GridModel:
-        learned = play_off(*args)  # type: ignore[arg-type]
+        learned = autotune(*args)  # type: ignore[arg-type]
         played.append((*args, learned))
         return learned
 
-    monkeypatch.setattr(measuring, "play_off", playing)
+    monkeypatch.setattr(measuring, "autotune", playing)
     model = discover(world, 0.4)
     check_measured(world, quick, model)
     assert set(model.native) == set(model.native_variants) == set(CALLS)
     assert model.native["bcast"].sizes_bytes == SIZES
     assert set(model.corrections) == set(RUNS)
-    ((_, before, _, collectives, n_runs, learned),) = played
-    assert model == learned
-    assert isinstance(before, GridModel)
-    assert model == replace(
-        before,
-        native=model.native,
-        native_variants=model.native_variants,
-        corrections=model.corrections,
-    )
-    assert collectives == list(RUNS)
-    assert isinstance(n_runs, dict)
-    for name in CALLS:
+    assert [collectives for _, _, _, collectives, _, _ in played] == [[name] for name in RUNS]
+    for name, (_, before, _, _, n_runs, learned) in zip(RUNS, played, strict=True):
+        assert isinstance(before, GridModel)
+        assert isinstance(n_runs, dict)
+        assert isinstance(learned, GridModel)
+        assert learned == replace(
+            before,
+            native=learned.native,
+            native_variants=learned.native_variants,
+            corrections=learned.corrections,
+        )
         assert set(n_runs[name]["native"]) == set(before.native[name].sizes_bytes)
+        assert model.native[name] == learned.native[name]
+    assert model.native_priors == ()
+    assert list(model.stages) == stage_names()
 
 
 def test_only_what_is_asked_for(
     world: MPI.Intracomm, quick: Grid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of natives those of some collectives, or none; then nothing plays, for plans were tried."""
-    played = count_calls(monkeypatch, measuring, "play_off")
+    played = count_calls(monkeypatch, measuring, "autotune")
     model = discover(world, 0.4, collectives=("bcast", "gather"))
     check_measured(world, quick, model)
-    assert set(model.native) == {"bcast", "gather"}
+    assert set(model.native) - set(model.native_priors) == {"bcast", "gather"}
+    assert list(model.stages) == stage_names(collectives=("bcast", "gather"))
     assert set(model.corrections) == {"bcast"}
     assert len(played) == 1
     model = discover(world, 0.4, collectives=("bcast",), native=False)
@@ -182,10 +185,10 @@ def test_only_what_is_asked_for(
 def test_directions_are_alike_or_both_are_measured(
     world: MPI.Intracomm, quick: Grid, monkeypatch: pytest.MonkeyPatch, both_directions: bool
 ) -> None:
-    together = count_calls(monkeypatch, measuring, "measure_together")
+    together = count_calls(monkeypatch, measuring, "measure_aggregate_bandwidth")
     model = discover(world, 0.4, both_directions=both_directions, native=False, collectives=())
     check_measured(world, quick, model)
     assert (model.link(0, 1) == model.link(1, 0)) == (not both_directions)
-    rates = model.together_bytes_per_s
+    rates = model.aggregate_bytes_per_s
     assert (rates[0][1] == rates[1][0]) == (not both_directions)
     assert [args[-1] for args in together] == [both_directions]

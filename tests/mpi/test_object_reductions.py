@@ -35,6 +35,15 @@ def test_any_callable_in_mpi4pys_own_order(
             assert n_planned[0] > before
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_ranks_get_one_result_whoever_combines(world: MPI.Intracomm, layout: str) -> None:
+    """An operation need not come to the same on every rank."""
+    rank = world.Get_rank()
+    with grid_comm(world, layouts(world.Get_size())[layout]) as comm:
+        result = comm.allreduce([rank], lambda left, right: [*left, *right, f"by {rank}"])
+        assert world.allgather(result) == [result] * world.Get_size()
+
+
 OPS: dict[str, tuple[Any, Any]] = {
     "concatenation": (MPI.SUM, str),
     "big integers": (MPI.PROD, lambda rank: 10**30 + rank),

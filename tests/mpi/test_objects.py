@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.methods.broadcast import HEADER_BYTES
+from gridcoll.comm.methods.broadcast import BCAST_HEADER_BYTES
 from gridcoll.comm.pickles import HEADER_BYTES as HEADS_BYTES
 from gridcoll.model import TimesBySize
 from gridcoll.plan import choose
@@ -55,13 +55,13 @@ def test_pickles_around_the_headers_end(world: MPI.Intracomm, offset: int) -> No
     """All in the first message, just in it, just beyond, and far beyond."""
     with grid_comm(world) as comm:
         root = comm.Get_size() - 1
-        data = bytes(k % 251 for k in range(HEADER_BYTES + offset))
+        data = bytes(k % 251 for k in range(BCAST_HEADER_BYTES + offset))
         assert comm.bcast(data if comm.Get_rank() == root else None, root) == data
 
 
 def test_every_pickle_length_about_the_header(world: MPI.Intracomm) -> None:
     with grid_comm(world) as comm:
-        for n in range(HEADER_BYTES - 80, HEADER_BYTES + 3):
+        for n in range(BCAST_HEADER_BYTES - 80, BCAST_HEADER_BYTES + 3):
             assert comm.bcast(b"x" * n if comm.Get_rank() == 0 else None) == b"x" * n
 
 

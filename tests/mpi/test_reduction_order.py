@@ -183,7 +183,7 @@ def test_reproducible_results_in_little_room(
         comm.Reduce(mine, wanted, root=size - 1)
         wanted = comm.bcast(wanted, size - 1)
         monkeypatch.setattr(rank_order, "MOST_SCRATCH_BYTES", 1 << 15)
-        monkeypatch.setattr(rank_order, "SMALLEST_PIECE", 1 << 30)  # one piece
+        monkeypatch.setattr(rank_order, "SMALLEST_PIECE_BYTES", 1 << 30)  # one piece
         again = comm.forced("reduce", "rank-order")
         for root in range(size):
             result = np.zeros_like(mine)
@@ -192,7 +192,7 @@ def test_reproducible_results_in_little_room(
         result = np.zeros_like(mine)
         comm.forced("allreduce", "rank-order").Allreduce(mine, result)
         assert result.tobytes() == wanted.tobytes()
-        flow = again._context.decide(
+        flow = again._context.decisions.decide(
             "reduce", mine.nbytes, 0, unit_bytes=8, semantics=Semantics(reproducible=True)
         ).flow
         assert size == 1 or (flow is not None and flow.scratch_units * 8 <= 1 << 16)
@@ -225,3 +225,34 @@ def test_users_operations(world: MPI.Intracomm, algorithm: str, user_op: MPI.Op)
         comm.forced("allreduce", algorithm).Allreduce(mine, result, user_op)
     size = world.Get_size()
     assert (result == np.arange(5003) * (size * (size + 1) // 2)).all()
+
+
+def _first_largest(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+    """Pairs of value and place; of equal values, the place on the left. Said to commute."""
+    left, right = (np.frombuffer(x, "i8").reshape(-1, 2) for x in (a, b))
+    right[:] = np.where(left[:, :1] >= right[:, :1], left, right)
+
+
+@pytest.mark.parametrize("user_op", [(_first_largest, True)], indirect=True)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_first_of_equals_wins_on_scattered_ranks(
+    world: MPI.Intracomm, layout: str, user_op: MPI.Op, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by MPI libraries, whatever the operation says of itself."""
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    size, rank = world.Get_size(), world.Get_rank()
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    with grid_comm(world, layouts(size)[layout]) as comm:
+        for n in (1, 7, 128):  # up to 2 KiB
+            mine = np.tile([5, rank], (n, 1))
+            result = np.zeros_like(mine)
+            comm.Allreduce([mine, n, pair], [result, n, pair], user_op)
+            assert (result == [5, 0]).all()
+            for root in {0, size - 1}:
+                result[:] = -1
+                comm.Reduce([mine, n, pair], [result, n, pair], user_op, root=root)
+                assert (result == ([5, 0] if rank == root else [-1, -1])).all()
+        blocks, part = np.tile([5, rank], (size, 1)), np.zeros((1, 2), "i8")
+        comm.Reduce_scatter_block([blocks, pair], [part, pair], user_op)
+        assert (part == [5, 0]).all()
+    pair.Free()

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import flows as together
-from gridcoll.measure.flows import N_MESSAGES, measure_together
+from gridcoll.measure.flows import N_MESSAGES, measure_aggregate_bandwidth
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
 
@@ -41,7 +41,7 @@ def test_none_is_measured_before_all_windows_are_open(
     labels = layouts(world.Get_size())[layout]
     grid = Grid.from_labels(labels)
     n = len(grid.clusters)
-    rates = measure_together(world, grid, np.ones((n, n)))
+    rates = measure_aggregate_bandwidth(world, grid, np.ones((n, n)))
     assert rates[0][1] == rates[1][0] > 1
     # Both runs count: each opens its windows first.
     firsts = world.allgather((sorted(opened_s)[1:2], sorted(measured_s)[:1]))

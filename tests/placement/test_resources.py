@@ -129,3 +129,15 @@ def test_numbers_that_cannot_be(resources_of, field, value, message) -> None:  #
 def test_no_clusters(resources_of) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match="names: needs at least one cluster"):
         resources_of(np.zeros((0, 0)))
+
+
+def test_without_any_name_groups_are_what_is_near() -> None:
+    """As on a measured grid: two cities of two clusters, 1 ms inside and 50 ms between."""
+    city = np.array([0, 0, 1, 1])
+    latency_s = np.where(city[:, None] == city, 1e-3, 50e-3)
+    np.fill_diagonal(latency_s, 5e-5)
+    nothing = ("",) * 4
+    resources = Resources(
+        tuple("abcd"), nothing, nothing, np.full(4, 8), np.full(4, 1e8), np.full(4, 1e8), latency_s
+    )
+    assert resources.groups() == ((0, 1), (2, 3), (0, 1, 2, 3))

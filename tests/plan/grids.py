@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hypothesis import strategies as st
 
-from gridcoll.model import GridModel, TimesBySize, linear_plogp
+from gridcoll.model import GridModel, TimesBySize, declared_model, linear_plogp
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import read_gridfile
 
 
 def model_of(
@@ -36,8 +38,14 @@ def model_of(
     )
     native = {} if native_s is None else {"bcast": TimesBySize((1,), (native_s,))}
     return GridModel(
-        grid, links, native=native, together_bytes_per_s=((together,) * n,) * n if together else ()
+        grid, links, native=native, aggregate_bytes_per_s=((together,) * n,) * n if together else ()
     )
+
+
+def unlike_model() -> GridModel:
+    """The declared model of ``hostfiles/patchwork.toml``: interfaces and links are unlike."""
+    spec = read_gridfile(Path(__file__).parents[2] / "hostfiles" / "patchwork.toml")
+    return declared_model(spec, spec.rank_hosts())
 
 
 grids = st.lists(st.integers(0, 4), min_size=1, max_size=11)
@@ -61,4 +69,4 @@ def thin_grid(labels: list[int], bytes_per_s: float = 1e6) -> GridModel:
     n = len(grid.clusters)
     near, far = linear_plogp(50e-6, 12.5e6), linear_plogp(5e-3, bytes_per_s)
     links = tuple(tuple(near if a == b else far for b in range(n)) for a in range(n))
-    return GridModel(grid, links, together_bytes_per_s=((bytes_per_s,) * n,) * n)
+    return GridModel(grid, links, aggregate_bytes_per_s=((bytes_per_s,) * n,) * n)

@@ -23,7 +23,7 @@ links = [
 def test_best_is_compared_with_the_best_of_the_seven() -> None:
     model = declared_model(parse_gridfile(UNEQUAL), [f"h{rank}" for rank in range(21)])
     choice = choose("bcast", model, 1 << 20, 0)
-    stored = {c.name: c.stored_s for c in choice.candidates}
+    stored = {c.name: c.store_and_forward_s for c in choice.candidates}
     assert set(SEVEN) <= set(HEURISTICS)
     assert stored["best"] is not None
     assert all(stored["best"] <= (stored[name] or 0.0) for name in SEVEN)

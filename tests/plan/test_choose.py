@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridcoll.constants import MARGIN, ORDER_PART, SHORT_IN_ORDER_BYTES, START_PART
 from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
@@ -18,7 +19,7 @@ from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, tree_cost
 from gridcoll.plan.bcast import segments as bcast_pricing
 from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
 from gridcoll.plan.bcast.several_trees import MOST_SPLIT
-from gridcoll.plan.choose import MARGIN, START_PART
+from gridcoll.plan.check import check_plan
 from gridcoll.plan.natives import NATIVE
 from gridcoll.plan.registry import Algorithm, check_forced, register
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
@@ -183,7 +184,7 @@ from tests.plan.grids import model_of
 for labels in ([0, 1, 2, 0, 1, 2, 0], [0, 0, 1, 1, 1, 2, 3, 4], [0] * 5):
     for n_bytes in (8, 5000, 300_000):
         choice = choose("bcast", model_of(labels, native_s=0.02, together=1e9), n_bytes, 1)
-        print([(c.name, c.label, c.predicted_s, c.stored_s) for c in choice.candidates])
+        print([(c.name, c.label, c.predicted_s, c.store_and_forward_s) for c in choice.candidates])
         print(choice.winner.name, choice.reason)
         print([c.build(5000).programs[0] for c in choice.candidates if c.build])
 """
@@ -280,3 +281,49 @@ def test_what_trying_plans_showed_corrects_predictions(offers: dict[str, list[fl
     assert choose(NOTHING, optimistic, 8, 0).winner.predicted_s == 0.5
     times = {c.name: c.predicted_s for c in choose(NOTHING, optimistic, 8, 0).candidates if c.build}
     assert times["second"] == 1.5
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter"])
+def test_short_operations_of_users_keep_rank_order(collective: str) -> None:
+    """Whatever it costs, on ranks dealt out in turn; and what keeps it is a plan that does."""
+    scattered = model_of([0, 1, 2] * 4)
+    for n_bytes in (8, 1024, SHORT_IN_ORDER_BYTES):
+        for root in (0, 7):
+            choice = choose(collective, scattered, n_bytes, root, prefer_order=True, grid_only=True)
+            assert choice.winner.rank_order or "no plan keeps it" in choice.reason
+            if choice.winner.rank_order and choice.winner.build is not None:
+                check_plan(choice.winner.build(n_bytes), rank_order=True)
+
+
+@pytest.mark.parametrize(("more", "kept"), [(ORDER_PART - 1e-6, True), (ORDER_PART + 1e-3, False)])
+def test_long_ones_keep_it_where_it_costs_little(
+    offers: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, more: float, kept: bool
+) -> None:
+    monkeypatch.setattr(sys.modules[choose.__module__], "REDUCTIONS", (NOTHING,))
+    offers.update(first=[1.0])
+    register(
+        NOTHING,
+        Algorithm(
+            "ordered",
+            "",
+            "",
+            lambda *_: [
+                Candidate(
+                    "ordered",
+                    "",
+                    1 + more,
+                    lambda n: Plan(NOTHING, "", n, 0, [()]),
+                    rank_order=True,
+                )
+            ],
+        ),
+    )
+    grid = replace(model(None), start_s=0.0)
+    choice = choose(NOTHING, grid, 1 << 20, 0, prefer_order=True)
+    assert choice.winner.name == ("ordered" if kept else "first")
+    assert ("not in rank order" in choice.reason) is not kept
+    plain = choose(NOTHING, grid, 1 << 20, 0)
+    assert plain.winner.name == "first"
+    assert ("not in rank order" in plain.own_operations) is not kept
+    assert "operations of your own" in str(plain)
+    assert choose(NOTHING, grid, 8, 0, prefer_order=True).winner.name == "ordered"

@@ -171,14 +171,14 @@ def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
         (Recv(0, chunk(), 0),), (Recv(1, chunk(), 0),),
     )  # fmt: skip
     plan = Plan("bcast", "", 64, 0, programs)
-    shared = price_plan(plan, model_of("aabb", slow, fixed(), together_bytes_per_s=together))
+    shared = price_plan(plan, model_of("aabb", slow, fixed(), aggregate_bytes_per_s=together))
     assert shared.end_s[3][0] - shared.end_s[2][0] == pytest.approx(per_message_s)
     apart = price_plan(plan, model_of("aabb", slow, fixed()))
     assert apart.end_s[3] == apart.end_s[2]
 
 
 @pytest.mark.parametrize(
-    ("alone_s", "gap_s", "busy_s", "expected_s"),
+    ("one_way_s", "gap_s", "busy_s", "expected_s"),
     [
         (0.70, 0.65, 0.10, 0.15),  # all but latency and what interfaces take is waiting
         (0.09, 0.65, 0.02, 0.07),  # a lone message fits its window: it never waits so long
@@ -187,9 +187,9 @@ def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
     ],
 )
 def test_what_a_message_takes_without_waiting_for_its_window(
-    alone_s: float, gap_s: float, busy_s: float, expected_s: float
+    one_way_s: float, gap_s: float, busy_s: float, expected_s: float
 ) -> None:
-    times = (np.array([each]) for each in (alone_s, gap_s, busy_s, 0.05))
+    times = (np.array([each]) for each in (one_way_s, gap_s, busy_s, 0.05))
     assert freely_s(*times) == pytest.approx([expected_s])
 
 

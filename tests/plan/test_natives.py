@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from gridcoll.constants import MARGIN
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import REGISTRIES, choose
-from gridcoll.plan.choose import MARGIN, MOST_VECTOR_BYTES
+from gridcoll.plan.choose import MOST_VECTOR_BYTES
 from gridcoll.plan.natives import (
     NATIVE,
     NATIVES,

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gridcoll.constants import LINK_PACE
 from gridcoll.plan import Plan, Send, choose
 from gridcoll.plan.allreduce.costs import costs_of, price_pieces, unit_bytes_of
 from gridcoll.plan.allreduce.lanes import cut_columns
 from gridcoll.plan.bcast.tree import plan_bcast
-from gridcoll.plan.pacing import LINK_PACE, paced_by_links, thin_links
+from gridcoll.plan.pacing import paced_by_links, thin_links
 from gridcoll.plan.trees import RankTree
 from tests.plan.grids import model_of, thin_grid
 
@@ -84,7 +85,7 @@ def test_thin_is_what_carries_less_than_an_interface() -> None:
     outside = ~np.eye(3, dtype=bool)
     assert (thin_links(thin_grid(labels)) == outside).all()
     assert not thin_links(thin_grid(labels, 11e6)).any()
-    several = replace(thin_grid(labels), together_bytes_per_s=((12e6,) * 3,) * 3)
+    several = replace(thin_grid(labels), aggregate_bytes_per_s=((12e6,) * 3,) * 3)
     assert not thin_links(several).any()
 
 

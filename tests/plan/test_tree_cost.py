@@ -43,7 +43,7 @@ def walk(model: GridModel, tree: GridTree, n_bytes: int, segment: int) -> float:
                 port_free = max(port_free, have[rank, k]) + port_s
                 start = max(port_free - port_s, link_free[child])
                 link_free[child] = start + link.gap(size)
-                have[child, k] = start + link.alone(size)
+                have[child, k] = start + link.one_way(size)
         frontier += ranks.children[rank]
     return float(have.max())
 
@@ -185,7 +185,7 @@ class TestSeveral:
         assert together.total_s == pytest.approx(alone.total_s)
 
     @pytest.mark.parametrize(
-        ("flow_bytes_per_s", "together_bytes_per_s", "period_s"),
+        ("flow_bytes_per_s", "aggregate_bytes_per_s", "period_s"),
         [
             (12.5e6, 1e9, 8192 / 12.5e6 + 10e-6),  # interfaces: each passes every segment
             (4e6, 1e9, (8192 / 4e6 + 10e-6) / 2),  # flows: each takes every other segment
@@ -194,14 +194,14 @@ class TestSeveral:
         ],
     )
     def test_the_pace_by_hand(
-        self, flow_bytes_per_s: float, together_bytes_per_s: float, period_s: float
+        self, flow_bytes_per_s: float, aggregate_bytes_per_s: float, period_s: float
     ) -> None:
         flow = linear_plogp(5e-3, flow_bytes_per_s)
         (inside, _), (_, other) = self.MODEL.links
         model = replace(
             self.MODEL,
             links=((inside, flow), (flow, other)),
-            together_bytes_per_s=((together_bytes_per_s,) * 2,) * 2,
+            aggregate_bytes_per_s=((aggregate_bytes_per_s,) * 2,) * 2,
         )
         costs = SegmentCosts(model, 1 << 20, np.array([8192]))
         trees = self.lanes(2)

@@ -9,9 +9,13 @@ from gridcoll.study.grid5000 import (
     LATENCY_US,
     MACHINES,
     Calibration,
+    binomial_s,
+    fastest_inside_s,
     grid_instance,
     unaware_binomial_s,
+    variants,
 )
+from gridcoll.study.grid5000_command import ECEF_FAMILY
 
 
 def test_table_3_is_symmetric_and_has_88_machines() -> None:
@@ -55,3 +59,27 @@ def test_figure_5_orders(root) -> None:
 def test_impossible_calibrations() -> None:
     with pytest.raises(UsageError, match="window_bytes"):
         Calibration(window_bytes=0)
+
+
+def test_inside_the_best_of_table_1_is_never_slower_than_binomial() -> None:
+    for n_bytes in (1e3, 1e5, 4e6):
+        fastest = fastest_inside_s(n_bytes, Calibration())
+        assert (fastest <= binomial_s(n_bytes, Calibration()) + 1e-12).all()
+        assert fastest[3] == fastest[4] == 0  # one machine each
+    assert fastest[0] < 0.3 * binomial_s(4e6, Calibration())[0]
+
+
+def test_inside_the_best_ecef_takes_less_than_paper_000_says() -> None:
+    """Its 3 s for 4 MB; with the binomial tree that the paper names it is more."""
+    for inside, under in (("binomial", False), ("best", True)):
+        instance = grid_instance(4e6, Calibration(), inside=inside)
+        family = [HEURISTICS[name].pick(instance).makespan_s for name in ECEF_FAMILY]
+        assert (max(family) < 3) is under
+    with pytest.raises(UsageError, match="inside"):
+        grid_instance(4e6, Calibration(), inside="flat")
+
+
+def test_no_variant_makes_flat_six_times_as_slow() -> None:
+    ratios = [found.flat_over_ecef for found in variants()]
+    assert len(ratios) == 54
+    assert 3.5 < max(ratios) < 4

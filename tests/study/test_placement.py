@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from gridcoll.errors import UsageError
 from gridcoll.study import STUDIES
-from gridcoll.study.placement import find_kind, run_cases
-from gridcoll.study.placement_cases import CASE_KINDS, tree_latencies
+from gridcoll.study.faces import bisect, count_faces, cube_mesh
+from gridcoll.study.faces_command import command as faces_command
+from gridcoll.study.placement import expected_fail_permille, find_kind, run_cases
+from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, tree_latencies
 from gridcoll.study.placement_command import command
 from gridcoll.study.placement_meshes_command import command as meshes_command
 
@@ -163,3 +165,58 @@ def test_meshes_mistakes(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(meshes_command, [path, *arguments])
     assert isinstance(result.exception, UsageError)
     assert message in str(result.exception)
+
+
+def test_latencies_by_branch() -> None:
+    """Of every reading: symmetric, and two clusters of one city nearer than those of two."""
+    places = [(i, j) for i in range(2) for j in range(2) for _ in range(2)]
+    for name, draw in LATENCIES.items():
+        latency_s = draw(np.random.default_rng(1), places)
+        assert (latency_s == latency_s.T).all(), name
+        assert latency_s[0, 1] < latency_s[0, 2] < latency_s[0, 4], name
+        assert latency_s[0, 0] == 44e-6
+    longest, together = (
+        LATENCIES[name](np.random.default_rng(1), places)
+        for name in ("longest-branch", "sum-of-branches")
+    )
+    outside = ~np.eye(len(places), dtype=bool)
+    assert (longest < together)[outside].all()
+    assert (together <= 6 * longest).all()
+
+
+def test_random_failures_are_those_of_even_drawing() -> None:
+    """Paper 004's Table 1 and 3 for a thousand tries; its 688 for one try contradicts them."""
+    assert expected_fail_permille(12, 1000) == pytest.approx(782, abs=2)
+    assert expected_fail_permille(8, 1000) == pytest.approx(15, abs=6)
+    assert expected_fail_permille(8, 1) == pytest.approx(996, abs=0.2)
+    rows = {row.search: row for row in run_cases(CASE_KINDS["close-to-homogeneous"], 60)}
+    assert rows["random"].fail_permille > 900
+
+
+def test_faces_of_a_cube() -> None:
+    """Figure 1 of paper 004: halves of a cube share one side's faces, two per cell."""
+    mesh = cube_mesh(6 * 8**3)
+    assert mesh.n_elements == 6 * 8**3
+    inner = 4 * mesh.n_elements - 6 * 2 * 8**2  # each face of two, less the surface's
+    assert len(mesh.faces) == inner / 2
+    halves = count_faces(mesh, bisect(mesh, 2))
+    assert halves.most == halves.mean == 2 * 8**2
+    parts = bisect(mesh, 7)
+    assert set(np.bincount(parts)) <= {len(parts) // 7, len(parts) // 7 + 1}
+    with pytest.raises(UsageError, match="elements"):
+        cube_mesh(0)
+
+
+def test_faces_command(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        faces_command,
+        ["--elements", "5000", "--hosts", "2,8", "--json", "--plot", str(tmp_path / "f.svg")],
+        catch_exceptions=False,
+    )
+    assert [row["n_parts"] for row in json.loads(result.output)] == [2, 8]
+    assert "Figure 1" in (tmp_path / "f.svg").read_text()
+    for hosts in ("1", "x", "9000"):
+        with pytest.raises(UsageError, match="hosts"):
+            CliRunner().invoke(
+                faces_command, ["--elements", "5000", "--hosts", hosts], catch_exceptions=False
+            )

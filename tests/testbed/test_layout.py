@@ -9,7 +9,9 @@ from gridcoll.testbed.layout import (
     cluster_of_address,
     format_etc_hosts,
     gateway,
+    gateway_mac,
     lay_out,
+    neighbours,
     subnet,
 )
 from gridcoll.testbed.network import _gso_max_bytes
@@ -44,6 +46,25 @@ def test_a_segment_of_8_kib_travels_in_one_packet() -> None:
 def test_gateways_are_no_hosts() -> None:
     assert subnet(1) == "10.2.0.0/24"
     assert gateway(1) == "10.2.0.254"
+
+
+def test_interfaces_have_macs_of_their_own() -> None:
+    hosts = lay_out(spec('[[clusters]]\nname = "a"\nhosts = 200\n' + TWO.replace('"a"', '"c"')))
+    macs = [host.mac for host in hosts.values()] + [gateway_mac(cluster) for cluster in range(3)]
+    assert len(set(macs)) == 203 + 3
+    octets = [[int(part, 16) for part in mac.split(":")] for mac in macs]
+    assert all(len(each) == 6 and max(each) < 256 for each in octets)
+    assert all(each[0] & 3 == 2 for each in octets), "locally administered, of one interface"
+
+
+def test_neighbours_are_those_on_the_same_bridge() -> None:
+    hosts = lay_out(spec(TWO))
+    assert neighbours(hosts, 0) == {
+        "10.1.0.1": hosts["a-0"].mac,
+        "10.1.0.2": hosts["a-1"].mac,
+        gateway(0): gateway_mac(0),
+    }
+    assert list(neighbours(hosts, 1)) == ["10.2.0.1", gateway(1)]
 
 
 def test_every_host_is_in_etc_hosts() -> None:

@@ -93,10 +93,12 @@ class TestWan:
         def waiting(text: str) -> list[float]:
             paths = Wan(parse_gridfile(text)).path
             links = [link for path in paths for to in path for link in to]
-            return [link.queue_s / link.s_per_byte for link in links]
+            return [link.queue_s / link.s_per_byte for link in links if link.s_per_byte]
 
         fast = GRID.replace("8 Mbit/s", "800 Mbit/s")
         assert waiting(fast) == pytest.approx(waiting("dilation = 8" + fast))
+        said = waiting(fast + '[transport]\nqueue = "32 KiB"\n')
+        assert said == pytest.approx([32768] * len(said))
 
     def test_directions_do_not_share_a_link(self) -> None:
         wan = Wan(parse_gridfile(GRID.replace('uplink = "8 Mbit/s"', "")))
@@ -150,7 +152,52 @@ class TestCompiledWan:
         assert 0 < n_dropped < 3000
 
 
+class TestChanges:
+    def test_a_link_changes_for_what_comes_later(self, wan: Wan) -> None:
+        wan.change(1, 2, latency_s=0.05, rate_bytes_per_s=1e6)
+        assert wan.arrival_s(1, 2, 1000, 1.0) == pytest.approx(1.051 - KERNEL_PATH_S)
+        assert wan.arrival_s(2, 1, 1000, 1.0) == pytest.approx(1.02 - KERNEL_PATH_S)
+        wan.change(1, 2, latency_s=0.01)
+        assert wan.arrival_s(1, 2, 1000, 2.0) == pytest.approx(2.011 - KERNEL_PATH_S)
+        wan.change(1, 2, reset=True)
+        assert wan.arrival_s(1, 2, 1000, 3.0) == pytest.approx(3.02 - KERNEL_PATH_S)
+
+    def test_c_follows(self, wan: Wan) -> None:
+        arrival_s = ctypes.CDLL(str(COMPILED)).gridcoll_arrival_s
+        arrival_s.restype = ctypes.c_double
+        arrival_s.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_double] * 2]
+        links = CompiledWan(wan)
+        wan.change(0, 1, latency_s=0.05, rate_bytes_per_s=1e6)
+        links.follow()
+        got_s = arrival_s(ctypes.addressof(links), 0, 1, 1000.0, 1.0)
+        assert got_s == pytest.approx(wan.arrival_s(0, 1, 1000, 1.0))
+
+
 class TestRelay:
+    @pytest.mark.parametrize("relay_loop", [run_relay, carry_packets])
+    def test_frames_are_lost(self, relay_loop: Callable[[int, Wan, int], None]) -> None:
+        wan = Wan(parse_gridfile(GRID))
+        for target in (0, 1):
+            wan.change(2, target, latency_s=1e-3, loss=0.5 if target else 0.0)
+        ours, tun = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        tun.setblocking(False)
+        stop, end = os.pipe()
+        thread = threading.Thread(target=relay_loop, args=(tun.fileno(), wan, stop))
+        thread.start()
+        for _ in range(100):
+            ours.send(packet(2, 1, 60))
+            ours.send(packet(2, 0, 60))
+        ours.settimeout(10)
+        targets = []
+        while targets.count(0) < 100:
+            targets.append(ours.recv(100)[27] - 1)
+        os.close(end)
+        thread.join(10)
+        for each in (ours, tun):
+            each.close()
+        os.close(stop)
+        assert 20 <= targets.count(1) <= 80
+
     @pytest.mark.parametrize("relay_loop", [run_relay, carry_packets])
     def test_carries_packets_in_the_order_they_are_due_until_stopped(
         self, monkeypatch: pytest.MonkeyPatch, relay_loop: Callable[[int, Wan, int], None]

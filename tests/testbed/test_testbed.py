@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,14 @@ import pytest
 from gridcoll.errors import FileError, TestbedError
 from gridcoll.testbed import linux, probe
 from gridcoll.testbed.instances import find_instance, list_instances
+from gridcoll.testbed.layout import neighbours
 from gridcoll.testbed.testbed import Testbed, clear_up
 from gridcoll.topology import parse_gridfile
 
 pytestmark = pytest.mark.testbed
+
+PERMANENT, NO_ARP = 0x80, 0x40
+"""States of a neighbour, as the kernel has them."""
 
 WriteGrid = Callable[..., Path]
 
@@ -63,6 +69,36 @@ class TestNetwork:
         ipc = [said(small, host, "readlink", "/proc/self/ns/ipc") for host in small.hosts]
         assert len(set(ipc)) == len(ipc)
 
+    def test_nobody_asks_who_is_where(self, small: Testbed) -> None:
+        """All know all they talk to for good; what is asked for counts for the whole machine."""
+        probe.check_reachable(small)
+        for a, b in permutations(small.hosts, 2):
+            assert probe.measure_round_trip_s(small, a, b, 1) > 0
+        for name, host in small.hosts.items():
+            fd = small.descriptor(name, "net")
+            macs = neighbours(small.hosts, host.cluster)
+            del macs[host.address]
+            assert known_in(fd) == {(address, mac, PERMANENT) for address, mac in macs.items()}
+            os.close(fd)
+        fd = linux.open_namespace("net", small.instance.pid)
+        everybody = {(host.address, host.mac, PERMANENT) for host in small.hosts.values()}
+        assert known_in(fd) == everybody
+        os.close(fd)
+
+    def test_a_neighbour_that_is_not_written_down_shows(self, write_grid: WriteGrid) -> None:
+        """The test above would see it."""
+        from pyroute2 import IPRoute
+
+        with Testbed.up(write_grid()) as testbed:
+            fd = testbed.descriptor("left-0", "net")
+            left_1 = testbed.hosts["left-1"]
+            with linux.inside({"net": fd}), IPRoute() as ip:
+                ip.neigh("del", dst=left_1.address, ifindex=ip.link_lookup(ifname="eth0")[0])
+            probe.measure_round_trip_s(testbed, "left-0", "left-1", 1)
+            states = {address: state for address, _, state in known_in(fd)}
+            assert states[left_1.address] != PERMANENT
+            os.close(fd)
+
     def test_commands_start_in_this_directory(self, small: Testbed) -> None:
         assert said(small, "left-0", "pwd") == str(Path.cwd())
 
@@ -85,6 +121,19 @@ class TestNetwork:
                 )
                 end.close()
 
+    @pytest.mark.parametrize(("dilation", "least_s"), [(1, 0.2), (5, 1.0)])
+    def test_timeouts_are_dilated_as_well(
+        self, write_grid: WriteGrid, dilation: int, least_s: float
+    ) -> None:
+        grid = write_grid('name = "small"', f'name = "small"\ndilation = {dilation}')
+        with Testbed.up(grid) as testbed:
+            for host in ("left-1", "right-0"):
+                for end in connected(testbed, "left-0", host):
+                    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 12)
+                    rto_s = int.from_bytes(info[8:12], sys.byteorder) * 1e-6
+                    assert least_s <= rto_s < 1.5 * least_s
+                    end.close()
+
     def test_a_capped_window_caps_a_flow(self, write_grid: WriteGrid) -> None:
         grid = write_grid(
             "[[links]]", '[transport]\nwindow = "64 KiB"\n[[links]]', '"6 ms"', '"20 ms"'
@@ -92,6 +141,19 @@ class TestNetwork:
         with Testbed.up(grid) as testbed:
             rate = probe.measure_rate(testbed, "left-0", "right-0", 1_000_000)
         assert rate <= 1.3 * 64 * 1024 / 0.040
+
+
+def known_in(net: int) -> set[tuple[str, str | None, int]]:
+    """The neighbours that a network namespace knows: address, MAC, state; loopback apart."""
+    from pyroute2 import IPRoute
+
+    with linux.inside({"net": net}), IPRoute() as ip:
+        loopback = ip.link_lookup(ifname="lo")[0]
+        return {
+            (entry.get_attr("NDA_DST"), entry.get_attr("NDA_LLADDR"), entry["state"])
+            for entry in ip.get_neighbours(family=socket.AF_INET)
+            if entry["ifindex"] != loopback and entry["state"] != NO_ARP
+        }
 
 
 def connected(testbed: Testbed, source: str, target: str) -> tuple[socket.socket, socket.socket]:

@@ -69,6 +69,8 @@ class TestReading:
         assert spec.rate_bytes_per_s[0, 1] == spec.rate_bytes_per_s[1, 0] == 125e6
         assert math.isinf(spec.rate_bytes_per_s[0, 2])
         assert spec.window_bytes == 65536
+        assert spec.queue_bytes is None
+        assert changed('window = "64 KiB"', 'queue = "1 MiB"').queue_bytes == 1 << 20
         assert spec.burst_bytes == 16384
         assert spec.transport.congestion_control == "reno"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.memory import Part, Typed
@@ -52,6 +53,38 @@ def read_message(spec: Any, *, writable: bool) -> Message:
     return _through_mpi(spec, writable)
 
 
+def view_of(spec: Any, n_blocks: int = 1) -> Any:
+    """What ``spec`` means, if that is simple: an array, or a view whose format says the elements.
+
+    ``MPI.IN_PLACE`` is itself; None for all that has to be read. A count is that of one of so many
+    blocks.
+    """
+    kind = type(spec)
+    if kind is np.ndarray or spec is MPI.IN_PLACE:
+        return spec
+    if (kind is not list and kind is not tuple) or not 2 <= len(spec) <= 3:
+        return None
+    datatype, buffer = spec[-1], spec[0]
+    count = spec[1] if len(spec) == 3 else None
+    if type(datatype) is not MPI.Datatype or not (count is None or type(count) is int):
+        return None
+    found = _VIEWS.get(datatype.handle)
+    if found is None:
+        return None
+    code, item_bytes = found
+    try:
+        memory = buffer if type(buffer) is MPI.buffer else MPI.buffer(buffer)
+        n_bytes = memory.nbytes if count is None else count * item_bytes * n_blocks
+        if n_bytes <= 0 or n_bytes % item_bytes:
+            return None
+        # The application's word for a count is taken: its memory may go on behind what it shows.
+        if n_bytes != memory.nbytes:
+            memory = MPI.buffer.fromaddress(memory.address, n_bytes, memory.readonly)
+        return memory.cast(code)
+    except (BufferError, TypeError, ValueError):
+        return None
+
+
 def read_scattered(
     buffer: Any,
     counts: Sequence[int],
@@ -67,7 +100,7 @@ def read_scattered(
     """
 
     def through(use: Callable[[Any], T]) -> T:
-        """The type lives as long as ``use`` takes: nobody need know whether there is another."""
+        """The type lives as long as ``use`` takes."""
         placed = datatype.Create_hindexed(counts, places_bytes)
         try:
             return use([buffer, 1, placed.Commit()])
@@ -94,7 +127,7 @@ def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: b
     return block
 
 
-def move(source: Part, into: Part) -> None:
+def copy_part(source: Part, into: Part) -> None:
     """What is in one place, also to the other. Raises what MPI raises."""
     _send_to_self(*(p.spec if isinstance(p, Typed) else (p, MPI.BYTE) for p in (source, into)))
 
@@ -236,4 +269,9 @@ _SIMPLE_CODES = {
     code: MPI.Datatype.fromcode(code)
     for code in (*"?bBhHiIlLqQfdFD", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 }
+# By NumPy's sizes, which are C's: MPI may be asked only once it was started.
+_VIEWS = {
+    MPI.Datatype.fromcode(code).handle: (code, np.dtype(code).itemsize) for code in "bBhHiIlLqQfd"
+}
+"""Types of which mpi4py takes a view in this format."""
 _SIMPLE_FORMATS = frozenset("?bBhHiIlLqQfd") | {"Zf", "Zd"}

@@ -110,6 +110,14 @@ def _dlpack_code(buffer: Any) -> str:
     return np.dtype(f"{kind}{bits * lanes // 8}").char if kind else "B"
 
 
+def format_of(datatype: MPI.Datatype) -> str | None:
+    """How `memoryview.format` says it; None for what is no number that Python has."""
+    code = datatype.typechar
+    if code in "FD":
+        return f"Z{code.lower()}"
+    return code if code in "?bBhHiIlLqQfd" else None
+
+
 def is_whole(datatype: MPI.Datatype) -> bool:
     """Whether its values are whole numbers, of which every sum and product is exact."""
     try:
@@ -118,7 +126,7 @@ def is_whole(datatype: MPI.Datatype) -> bool:
         return False  # pairs of value and place, and whatever has no NumPy likeness
 
 
-def copy_of(view: memoryview) -> memoryview:
+def copy_view(view: memoryview) -> memoryview:
     """Its bytes elsewhere."""
     copied = aligned_bytes(len(view))
     copied[:] = view

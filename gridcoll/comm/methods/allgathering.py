@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
-from gridcoll.comm.arguments.buffers import read_message
-from gridcoll.comm.context import Context, FastCall, Key
+from gridcoll.comm.arguments.buffers import read_message, view_of
+from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
-from gridcoll.comm.fast_path import is_short, repeat_two
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
+    blank_memory,
+    decide_or_leave,
     even_of,
+    gather_heads,
     heads_flow,
     in_place,
     mean_of,
@@ -27,11 +29,13 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
     uneven_flow,
 )
-from gridcoll.comm.pickles import Arrived, Heads, pickle_of
-from gridcoll.engine.compiled import Prepared
-from gridcoll.engine.memory import PartedMemory, byte_memory
-from gridcoll.engine.natives import is_plain
+from gridcoll.comm.pickles import Arrived, pickle_of
+from gridcoll.engine.memory import PartedMemory
+from gridcoll.engine.repeat import Form
 from gridcoll.plan import Dataflow
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +61,46 @@ class _Allgathering:
 class AllgatheringMethods(GridMethods):
     """`Allgather`, `Allgatherv` and `allgather`."""
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """As `mpi4py.MPI.Comm.Allgather`, along the grid where that is predicted faster."""
         key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf)
+        if key is None:
+            sent, got = view_of(sendbuf), view_of(recvbuf, self.Get_size())
+            if sent is not None and type(got) is memoryview:
+                key = ("Allgather", got.nbytes)
+                if again := self._fast_path.get(key):
+                    return again(self, sent, got)
         return self._read_and_gather(sendbuf, recvbuf, key)
 
     def _read_and_gather(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Allgather(sendbuf, recvbuf)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[0] if call else None
         agree(context, "Allgather", None, n_bytes, sendbuf, recvbuf)
-        decision = None if n_bytes is None else context.decide("allgather", n_bytes, 0)
-        flow = decision.flow if decision else None
+        flow, native = decide_or_leave(context, "allgather", n_bytes, 0)
         if call is None or flow is None:
-            native = decision.native if decision else None
             return self._natively(context, "Allgather", native, key, sendbuf, recvbuf)
         call.run(context, flow)
-        if key and is_short(flow, recvbuf.nbytes + call.into.sizes[0]):
-            own = memoryview(bytearray(recvbuf.nbytes))
-            if prepared := context.prepare(flow, byte_memory(flow, own, own)):
-                context.enter(key, _repeat(prepared, context.model.grid.n_ranks))
+        n_ranks = context.model.grid.n_ranks
+        block_bytes = call.into.sizes[0]
+        context.repeat(
+            key,
+            flow,
+            lambda: blank_memory(flow, n_ranks * block_bytes),
+            AllgatheringMethods._read_and_gather,
+            given=Form(1, block_bytes),
+            output=Form(2, n_ranks * block_bytes, n_blocks=n_ranks),
+        )
         return None
 
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """As `mpi4py.MPI.Comm.Allgatherv`; all ranks know all sizes, which the choice may use."""
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Allgatherv(sendbuf, recvbuf)
         call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
         n_bytes = sum(call.into.sizes) if call else None
@@ -98,16 +112,15 @@ class AllgatheringMethods(GridMethods):
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """As `mpi4py.MPI.Comm.allgather`: lengths with the first bytes, then what is left."""
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().allgather(sendobj)
         agree_on_root(context, "allgather", 0)
         flow = heads_flow(context, "allgather", 0)
         if flow is None:
             return super().allgather(sendobj)
         pickled = pickle_of(sendobj)
-        heads = Heads(context.model.grid.n_ranks)
-        move(context, flow, memoryview(pickled.head()), heads.view)
+        heads = gather_heads(context, flow, memoryview(pickled.head()))
         data = memoryview(bytearray(sum(heads.rests())))
         if data:
             _allgather_bytes(context, pickled.rest(), data, heads.rests())
@@ -115,19 +128,6 @@ class AllgatheringMethods(GridMethods):
         if any(each.n_bytes for each in parted.values()):
             _allgather_parts(context, pickled.parts, parted)
         return heads.loads(data, parted)
-
-
-def _repeat(prepared: Prepared, n_ranks: int) -> FastCall:
-    def fits(sendbuf: Any, recvbuf: Any) -> bool:
-        return (
-            is_plain(sendbuf)
-            and is_plain(recvbuf)
-            and sendbuf.nbytes * n_ranks == recvbuf.nbytes
-            and not recvbuf.size % n_ranks
-            and bool(recvbuf.flags.writeable)
-        )
-
-    return repeat_two(prepared, fits, AllgatheringMethods._read_and_gather)
 
 
 def _allgather_bytes(
@@ -144,7 +144,7 @@ def _allgather_natively(
     context: Context, source: memoryview, into: memoryview, sizes: tuple[int, ...]
 ) -> None:
     theirs = [into, sizes, None, MPI.BYTE]
-    MPI.Intracomm.Allgatherv(context.private, [source, MPI.BYTE], theirs)
+    MPI.Intracomm.Allgatherv(context.comm, [source, MPI.BYTE], theirs)
 
 
 def _allgather_parts(
@@ -171,7 +171,7 @@ def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
     """This rank's share for blocks of ``sizes`` bytes; None for the native collective."""
     if even_of(sizes):
         return context.decide("allgather", sizes[0], 0, semantics=PLAIN).flow
-    build = context.choice("allgather", mean_of(sizes), 0, PLAIN).winner.build_blocks
+    build = context.decisions.choice("allgather", mean_of(sizes), 0, PLAIN).winner.build_blocks
     return uneven_flow(build, sizes, context.rank)
 
 

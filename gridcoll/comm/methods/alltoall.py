@@ -5,25 +5,27 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.blocks import Blocks, read_blocks
-from gridcoll.comm.context import Context, FastCall, Key
+from gridcoll.comm.arguments.buffers import view_of
+from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
-from gridcoll.comm.fast_path import is_short, repeat_two
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, move, move_parts
+from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.engine.agreement import require_equal
-from gridcoll.engine.compiled import Prepared
-from gridcoll.engine.memory import byte_memory
 from gridcoll.engine.natives import are_plain_blocks, native_call
+from gridcoll.engine.repeat import Form
 from gridcoll.plan import dataflow
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.natives import VECTOR
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpecB, InPlace
 
 LENGTH_BYTES = 8
 """Objects tell each other their pickles' lengths first."""
@@ -32,16 +34,23 @@ LENGTH_BYTES = 8
 class AlltoallMethods(GridMethods):
     """`Alltoall` and `alltoall`."""
 
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """As `mpi4py.MPI.Comm.Alltoall`, along the grid where that is predicted faster."""
         key = ("Alltoall", recvbuf.nbytes) if type(recvbuf) is np.ndarray else None
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf)
+        if key is None:
+            n_ranks = self.Get_size()
+            sent, got = view_of(sendbuf, n_ranks), view_of(recvbuf, n_ranks)
+            if sent is not None and type(got) is memoryview:
+                key = ("Alltoall", got.nbytes)
+                if again := self._fast_path.get(key):
+                    return again(self, sent, got)
         return self._read_and_exchange(sendbuf, recvbuf, key)
 
     def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
         read = read_exchange(sendbuf, recvbuf, n_ranks)
@@ -54,13 +63,18 @@ class AlltoallMethods(GridMethods):
         if (flow := decision.flow) is not None:
             move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
-            if key and is_short(flow, 2 * n_bytes):
-                own = memoryview(bytearray(n_bytes))
-                if prepared := context.prepare(flow, byte_memory(flow, own, own)):
-                    context.enter(key, _repeat(prepared, n_ranks))
+            context.repeat(
+                key,
+                flow,
+                lambda: blank_memory(flow, n_bytes),
+                AlltoallMethods._read_and_exchange,
+                given=Form(1, n_bytes, n_blocks=n_ranks),
+                output=Form(2, n_bytes, n_blocks=n_ranks),
+            )
         elif decision.native == VECTOR:
-            native_call(VECTOR, "Alltoall")(self, source, into.message.view)
-            context.enter(key, _exchange_vectors)
+            again = context.stamped(_exchange_vectors)
+            context.stamped(native_call(VECTOR, "Alltoall"))(self, source, into.message.view)
+            context.enter(key, again)
         else:
             return self._natively(context, "Alltoall", decision.native, key, sendbuf, recvbuf)
         if into.message.store:
@@ -69,11 +83,11 @@ class AlltoallMethods(GridMethods):
 
     def alltoall(self, sendobj: Any) -> list[Any]:
         """As `mpi4py.MPI.Comm.alltoall`: lengths as an all-to-all, pickles, then large buffers."""
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().alltoall(sendobj)
         if context.settings.check:
-            require_equal(context.private, "alltoall", "alltoall")
+            require_equal(context.comm, "alltoall", "alltoall")
         flow = context.decide("alltoall", LENGTH_BYTES, 0, semantics=PLAIN).flow
         if flow is None:
             return super().alltoall(sendobj)
@@ -93,13 +107,6 @@ class AlltoallMethods(GridMethods):
         whole = (Arrived(Kind.PICKLE, each) for each in data)
         arrived = (parted.get(rank, each) for rank, each in enumerate(whole))
         return [each.load() if len(each.data) else None for each in arrived]
-
-
-def _repeat(prepared: Prepared, n_ranks: int) -> FastCall:
-    def fits(sendbuf: Any, recvbuf: Any) -> bool:
-        return are_plain_blocks(sendbuf, recvbuf, n_ranks)
-
-    return repeat_two(prepared, fits, AlltoallMethods._read_and_exchange)
 
 
 def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:

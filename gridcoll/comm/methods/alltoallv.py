@@ -1,28 +1,35 @@
 """All-to-all of blocks of any size and type, as a user calls it.
 
-What one rank has for another only these two know. So nothing is chosen by sizes: where an
-all-to-all of middling blocks goes by a plan, these go directly, those with the longest way first.
+What one rank has for another only these two know. So nothing is chosen by sizes unless ranks tell
+each other: where an all-to-all of middling blocks goes by a plan, these go directly, those with the
+longest way first. Where the grid is such that another way may gain, all ranks learn all counts at
+calls that they know alike (`vectors`), and take that way if it is predicted to be faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.blocks import read_each_block, read_typed_vector
-from gridcoll.comm.arguments.buffers import Message, move
+from gridcoll.comm.arguments.buffers import Message, copy_part
 from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.vectors import Vectors
 from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import Part, PartedMemory, Typed
-from gridcoll.plan import dataflow
+from gridcoll.errors import PlanError
+from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.ops import Chunk
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpecV, BufSpecW, InPlace
 
 CHOICE_BYTES = 8192
 """An all-to-all of blocks of this size decides between a plan and the native collective."""
@@ -39,33 +46,43 @@ Read = Callable[..., list[Block]]
 class AlltoallvMethods(GridMethods):
     """`Alltoallv` and `Alltoallw`."""
 
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+    _vectors: Vectors | None = None
+
+    def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """As `mpi4py.MPI.Comm.Alltoallv`, directly where plans gain anything."""
         if not self._exchange("Alltoallv", sendbuf, recvbuf, read_each_block):
             super().Alltoallv(sendbuf, recvbuf)
 
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """As `mpi4py.MPI.Comm.Alltoallw`, directly where plans gain anything."""
         if not self._exchange("Alltoallw", sendbuf, recvbuf, read_typed_vector):
             super().Alltoallw(sendbuf, recvbuf)
 
     def _exchange(self, name: str, sendbuf: Any, recvbuf: Any, read: Read) -> bool:
         """Whether it was done: not where the native collective is to do it, or to refuse it."""
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return False
-        native = context.choice("alltoall", CHOICE_BYTES, 0, PLAIN).winner.build is None
-        if native and not context.settings.check:
+        native = context.decisions.choice("alltoall", CHOICE_BYTES, 0, PLAIN).winner.build is None
+        vectors = self._vectors_of(context)
+        tells = vectors.tells
+        if native and not context.settings.check and not tells:
             return False  # before anything is packed
         blocks = _read_both(sendbuf, recvbuf, read, context)
         if context.settings.check:
             what = name if blocks else f"{name} with arguments that MPI refuses"
-            require_equal(context.private, name, what)
+            require_equal(context.comm, name, what)
             if name == "Alltoallv":  # of the other, only two ranks know which types they exchange
-                require_alike(context.private, name, map(signature, (sendbuf, recvbuf)))
-        if blocks is None or native:
+                require_alike(context.comm, name, map(signature, (sendbuf, recvbuf)))
+        flow = vectors.flow(context, _sizes(blocks)) if tells else None
+        if blocks is None or (native and flow is None):
             return False
+        if flow is not None:
+            return _run_known(
+                context, flow, _read_both(sendbuf, recvbuf, read, context, packed=True)
+            )
         source, into = blocks
+        vectors.note(sum(map(_n_bytes, source)))
         too_long = _n_bytes(source[context.rank]) > _n_bytes(into[context.rank])
         _run(context, list(map(_part, source)), list(map(_part, into)))
         # Blocks that were packed together are stored together.
@@ -74,6 +91,35 @@ class AlltoallvMethods(GridMethods):
         if too_long:
             raise MPI.Exception(MPI.ERR_TRUNCATE)
         return True
+
+    def _vectors_of(self, context: Context) -> Vectors:
+        """What is known of this communicator's calls; anew for another model or other settings."""
+        if self._vectors is None or self._vectors.decisions is not context.decisions:
+            self._vectors = Vectors(context.decisions)
+        return self._vectors
+
+
+def _sizes(blocks: tuple[list[Block], list[Block]] | None) -> tuple[list[int], list[int]] | None:
+    """Bytes to and from each rank."""
+    return None if blocks is None else (_lengths(blocks[0]), _lengths(blocks[1]))
+
+
+def _lengths(blocks: list[Block]) -> list[int]:
+    return list(map(_n_bytes, blocks))
+
+
+def _run_known(
+    context: Context, flow: Dataflow, blocks: tuple[list[Block], list[Block]] | None
+) -> bool:
+    """Run a plan that was written for counts that all ranks know."""
+    if blocks is None:  # they were right before
+        raise PlanError("arguments of an all-to-all that can be read cannot be packed")
+    source, into = blocks
+    scratch = [memoryview(bytearray(flow.scratch_units))]
+    context.run(flow, PartedMemory(list(map(_part, into)), list(map(_part, source)), scratch))
+    for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
+        store()
+    return True
 
 
 def _part(block: Block) -> Part:
@@ -89,7 +135,7 @@ def _copy(block: Block) -> Block:
 
 
 def _read_both(
-    sendbuf: Any, recvbuf: Any, read: Read, context: Context
+    sendbuf: Any, recvbuf: Any, read: Read, context: Context, *, packed: bool = False
 ) -> tuple[list[Block], list[Block]] | None:
     """What is sent, by receiver, and where to; None where these arguments are wrong.
 
@@ -98,7 +144,7 @@ def _read_both(
     """
     rank, n_ranks = context.rank, context.model.grid.n_ranks
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
-    packed = PACKS or in_place
+    packed = packed or PACKS or in_place
     try:
         into = read(recvbuf, n_ranks, writable=True, packed=packed)
         if in_place:
@@ -121,7 +167,7 @@ class _Memory(PartedMemory):
                 memoryview() as given,
                 Typed() as place,
             ):
-                move(given, place)
+                copy_part(given, place)
             case _:
                 super().copy(source, into)
 

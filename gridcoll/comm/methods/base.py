@@ -30,6 +30,14 @@ class GridMethods(MPI.Intracomm):
         self._context = context
         self._fast_path = context.fast_path
 
+    def _planning(self) -> Context | None:
+        """The context, ready for plans; None where no call can gain anything. Collective."""
+        context = self._context
+        if context is None or context.native_only:
+            return None
+        context.channel.open()
+        return context
+
     def _natively(
         self, context: Context, method: str, native: str | None, key: Key | None, *args: Any
     ) -> None:
@@ -39,5 +47,6 @@ class GridMethods(MPI.Intracomm):
         """
         call = native_call(native or NATIVE, method)
         if native is not None:
+            call = context.stamped(call)
             context.enter(key, call)
         call(self, *args)

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 from numpy import ndarray
 
-from gridcoll.comm.arguments.buffers import read_message
+from gridcoll.comm.arguments.buffers import read_message, view_of
 from gridcoll.comm.context import Context, Key
-from gridcoll.comm.fast_path import is_short, repeat_in
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree
+from gridcoll.comm.methods.moving import agree, blank_memory
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory, PartedMemory
 from gridcoll.engine.natives import native_call
+from gridcoll.engine.repeat import Form
 from gridcoll.plan import Dataflow
 
-HEADER_BYTES = 1024
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec
+
+BCAST_HEADER_BYTES = 1024
 """First message of an object broadcast: the pickle's length and as much of it as fits."""
 
 
 class BroadcastMethods(GridMethods):
     """`Bcast` and `bcast`."""
 
-    def Bcast(self, buf: Any, root: int = 0) -> None:
+    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
         plain = type(buf) is ndarray and type(root) is int
-        key = ("Bcast", buf.nbytes, root) if plain else None
+        key = ("Bcast", buf.nbytes, root) if plain else None  # type: ignore[union-attr]
         if again := self._fast_path.get(key):
             return again(self, buf, root)
+        if key is None and type(root) is int and type(view := view_of(buf)) is memoryview:
+            key = ("Bcast", view.nbytes, root)
+            if again := self._fast_path.get(key):
+                return again(self, view, root)
         return self._read_and_broadcast(buf, root, key)
 
     def _read_and_broadcast(self, buf: Any, root: int, key: Key | None = None) -> None:
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
         root = rank
         writable = context.rank != root
@@ -50,32 +57,30 @@ class BroadcastMethods(GridMethods):
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
-        if key and is_short(flow, n_bytes):
-            own = memoryview(bytearray(n_bytes))
-            if prepared := context.prepare(flow, _memory(flow, own)):
-                read = BroadcastMethods._read_and_broadcast
-                context.enter(key, repeat_in(prepared, writes=writable, read=read))
+        _enter(context, key, flow, n_bytes, writable=writable)
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """As `mpi4py.MPI.Comm.bcast`: length, pickle and buffers flow down the grid in a stream."""
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().bcast(obj, root)
         root = rank
         if context.settings.check:
-            require_equal(context.private, "bcast", f"bcast root={root}")
+            require_equal(context.comm, "bcast", f"bcast root={root}")
         pickled = pickle_of(obj) if context.rank == root else None
         return broadcast_pickle(context, pickled, root).load()
 
 
 def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Arrived:
     """What ``root`` has pickled, whose length only it knows; None elsewhere. Collective."""
-    head = memoryview(pickled.head(HEADER_BYTES) if pickled else bytearray(HEADER_BYTES))
+    head = memoryview(
+        pickled.head(BCAST_HEADER_BYTES) if pickled else bytearray(BCAST_HEADER_BYTES)
+    )
     _broadcast(context, [head], root)
     data, missing = begin(head)
     if pickled:
-        missing[:] = pickled.rest(HEADER_BYTES)
+        missing[:] = pickled.rest(BCAST_HEADER_BYTES)
     _broadcast(context, [missing], root)
     arrived = Arrived(kind_of(head), data)
     if pickled:
@@ -88,14 +93,36 @@ def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None
     """Broadcast ``parts``, whose sizes all ranks know, in one flow."""
     n_bytes = sum(map(len, parts))
     if not n_bytes:
-        return
+        return None
+    key = ("Bcast", n_bytes, root) if len(parts) == 1 else None
+    if key and (again := context.fast_path.get(key)):
+        return again(context.comm, parts[0], root)
     decision = context.decide("bcast", n_bytes, root)
-    if decision.flow is not None:
-        context.run(decision.flow, _memory(decision.flow, *parts))
+    if (flow := decision.flow) is not None:
+        context.run(flow, _memory(flow, *parts))
+        _enter(context, key, flow, n_bytes, writable=context.rank != root)
     else:
         native = native_call(decision.native, "Bcast")
-        for part in parts:
-            native(context.private, [part, MPI.BYTE], root)
+
+        def broadcast_each() -> None:
+            for part in parts:
+                native(context.comm, [part, MPI.BYTE], root)
+
+        context.stamped(broadcast_each)()
+    return None
+
+
+def _enter(
+    context: Context, key: Key | None, flow: Dataflow, n_bytes: int, *, writable: bool
+) -> None:
+    context.repeat(
+        key,
+        flow,
+        lambda: blank_memory(flow, n_bytes),
+        BroadcastMethods._read_and_broadcast,
+        output=Form(1, n_bytes),
+        writes=writable,
+    )
 
 
 def _memory(flow: Dataflow, *parts: memoryview) -> Memory:

@@ -1,89 +1,117 @@
 """Communicators made from one: each knows its part of the grid, and nothing is measured again.
 
-Their private communicators are begun when they are made, and where the MPI library allows nobody
-waits for them before their first use. `Create_from_group` has no parent to take a grid from and
-stays MPI's own.
+Nor does any of them cost a message of ours: see `channel`. `Create_from_group` has no parent to
+take a grid from and stays MPI's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mpi4py import MPI
 
+from gridcoll.comm.channel import Place
+from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.private import WAITS
 
 Derived = TypeVar("Derived", bound="DerivationMethods")
+
+
+def _place_of(context: Context) -> Place:
+    """Of a child that all ranks take part in. Collective."""
+    return context.channel.place_for_child(may_wait=not context.native_only)
 
 
 class DerivationMethods(GridMethods):
     """What makes a communicator of the same ranks, or of some of them."""
 
-    def _derive(self, comm: MPI.Comm) -> MPI.Intracomm:
+    def _child(self, comm: MPI.Comm, place: Place | None) -> MPI.Intracomm:
         """``comm``, made from us, as one of its kind that knows its part of the grid."""
         raise NotImplementedError
 
-    def _with_grid(self: Derived, new: Derived, *, at_once: bool = False) -> Derived:
-        """``new``, a duplicate of us, with the grid that we know; without if it cannot be had
-        ``at_once``. Collective.
+    def _derive(self, make: Callable[[], MPI.Comm]) -> MPI.Intracomm:
+        """What ``make`` makes of all our ranks or some. Collective.
+
+        The place comes first: whatever MPI says to this rank's arguments, all ranks count alike.
         """
-        if self._context is not None and not (at_once and WAITS):
-            new._take_context(self._context.duplicate())
+        context = self._context
+        place = None if context is None else _place_of(context)
+        return self._child(make(), place)
+
+    def _duplicate(self: Derived, make: Callable[[], Derived]) -> Derived:
+        """What ``make`` gives, a duplicate of us, with the grid that we know. Collective."""
+        context = self._context
+        if context is None:
+            return make()
+        place = _place_of(context)
+        new = make()
+        new._take_context(context.duplicate(new, place))
         return new
+
+    def _begin_duplicate(
+        self: Derived, make: Callable[[], tuple[Derived, MPI.Request]]
+    ) -> tuple[Derived, MPI.Request]:
+        """The same of one that is under way; nobody may wait."""
+        context = self._context
+        if context is None:
+            return make()
+        place = context.channel.place_for_child(may_wait=False)
+        new, request = make()
+        new._take_context(context.duplicate(new, place))
+        return new, request
 
     def Dup(self: Derived, info: MPI.Info | None = None) -> Derived:
         """As `mpi4py.MPI.Comm.Dup`; the duplicate knows the same grid."""
-        return self._with_grid(super().Dup(info))
+        return self._duplicate(lambda: MPI.Intracomm.Dup(self, info))
 
     def Dup_with_info(self: Derived, info: MPI.Info) -> Derived:
         """As `mpi4py.MPI.Comm.Dup_with_info`; the duplicate knows the same grid."""
-        return self._with_grid(super().Dup_with_info(info))
+        return self._duplicate(lambda: MPI.Intracomm.Dup_with_info(self, info))
 
     def Clone(self: Derived) -> Derived:
         """As `mpi4py.MPI.Comm.Clone`; the duplicate knows the same grid."""
-        return self._with_grid(super().Clone())
+        return self._duplicate(lambda: MPI.Intracomm.Clone(self))
 
     def Idup(self: Derived, info: MPI.Info | None = None) -> tuple[Derived, MPI.Request]:
-        """As `mpi4py.MPI.Comm.Idup`; see `Dup`. With Open MPI, the duplicate is native."""
-        new, request = super().Idup(info)
-        return self._with_grid(new, at_once=True), request
+        """As `mpi4py.MPI.Comm.Idup`; see `Dup`."""
+        return self._begin_duplicate(lambda: MPI.Intracomm.Idup(self, info))
 
     def Idup_with_info(self: Derived, info: MPI.Info) -> tuple[Derived, MPI.Request]:
-        """As `mpi4py.MPI.Comm.Idup_with_info`; see `Idup`."""
-        new, request = super().Idup_with_info(info)
-        return self._with_grid(new, at_once=True), request
+        """As `mpi4py.MPI.Comm.Idup_with_info`; see `Dup`."""
+        return self._begin_duplicate(lambda: MPI.Intracomm.Idup_with_info(self, info))
 
     def Split(self, color: int = 0, key: int = 0) -> MPI.Intracomm:
         """As `mpi4py.MPI.Comm.Split`; the parts know their part of the grid."""
-        return self._derive(super().Split(color, key))
+        return self._derive(lambda: MPI.Intracomm.Split(self, color, key))
 
     def Split_type(
         self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Intracomm:
         """As `mpi4py.MPI.Comm.Split_type`; the parts know their part of the grid."""
-        return self._derive(super().Split_type(split_type, key, info))
+        return self._derive(lambda: MPI.Intracomm.Split_type(self, split_type, key, info))
 
     def Create(self, group: MPI.Group) -> MPI.Intracomm:
         """As `mpi4py.MPI.Comm.Create`; the new one knows its part of the grid."""
-        return self._derive(super().Create(group))
+        return self._derive(lambda: MPI.Intracomm.Create(self, group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
         """As `mpi4py.MPI.Intracomm.Create_group`; the new one knows its part of the grid."""
-        return self._derive(super().Create_group(group, tag))
+        context = self._context
+        place = None if context is None else context.channel.place_in_group()
+        return self._child(super().Create_group(group, tag), place)
 
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
     ) -> MPI.Cartcomm:
         """As `mpi4py.MPI.Intracomm.Create_cart`; the new one knows its part of the grid."""
-        return self._derive(super().Create_cart(dims, periods, reorder))  # type: ignore[return-value]
+        return self._derive(lambda: MPI.Intracomm.Create_cart(self, dims, periods, reorder))  # type: ignore[return-value]
 
     def Create_graph(
         self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
     ) -> MPI.Graphcomm:
         """As `mpi4py.MPI.Intracomm.Create_graph`; the new one knows its part of the grid."""
-        return self._derive(super().Create_graph(index, edges, reorder))  # type: ignore[return-value]
+        return self._derive(lambda: MPI.Intracomm.Create_graph(self, index, edges, reorder))  # type: ignore[return-value]
 
     def Create_dist_graph_adjacent(
         self,
@@ -95,10 +123,11 @@ class DerivationMethods(GridMethods):
         reorder: bool = False,
     ) -> MPI.Distgraphcomm:
         """As `mpi4py.MPI.Intracomm.Create_dist_graph_adjacent`, knowing its part of the grid."""
-        new = super().Create_dist_graph_adjacent(
-            sources, destinations, sourceweights, destweights, info, reorder
+        return self._derive(  # type: ignore[return-value]
+            lambda: MPI.Intracomm.Create_dist_graph_adjacent(
+                self, sources, destinations, sourceweights, destweights, info, reorder
+            )
         )
-        return self._derive(new)  # type: ignore[return-value]
 
     def Create_dist_graph(
         self,
@@ -110,5 +139,8 @@ class DerivationMethods(GridMethods):
         reorder: bool = False,
     ) -> MPI.Distgraphcomm:
         """As `mpi4py.MPI.Intracomm.Create_dist_graph`, knowing its part of the grid."""
-        new = super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder)
-        return self._derive(new)  # type: ignore[return-value]
+        return self._derive(  # type: ignore[return-value]
+            lambda: MPI.Intracomm.Create_dist_graph(
+                self, sources, degrees, destinations, weights, info, reorder
+            )
+        )

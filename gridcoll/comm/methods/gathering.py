@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
 
@@ -16,6 +16,7 @@ from gridcoll.comm.methods.moving import (
     agree_on_root,
     collect_flow,
     copy_as_mpi_does,
+    decide_or_leave,
     give_flow,
     heads_flow,
     in_place,
@@ -25,6 +26,9 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
 )
 from gridcoll.comm.pickles import Heads, pickle_of
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 _NOTHING = memoryview(b"")
 
@@ -52,41 +56,37 @@ class _Gathering:
 class GatheringMethods(GridMethods):
     """`Gather`, `Gatherv` and `gather`."""
 
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Gather`, along the grid where that is predicted faster."""
         plain = type(sendbuf) is ndarray and type(root) is int
-        key = ("Gather", sendbuf.nbytes, root) if plain else None
+        key = ("Gather", sendbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf, root)
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
         root = rank
         if context.rank != root:
             message = read_or_leave(lambda: read_message(sendbuf, writable=False))
             n_bytes = len(message.view) if message else None
             agree(context, "Gather", root, n_bytes, sendbuf)
-            decision = None if n_bytes is None else context.decide("gather", n_bytes, root)
-            flow = decision.flow if decision else None
-            native = decision.native if decision else None
+            flow, native = decide_or_leave(context, "gather", n_bytes, root)
             if message is None or flow is None:
                 return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
             return move(context, flow, message.view, _NOTHING)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.into.sizes[root] if call else None
         agree(context, "Gather", root, n_bytes, sendbuf, recvbuf)
-        decision = None if n_bytes is None else context.decide("gather", n_bytes, root)
-        flow = decision.flow if decision else None
-        native = decision.native if decision else None
+        flow, native = decide_or_leave(context, "gather", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
         move(context, flow, call.own(root), call.into.message.view)
         return call.store()
 
-    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Gatherv`: every block straight to the root."""
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
@@ -108,8 +108,8 @@ class GatheringMethods(GridMethods):
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then what is left."""
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().gather(sendobj, root)
         root = rank
         agree_on_root(context, "gather", root)

@@ -11,9 +11,10 @@ from mpi4py import MPI
 from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
-from gridcoll.comm.pickles import HEADER_BYTES
+from gridcoll.comm.pickles import HEADER_BYTES, Heads
 from gridcoll.engine.agreement import require_alike, require_equal
-from gridcoll.engine.memory import PartedMemory, byte_memory
+from gridcoll.engine.memory import ByteMemory, PartedMemory, byte_memory
+from gridcoll.engine.repeat import Form
 from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.blocks import exchange_parts
 from gridcoll.plan.gather.mirror import backwards
@@ -47,20 +48,36 @@ def agree(
     if context.settings.check:
         rooted = "" if root is None else f" root={root}"
         size = "with arguments that MPI refuses" if n_bytes is None else f"bytes={n_bytes}"
-        require_equal(context.private, method, f"{method}{rooted} {size}")
-        require_alike(context.private, method, map(signature, specs))
+        require_equal(context.comm, method, f"{method}{rooted} {size}")
+        require_alike(context.comm, method, map(signature, specs))
 
 
 def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None:
     """The same for a call whose sizes ranks do not share."""
     if context.settings.check:
-        require_equal(context.private, method, f"{method} root={root}")
-        require_alike(context.private, method, map(signature, specs))
+        require_equal(context.comm, method, f"{method} root={root}")
+        require_alike(context.comm, method, map(signature, specs))
+
+
+def decide_or_leave(
+    context: Context, collective: str, n_bytes: int | None, root: int
+) -> tuple[Dataflow | None, str | None]:
+    """A rank's share of a plan, or which native does it; neither for wrong arguments."""
+    if n_bytes is None:
+        return None, None
+    decision = context.decide(collective, n_bytes, root)
+    return decision.flow, decision.native
 
 
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
     """Run ``flow`` from ``source`` to ``into``."""
     context.run(flow, byte_memory(flow, source, into))
+
+
+def blank_memory(flow: Dataflow, n_bytes: int) -> ByteMemory:
+    """For a program that is to run over other buffers: its own of so many bytes."""
+    own = memoryview(bytearray(n_bytes))
+    return byte_memory(flow, own, own)
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
@@ -91,13 +108,22 @@ def move_parts(
         {peer: views for peer, views in each.items() if peer != context.rank}
         for each in (source, into)
     )
-    program = exchange_parts(_sizes(sends), _sizes(receives))
-    if program:
-        context.run(dataflow(program), PartedMemory(_chained(receives), _chained(sends)))
+    flow = _exchange_flow(_sizes(sends), _sizes(receives))
+    if flow.program:
+        context.run(flow, PartedMemory(_chained(receives), _chained(sends)))
 
 
-def _sizes(parts: Mapping[int, Sequence[memoryview]]) -> dict[int, list[int]]:
-    return {peer: list(map(len, views)) for peer, views in parts.items()}
+_Sizes = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+def _sizes(parts: Mapping[int, Sequence[memoryview]]) -> _Sizes:
+    return tuple((peer, tuple(map(len, views))) for peer, views in parts.items())
+
+
+@lru_cache(maxsize=256)
+def _exchange_flow(sends: _Sizes, receives: _Sizes) -> Dataflow:
+    """What heads are moved by is the same again and again."""
+    return dataflow(exchange_parts(dict(sends), dict(receives)))
 
 
 def _chained(parts: Mapping[int, Sequence[memoryview]]) -> list[memoryview]:
@@ -117,13 +143,40 @@ def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
 
     Of objects the native one takes two calls, lengths first: it must be twice as fast as a plan.
     """
-    choice = context.choice(collective, HEADER_BYTES, root, PLAIN)
-    native_s, asked = choice.winner.predicted_s, context.decisions.asks_for_native(collective)
-    if choice.winner.build is None and native_s is not None and not asked:
-        plan = next((candidate for candidate in choice.candidates if candidate.build), None)
-        if plan is not None and (plan.predicted_s or 0.0) < 2 * native_s:
-            return _even_flow(plan.build, HEADER_BYTES, context.rank)
-    return context.decide(collective, HEADER_BYTES, root, semantics=PLAIN).flow
+    flow = context.decide(collective, HEADER_BYTES, root, semantics=PLAIN).flow
+    if flow is not None or context.decisions.asks_for_native(collective):
+        return flow
+    choice = context.decisions.choice(collective, HEADER_BYTES, root, PLAIN)
+    native_s = choice.winner.predicted_s
+    plan = next((candidate for candidate in choice.candidates if candidate.build), None)
+    if plan is None or native_s is None or (plan.predicted_s or 0.0) >= 2 * native_s:
+        return None
+    return _even_flow(plan.build, HEADER_BYTES, context.rank)
+
+
+def gather_heads(context: Context, flow: Dataflow, head: memoryview) -> Heads:
+    """What all ranks' objects begin with, on every rank; ``flow`` is that of `heads_flow`."""
+    heads = Heads(n_ranks := context.model.grid.n_ranks)
+    if again := context.fast_path.get(_HEADS):
+        again(context.comm, head, heads.view)
+        return heads
+    move(context, flow, head, heads.view)
+    context.repeat(
+        _HEADS,
+        flow,
+        lambda: blank_memory(flow, n_ranks * HEADER_BYTES),
+        _never_of_another_form,
+        given=Form(1, HEADER_BYTES),
+        output=Form(2, n_ranks * HEADER_BYTES, n_blocks=n_ranks),
+    )
+    return heads
+
+
+_HEADS = ("heads of allgather",)
+
+
+def _never_of_another_form(*args: object) -> None:
+    raise AssertionError("heads are of one length")
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from mpi4py import MPI
 
@@ -31,6 +31,9 @@ from gridcoll.engine.executor import Memory, Run, Transport
 from gridcoll.engine.memory import ByteMemory, byte_memory
 from gridcoll.engine.runner import begin_program
 from gridcoll.plan import Dataflow
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
 
 def _nothing() -> None:
@@ -80,18 +83,24 @@ class _Kept:
 class NonblockingMethods(GridMethods):
     """`Ibcast`, `Iallreduce`, `Ialltoall`, `Ireduce`, `Ibarrier` and their persistent likes."""
 
-    def Ibcast(self, buf: Any, root: int = 0) -> MPI.Request:
+    def Ibcast(self, buf: BufSpec, root: int = 0) -> MPI.Request:
         """As `mpi4py.MPI.Comm.Ibcast`."""
         request = _start(self._context, lambda context: _read_bcast(context, buf, root))
         return super().Ibcast(buf, root) if request is None else request
 
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+    def Iallreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM
+    ) -> MPI.Request:
         """As `mpi4py.MPI.Comm.Iallreduce`; every rank gets the same bits."""
         request = _start(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
         return super().Iallreduce(sendbuf, recvbuf, op) if request is None else request
 
     def Ireduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: MPI.Op = MPI.SUM,
+        root: int = 0,
     ) -> MPI.Request:
         """As `mpi4py.MPI.Comm.Ireduce`."""
         request = _start(
@@ -99,7 +108,7 @@ class NonblockingMethods(GridMethods):
         )
         return super().Ireduce(sendbuf, recvbuf, op, root) if request is None else request
 
-    def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+    def Ialltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> MPI.Request:
         """As `mpi4py.MPI.Comm.Ialltoall`."""
         request = _start(self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf))
         return super().Ialltoall(sendbuf, recvbuf) if request is None else request
@@ -109,7 +118,9 @@ class NonblockingMethods(GridMethods):
         request = _start(self._context, lambda _: _read_barrier())
         return super().Ibarrier() if request is None else request
 
-    def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
+    def Bcast_init(
+        self, buf: BufSpec, root: int = 0, info: MPI.Info = MPI.INFO_NULL
+    ) -> MPI.Prequest:
         """As `mpi4py.MPI.Comm.Bcast_init`."""
         request = _prepare(
             self._context, lambda context: _read_bcast(context, buf, root, again=True)
@@ -117,7 +128,11 @@ class NonblockingMethods(GridMethods):
         return super().Bcast_init(buf, root, info) if request is None else request
 
     def Allreduce_init(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        op: MPI.Op = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
         """As `mpi4py.MPI.Comm.Allreduce_init`; every rank gets the same bits."""
         request = _prepare(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
@@ -125,8 +140,8 @@ class NonblockingMethods(GridMethods):
 
     def Reduce_init(
         self,
-        sendbuf: Any,
-        recvbuf: Any,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
         op: MPI.Op = MPI.SUM,
         root: int = 0,
         info: MPI.Info = MPI.INFO_NULL,
@@ -138,7 +153,7 @@ class NonblockingMethods(GridMethods):
         return super().Reduce_init(sendbuf, recvbuf, op, root, info) if request is None else request
 
     def Alltoall_init(
-        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
         """As `mpi4py.MPI.Comm.Alltoall_init`."""
         request = _prepare(
@@ -159,26 +174,31 @@ def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> 
     call = read(context)
     if call is None:
         return None
-    flow = call.decide(context).flow
+    with context.steadily():
+        flow = call.decide(context).flow
     if flow is None:
         call.free()
         return None
-    return context.bands.start(_begin(call, flow, call.free))
+    return context.channel.bands.start(_begin(call, flow, call.free))
 
 
 def _prepare(
     context: Context | None, read: Callable[[Context], _Call | None]
 ) -> MPI.Prequest | None:
     """Run what ``read`` gives at each start; None where it is left to MPI. Collective."""
-    if context is None or not context.beside:
+    if context is None or context.native_only:
+        return None
+    context.channel.open()
+    if not context.beside:
         return None
     call = read(context)
-    band = context.bands.claim(call.text if call else "left to MPI")
-    flow = None if call is None or band is None else call.decide(context).flow
+    band = context.channel.bands.claim(call.text if call else "left to MPI")
+    with context.steadily():
+        flow = None if call is None or band is None else call.decide(context).flow
     if call is not None and band is not None and flow is not None:
-        return context.bands.prepare(band, _begin(call, flow, _nothing), call.free)
+        return context.channel.bands.prepare(band, _begin(call, flow, _nothing), call.free)
     if band is not None:
-        context.bands.release(band)
+        context.channel.bands.release(band)
     if call is not None:
         call.free()
     return None

@@ -1,8 +1,9 @@
 """Reductions of Python objects: one crossing between clusters, combined in mpi4py's own order.
 
 Parts of the bracket that lie in one cluster are combined inside it, as a tree; what they come to
-goes straight to where all is combined. Nobody knows how long a partial result is before it is
-there, so that every message has a head that says it.
+goes straight to where all is combined. How long a partial result is, is not known before it is
+there, so that every message has a head that says it. Short objects of an ``allreduce`` go to all
+ranks at once.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import mpi4py
 from mpi4py import MPI
 
 from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.broadcast import broadcast_pickle
-from gridcoll.comm.methods.moving import move_parts
+from gridcoll.comm.methods.broadcast import BCAST_HEADER_BYTES, broadcast_pickle
+from gridcoll.comm.methods.moving import gather_heads, heads_flow, move_parts
 from gridcoll.comm.pickles import (
+    HEADER_BYTES,
     Arrived,
     Kind,
     Pickled,
-    copy_of,
+    copy_object,
     kind_of,
     n_missing,
     pickle_of,
@@ -30,12 +33,12 @@ from gridcoll.comm.pickles import (
 )
 from gridcoll.engine.agreement import require_equal
 from gridcoll.errors import GridcollError
+from gridcoll.plan import Dataflow
 from gridcoll.plan.bracket import Block, children_in, parent_in, whole_blocks
-from gridcoll.schedule.paths import find_hub
 
 Combine: TypeAlias = Callable[[Any, Any], Any]
 
-HEAD_BYTES = 1024
+REDUCE_HEADER_BYTES = 1024
 """First message: the length of a partial result and as much of it as fits."""
 
 
@@ -51,7 +54,7 @@ class ObjectReductionMethods(GridMethods):
         if context is None or (rank := context.as_rank(root)) is None:
             return super().reduce(sendobj, op, root)
         if context.settings.check:
-            require_equal(context.private, "reduce", f"reduce root={rank}")
+            require_equal(context.comm, "reduce", f"reduce root={rank}")
         if _left_to_mpi(context, "reduce"):
             return super().reduce(sendobj, op, root)
         result = _reduce(context, sendobj, op, rank)
@@ -68,20 +71,69 @@ class ObjectReductionMethods(GridMethods):
         if context is None:
             return super().allreduce(sendobj, op)
         if context.settings.check:
-            require_equal(context.private, "allreduce", "allreduce")
+            require_equal(context.comm, "allreduce", "allreduce")
         if _left_to_mpi(context, "allreduce"):
             return super().allreduce(sendobj, op)
-        grid = context.model.grid
-        hub = grid.clusters[find_hub(context.model.latency_s)].coordinator
+        result = _reduce_for_everyone(context, sendobj, op)
+        if result.error is not None:
+            raise result.error
+        return result.value
+
+
+def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partial:
+    """The result, on every rank: of short objects after one crossing of the grid."""
+    hub = context.decisions.hub
+    flow = _flow_of_heads(context, hub)
+    shorts = None
+    if flow is not None:
+        ours, partial = _pack(_Partial(sendobj))
+        if ours.kind == Kind.PICKLE and isinstance(op, MPI.Op) and op.is_predefined:
+            ours = Pickled(ours.data, Kind.PREDEFINED_OP)
+        shorts = gather_heads(context, flow, memoryview(ours.head())).short()
+    if shorts is None:
         partial = _reduce(context, sendobj, op, hub)
-        pickled = None
-        if context.rank == hub:
-            pickled, partial = _pack(partial)
-        everybodys = _unpack(broadcast_pickle(context, pickled, hub))
-        error = partial.error or everybodys.error
-        if error is not None:
-            raise error
-        return everybodys.value
+    else:
+        # Only MPI's own operations are sure to come to the same everywhere.
+        everywhere = all(kind == Kind.PREDEFINED_OP for kind, _ in shorts)
+        if (everywhere or context.rank == hub) and partial.error is None:
+            partial = _combine_all(op, shorts)
+        if everywhere:
+            return partial
+    pickled = None
+    if context.rank == hub:
+        pickled, partial = _pack(partial)
+    everybodys = _unpack(broadcast_pickle(context, pickled, hub))
+    # Our own error says more than what came back of it.
+    return partial if partial.error is not None else everybodys
+
+
+def _flow_of_heads(context: Context, hub: int) -> Dataflow | None:
+    """How to gather the heads of all objects everywhere; None where a reduction is faster.
+
+    That is up to the hub and down again, about a broadcast each way.
+    """
+    choice = context.decisions.choice
+    gathered_s = choice("allgather", HEADER_BYTES, 0, PLAIN).winner.predicted_s
+    down_s = choice("bcast", BCAST_HEADER_BYTES, hub).winner.predicted_s
+    if gathered_s is None or down_s is None or gathered_s > 2 * down_s:
+        return None
+    return heads_flow(context, "allgather", 0)
+
+
+def _combine_all(op: Combine, objects: Sequence[tuple[int, bytes]]) -> _Partial:
+    """What all ranks' objects, by kind and data, come to; or the first error among them."""
+    for kind, data in objects:
+        if kind == Kind.ERROR:
+            return _Partial(error=GridcollError(data.decode()))
+    load = MPI.pickle.loads
+
+    def combined(block: Block) -> Any:
+        if block.stop - block.start == 1:
+            return load(objects[block.start][1])
+        left, right = block.halves
+        return op(combined(left), combined(right))
+
+    return _attempt(lambda: combined(Block(0, len(objects))))
 
 
 def _left_to_mpi(context: Context, collective: str) -> bool:
@@ -91,7 +143,10 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
         return True
     if context.decisions.asks_for_native(collective):
         return True
-    return context.model.n_clusters == 1 and settings.force != "grid"
+    if context.model.n_clusters == 1 and settings.force != "grid":
+        return True
+    context.channel.open()
+    return False
 
 
 @dataclass(frozen=True)
@@ -142,7 +197,7 @@ def _reduce(context: Context, sendobj: Any, op: Combine, collector: int) -> _Par
     blocks = whole_blocks(context.model.grid.cluster_of)
     ours = next(block for block in blocks if context.rank < block.stop)
     # Through a pickle, as in mpi4py: an operation may change what it is given.
-    partial = _attempt(lambda: copy_of(sendobj))
+    partial = _attempt(lambda: copy_object(sendobj))
     for child in _receive(context, children_in(ours, context.rank)):
         partial = _combine(op, partial, child)
     parent = parent_in(ours, context.rank)
@@ -169,7 +224,7 @@ def _bracket(op: Combine, block: Block, parts: Mapping[Block, _Partial]) -> _Par
 def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
     """Send ``partial``; returns what it is taken for."""
     pickled, partial = _pack(partial)
-    head, rest = memoryview(pickled.head(HEAD_BYTES)), pickled.rest(HEAD_BYTES)
+    head, rest = memoryview(pickled.head(REDUCE_HEADER_BYTES)), pickled.rest(REDUCE_HEADER_BYTES)
     for parts in ((head,), (rest,), pickled.parts):
         move_parts(context, {peer: parts}, {})
     return partial
@@ -177,7 +232,7 @@ def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
 
 def _receive(context: Context, peers: Sequence[int]) -> list[_Partial]:
     """What every one of ``peers`` sends."""
-    heads = {peer: memoryview(bytearray(HEAD_BYTES)) for peer in peers}
+    heads = {peer: memoryview(bytearray(REDUCE_HEADER_BYTES)) for peer in peers}
     move_parts(context, {}, {peer: (head,) for peer, head in heads.items()})
     rests = {peer: memoryview(bytearray(n_missing(head))) for peer, head in heads.items()}
     move_parts(context, {}, {peer: (rest,) for peer, rest in rests.items()})

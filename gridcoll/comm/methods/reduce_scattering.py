@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 from mpi4py.MPI import Op
@@ -24,9 +24,13 @@ from gridcoll.comm.methods.moving import (
     uneven_flow,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
+from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.memory import aligned_bytes
 from gridcoll.plan.natives import NATIVE
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,11 @@ class _Scattering:
         Only `Reduce_scatter_block` has native variants: it is what was timed.
         """
         reduction, counts = self.reduction, self.counts
-        semantics = Semantics(rank_order=reduction.rank_order, no_variants=not self.block)
+        semantics = Semantics(
+            rank_order=reduction.rank_order,
+            prefer_order=reduction.prefer_order,
+            no_variants=not self.block,
+        )
         unit_bytes = reduction.elements.datatype.Get_size()
         n_bytes = mean_of(counts) * unit_bytes
         if even_of(counts):
@@ -57,12 +65,12 @@ class _Scattering:
             )
         if reduction.rank_order:
             return Decision(None)
-        winner = context.choice("reduce_scatter", n_bytes, 0, semantics).winner
+        winner = context.decisions.choice("reduce_scatter", n_bytes, 0, semantics).winner
         return Decision(uneven_flow(winner.build_blocks, counts, context.rank))
 
     def run(self, context: Context) -> str | None:
         """Do it, or say which native collective does: on all ranks alike."""
-        if context.settings.reproducible and not self.reduction.exact:
+        if runs_whole(context, self.reduction, len(self.reduction.input)):
             native = self._run_whole(context)
         else:
             decision = self._decide(context)
@@ -86,17 +94,29 @@ class _Scattering:
         return None
 
 
+def runs_whole(context: Context, reduction: Reduction, n_bytes: int) -> bool:
+    """Whether the order of combination must be the allreduce's. The same on all ranks.
+
+    With ranks scattered over clusters, no plan for the parts alone keeps rank order.
+    """
+    if context.settings.reproducible and not reduction.exact:
+        return True
+    return reduction.prefer_order and n_bytes <= SHORT_IN_ORDER_BYTES
+
+
 class ReduceScatteringMethods(GridMethods):
     """`Reduce_scatter_block` and `Reduce_scatter`."""
 
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+    def Reduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM
+    ) -> None:
         """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
         plain = type(recvbuf) is type(sendbuf) is ndarray and type(op) is Op
-        key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
+        key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None  # type: ignore[union-attr]
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf, op)
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf, op))
         _agree(context, "Reduce_scatter_block", call)
@@ -109,14 +129,14 @@ class ReduceScatteringMethods(GridMethods):
 
     def Reduce_scatter(
         self,
-        sendbuf: Any,
-        recvbuf: Any,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
         recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM,
     ) -> None:
         """As `mpi4py.MPI.Comm.Reduce_scatter`; counts that are not given are gathered first."""
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         if recvcounts is None and not in_place(sendbuf):
             into = read_or_leave(lambda: read_elements(recvbuf, writable=True))
@@ -133,7 +153,7 @@ class ReduceScatteringMethods(GridMethods):
 def _agree(context: Context, method: str, call: _Scattering | None) -> None:
     if context.settings.check:
         text = call.reduction.text() if call else "left to MPI"
-        require_equal(context.private, method, f"{method} {text}")
+        require_equal(context.comm, method, f"{method} {text}")
 
 
 def _read_even(context: Context, sendbuf: Any, recvbuf: Any, op: Any) -> _Scattering:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Op
 from numpy import ndarray
 
-from gridcoll.comm.arguments.elements import Elements, copy_of, is_whole, overlap, read_elements
-from gridcoll.comm.context import Context, FastCall, Key
-from gridcoll.comm.decisions import Decision, Semantics
-from gridcoll.comm.fast_path import (
-    alike,
-    is_short,
-    repeat_from,
-    repeat_nothing,
-    repeat_two,
+from gridcoll.comm.arguments.buffers import view_of
+from gridcoll.comm.arguments.elements import (
+    Elements,
+    copy_view,
+    format_of,
+    is_whole,
+    overlap,
+    read_elements,
 )
+from gridcoll.comm.context import Context, Key, Read
+from gridcoll.comm.decisions import Decision, Semantics
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.engine.agreement import require_equal
-from gridcoll.engine.compiled import Prepared
 from gridcoll.engine.memory import ElementMemory, aligned_bytes
+from gridcoll.engine.repeat import SHORT_BYTES, Form
 from gridcoll.plan import Dataflow
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, InPlace
 
 _OPS = {
     op.handle: name
@@ -67,6 +70,14 @@ class Reduction:
         """Whether the operation must be applied in rank order."""
         return self.op.handle not in _OPS and not self.op.Is_commutative()
 
+    @property
+    def prefer_order(self) -> bool:
+        """Whether rank order may matter although the operation is said to commute.
+
+        As in an ``argmax`` that takes the first of equals: what MPI libraries do keeps it.
+        """
+        return self.op.handle not in _OPS and self.op.Is_commutative()
+
     def text(self) -> str:
         """The same on all ranks of a correct call."""
         op = _OPS.get(self.op.handle, "user-defined")
@@ -77,13 +88,18 @@ class Reduction:
         """Whether the result is the same, bit for bit, in whatever order it is combined."""
         return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
 
-    def decide(self, context: Context, collective: str, root: int) -> Decision:
-        """What to do, given what the operation asks of its result."""
-        semantics = Semantics(
+    def semantics(self, context: Context, collective: str) -> Semantics:
+        """What the operation asks of its result."""
+        return Semantics(
             rank_order=self.rank_order,
+            prefer_order=self.prefer_order,
             reproducible=context.settings.reproducible and not self.exact,
             bitwise_equal=collective == "allreduce" and not self.exact,
         )
+
+    def decide(self, context: Context, collective: str, root: int) -> Decision:
+        """What to do, given what the operation asks of its result."""
+        semantics = self.semantics(context, collective)
         unit_bytes = self.elements.datatype.Get_size()
         return context.decide(
             collective, len(self.input), root, unit_bytes=unit_bytes, semantics=semantics
@@ -91,23 +107,31 @@ class Reduction:
 
     def memory(self, flow: Dataflow) -> ElementMemory:
         """The buffers of a run that begins now."""
-        given = copy_of(self.input) if self.aliased else self.input
+        given = copy_view(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
-    def prepare(self, context: Context, flow: Dataflow) -> tuple[Prepared, memoryview] | None:
-        """For runs of such a call that are placed elsewhere, and what takes those given in place.
+    def repeat(self, context: Context, key: Key | None, flow: Dataflow, read: Read) -> None:
+        """Enter this call for other buffers like these; see `Context.repeat`.
 
-        None where nothing is to be gained by it, and for the user's own operations.
+        Not operations of the user's own: a later one may have the handle of one that is no more.
         """
-        n_bytes = len(self.input)
-        unit_bytes = self.elements.datatype.Get_size()
-        if not self.predefined or not is_short(flow, 2 * n_bytes, unit_bytes):
-            return None
+        n_bytes, datatype = len(self.input), self.elements.datatype
+        if key is None or n_bytes > SHORT_BYTES or not self.predefined:
+            return
+        if (elements := format_of(datatype)) is None:
+            return
         own = aligned_bytes(n_bytes)
         output = None if self.output is None else own
-        memory = ElementMemory(output, own, flow, self.elements.datatype, self.op)
-        prepared = context.prepare(flow, memory)
-        return (prepared, own) if prepared else None
+        context.repeat(
+            key,
+            flow,
+            lambda: ElementMemory(output, own, flow, datatype, self.op),
+            read,
+            unit_bytes=datatype.Get_size(),
+            given=Form(1, n_bytes, elements),
+            output=None if output is None else Form(2, n_bytes, elements),
+            own=output,
+        )
 
     def run(self, context: Context, flow: Dataflow) -> None:
         """Do it, and bring the result to where the user wants it."""
@@ -123,27 +147,35 @@ class Reduction:
 class ReductionMethods(ObjectReductionMethods):
     """`Allreduce`, `Reduce` and `Barrier`; and of objects, `allreduce` and `reduce`."""
 
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM) -> None:
         """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
 
         Where the call is native, that depends on the MPI library: inside one cluster, where native
         was asked for, and for datatypes with gaps.
         """
-        plain = type(recvbuf) is ndarray and type(op) is Op
-        key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf, op)
+        key: Key | None = None
+        if type(op) is Op:
+            if type(recvbuf) is ndarray:
+                key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes)
+                if again := self._fast_path.get(key):
+                    return again(self, sendbuf, recvbuf, op)
+            else:
+                sent, got = view_of(sendbuf), view_of(recvbuf)
+                if sent is not None and type(got) is memoryview:
+                    key = ("Allreduce", op.handle, got.format, got.nbytes)
+                    if again := self._fast_path.get(key):
+                        return again(self, sent, got, op)
         return self._read_and_allreduce(sendbuf, recvbuf, op, key)
 
     def _read_and_allreduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, key: Key | None = None
     ) -> None:
-        context = self._context
-        if context is None or context.native_only:
+        context = self._planning()
+        if context is None:
             return super().Allreduce(sendbuf, recvbuf, op)
         call = read_reduction(sendbuf, recvbuf, op)
         if context.settings.check:
-            require_equal(context.private, "Allreduce", f"Allreduce {_text(call)}")
+            require_equal(context.comm, "Allreduce", f"Allreduce {_text(call)}")
         if call is None:
             return super().Allreduce(sendbuf, recvbuf, op)
         decision = call.decide(context, "allreduce", 0)
@@ -153,14 +185,19 @@ class ReductionMethods(ObjectReductionMethods):
                 context, "Allreduce", decision.native, known, sendbuf, recvbuf, op
             )
         call.run(context, flow)
-        if key and (found := call.prepare(context, flow)):
-            context.enter(key, _repeat(*found, recvbuf, ReductionMethods._read_and_allreduce))
+        call.repeat(context, key, flow, ReductionMethods._read_and_allreduce)
         return None
 
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+    def Reduce(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: MPI.Op = MPI.SUM,
+        root: int = 0,
+    ) -> None:
         """As `mpi4py.MPI.Comm.Reduce`."""
         plain = type(sendbuf) is ndarray and type(op) is Op and type(root) is int
-        key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None
+        key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf, op, root)
         return self._read_and_reduce(sendbuf, recvbuf, op, root, key)
@@ -168,8 +205,8 @@ class ReductionMethods(ObjectReductionMethods):
     def _read_and_reduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int, key: Key | None = None
     ) -> None:
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         root = rank
         call = (
@@ -178,7 +215,7 @@ class ReductionMethods(ObjectReductionMethods):
             else read_input(sendbuf, op)
         )
         if context.settings.check:
-            require_equal(context.private, "Reduce", f"Reduce root={root} {_text(call)}")
+            require_equal(context.comm, "Reduce", f"Reduce root={root} {_text(call)}")
         if call is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         decision = call.decide(context, "reduce", root)
@@ -188,36 +225,29 @@ class ReductionMethods(ObjectReductionMethods):
                 context, "Reduce", decision.native, known, sendbuf, recvbuf, op, root
             )
         call.run(context, flow)
-        if key and (found := call.prepare(context, flow)):
-            read = ReductionMethods._read_and_reduce
-            if context.rank == root:
-                context.enter(key, _repeat(*found, sendbuf, read))
-            else:
-                context.enter(key, repeat_from(found[0], read))
+        call.repeat(context, key, flow, ReductionMethods._read_and_reduce)
         return None
 
     def Barrier(self) -> None:
         """As `mpi4py.MPI.Comm.Barrier`."""
         if again := self._fast_path.get(_BARRIER):
             return again(self)
-        context = self._context
-        if context is None or context.native_only:
+        return self._read_and_wait()
+
+    def _read_and_wait(self) -> None:
+        context = self._planning()
+        if context is None:
             return super().Barrier()
         if context.settings.check:
-            require_equal(context.private, "Barrier", "Barrier")
+            require_equal(context.comm, "Barrier", "Barrier")
         decision = context.decide("barrier", 1, 0)
         if (flow := decision.flow) is None:
             return self._natively(context, "Barrier", decision.native, _BARRIER)
         context.run(flow, barrier_memory(flow))
-        if prepared := context.prepare(flow, barrier_memory(flow)):
-            context.enter(_BARRIER, repeat_nothing(prepared))
+        context.repeat(
+            _BARRIER, flow, lambda: barrier_memory(flow), ReductionMethods._read_and_wait
+        )
         return None
-
-
-def _repeat(prepared: Prepared, own: memoryview, array: ndarray, read: FastCall) -> FastCall:
-    """For arrays like ``array``."""
-    fits, in_place = alike(array.dtype, array.nbytes), np.frombuffer(own, array.dtype)
-    return repeat_two(prepared, fits, read, in_place)
 
 
 def barrier_memory(flow: Dataflow) -> ElementMemory:
@@ -236,7 +266,7 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
     """
     try:
         output = read_elements(recvbuf, writable=True)
-        if output is None or not _accepts(op, output.datatype):
+        if output is None or not accepts(op, output.datatype):
             return None
         if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py takes both
             return Reduction(output.view, output.view, output, op, True, output.copied)
@@ -245,7 +275,7 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
             return None
         aliased = overlap(given.view, output.view)
         if aliased:
-            before = copy_of(output.view)
+            before = copy_view(output.view)
             # Some MPIs refuse this and some do it; a communicator of one rank tells.
             MPI.COMM_SELF.Allreduce(sendbuf, recvbuf, op)
             output.view[:] = before
@@ -259,14 +289,14 @@ def read_input(sendbuf: Any, op: Any) -> Reduction | None:
     """The share of a rank that gets no result; see `read_reduction`."""
     try:
         given = read_elements(sendbuf, writable=False)
-        if given is None or not _accepts(op, given.datatype):
+        if given is None or not accepts(op, given.datatype):
             return None
     except Exception:
         return None
     return Reduction(given.view, None, given, op, copied=given.copied)
 
 
-def _accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
+def accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
     """Whether MPI combines such elements by ``op``; tried on one, once."""
     if op.handle not in _OPS:
         return not op.is_predefined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
 
@@ -15,6 +15,7 @@ from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
     copy_as_mpi_does,
+    decide_or_leave,
     heads_flow,
     in_place,
     in_turn,
@@ -25,6 +26,9 @@ from gridcoll.comm.methods.moving import (
     take_flow,
 )
 from gridcoll.comm.pickles import Heads, pickle_each
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 _NOTHING = memoryview(b"")
 
@@ -55,42 +59,38 @@ class _Scattering:
 class ScatteringMethods(GridMethods):
     """`Scatter`, `Scatterv` and `scatter`."""
 
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
         plain = type(recvbuf) is ndarray and type(root) is int
-        key = ("Scatter", recvbuf.nbytes, root) if plain else None
+        key = ("Scatter", recvbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
         if again := self._fast_path.get(key):
             return again(self, sendbuf, recvbuf, root)
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
         root = rank
         if context.rank != root:
             message = read_or_leave(lambda: read_message(recvbuf, writable=True))
             n_bytes = len(message.view) if message else None
             agree(context, "Scatter", root, n_bytes, recvbuf)
-            decision = None if n_bytes is None else context.decide("scatter", n_bytes, root)
-            flow = decision.flow if decision else None
-            native = decision.native if decision else None
+            flow, native = decide_or_leave(context, "scatter", n_bytes, root)
             if message is None or flow is None:
                 return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
             return _take(context, flow, message)
         call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
         n_bytes = call.source.sizes[root] if call else None
         agree(context, "Scatter", root, n_bytes, sendbuf, recvbuf)
-        decision = None if n_bytes is None else context.decide("scatter", n_bytes, root)
-        flow = decision.flow if decision else None
-        native = decision.native if decision else None
+        flow, native = decide_or_leave(context, "scatter", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
         own = call.own(root)
         move(context, flow, call.source.message.view, own)
         return call.store(own)
 
-    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Scatterv`: every block straight from the root."""
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         root = rank
         at_root = (sendbuf,) if context.rank == root else ()
@@ -112,8 +112,8 @@ class ScatteringMethods(GridMethods):
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, then what is left."""
-        context = self._context
-        if context is None or context.native_only or (rank := context.as_rank(root)) is None:
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
             return super().scatter(sendobj, root)
         root = rank
         agree_on_root(context, "scatter", root)

@@ -1,1 +1,1 @@
-"""Allgather: every rank's block for everybody."""
+"""Allgather: every rank's block for all ranks."""

@@ -1,6 +1,6 @@
 """Allgather: every rank's block goes to all, each down its owner's tree, segment by segment.
 
-The busiest interface, flow or link sets the pace, and a segment's own way comes on top.
+The busiest interface, flow or link sets the rate, and a segment's own way comes on top.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gridcoll.constants import MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.allgather.ways import LaneWays, RingWays, Segments, Ways, owners_before
@@ -181,7 +182,7 @@ class BlockCosts:
     def links(self) -> tuple[FloatArray, FloatArray]:
         """``g(s)`` and a lone segment's way, (C, C, S) each."""
         segment = np.minimum(self.segment_bytes, self.n_bytes).astype(float)
-        return self.model.gap_and_alone_s(segment)
+        return self.model.gap_and_one_way_s(segment)
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -199,8 +200,8 @@ class BlockCosts:
     def beside(self) -> tuple[FloatArray, FloatArray]:
         """Between ranks of one host, ``g`` and a lone message's way: an empty one's, (C,) each."""
         every = range(self.model.n_clusters)
-        gap_s, alone_s = self.model.gap_and_alone_s(np.zeros(1), (every, every))
-        return gap_s[:, 0], alone_s[:, 0]
+        gap_s, one_way_s = self.model.gap_and_one_way_s(np.zeros(1), (every, every))
+        return gap_s[:, 0], one_way_s[:, 0]
 
 
 def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
@@ -209,12 +210,12 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     Who gets it from elsewhere hands it on likewise. ``upwards``: the other way, combined by that
     one.
     """
-    alone_s, sizes, n = costs.links[1], costs.sizes, costs.model.n_clusters
+    one_way_s, sizes, n = costs.links[1], costs.sizes, costs.model.n_clusters
     hosts, most, least = costs.hosts
     port_s = np.einsum("iis->is", costs.links[0])
     home_port_s, home_hop_s = costs.beside
     beside_s = home_hop_s * (most > 1)
-    hop_s = np.einsum("iis->is", alone_s) * (hosts > 1)[:, None] + beside_s[:, None]
+    hop_s = np.einsum("iis->is", one_way_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
     n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + (n - 1)), sizes.sum() - least
     # What is handed on, or combined, is a segment behind at every hop.
@@ -238,11 +239,11 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
         handed_s = (n_handed - 1) * port_s
         way_s = np.maximum(flow_s + last_s, handed_s) + hop_s
     between = ~np.eye(n, dtype=bool)
-    return np.asarray(np.maximum(total_s, (alone_s + way_s)[between].max(axis=0)))
+    return np.asarray(np.maximum(total_s, (one_way_s + way_s)[between].max(axis=0)))
 
 
 def _flows_s(costs: BlockCosts) -> FloatArray:
-    """Between two clusters, from the first segment to the last: a flow's pace, or the link's.
+    """Between two clusters, from the first segment to the last: at a flow's rate, or the link's.
 
     (C, C, S).
     """
@@ -254,13 +255,13 @@ def _flows_s(costs: BlockCosts) -> FloatArray:
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
     """Around a ring over all ranks, the clusters in ``order``, host by host, (S,)."""
-    (gap_s, alone_s), (hosts, _, _) = costs.links, costs.hosts
+    (gap_s, one_way_s), (hosts, _, _) = costs.links, costs.hosts
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     far = [(c, c) for c in inner for _ in range(hosts[c] - 1 + (not hops))]
     links = [*hops, *far]
     pace_s = np.max([gap_s[link] for link in links], axis=0)
-    ways_s, gaps_s = ([table[link] for link in links] for table in (alone_s, gap_s))
+    ways_s, gaps_s = ([table[link] for link in links] for table in (one_way_s, gap_s))
     for c in inner:
         n_beside = costs.sizes[c] - hosts[c]
         for table, seconds in zip((gaps_s, ways_s), costs.beside, strict=True):
@@ -276,12 +277,14 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     sizes = np.array([len(cluster) for cluster in model.grid.clusters])
     n = len(sizes)
     # Of the blocks of each cluster, of one block, and of nothing.
-    gap_s, alone_s = model.gap_and_alone_s(np.append(sizes, [1, 0]).astype(float) * n_bytes)
+    gap_s, one_way_s = model.gap_and_one_way_s(np.append(sizes, [1, 0]).astype(float) * n_bytes)
     nodes = [cluster.node_sizes for cluster in model.grid.clusters]
     n_away = np.array([size - hosts[0] for size, hosts in zip(sizes, nodes, strict=True)])
     one = np.arange(n)
     collected_s = np.maximum(n_away - 1, 0) * gap_s[one, one, n]
-    collected_s += np.where(n_away, alone_s[one, one, n], alone_s[one, one, n + 1] * (sizes > 1))
+    collected_s += np.where(
+        n_away, one_way_s[one, one, n], one_way_s[one, one, n + 1] * (sizes > 1)
+    )
     latest_s = 0.0
     for c in range(n):
         sends = place_costs(shape, nodes[c], 0)[4]
@@ -290,9 +293,9 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
         port_s += (n - 1) * float(gap_s[c, c, c])
         last = max((other for other in range(n)), key=lambda other: float(gap_s[c, c, other]))
         line, at = line_costs(shape, nodes[c]), [last, n + 1]
-        down_s = float((line.waits @ gap_s[c, c, at] + line.hops @ alone_s[c, c, at]).max())
+        down_s = float((line.waits @ gap_s[c, c, at] + line.hops @ one_way_s[c, c, at]).max())
         come_s = max(
-            (float(collected_s[o] + (n - 2) * gap_s[o, o, o] + alone_s[o, c, o])
+            (float(collected_s[o] + (n - 2) * gap_s[o, o, o] + one_way_s[o, c, o])
              for o in range(n) if o != c),
             default=float(collected_s[c]),
         )  # fmt: skip
@@ -303,10 +306,6 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
 
 Planner = Callable[[Ways, Sequence[int], int, str], Plan]
 """`plan_allgather` or `plan_reduce_scatter`."""
-
-
-MOST_COLLECTED_BYTES = 1 << 20
-"""Coordinators wait for all blocks of a cluster; with more than this they are not offered."""
 
 
 def _candidate(

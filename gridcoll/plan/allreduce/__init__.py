@@ -1,1 +1,1 @@
-"""Allreduce: what all ranks bring, combined, for everybody."""
+"""Allreduce: what all ranks contribute, combined, for all ranks."""

@@ -1,4 +1,4 @@
-"""Short allreduces: every rank combines everything itself, and nobody waits to be told.
+"""Short allreduces: every rank gathers all contributions and combines them itself.
 
 Inside its cluster every rank gathers what all have (Bruck et al. 1997: a step for every bit of how
 many there are) and combines it. The partial results cross to all ranks of the others, each from
@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
-from gridcoll.plan.folding import fold
+from gridcoll.plan.folding import align, fold, no_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.grid import Cluster, Grid
 
-MOST_BYTES = 4 << 10
 MOST_MEMBERS = 128
 """Of a cluster: every rank combines what all of them have."""
 
@@ -33,10 +32,10 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
     Scratch holds what was gathered, one after another, then the same and the clusters' partial
     results where they are combined.
     """
-    room = -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+    room = align(n_units)
 
     def first_slot(cluster: Cluster) -> int:
-        return -(-len(cluster) * n_units // ALIGNED_UNITS) * ALIGNED_UNITS
+        return align(len(cluster) * n_units)
 
     def scratch_units(rank: int) -> int:
         cluster = grid.clusters[grid.cluster_of[rank]]
@@ -56,7 +55,7 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
         for term, member in zip(terms, cluster.ranks, strict=True):
             at = (cluster.places[member] - place) % n * n_units
             ops.append(Copy(Chunk("scratch", at, at + n_units), term))
-        fold(ops, list(enumerate(terms)), partial[own], _no_slots)
+        fold(ops, list(enumerate(terms)), partial[own], no_slots)
         n_clusters = len(grid.clusters)
         others = [(own + step) % n_clusters for step in range(1, n_clusters)]
         for other in others:
@@ -65,7 +64,7 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
         for other in others:
             line = grid.clusters[other].line
             ops.append(Recv(line[place % len(line)], partial[other], 0))
-        fold(ops, list(enumerate(partial)), result, _no_slots)
+        fold(ops, list(enumerate(partial)), result, no_slots)
         ops.append(Copy(result, Chunk("output", 0, n_units)))
         return tuple(ops)
 
@@ -90,10 +89,6 @@ def _steps(n: int) -> list[tuple[int, int]]:
     return [(have, min(have, n - have)) for have in doubling]
 
 
-def _no_slots(n_units: int) -> Chunk:
-    raise AssertionError("every term is here")
-
-
 def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     """Seconds: the steps of every cluster one after another, then the way across."""
     clusters, n = model.grid.clusters, model.n_clusters
@@ -101,14 +96,16 @@ def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     gathered_s = np.array([_gathering_s(model, c, n_bytes) for c in range(n)])
     if n == 1:
         return float(gathered_s[0])
-    gap_s, alone_s = (each[:, :, 0] for each in model.gap_and_alone_s(np.array([float(n_bytes)])))
+    gap_s, one_way_s = (
+        each[:, :, 0] for each in model.gap_and_one_way_s(np.array([float(n_bytes)]))
+    )
     sizes = np.array([len(cluster) for cluster in clusters])
     n_out = -(-sizes[None] // sizes[:, None])  # how many there each rank here sends to
     np.fill_diagonal(n_out, 0)
     port_s = np.diagonal(gap_s)
     leaves_s = gathered_s + (hosts * n_out.sum(axis=1) - 1) * port_s
-    across_s = leaves_s[:, None] + alone_s
-    if model.together_bytes_per_s:
+    across_s = leaves_s[:, None] + one_way_s
+    if model.aggregate_bytes_per_s:
         crossing = np.maximum(sizes[:, None], sizes[None]) - 1
         across_s = across_s + crossing * n_bytes / model.link_bytes_per_s
     np.fill_diagonal(across_s, 0.0)
@@ -123,25 +120,25 @@ def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
     if not steps:
         return 0.0
     if len(cluster.nodes) == 1:  # at home a message takes what an empty one takes
-        return len(steps) * float(np.max(model.gap_and_alone_s(np.zeros(1), ([c], [c]))))
+        return len(steps) * float(np.max(model.gap_and_one_way_s(np.zeros(1), ([c], [c]))))
     in_bytes = np.array([more * float(n_bytes) for _, more in steps])
-    gap_s, alone_s = (each[0] for each in model.gap_and_alone_s(in_bytes, ([c], [c])))
+    gap_s, one_way_s = (each[0] for each in model.gap_and_one_way_s(in_bytes, ([c], [c])))
     # Ranks of one host send at once, but for those whose step stays there.
     at_once = np.array([min(have, max(cluster.node_sizes)) for have, _ in steps])
     done_s, free_s = list[float](), 0.0
-    for (_, more), alone, port in zip(steps, alone_s, at_once * gap_s, strict=True):
+    for (_, more), one_way, port in zip(steps, one_way_s, at_once * gap_s, strict=True):
         n_needed = (more - 1).bit_length()  # steps that bring what this one sends: not all, if few
         start_s = max([free_s, *done_s[:n_needed]])
         free_s = start_s + float(port)
-        done_s.append(max(start_s + float(alone), free_s))
+        done_s.append(max(start_s + float(one_way), free_s))
     return max(done_s)
 
 
 def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Everybody gathers its cluster's contributions, and gets the other clusters' sums."""
+    """Every rank gathers its cluster's contributions, and receives the other clusters' sums."""
     grid = model.grid
     largest = max(map(len, grid.clusters))
-    if grid.n_ranks == 1 or n_bytes > MOST_BYTES or largest > MOST_MEMBERS:
+    if grid.n_ranks == 1 or n_bytes > MOST_ALLGATHER_REDUCE_BYTES or largest > MOST_MEMBERS:
         return []
     ordered = all(c.ranks == tuple(range(c.ranks[0], c.ranks[0] + len(c))) for c in grid.clusters)
     label = f"{len(_steps(largest))} steps inside"

@@ -1,6 +1,6 @@
 """What the ways to allreduce take: closed forms in the steady state, and pieces by their load.
 
-A piece loads every interface, flow and link that it passes; the busiest of them sets the pace.
+A piece loads every interface, flow and link that it passes; the busiest of them sets the rate.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Costs:
 
     @cached_property
     def _links(self) -> tuple[FloatArray, FloatArray]:
-        return self.model.gap_and_alone_s(self.segment_bytes.astype(float))
+        return self.model.gap_and_one_way_s(self.segment_bytes.astype(float))
 
     @property
     def gap_s(self) -> FloatArray:
@@ -50,7 +50,7 @@ class Costs:
         return self._links[0]
 
     @property
-    def alone_s(self) -> FloatArray:
+    def one_way_s(self) -> FloatArray:
         """A lone segment's way, (C, C, S)."""
         return self._links[1]
 
@@ -67,8 +67,8 @@ class Costs:
     def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
         """A lone segment's way between all members of each cluster and its owner, (C, S)."""
         every = np.arange(len(lines))
-        far = (self.port_s, self.alone_s[every, every])
-        near = self.model.gap_and_alone_s(np.zeros(1), (every.tolist(), every.tolist()))
+        far = (self.port_s, self.one_way_s[every, every])
+        near = self.model.gap_and_one_way_s(np.zeros(1), (every.tolist(), every.tolist()))
         found = np.empty_like(self.port_s)
         # Clusters whose hosts are alike share their costs.
         for line in {id(each): each for each in lines}.values():
@@ -85,7 +85,7 @@ class Costs:
     def across_s(self) -> FloatArray:
         """A lone partial result's way between clusters, those to others before it, (C, C, S)."""
         n = self.model.n_clusters
-        across = self.alone_s + (n - 2) * self.port_s[:, None]
+        across = self.one_way_s + (n - 2) * self.port_s[:, None]
         return np.asarray(across * (1 - np.eye(n))[:, :, None])
 
     @cached_property
@@ -131,20 +131,22 @@ def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     turn = np.zeros(len(costs.segment_bytes))
-    at_home = costs.model.gap_and_alone_s(np.zeros(1))[1]
+    at_home = costs.model.gap_and_one_way_s(np.zeros(1))[1]
     for hop in hops:
-        turn = turn + costs.alone_s[hop]
+        turn = turn + costs.one_way_s[hop]
     for c in inner:
         n_hosts = len(costs.model.grid.clusters[c].nodes)
-        turn = turn + (n_hosts - 1) * costs.alone_s[c, c]
+        turn = turn + (n_hosts - 1) * costs.one_way_s[c, c]
         turn = turn + (costs.sizes[c] - n_hosts) * at_home[c, c]
     used = [*hops, *((c, c) for c in inner)]
-    pace = np.max([costs.gap_s[link] for link in used], axis=0)
-    longest = np.max([costs.alone_s[link] for link in used], axis=0)
+    period = np.max([costs.gap_s[link] for link in used], axis=0)
+    longest = np.max([costs.one_way_s[link] for link in used], axis=0)
     n_sent = 2 * costs.n_bytes * (n - 1) / n / costs.segment_bytes
     in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
     # Either the ring is full, or a block's own two turns are what takes longest.
-    return np.asarray(np.maximum(n_sent * pace + longest, 2 * turn * (n - 1) / n + in_block * pace))
+    return np.asarray(
+        np.maximum(n_sent * period + longest, 2 * turn * (n - 1) / n + in_block * period)
+    )
 
 
 SHAPES = ("flat", "chain")
@@ -314,7 +316,7 @@ def _way(
     costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
 ) -> FloatArray:
     """A lone segment's way, (S,), without the gaps of it that count as busy."""
-    hop = costs.alone_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
+    hop = costs.one_way_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
     n = len(groups.clusters)
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
     alone = np.flatnonzero(costs.sizes == 1)
@@ -338,7 +340,7 @@ def _way(
 def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
     """How long the busiest flow or link between clusters is, (S,).
 
-    Where nobody knows what flows carry together, each is taken to have its own way.
+    Where the aggregate bandwidth was not measured, each flow counts as independent.
     """
     if not flows:
         return np.zeros(len(costs.segment_bytes))
@@ -348,7 +350,7 @@ def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
     longest = np.zeros((n, n))
     np.maximum.at(longest, links, of_flow)
     busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes
-    if not costs.model.together_bytes_per_s:
+    if not costs.model.aggregate_bytes_per_s:
         return np.asarray(busiest.max(axis=(0, 1)))
     together = np.zeros((n, n))
     np.add.at(together, links, of_flow)
@@ -357,10 +359,6 @@ def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
 
 
 SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
-
-
-SMALLEST_PIECE = 256
-"""Bytes; pieces shorter than this, on average, cost more in messages than they save."""
 
 
 Pieces = Callable[[int], list[Piece]]

@@ -7,20 +7,15 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allreduce.costs import (
-    SHAPES,
-    SMALLEST_PIECE,
-    costs_of,
-    piece_candidate,
-    price_pieces,
-)
+from gridcoll.plan.allreduce.costs import SHAPES, costs_of, piece_candidate, price_pieces
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
     Piece,
 )
-from gridcoll.plan.bcast.segments import SMALLEST_SEGMENT
 from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
 NEAR = 0.25
@@ -37,7 +32,7 @@ def _cuts(grid: Grid) -> list[Fraction]:
     return sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
 
 
-def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIECE) -> bool:
+def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIECE_BYTES) -> bool:
     """Whether columns, each cut into ``n_each``, are neither too short nor too many to be priced.
 
     Where sizes of clusters do not divide each other, they are more than the largest has members.
@@ -76,7 +71,7 @@ def _columns(
     if groups.n_ranks == 1 or not can_cut(groups, n_bytes, n_parts):
         return []
     ways = [(shape, 1) for shape in SHAPES]
-    if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _flows_are_thin(model):
+    if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _windows_limit(model):
         ways.append(("flat", largest))
     found = []
     for shape, turns in ways:
@@ -95,13 +90,9 @@ def _columns(
     return found
 
 
-def _flows_are_thin(model: GridModel) -> bool:
-    """Whether several flows between clusters carry more than one does, as with short windows."""
-    return bool(
-        (model.link_bytes_per_s > 1.5 * model.flow_bytes_per_s)[
-            ~np.eye(model.n_clusters, dtype=bool)
-        ].any()
-    )
+def _windows_limit(model: GridModel) -> bool:
+    """Whether several flows between any two clusters carry more than one does."""
+    return bool(model.windows_limit[~np.eye(model.n_clusters, dtype=bool)].any())
 
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from gridcoll.plan.folding import Incoming, Term, fold, n_fold_slots
+from gridcoll.plan.folding import Incoming, Slots, Term, fold, n_fold_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.statements import Contribution, Statement, moved, state
@@ -125,7 +125,7 @@ def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
 def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
     """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next's.
 
-    So that not everybody sends to the same owner at the same time.
+    So that not all ranks send to the same owner at the same time.
     """
     cluster = grid.cluster_of[rank]
     place = grid.clusters[cluster].places[rank]
@@ -223,7 +223,7 @@ class _Writer:
     def program_of(self, rank: int) -> Program:
         """The ops of ``rank``; for each segment, first what goes up, then what comes down."""
         ops: list[Op] = []
-        slots = _Slots(self._zone_units(rank))
+        slots = Slots(self._zone_units(rank))
         cluster = self._grid.cluster_of[rank]
         segments = list(enumerate(self._segments))
         if self._shape == "flat":  # in others a rank waits for what others must send it in turn
@@ -262,7 +262,7 @@ class _Writer:
         piece: Piece,
         tag: int,
         result: Chunk,
-        slots: _Slots,
+        slots: Slots,
     ) -> None:
         """Send our partial result to all other owners, get theirs, combine all."""
         n_clusters = len(self._grid.clusters)
@@ -285,7 +285,7 @@ class _Writer:
         piece: Piece,
         tag: int,
         result: Chunk,
-        slots: _Slots,
+        slots: Slots,
     ) -> None:
         """Get the partial results of all other owners, combine all, send them the result."""
         ours = slots(result.size)
@@ -295,14 +295,3 @@ class _Writer:
         partial += [(c, Incoming(self._owner(piece, c), tag, UP)) for c in others]
         fold(ops, partial, result, slots)
         ops += [Send(self._owner(piece, c), result, tag + len(self._segments)) for c in others]
-
-
-class _Slots:
-    """Hands out scratch from ``first`` on."""
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-
-    def __call__(self, n_units: int) -> Chunk:
-        start, self._next = self._next, self._next + n_units
-        return Chunk("scratch", start, self._next)

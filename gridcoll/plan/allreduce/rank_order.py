@@ -5,7 +5,7 @@ their members' contributions, combine what are whole parts of the bracket, and p
 where the piece is combined. Where ranks are dealt out over clusters few parts are whole, and more
 crosses between clusters: that is the price of the order.
 
-An owner has room for a part of everybody in its cluster at once. Where that would be much for the
+An owner has room for a part of every rank of its cluster at once. Where that would be much for the
 whole message, its segments take turns in less: what comes in for one waits until what an earlier
 one left there has gone. Only where the message is one piece: then all ranks have the segments in
 one order, and none waits for a later one. Owners of several pieces have theirs first, and would
@@ -22,14 +22,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allreduce.costs import (
-    SMALLEST_PIECE,
-    costs_of,
-    price_pieces,
-    segment_units,
-    unit_bytes_of,
-)
+from gridcoll.plan.allreduce.costs import costs_of, price_pieces, segment_units, unit_bytes_of
 from gridcoll.plan.allreduce.lanes import can_cut, cut_columns
 from gridcoll.plan.allreduce.pieces import (
     DOWN,
@@ -40,6 +35,7 @@ from gridcoll.plan.allreduce.pieces import (
     own_first,
 )
 from gridcoll.plan.bracket import Block, whole_blocks
+from gridcoll.plan.folding import Slots, align
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
@@ -47,10 +43,6 @@ from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
-
-ALIGNED_UNITS = 64
-"""What is combined starts at a multiple of this, on every rank and in every plan: vectorised
-operations may treat elements of other alignments otherwise."""
 
 
 def plan_in_rank_order(
@@ -125,7 +117,7 @@ class _Writer:
         ours = len(self._grid.clusters[cluster])
         all_in = ours + len(self._blocks) - len(self._blocks_of(cluster))
         needs = [
-            (all_in if piece.home in (cluster, EVERYWHERE) else ours) * _aligned(stop - start)
+            (all_in if piece.home in (cluster, EVERYWHERE) else ours) * align(stop - start)
             for piece, start, stop in self._segments
             if self._owner(piece, cluster) == rank
         ]
@@ -137,7 +129,7 @@ class _Writer:
         cluster = self._grid.cluster_of[rank]
         ranks = self._grid.clusters[cluster].ranks
         at = ranks.index(rank)
-        members = ranks[at + 1 :] + ranks[:at]  # not everybody the same one first
+        members = ranks[at + 1 :] + ranks[:at]  # each begins at another rank
         room, n_owned = self.room_of(rank), 0
         for segment, (piece, start, stop) in own_first(self._grid, rank, self._segments):
             given, result = Chunk("input", start, stop), Chunk("output", start, stop)
@@ -146,9 +138,9 @@ class _Writer:
                 ops.append(Send(owner, given, self._up(segment, Block(rank, rank + 1))))
                 source = owner if self._root < 0 else self._owner(piece, piece.home)
             else:
-                slots = _Slots(room.first(n_owned), stop - start)
+                slots = Slots(room.first(n_owned), aligned=True)
                 n_owned += 1
-                own = slots()
+                own = slots(stop - start)
                 places = {Block(rank, rank + 1): own}
                 ops.append(Copy(given, own))
                 for member in members:
@@ -169,13 +161,14 @@ class _Writer:
         segment: int,
         block: Block,
         places: dict[Block, Chunk],
-        slots: _Slots,
+        slots: Slots,
     ) -> None:
-        places[block] = slots()
+        _, start, stop = self._segments[segment]
+        places[block] = slots(stop - start)
         ops.append(Recv(peer, places[block], self._up(segment, block), UP))
 
     def _own(
-        self, ops: list[Op], rank: int, segment: int, places: dict[Block, Chunk], slots: _Slots
+        self, ops: list[Op], rank: int, segment: int, places: dict[Block, Chunk], slots: Slots
     ) -> None:
         """Combine a cluster's parts; send them to where the piece is combined, or combine all."""
         piece, start, stop = self._segments[segment]
@@ -212,10 +205,6 @@ def combine(ops: list[Op], block: Block, places: Mapping[Block, Chunk]) -> Chunk
     return right
 
 
-def _aligned(n_units: int) -> int:
-    return -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
-
-
 class _Room:
     """Scratch for segments that need ``needs`` units of it, one after another or in turns.
 
@@ -236,21 +225,9 @@ class _Room:
         return self._firsts[n_before % (len(self._firsts) - 1)]
 
 
-class _Slots:
-    """Hands out scratch for a segment of ``n_units``, from ``first`` on."""
-
-    def __init__(self, first: int, n_units: int) -> None:
-        self._next = first
-        self._n_units = n_units
-
-    def __call__(self) -> Chunk:
-        start, self._next = self._next, self._next + _aligned(self._n_units)
-        return Chunk("scratch", start, start + self._n_units)
-
-
 MOST_SCRATCH_BYTES = 64 << 20
 """Of a rank that combines the whole message. What an interface passes in that much is more than any
-latency: nobody waits for room who would not wait for the interface."""
+latency: so that waiting for room costs nothing beyond waiting for the interface."""
 
 
 Cut = Callable[[int], list[Piece]]
@@ -302,10 +279,10 @@ def _ordered(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int) ->
 def _can_part(model: GridModel, n_bytes: int, n_each: int) -> bool:
     """Whether columns are cut into ``n_each``.
 
-    That pays even where pieces are shorter than others are: else few ranks get everybody's.
+    That pays even where pieces are shorter than others are: else few ranks receive from all.
     """
     grid = model.grid
-    return n_bytes >= SMALLEST_PIECE * grid.n_ranks and can_cut(grid, n_bytes, n_each, 1)
+    return n_bytes >= SMALLEST_PIECE_BYTES * grid.n_ranks and can_cut(grid, n_bytes, n_each, 1)
 
 
 def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -328,7 +305,7 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def reduce_in_rank_order(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """The root combines all; or every member of its cluster a part; or everybody one."""
+    """The root combines all; or every member of its cluster a part; or every rank one."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []

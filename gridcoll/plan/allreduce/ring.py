@@ -10,11 +10,10 @@ import numpy as np
 from gridcoll.errors import PlanError
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import costs_of, price_ring, segment_units
-from gridcoll.plan.bcast.segments import SMALLEST_SEGMENT
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, register
-from gridcoll.plan.trees import cut_segments
+from gridcoll.plan.trees import SMALLEST_SEGMENT, cut_segments
 from gridcoll.schedule.paths import shortest_path
 from gridcoll.topology.units import format_size
 

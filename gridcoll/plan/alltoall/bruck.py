@@ -15,6 +15,10 @@ from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, register
 
+MOST_RANKS_APART = 512
+"""Over several clusters, where nearly every step crosses between them and waits for the one before:
+to price it among more takes longer than the call."""
+
 
 def bruck_steps(n_ranks: int) -> list[list[int]]:
     """``steps[k]``: the distances with bit ``k`` set, whose blocks move ``2^k`` ranks on in it."""
@@ -68,7 +72,7 @@ def bruck_messages(n_ranks: int) -> Messages:
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_ranks = model.grid.n_ranks
-    if n_ranks == 1:
+    if n_ranks == 1 or (model.n_clusters > 1 and n_ranks > MOST_RANKS_APART):
         return []
     label = f"{(n_ranks - 1).bit_length()} steps"
 

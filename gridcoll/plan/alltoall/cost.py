@@ -44,27 +44,27 @@ class _Costs:
         in_bytes = sizes.astype(float) * n_bytes
         self.in_bytes = in_bytes[which]
         n_pieces = np.maximum(np.ceil(in_bytes / piece_bytes), 1.0) if piece_bytes else 1.0
-        gap_s, alone_s = model.gap_and_alone_s(in_bytes / n_pieces)
-        empty_s, empty_alone_s = model.gap_and_alone_s(np.zeros(1))
+        gap_s, one_way_s = model.gap_and_one_way_s(in_bytes / n_pieces)
+        empty_s, empty_one_way_s = model.gap_and_one_way_s(np.zeros(1))
         i, j = cluster[messages.source], cluster[messages.target]
         port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces
-        alone_s = (n_pieces - 1.0) * gap_s + alone_s
+        one_way_s = (n_pieces - 1.0) * gap_s + one_way_s
         # A slower link leaves interfaces free, but what any message costs there is paid at them.
-        self.empty_s, self.empty_alone_s = empty_s[i, j, 0], empty_alone_s[i, j, 0]
+        self.empty_s, self.empty_one_way_s = empty_s[i, j, 0], empty_one_way_s[i, j, 0]
         least_s = np.where(i == j, 0.0, self.empty_s)
         self.out_s = np.maximum(port_s[i, which], least_s) * messages.n_out
         self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
-        self.alone_s = alone_s[i, j, which]
+        self.one_way_s = one_way_s[i, j, which]
         self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
         of_link_s = np.zeros(len(i))
-        if model.together_bytes_per_s:
+        if model.aggregate_bytes_per_s:
             of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
         self.shared_s = of_link_s * messages.n_alike
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
         busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
         link_gap_s = (gap_s * n_pieces)[i, j, which]
-        freely = freely_s(self.alone_s, link_gap_s, busy_s, model.latency_s[i, j])
-        self.freely_s = np.where(i == j, self.alone_s, freely)
+        freely = freely_s(self.one_way_s, link_gap_s, busy_s, model.latency_s[i, j])
+        self.freely_s = np.where(i == j, self.one_way_s, freely)
         self._share_hosts(model, messages, host_weights)
 
     def _share_hosts(
@@ -74,7 +74,8 @@ class _Costs:
 
         What they share is the wire: what a message costs whatever its size, each pays for itself.
         """
-        self.shares = model.grid.shares_hosts
+        # Of ranks that share a host, a sample may have one only.
+        self.shares = model.grid.shares_hosts or max(host_weights, default=1.0) > 1.0
         if not self.shares:
             return
         hosts = np.array(model.grid.host_of)
@@ -92,7 +93,7 @@ class _Costs:
         )
         for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
             each[at_home] = (self.empty_s * times)[at_home]
-        self.alone_s[at_home] = self.freely_s[at_home] = self.empty_alone_s[at_home]
+        self.one_way_s[at_home] = self.freely_s[at_home] = self.empty_one_way_s[at_home]
 
     def _wire_s(
         self,
@@ -103,7 +104,7 @@ class _Costs:
         host_weights: Sequence[float],
     ) -> FloatArray:
         """How long messages keep the wires of their ``ranks``' hosts, at the rate of long ones."""
-        gap_s, _ = model.gap_and_alone_s(np.array([float(LONG_BYTES)]))
+        gap_s, _ = model.gap_and_one_way_s(np.array([float(LONG_BYTES)]))
         per_byte_s = np.diagonal(gap_s[:, :, 0]) / LONG_BYTES
         own_s = self.in_bytes * per_byte_s[np.array(model.grid.cluster_of)[ranks]] * times
         if not host_weights:
@@ -162,7 +163,7 @@ def price_messages_s(
         through = _served_in_turn(messages.target[now], begins, in_s) + in_s
         # Flows that wait for their windows do so side by side, not one after another.
         begun = start if messages.one_by_one else ready[now]
-        ended[now] = np.maximum(through, begun + costs.alone_s[now])
+        ended[now] = np.maximum(through, begun + costs.one_way_s[now])
     return float(ended.max())
 
 

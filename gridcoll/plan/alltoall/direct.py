@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECES
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own, pieces_of
@@ -28,16 +29,6 @@ from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
-PIECES_BYTES = (1 << 14, 1 << 15)
-"""Messages that no MPI known here keeps back until the receiver has answered."""
-
-MOST_PIECES = 8
-"""More of a block than this wait in queues of the MPI, which copies them: 705 ms instead of 511 for
-512 KiB under Open MPI."""
-
-LEAST_SAVED = 0.05
-"""Pieces are offered where they are predicted to save this part: each costs a call, too."""
-
 N_PAIRWISE_SLOTS = 2
 """Sends that a rank has under way at once in a pairwise exchange."""
 
@@ -48,7 +39,7 @@ CutPlan = Callable[[int, str, int], Plan]
 def plan_direct(
     order: Sequence[int], n_units: int, label: str = "direct", piece_units: int = 0
 ) -> Plan:
-    """Everybody sends every block to its receiver, all at once.
+    """Every rank sends every block to its receiver, all at once.
 
     Parameters
     ----------
@@ -235,8 +226,8 @@ def with_pieces(
 
     whole_s = priced_s(model, messages_of, n_bytes)
     found = [cut(0, label, whole_s)]
-    for piece in PIECES_BYTES:
-        if not piece < n_bytes <= MOST_PIECES * piece:
+    for piece in EAGER_PIECES_BYTES:
+        if not piece < n_bytes <= MOST_EAGER_PIECES * piece:
             continue
         predicted_s = priced_s(model, messages_of, n_bytes, piece)
         if predicted_s < (1 - LEAST_SAVED) * whole_s:

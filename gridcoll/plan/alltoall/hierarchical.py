@@ -19,6 +19,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from gridcoll.constants import MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import (
@@ -43,9 +44,6 @@ from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
-
-MOST_LEADER_BYTES = 1 << 20
-"""Leaders keep all that crosses; beyond this much scratch they are not offered."""
 
 MOST_HUB_BLOCKS = 1 << 15
 """One rank sorts them one by one: with more, the others wait for it."""
@@ -447,7 +445,7 @@ def _from_leader(leader: int, member: int, n_blocks: float, members: float) -> t
 
 def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
-    if not has_both(grid) or leader_blocks(grid) * n_bytes > MOST_LEADER_BYTES:
+    if not has_both(grid) or leader_blocks(grid) * n_bytes > MOST_COLLECTED_BYTES:
         return []
     n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through leaders"
@@ -462,7 +460,7 @@ def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 def _hub(model: GridModel, n_bytes: int) -> list[Candidate]:
     grid, hub = model.grid, find_hub(model.latency_s)
-    if hub_blocks(grid, hub) > min(MOST_HUB_BLOCKS, MOST_LEADER_BYTES // max(n_bytes, 1)):
+    if hub_blocks(grid, hub) > min(MOST_HUB_BLOCKS, MOST_COLLECTED_BYTES // max(n_bytes, 1)):
         return []
     label = f"{2 * (model.n_clusters - 1)} messages between clusters, leaders meet at "
     label += grid.clusters[hub].name
@@ -486,7 +484,7 @@ def by_host(grid: Grid) -> Grid:
 
 def _nodes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     hosts = by_host(model.grid)
-    if not has_both(hosts) or leader_blocks(hosts) * n_bytes > MOST_LEADER_BYTES:
+    if not has_both(hosts) or leader_blocks(hosts) * n_bytes > MOST_COLLECTED_BYTES:
         return []
     n_messages = len(hosts.clusters) * (len(hosts.clusters) - 1)
     label = f"{n_messages} messages between hosts, through a rank of each"

@@ -286,6 +286,10 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
     return messages_of([table_of(collected), table_of(across), *inside], [later])
 
 
+MOST_CLUSTERS = 32
+"""With more, pricing every pair of them takes longer than the call."""
+
+
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not has_both(grid):
@@ -307,5 +311,6 @@ register(
         "short blocks where messages between clusters cost more than inside",
         "001 section 4, over any number of clusters",
         _candidates,
+        MOST_CLUSTERS,
     ),
 )

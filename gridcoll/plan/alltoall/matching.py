@@ -2,8 +2,8 @@
 
 With all blocks under way at once, flows share interfaces by luck: a block with a long way may be
 the last to leave, and a receiver idles while what is meant for it waits behind what is meant for
-others. In a round every rank sends one block and gets one. Nobody waits for a round to end: a block
-leaves when the interface should be done with the one before.
+others. In a round every rank sends one block and gets one. No rank waits for a round to end: a
+block leaves when the interface should be done with the one before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rounds = tuple[tuple[int, ...], ...]
 def rounds_farthest_first(
     cluster_of: tuple[int, ...], latency_s: tuple[tuple[float, ...], ...]
 ) -> Rounds:
-    """Everybody to everybody else, once, in as few rounds as there are others.
+    """Every rank to every other, once, in as few rounds as there are others.
 
     A regular bipartite graph of senders and receivers falls into perfect matchings (König 1916).
     Each is found by augmenting paths (Kuhn 1955) that try the longest ways first.
@@ -96,7 +96,7 @@ def plan_matching(
     label: str = "matching",
     piece_units: int = 0,
 ) -> Plan:
-    """Everybody sends every block to its receiver, one after another, round by round.
+    """Every rank sends every block to its receiver, one after another, round by round.
 
     Parameters
     ----------

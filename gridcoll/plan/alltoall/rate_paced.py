@@ -13,39 +13,24 @@ from operator import itemgetter
 
 import numpy as np
 
+from gridcoll.constants import (
+    BUSY_INTERFACE,
+    EAGER_PIECES_BYTES,
+    INTERFACE_SLACK,
+    MOST_RATE_PACED_PIECES,
+    PACE,
+    QUEUE_BYTES,
+    SHORTEST_RATE_PACED_BYTES,
+)
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
 from gridcoll.plan.ops import Recv, Send
-from gridcoll.plan.pacing import PACE
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
 """Every rank has times for every other."""
-
-SHORTEST_BYTES = 2 << 10
-"""Of a block. Shorter ones overflow no queue at a dozen hosts; with these, it takes 3 to 5 % longer
-than a direct exchange that loses nothing; of 8 KiB, a third of the time of one that does.
-"""
-
-SHORTEST_PIECE, MOST_PIECES = 1 << 14, 128
-"""Bytes of a message that no MPI known here keeps back; and how many make up a block.
-
-With pieces of 32 KiB, MPICH takes a quarter longer for 1 MiB over links of 80 ms.
-"""
-
-AHEAD_BYTES = 96 << 10
-"""What the queue before a link surely holds.
-
-With 400 KB, some of 256 KiB per pair over a link of 20 Mbit/s are lost: 2.09 s instead of 1.74.
-"""
-
-UNHURRIED = 1.06
-"""Interfaces that are busy all the time have queues: 10 to 20 % longer over 80 ms of round trip."""
-
-NEARLY = 0.7
-"""Interfaces busy so much of the time already keep such flows from filling their windows."""
 
 
 def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
@@ -76,7 +61,7 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
     A little faster than links carry them, as long as these hold what is ahead.
     """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
-    ahead = AHEAD_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
+    ahead = QUEUE_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
     pace = np.where(model.windows_limit[home], PACE, np.maximum(PACE, 1.0 - ahead))
     of_links_s = pace * _busy_s(model, n_bytes)[home]
     return np.asarray(np.maximum(of_links_s, _interfaces_s(model, n_bytes)[home]))
@@ -94,7 +79,7 @@ def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
     """How long an interface takes, unhurried, for all blocks of its host, (C,)."""
     most = [max(map(len, cluster.nodes)) for cluster in model.grid.clusters]
     n_blocks = np.array([n_here * (model.grid.n_ranks - n_here) for n_here in most])
-    return np.asarray(UNHURRIED * n_blocks * np.diagonal(model.gap_s(n_bytes)))
+    return np.asarray(INTERFACE_SLACK * n_blocks * np.diagonal(model.gap_s(n_bytes)))
 
 
 def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -> Plan:
@@ -131,12 +116,12 @@ def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -
 
 
 def _piece_bytes(n_bytes: int) -> int:
-    return max(SHORTEST_PIECE, -(-n_bytes // MOST_PIECES))
+    return max(EAGER_PIECES_BYTES[0], -(-n_bytes // MOST_RATE_PACED_PIECES))
 
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
     """Whether a link is busy longer than any interface; nearly, if windows limit its flows."""
-    enough = np.where(model.windows_limit, NEARLY, 1.0)
+    enough = np.where(model.windows_limit, BUSY_INTERFACE, 1.0)
     return bool((_busy_s(model, n_bytes) > enough * _interfaces_s(model, n_bytes).max()).any())
 
 
@@ -146,11 +131,11 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     Where windows limit, the first of every flow waits for none: that saves a round trip.
     """
     piece = min(_piece_bytes(n_bytes), n_bytes)
-    _, alone_s = model.gap_and_alone_s(np.array([piece, n_bytes], float))
+    _, one_way_s = model.gap_and_one_way_s(np.array([piece, n_bytes], float))
     saved_s = np.where(model.windows_limit, 2 * model.latency_s, 0.0)
     links_s = _busy_s(model, n_bytes) - saved_s
     leave_s = np.maximum(links_s, _interfaces_s(model, n_bytes)[:, None])
-    return float(np.maximum(leave_s + alone_s[..., 0], alone_s[..., 1]).max())
+    return float(np.maximum(leave_s + one_way_s[..., 0], one_way_s[..., 1]).max())
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -158,7 +143,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if (
         model.n_clusters == 1
         or model.grid.n_ranks > MOST_RANKS
-        or n_bytes < SHORTEST_BYTES
+        or n_bytes < SHORTEST_RATE_PACED_BYTES
         or not _links_limit(model, n_bytes)
     ):
         return []

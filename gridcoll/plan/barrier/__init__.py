@@ -1,1 +1,1 @@
-"""Barrier: nobody leaves before everybody has come."""
+"""Barrier: no rank leaves before all have entered."""

@@ -1,1 +1,1 @@
-"""Broadcast: the root's message to everybody."""
+"""Broadcast: the root's message to all ranks."""

@@ -12,7 +12,7 @@ from gridcoll.plan.bcast.segments import (
     INSIDE_SHAPES,
     MANY_CLUSTERS,
     best_inside,
-    shape_table_s,
+    shape_closed_form_s,
     tree_candidate,
 )
 from gridcoll.plan.registry import Algorithm, Candidate, register
@@ -29,8 +29,16 @@ QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
 ASKED_FOR_ONLY = ("mixed", "optimal")
 """``mixed`` is one of the others; ``optimal`` may take long, and ``best`` usually is it."""
 
-BEST_STEPS = 20_000
-"""A few milliseconds, for which it is never worse than the seven and proven optimal for a dozen."""
+MOST_BEST_CLUSTERS = 100
+"""Up to here `best` is tried unasked."""
+
+
+def _best_steps(n_clusters: int) -> int:
+    """What `best` may take: below 50 ms of plain Python, compiled a tenth of that.
+
+    Never worse than the seven, proven optimal for a dozen clusters and more.
+    """
+    return 200_000 if n_clusters <= MOST_BEST_CLUSTERS // 2 else 20_000
 
 
 def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -74,7 +82,7 @@ def _schedule(
     For many clusters by the vectorised form, which is its equal.
     """
     if heuristic.name == "best":
-        return best(latency_s, gap_s, internal_s, root, budget_steps=BEST_STEPS)
+        return best(latency_s, gap_s, internal_s, root, budget_steps=_best_steps(len(internal_s)))
     if len(internal_s) <= N_SCALAR_CLUSTERS:
         return heuristic(latency_s, gap_s, internal_s, root)
     outside = ~np.eye(len(internal_s), dtype=bool)
@@ -91,12 +99,16 @@ def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         tree = GridTree(root, (), (shape,), (0,))
         candidate = tree_candidate("inside", model, n_bytes, [tree])
         segment = candidate.segment_bytes or n_bytes
-        found.append(replace(candidate, table_s=shape_table_s(shape, model, n_bytes, segment)))
+        found.append(
+            replace(candidate, closed_form_s=shape_closed_form_s(shape, model, n_bytes, segment))
+        )
     return found
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:
     most = 1 << 30 if heuristic.name in QUICK_HEURISTICS else MANY_CLUSTERS
+    if heuristic.name == "best":
+        most = MOST_BEST_CLUSTERS
     register(
         "bcast",
         Algorithm(

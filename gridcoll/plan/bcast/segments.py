@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gridcoll.constants import ALL_BUT_AS_GOOD
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.tree import plan_bcast
@@ -15,24 +16,13 @@ from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, load_of, price_several, price_tree
-from gridcoll.plan.trees import GridTree
+from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT, GridTree
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology.units import format_size
 
-SMALLEST_SEGMENT = 1024
-
-LARGEST_SEGMENT = 1 << 28
-"""MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
-
-MANY_CLUSTERS = 24
+MANY_CLUSTERS = 16
 """With more clusters than this, choosing itself must be kept cheap."""
 
-ALL_BUT_AS_GOOD = 1.01
-"""Fewer segments are less work for every rank, which no gap shows.
-
-Taking the largest within 3 % cost as much: 4 MiB on three sites took 368 ms instead of 357. Taking
-the best of all gives segments of less than 2 KiB over thin links, which took 4 % longer.
-"""
 
 INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
 
@@ -151,7 +141,7 @@ def tree_candidate(
     model: GridModel,
     n_bytes: int,
     trees: Sequence[GridTree],
-    stored_s: float | None = None,
+    store_and_forward_s: float | None = None,
     *,
     paced: bool = False,
 ) -> Candidate:
@@ -181,14 +171,14 @@ def tree_candidate(
         plan = plan_bcast(ranks, n_units, size, f"{name}: {label}")
         return paced_by_links(plan, model) if paced else plan
 
-    return Candidate(name, label, total, build, stored_s, segment)
+    return Candidate(name, label, total, build, store_and_forward_s, segment)
 
 
 def segments_label(n_bytes: int, segment: int) -> str:
     return "one segment" if segment >= n_bytes else f"{format_size(segment)} segments"
 
 
-def table_s(
+def closed_form_s(
     name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
 ) -> float | None:
     """What the tables say of strategy ``name``; None over several clusters: they know but one."""
@@ -199,10 +189,10 @@ def table_s(
     return CLOSED_FORMS[name].cost_s(call)
 
 
-def shape_table_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
+def shape_closed_form_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
     """What the tables say of ``shape``, in segments or whole; None where they do not know it."""
     head, _, tail = shape.rpartition("-")
     if tail == "chain" and head:
-        return table_s("k-chain", model, n_bytes, segment, int(head))
+        return closed_form_s("k-chain", model, n_bytes, segment, int(head))
     name = shape if segment >= n_bytes else f"segmented-{shape}"
-    return table_s(name, model, n_bytes, segment) if name in CLOSED_FORMS else None
+    return closed_form_s(name, model, n_bytes, segment) if name in CLOSED_FORMS else None

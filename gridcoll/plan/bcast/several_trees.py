@@ -8,11 +8,12 @@ from math import lcm
 
 import numpy as np
 
+from gridcoll.constants import ALIKE_TREES, WINDOW_SPARE
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.bcast.segments import MANY_CLUSTERS, SMALLEST_SEGMENT, tree_candidate
+from gridcoll.plan.bcast.segments import MANY_CLUSTERS, tree_candidate
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Algorithm, Candidate, register
-from gridcoll.plan.trees import GridTree, chain_tree
+from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree, chain_tree
 from gridcoll.schedule.paths import shortest_path
 
 N_LEAST_SEGMENTS = 8
@@ -25,15 +26,6 @@ MOST_SPLIT = 16
 
 TURNS_PER_TREE = 16
 """Shares are rounded to as many turns, on average."""
-
-ALIKE = 1.02
-"""Numbers of trees that are predicted to take at most so many times the least are as good."""
-
-SPARE = 1.5
-"""Flows that windows limit should be able to carry so many times what they have to.
-
-They stop for a round trip whenever their windows are spent: their gap is an average only.
-"""
 
 
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -76,8 +68,8 @@ def _fewest(
         for i, j in hops
     ]
     least_s = min(c.predicted_s or 0.0 for c in tried.values())
-    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE * least_s}
-    enough = [n for n in alike if n * large >= SPARE * max(bytes_wanted, default=0.0)]
+    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE_TREES * least_s}
+    enough = [n for n in alike if n * large >= WINDOW_SPARE * max(bytes_wanted, default=0.0)]
     return [alike[enough[0] if enough else max(alike)]]
 
 
@@ -161,7 +153,7 @@ def _way_s(tree: GridTree, latency_s: np.ndarray) -> float:
 
 
 def _turns(shares: np.ndarray) -> list[int]:
-    """Whose turn it is: everybody's as often as his share asks for, as evenly as can be."""
+    """Whose turn it is: each as often as its share asks for, as evenly as possible."""
     n_given = np.zeros(len(shares))
     turns = []
     for k in range(TURNS_PER_TREE * len(shares)):

@@ -13,7 +13,7 @@ import numpy as np
 
 from gridcoll.model.closed_forms import CLOSED_FORMS
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.bcast.segments import best_segment, segments_label, table_s
+from gridcoll.plan.bcast.segments import best_segment, closed_form_s, segments_label
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -63,7 +63,7 @@ def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") 
     """Broadcast ``n_units`` from ``ring[0]``: a share per rank.
 
     Shares go down a binomial tree in halves, then around ``ring``; what a rank got by the tree does
-    not come again, so that nobody, the root least of all, overwrites what it has.
+    not come again, so that no rank, nor the root, overwrites what it has.
     """
     n = len(ring)
     bounds = [share * n_units // n for share in range(n + 1)]
@@ -111,18 +111,18 @@ def price_scatter_collection(model: GridModel, ring: Sequence[int], n_bytes: int
     cluster = np.array([model.grid.cluster_of[rank] for rank in ring])
     n_shares = np.array([len(_span(v, n)) for v in range(n)])
     counts, size_at = np.unique(n_shares, return_inverse=True)
-    gap_s, alone_s = model.gap_and_alone_s(counts * (n_bytes / n))
-    have, free = _scatter(cluster, size_at, gap_s, alone_s)
+    gap_s, one_way_s = model.gap_and_one_way_s(counts * (n_bytes / n))
+    have, free = _scatter(cluster, size_at, gap_s, one_way_s)
     got = have.copy()
     following = np.roll(cluster, -1)
-    gap, alone = gap_s[cluster, following, 0], alone_s[cluster, following, 0]
+    gap, one_way = gap_s[cluster, following, 0], one_way_s[cluster, following, 0]
     last = have.max()
     for step in range(n - 1):
         share = (place - step) % n
         sends = np.roll(~_holds(np.roll(share, 1), place, n_shares), -1)
         start = np.maximum(got, free)
         free = np.where(sends, start + gap, free)
-        got = np.roll(np.where(sends, start + alone, np.roll(have, -1)), 1)
+        got = np.roll(np.where(sends, start + one_way, np.roll(have, -1)), 1)
         last = max(last, got.max())
     return float(last)
 
@@ -133,7 +133,7 @@ def _holds(share: np.ndarray, place: np.ndarray, n_shares: np.ndarray) -> np.nda
 
 
 def _scatter(
-    cluster: np.ndarray, size_at: np.ndarray, gap_s: np.ndarray, alone_s: np.ndarray
+    cluster: np.ndarray, size_at: np.ndarray, gap_s: np.ndarray, one_way_s: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """When each place has its shares, and when its interface is free again, (n,) each."""
     n = len(cluster)
@@ -142,7 +142,7 @@ def _scatter(
         free[v] = have[v]
         for child in children:
             size = size_at[child]
-            have[child] = free[v] + alone_s[cluster[v], cluster[child], size]
+            have[child] = free[v] + one_way_s[cluster[v], cluster[child], size]
             free[v] += gap_s[cluster[v], cluster[v], size]
     return have, free
 
@@ -204,8 +204,8 @@ def _tree(strategy: Strategy, model: GridModel, n_bytes: int, root: int) -> list
         return plan_bcast([tree], n_units, max(n_units, 1), f"{name}: {label}")
 
     predicted_s = _whole_s(strategy, model, tree, n_bytes)
-    said_s = table_s(strategy.name, model, n_bytes)
-    return [Candidate(name, label, predicted_s, build, table_s=said_s, segment_bytes=n_bytes)]
+    said_s = closed_form_s(strategy.name, model, n_bytes)
+    return [Candidate(name, label, predicted_s, build, closed_form_s=said_s, segment_bytes=n_bytes)]
 
 
 def _whole_s(strategy: Strategy, model: GridModel, tree: RankTree, n_bytes: int) -> float:
@@ -227,8 +227,8 @@ def _segmented(
     def build(n_units: int) -> Plan:
         return plan_bcast([tree], n_units, min(segment, max(n_units, 1)), f"{name}: {label}")
 
-    said_s = table_s(strategy, model, n_bytes, segment, degree)
-    return Candidate(name, label, total_s, build, table_s=said_s, segment_bytes=segment)
+    said_s = closed_form_s(strategy, model, n_bytes, segment, degree)
+    return Candidate(name, label, total_s, build, closed_form_s=said_s, segment_bytes=segment)
 
 
 def _k_chains(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -251,8 +251,8 @@ def _collection(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_scatter_collection(ring, n_units, f"{name}: {label}")
 
     predicted_s = price_scatter_collection(model, ring, n_bytes)
-    said_s = table_s("scatter-collection", model, n_bytes)
-    return [Candidate(name, label, predicted_s, build, table_s=said_s)]
+    said_s = closed_form_s("scatter-collection", model, n_bytes)
+    return [Candidate(name, label, predicted_s, build, closed_form_s=said_s)]
 
 
 def _register(

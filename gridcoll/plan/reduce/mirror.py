@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from gridcoll.constants import SEVERAL_TREES_DELAY
 from gridcoll.errors import PlanError
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.multi_tree import MULTI_TREE
+from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.bcast.strategies import PREFIX
-from gridcoll.plan.folding import Incoming, Term, fold
+from gridcoll.plan.folding import Incoming, Term, fold, no_slots
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, load, register
@@ -72,7 +75,7 @@ def _backwards(broadcast: Plan, rank: int, n_units: int) -> Program:
     root = rank == broadcast.root
     parts = _by_tag(broadcast, rank)
     if root and not any(children for *_, children in parts.values()):
-        fold(ops, [(rank, Chunk("input", 0, n_units))], Chunk("output", 0, n_units), _no_slot)
+        fold(ops, [(rank, Chunk("input", 0, n_units))], Chunk("output", 0, n_units), no_slots)
         return tuple(ops)
     for tag, (chunk, parent, stream, children) in parts.items():
         start, stop = chunk.start * n_units // length, chunk.stop * n_units // length
@@ -95,27 +98,14 @@ def _backwards(broadcast: Plan, rank: int, n_units: int) -> Program:
     return tuple(ops)
 
 
-def _no_slot(n_units: int) -> Chunk:
-    raise PlanError(f"{n_units} units of scratch for a fold of one term")
-
-
 SEVERAL_TREES = ("lanes", "stars", "split")
 """Algorithms that send segments down different trees."""
-
-
-HELD_BACK = 1 / 3
-"""What several trees cost a reduction, of the time that the message keeps an interface.
-
-Whoever is a leaf of some trees has all of its share ready from the start, and what others wait for
-queues behind it: 27 % to 36 % measured at 1 and 4 MB on three sites, 3 % to 75 % by simulation,
-where an interface takes turns between messages and not between packets.
-"""
 
 
 def _held_back_s(candidate: Candidate, model: GridModel, n_bytes: int) -> float:
     segment = float(min(candidate.segment_bytes or n_bytes, max(n_bytes, 1)))
     port_s = float(model.gap_s(segment).diagonal().max())
-    return HELD_BACK * port_s * n_bytes / segment
+    return SEVERAL_TREES_DELAY * port_s * n_bytes / segment
 
 
 def _mirrored(algorithm: Algorithm, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -138,7 +128,7 @@ def _mirrored(algorithm: Algorithm, model: GridModel, n_bytes: int, root: int) -
             f"{candidate.label}; backwards",
             predicted_s,
             build_reduce,
-            candidate.stored_s,
+            candidate.store_and_forward_s,
             candidate.segment_bytes,
         )
 
@@ -159,5 +149,6 @@ def _register_mirrored(algorithm: Algorithm) -> None:
 
 
 for _algorithm in load("bcast").values():
-    if not _algorithm.name.startswith(PREFIX):  # those are there to compare broadcasts
+    # Those with the prefix are there to compare broadcasts; several trees have their reductions.
+    if not _algorithm.name.startswith((PREFIX, MULTI_TREE, PACKED_TREES)):
         _register_mirrored(_algorithm)

@@ -34,12 +34,12 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
     n_carried = carried.astype(float) * n_bytes
     home, everywhere = cluster_of[subtrees.tree.root], range(model.n_clusters)
     host_of, inside = model.grid.host_of, (everywhere, everywhere)
-    gaps, alone = model.gap_and_alone_s(np.zeros(1), inside)
-    beside_gap_s, beside_s = gaps[:, 0].tolist(), alone[:, 0].tolist()
-    gaps, alone = model.gap_and_alone_s(n_carried, inside)
-    gap_s, inside_s = gaps.tolist(), alone.tolist()
-    _, alone = model.gap_and_alone_s(n_carried, ([home] * len(everywhere), everywhere))
-    outward_s, shared_s = alone.tolist(), _shared_s(model, home, n_carried).tolist()
+    gaps, one_way = model.gap_and_one_way_s(np.zeros(1), inside)
+    beside_gap_s, beside_s = gaps[:, 0].tolist(), one_way[:, 0].tolist()
+    gaps, one_way = model.gap_and_one_way_s(n_carried, inside)
+    gap_s, inside_s = gaps.tolist(), one_way.tolist()
+    _, one_way = model.gap_and_one_way_s(n_carried, ([home] * len(everywhere), everywhere))
+    outward_s, shared_s = one_way.tolist(), _shared_s(model, home, n_carried).tolist()
     held_s = [0.0] * len(size)
     pipe_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
     for rank in subtrees.order:
@@ -74,8 +74,8 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     n_bytes : int
     """
     home = model.grid.cluster_of[root]
-    gaps, alone = model.gap_and_alone_s(np.array([float(n_bytes), 0.0]))
-    gaps, alone, beside = gaps[..., 0], alone[..., 0], alone[..., 1]
+    gaps, one_way = model.gap_and_one_way_s(np.array([float(n_bytes), 0.0]))
+    gaps, one_way, beside = gaps[..., 0], one_way[..., 0], one_way[..., 1]
     shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
     port_s = float(gaps[home, home])
     n_sent, latest_s = 0, 0.0
@@ -86,23 +86,25 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
         # A slow link's turn lets others pass; a fast one's ends when all before have been sent.
         last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
         n_hops = len(model.grid.clusters[cluster].nodes) - 1
-        hops_s = n_hops * float(alone[cluster, cluster])
+        hops_s = n_hops * float(one_way[cluster, cluster])
         hops_s += (n_blocks - 1 - n_hops) * float(beside[cluster, cluster])
         first_s = last_s - (n_blocks - 1) * pace_s
-        latest_s = max(latest_s, max(last_s, first_s + hops_s) + float(alone[home, cluster]))
+        latest_s = max(latest_s, max(last_s, first_s + hops_s) + float(one_way[home, cluster]))
     own, host_of = model.grid.clusters[home], model.grid.host_of
     n_away = sum(host_of[rank] != host_of[root] for rank in own.ranks)
     n_hops = len(own.nodes) - 1
-    own_s = n_hops * float(alone[home, home]) + (len(own) - 1 - n_hops) * float(beside[home, home])
+    own_s = n_hops * float(one_way[home, home]) + (len(own) - 1 - n_hops) * float(
+        beside[home, home]
+    )
     if n_away:
-        last_s = (n_away - 1) * port_s + float(alone[home, home])
+        last_s = (n_away - 1) * port_s + float(one_way[home, home])
         own_s = n_sent * port_s + max(own_s, last_s)
     return max(latest_s, own_s)
 
 
 def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
     """How long messages keep what all flows from ``home`` to another cluster share, (C, S)."""
-    if not model.together_bytes_per_s:
+    if not model.aggregate_bytes_per_s:
         return np.zeros((model.n_clusters, len(n_bytes)))
     return np.asarray(n_bytes / model.link_bytes_per_s[home, :, None])
 
@@ -250,7 +252,7 @@ def serve_blocks(
 ) -> Program:
     """What the root does to scatter blocks whose sizes only it and their receivers know.
 
-    Every block goes straight to its rank: nobody in between would know how much to expect.
+    Every block goes straight to its rank: a rank in between would not know how much to expect.
 
     Parameters
     ----------
@@ -282,9 +284,9 @@ Turn = Callable[[Plan, str], Plan]
 def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
     """The other clusters as the root serves them: those with the longest way first."""
     home = model.grid.cluster_of[root]
-    _, alone = model.gap_and_alone_s(np.array([float(n_bytes)]))
+    _, one_way = model.gap_and_one_way_s(np.array([float(n_bytes)]))
     others = [c for c in range(model.n_clusters) if c != home]
-    return sorted(others, key=lambda c: (-float(alone[home, c, 0]), c))
+    return sorted(others, key=lambda c: (-float(one_way[home, c, 0]), c))
 
 
 def serving_ranks(model: GridModel, root: int, n_bytes: int, *, in_turn: bool = False) -> list[int]:
@@ -465,8 +467,10 @@ def register_way(collective: str, turn: Turn, way: Way, source: str) -> None:
         found = way.candidates(model, n_bytes, root, turn)
         if model.n_clusters > 1 or way.name not in SCATTER_COSTS:
             return found
-        table_s = SCATTER_COSTS[way.name].seconds(model.link(0, 0), model.grid.n_ranks, n_bytes)
-        return [replace(candidate, table_s=table_s) for candidate in found]
+        closed_form_s = SCATTER_COSTS[way.name].seconds(
+            model.link(0, 0), model.grid.n_ranks, n_bytes
+        )
+        return [replace(candidate, closed_form_s=closed_form_s) for candidate in found]
 
     register(collective, Algorithm(way.name, way.good_for, source, candidates, way.most_clusters))
 

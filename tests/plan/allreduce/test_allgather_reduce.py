@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model import GridModel
 from gridcoll.plan import Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce.allgather_reduce import (
-    MOST_BYTES,
     MOST_MEMBERS,
     plan_allgather_reduce,
     price_allgather_reduce,
 )
-from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS
 from gridcoll.plan.cost import price_plan
+from gridcoll.plan.folding import ALIGNED_UNITS
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 from tests.plan.test_hosts import PLACED, placed_model
@@ -105,7 +105,7 @@ def _offered(model: GridModel, n_bytes: int) -> bool:
 
 def test_it_is_for_short_messages_in_clusters_that_are_not_huge() -> None:
     small = model_of([0] * 4 + [1] * 4)
-    assert _offered(small, MOST_BYTES)
-    assert not _offered(small, MOST_BYTES + 1)
+    assert _offered(small, MOST_ALLGATHER_REDUCE_BYTES)
+    assert not _offered(small, MOST_ALLGATHER_REDUCE_BYTES + 1)
     assert _offered(model_of([0] * MOST_MEMBERS + [1]), 8)
     assert not _offered(model_of([0] * (MOST_MEMBERS + 1) + [1]), 8)

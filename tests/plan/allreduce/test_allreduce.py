@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.errors import PlanError
 from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce import costs as allreduce_costs
 from gridcoll.plan.allreduce import rank_order
-from gridcoll.plan.allreduce.costs import SMALLEST_PIECE, Costs, price_pieces
+from gridcoll.plan.allreduce.costs import Costs, price_pieces
 from gridcoll.plan.allreduce.lanes import MOST_PARTS, cut_columns
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
@@ -29,7 +30,7 @@ from gridcoll.plan.ops import reads, writes
 from gridcoll.plan.plan import Programs, scratch_of
 from gridcoll.plan.reduce.mirror import plan_reduce
 from gridcoll.topology import Grid
-from tests.plan.grids import model_of
+from tests.plan.grids import model_of, unlike_model
 
 labels_of_many = st.lists(st.integers(0, 4), min_size=1, max_size=24)
 sorted_labels = labels_of_many.map(sorted)
@@ -87,9 +88,10 @@ def test_any_pieces_in_any_shape_are_right(labels: list[int], data: st.DataObjec
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "barrier"])
 def test_every_algorithm_has_a_grid_it_is_for(collective: str) -> None:
-    one, three = model_of([0] * 4), model_of([0, 0, 0, 1, 1, 1, 2, 2, 2], together=1e9)
+    three = model_of([0, 0, 0, 1, 1, 1, 2, 2, 2], together=1e9)
+    models = model_of([0] * 4), three, unlike_model()
     for name, algorithm in REGISTRIES[collective].items():
-        cases = [(model, n_bytes) for model in (one, three) for n_bytes in (8, 100_000)]
+        cases = [(model, n_bytes) for model in models for n_bytes in (8, 100_000)]
         found = [c for model, n_bytes in cases for c in algorithm.candidates(model, n_bytes, 1)]
         assert found, name
         assert {c.name for c in found} == {name} == {algorithm.name}
@@ -266,7 +268,7 @@ def test_no_more_pieces_are_priced_than_said(
     choose("reduce", model_of(labels, together=1e9), n_bytes, 0)
     for reproducible, n_pieces, n_ranks in priced:
         assert n_pieces * n_ranks <= MOST_PARTS
-        assert reproducible or n_bytes >= SMALLEST_PIECE * n_pieces
+        assert reproducible or n_bytes >= SMALLEST_PIECE_BYTES * n_pieces
 
 
 @pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])

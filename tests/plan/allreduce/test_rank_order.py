@@ -12,8 +12,9 @@ from gridcoll.engine.reference import run_reference
 from gridcoll.plan import Chunk, Plan, check_plan, choose
 from gridcoll.plan.allreduce.lanes import cut_columns
 from gridcoll.plan.allreduce.pieces import Piece
-from gridcoll.plan.allreduce.rank_order import ALIGNED_UNITS, MOST_SCRATCH_BYTES, plan_in_rank_order
+from gridcoll.plan.allreduce.rank_order import MOST_SCRATCH_BYTES, plan_in_rank_order
 from gridcoll.plan.bracket import Block, children_in, parent_in, whole_blocks
+from gridcoll.plan.folding import ALIGNED_UNITS
 from gridcoll.plan.ops import Reduce
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of

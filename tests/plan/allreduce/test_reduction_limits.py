@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridcoll.model import GridModel, declared_model
-from gridcoll.model.bounds import Wires, limit_s, wires_from_spec
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import Wires, wires_from_spec
 from gridcoll.plan import Candidate, choose
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.traffic import count_traffic

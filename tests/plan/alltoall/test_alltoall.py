@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridcoll.cli.models import load_model
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.reference import run_reference
 from gridcoll.errors import PlanError
@@ -95,7 +96,7 @@ def test_ranks_of_one_host_share_its_interface() -> None:
 
 def test_nodes_win_where_many_ranks_send_tiny_blocks() -> None:
     labels = [rank // 32 for rank in range(64)]
-    model = replace(sharing(labels, 16), together_bytes_per_s=((1e9,) * 2,) * 2)
+    model = replace(sharing(labels, 16), aggregate_bytes_per_s=((1e9,) * 2,) * 2)
     times = {c.name: c.predicted_s or 0.0 for c in choose("alltoall", model, 8, 0).candidates}
     assert times["nodes"] < 1.1 * min(times[name] for name in ("direct", "farthest-first", "lg"))
 
@@ -103,10 +104,10 @@ def test_nodes_win_where_many_ranks_send_tiny_blocks() -> None:
 @settings(max_examples=60, deadline=None)
 @given(GRIDS)
 def test_scratch_is_at_most_twice_the_send_buffer(labels: list[int]) -> None:
-    """Coordinators cannot do with it: they are not offered where their scratch is large."""
+    """Who relays for others cannot do with it: not offered where that would be large."""
     model = model_of(labels)
     for candidate in choose("alltoall", model, 1000, 0).candidates:
-        if candidate.build is not None and candidate.name != "leaders":
+        if candidate.build is not None and candidate.name not in ("leaders", "aggregated"):
             plan = candidate.build(7)
             assert max(plan.scratch_units or (0,)) <= 2 * 7 * len(labels)
 
@@ -168,7 +169,11 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
     model = model_of(labels)
     if name != "rate-paced":  # that needs links which are busier than interfaces
         model = replace(model, grid=Grid.from_labels(labels, hosts))
-    candidate = algorithm.candidates(model, 10_000, 0)[0]
+    if name == "relayed":  # and that one links that are unlike
+        model = load_model("patchwork")
+    if name == "aggregated":  # many ranks, short blocks
+        model = model_of([0] * 6 + [1] * 6 + [2] * 4)
+    candidate = algorithm.candidates(model, 4096 if name == "aggregated" else 10_000, 0)[0]
     assert candidate.name == name
     assert candidate.predicted_s
     assert candidate.build is not None
@@ -184,7 +189,7 @@ def costly_messages(gap_s: float) -> GridModel:
     grid = two(8, 8)
     wan = PLogP(5e-3, (0, 1 << 20), (gap_s, gap_s + 0.08), (1e-5, 1e-5), (1e-5, 1e-5))
     lan = linear_plogp(50e-6, 12.5e6)
-    return GridModel(grid, ((lan, wan), (wan, lan)), together_bytes_per_s=((1e9,) * 2,) * 2)
+    return GridModel(grid, ((lan, wan), (wan, lan)), aggregate_bytes_per_s=((1e9,) * 2,) * 2)
 
 
 def test_lg_wins_where_messages_between_clusters_limit() -> None:
@@ -222,7 +227,7 @@ def test_blocks_with_the_longest_way_leave_first() -> None:
 def test_far_first_hides_latency_behind_sending_to_neighbours() -> None:
     """Two clusters of two, 1 ms a block: two and the long way, where direct sends three before."""
     lan, wan = linear_plogp(1e-4, 1e6, 0.0), linear_plogp(20e-3, 1e6, 0.0)
-    model = GridModel(two(2, 2), ((lan, wan), (wan, lan)), together_bytes_per_s=((1e9,) * 2,) * 2)
+    model = GridModel(two(2, 2), ((lan, wan), (wan, lan)), aggregate_bytes_per_s=((1e9,) * 2,) * 2)
     times = {c.name: c.predicted_s for c in choose("alltoall", model, 1000, 0).candidates}
     assert times["farthest-first"] == pytest.approx(22e-3, abs=1e-5)
     assert times["direct"] == pytest.approx(23e-3, abs=1e-5)
@@ -230,7 +235,7 @@ def test_far_first_hides_latency_behind_sending_to_neighbours() -> None:
 
 def test_a_thin_link_limits_all_flows_together() -> None:
     lan, wan = linear_plogp(5e-5, 12.5e6), linear_plogp(5e-3, 12.5e6)
-    model = GridModel(two(4, 4), ((lan, wan), (wan, lan)), together_bytes_per_s=((1e6,) * 2,) * 2)
+    model = GridModel(two(4, 4), ((lan, wan), (wan, lan)), aggregate_bytes_per_s=((1e6,) * 2,) * 2)
     model = replace(model, links=((lan, linear_plogp(5e-3, 1e6)), (linear_plogp(5e-3, 1e6), lan)))
     (candidate,) = REGISTRIES["alltoall"]["direct"].candidates(model, 50_000, 0)
     assert candidate.predicted_s == pytest.approx(16 * 50_000 / 1e6 + 5e-3, rel=0.01)

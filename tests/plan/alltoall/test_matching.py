@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
+from gridcoll.constants import PACE, SHORTEST_PACED_BYTES
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Candidate, Recv, Send, check_plan
 from gridcoll.plan.alltoall.matching import matching_messages, plan_matching, rounds_farthest_first
 from gridcoll.plan.alltoall.messages import tally
-from gridcoll.plan.pacing import PACE, PACED_BYTES, Pace
+from gridcoll.plan.pacing import Pace
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
 
@@ -102,7 +103,12 @@ def test_ranks_of_one_host_share_its_interface() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "n_bytes"),
-    [([0] * 5, 1 << 16), ([0, 0, 1], PACED_BYTES - 1), ([0, 1] * 17, 1 << 16), ([0], 1 << 16)],
+    [
+        ([0] * 5, 1 << 16),
+        ([0, 0, 1], SHORTEST_PACED_BYTES - 1),
+        ([0, 1] * 17, 1 << 16),
+        ([0], 1 << 16),
+    ],
 )
 def test_it_is_not_offered_where_order_is_worth_nothing(labels: list[int], n_bytes: int) -> None:
     assert not offered(model_of(labels), n_bytes)

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridcoll.constants import EAGER_PIECES_BYTES, MOST_EAGER_PIECES
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Candidate, Recv, Send, check_plan, choose
-from gridcoll.plan.alltoall.direct import (
-    MOST_PIECES,
-    PIECES_BYTES,
-    plan_direct,
-    plan_farthest_first,
-)
+from gridcoll.plan.alltoall.direct import plan_direct, plan_farthest_first
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
@@ -33,7 +29,7 @@ def with_rendezvous() -> GridModel:
     alone = tuple(LATENCY_S + gap + wait for gap, wait in zip(gaps, waits, strict=True))
     wan = PLogP(LATENCY_S, sizes, gaps, gaps, gaps, alone)
     grid = Grid.from_labels([0] * 4 + [1] * 4)
-    return GridModel(grid, ((lan, wan), (wan, lan)), together_bytes_per_s=((1e9,) * 2,) * 2)
+    return GridModel(grid, ((lan, wan), (wan, lan)), aggregate_bytes_per_s=((1e9,) * 2,) * 2)
 
 
 def candidates(model: GridModel, name: str, n_bytes: int) -> list[Candidate]:
@@ -60,7 +56,7 @@ def test_blocks_in_pieces_arrive(labels: list[int], n_units: int, piece: int) ->
 def test_pieces_save_the_rendezvous(n_bytes: int) -> None:
     """Nobody waits for an answer; the simulation of the plans says the same."""
     winner = choose("alltoall", with_rendezvous(), n_bytes, 0).winner
-    assert winner.segment_bytes == PIECES_BYTES[0]
+    assert winner.segment_bytes == EAGER_PIECES_BYTES[0]
     for name in ("direct", "farthest-first"):
         whole, *cut = candidates(with_rendezvous(), name, n_bytes)
         assert whole.segment_bytes is None
@@ -77,14 +73,14 @@ def test_pieces_save_the_rendezvous(n_bytes: int) -> None:
 def test_whole_where_pieces_save_nothing(n_bytes: int) -> None:
     model = with_rendezvous()
     lan = model.links[0][0]
-    wan = replace(model.links[0][1] or linear_plogp(1, 1), alone_s=())
+    wan = replace(model.links[0][1] or linear_plogp(1, 1), one_way_s=())
     plain = replace(model, links=((lan, wan), (wan, lan)))
     for name in ("direct", "farthest-first"):
         assert [c.segment_bytes for c in candidates(plain, name, n_bytes)] == [None]
 
 
 def test_no_pieces_of_blocks_that_are_one_and_not_many() -> None:
-    few, many = PIECES_BYTES[0], MOST_PIECES * PIECES_BYTES[-1]
+    few, many = EAGER_PIECES_BYTES[0], MOST_EAGER_PIECES * EAGER_PIECES_BYTES[-1]
     offered = {
         n_bytes: {c.segment_bytes for c in candidates(with_rendezvous(), "direct", n_bytes)}
         for n_bytes in (few, few + 1, many, many + 1)

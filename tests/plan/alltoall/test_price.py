@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, PLogP, linear_plogp
-from gridcoll.model.bounds import alltoall_limit_s, wires_from_spec
+from gridcoll.model.bounds import alltoall_limit_s
 from gridcoll.model.gridmodel import MOST_SAMPLED
+from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import REGISTRIES, choose
 from gridcoll.plan.alltoall.bruck import bruck_messages, plan_bruck
 from gridcoll.plan.alltoall.cost import price_messages_s
@@ -174,7 +175,9 @@ def test_flows_wait_for_their_windows_side_by_side() -> None:
     lan, wan = linear_plogp(50e-6, 12.5e6), linear_plogp(40e-3, 1.6e6)
     together = ((12.5e6, 50e6), (50e6, 12.5e6))
     model = GridModel(
-        Grid.from_labels([0] * 4 + [1] * 4), ((lan, wan), (wan, lan)), together_bytes_per_s=together
+        Grid.from_labels([0] * 4 + [1] * 4),
+        ((lan, wan), (wan, lan)),
+        aggregate_bytes_per_s=together,
     )
     n_bytes = 1 << 20
     of_interface_s = lan.gap(n_bytes)
@@ -183,12 +186,12 @@ def test_flows_wait_for_their_windows_side_by_side() -> None:
         price_messages_s(model, replace(side_by_side, one_by_one=one_by_one), n_bytes)
         for one_by_one in (False, True)
     ]
-    assert times[0] == pytest.approx(wan.alone(n_bytes), rel=0.02)
-    assert times[1] > wan.alone(n_bytes) + 3 * of_interface_s
+    assert times[0] == pytest.approx(wan.one_way(n_bytes), rel=0.02)
+    assert times[1] > wan.one_way(n_bytes) + 3 * of_interface_s
     simulated_s = price_plan(plan_direct(range(8), n_bytes), model).makespan_s
     assert simulated_s == pytest.approx(times[0], rel=0.02)
     # As do the links themselves, where they are what all flows fill.
-    full = replace(model, together_bytes_per_s=((12.5e6, 8e6), (8e6, 12.5e6)))
+    full = replace(model, aggregate_bytes_per_s=((12.5e6, 8e6), (8e6, 12.5e6)))
     least_s = 16 * n_bytes / 8e6
     assert price_messages_s(full, side_by_side, n_bytes) == pytest.approx(least_s, rel=0.1)
 

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridcoll.constants import (
+    BUSY_INTERFACE,
+    INTERFACE_SLACK,
+    PACE,
+    QUEUE_BYTES,
+    SHORTEST_RATE_PACED_BYTES,
+)
 from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, Recv, Send, check_plan, choose
-from gridcoll.plan.alltoall.rate_paced import (
-    AHEAD_BYTES,
-    MOST_PIECES,
-    NEARLY,
-    SHORTEST_BYTES,
-    UNHURRIED,
-    plan_rate_paced,
-)
+from gridcoll.plan.alltoall.rate_paced import MOST_RATE_PACED_PIECES, plan_rate_paced
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.pacing import PACE
 from gridcoll.topology import Grid
 from tests.plan.grids import thin_grid
 
@@ -37,7 +36,7 @@ def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 4 * MOST_PIECES * BLOCK // 3]
+    "n_bytes", [BLOCK // 5, BLOCK, 4 * BLOCK + 1, 4 * MOST_RATE_PACED_PIECES * BLOCK // 3]
 )
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (3, 6), (1, 5, 2)])
 def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) -> None:
@@ -50,8 +49,8 @@ def test_a_link_has_one_piece_at_a_time(sizes: tuple[int, ...], n_bytes: int) ->
                 ends = model.grid.cluster_of[rank], model.grid.cluster_of[op.peer]
                 due.setdefault(ends, []).append(op.due_us * 1e-6)
     for (a, b), times in due.items():
-        n_pieces = min(MOST_PIECES, -(-n_bytes // (1 << 14)))
-        pace = max(PACE, 1 - AHEAD_BYTES / (sizes[a] * sizes[b] * n_bytes))
+        n_pieces = min(MOST_RATE_PACED_PIECES, -(-n_bytes // (1 << 14)))
+        pace = max(PACE, 1 - QUEUE_BYTES / (sizes[a] * sizes[b] * n_bytes))
         piece_s = pace * n_bytes / n_pieces / float(model.link_bytes_per_s[a, b])
         assert len(times) == sizes[a] * (sizes[b] - (a == b)) * n_pieces
         if a != b:
@@ -74,8 +73,8 @@ def leaves_s(model: GridModel, n_bytes: int, rank: int, *, inside: bool) -> list
 def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> None:
     """As long as links take, or interfaces: nothing fills an interface's queue."""
     model = thin_grid(THREE_BY_FOUR, link_bytes_per_s)
-    interface_s = UNHURRIED * 11 * float(model.gap_s(BLOCK)[0, 0])
-    link_s = max((16 * BLOCK - AHEAD_BYTES) / link_bytes_per_s, interface_s)
+    interface_s = INTERFACE_SLACK * 11 * float(model.gap_s(BLOCK)[0, 0])
+    link_s = max((16 * BLOCK - QUEUE_BYTES) / link_bytes_per_s, interface_s)
     for rank in range(12):
         for inside in (True, False):
             due_s = leaves_s(model, BLOCK, rank, inside=inside)
@@ -87,7 +86,7 @@ def test_neighbours_are_served_evenly_in_between(link_bytes_per_s: float) -> Non
 def test_no_window_lets_a_flow_carry_a_block_faster() -> None:
     """What one flow needs for a block counts where all together need no longer for theirs."""
     narrow = thin_grid(THREE_BY_FOUR, 0.8e6)
-    wide = replace(narrow, together_bytes_per_s=((16e6,) * 3,) * 3)
+    wide = replace(narrow, aggregate_bytes_per_s=((16e6,) * 3,) * 3)
     n_bytes = 40 * BLOCK
     for each, least_s in ((narrow, 16 * n_bytes / 0.8e6), (wide, n_bytes / 0.8e6)):
         predicted_s = choose("alltoall", each, n_bytes, 0, forced="rate-paced").winner.predicted_s
@@ -99,7 +98,7 @@ def test_the_first_windows_wait_for_nothing() -> None:
     """Where windows limit, and only there: what fills a link waits for it."""
     full = thin_grid(THREE_BY_FOUR, 1e6)
     limited = thin_grid(THREE_BY_FOUR, 1e6 / 4)
-    limited = replace(limited, together_bytes_per_s=((1e6,) * 3,) * 3)
+    limited = replace(limited, aggregate_bytes_per_s=((1e6,) * 3,) * 3)
     predicted_s = [
         choose("alltoall", each, BLOCK, 0, forced="rate-paced").winner.predicted_s or 0.0
         for each in (full, limited)
@@ -152,18 +151,18 @@ def names(model: GridModel, n_bytes: int = BLOCK) -> list[str]:
 def test_what_is_ahead_of_a_link_is_what_its_queue_holds() -> None:
     """But where windows limit, flows are held back by those: nothing is lost."""
     link = thin_grid(THREE_BY_FOUR, 1e6)
-    windows = replace(thin_grid(THREE_BY_FOUR, 0.1e6), together_bytes_per_s=((1e6,) * 3,) * 3)
+    windows = replace(thin_grid(THREE_BY_FOUR, 0.1e6), aggregate_bytes_per_s=((1e6,) * 3,) * 3)
     n_bytes = 16 * BLOCK
     link_s = 16 * n_bytes / 1e6
-    for model, ahead_s in ((link, AHEAD_BYTES / 1e6), (windows, (1 - PACE) * link_s)):
+    for model, ahead_s in ((link, QUEUE_BYTES / 1e6), (windows, (1 - PACE) * link_s)):
         last_s = max(leaves_s(model, n_bytes, rank, inside=False)[-1] for rank in range(12))
         assert last_s == pytest.approx(link_s - ahead_s, rel=0.005)
 
 
 def test_it_is_offered_where_links_limit() -> None:
     assert names(thin_grid(THREE_BY_FOUR)) == ["rate-paced"]
-    assert names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES) == ["rate-paced"]
-    assert not names(thin_grid(THREE_BY_FOUR), SHORTEST_BYTES - 1)
+    assert names(thin_grid(THREE_BY_FOUR), SHORTEST_RATE_PACED_BYTES) == ["rate-paced"]
+    assert not names(thin_grid(THREE_BY_FOUR), SHORTEST_RATE_PACED_BYTES - 1)
     assert not names(thin_grid(THREE_BY_FOUR, 50e6))
     assert not names(thin_grid([0] * 6))
     assert not names(thin_grid([c for c in range(3) for _ in range(50)]))
@@ -171,13 +170,13 @@ def test_it_is_offered_where_links_limit() -> None:
 
 def test_it_is_offered_a_little_before_where_windows_limit() -> None:
     """Flows and interfaces that are both busy all the time hinder one another."""
-    interface_s = UNHURRIED * 11 * float(thin_grid(THREE_BY_FOUR).gap_s(BLOCK)[0, 0])
+    interface_s = INTERFACE_SLACK * 11 * float(thin_grid(THREE_BY_FOUR).gap_s(BLOCK)[0, 0])
     full = 16 * BLOCK / interface_s
     for carried, of_flows, of_link in ((0.9, True, True), (1.1, True, False), (1.6, False, False)):
         together = ((carried * full,) * 3,) * 3
-        windows = replace(thin_grid(THREE_BY_FOUR, 0.8e6), together_bytes_per_s=together)
+        windows = replace(thin_grid(THREE_BY_FOUR, 0.8e6), aggregate_bytes_per_s=together)
         link = thin_grid(THREE_BY_FOUR, carried * full)
-        assert (names(windows) == ["rate-paced"]) == of_flows == (carried * NEARLY < 1)
+        assert (names(windows) == ["rate-paced"]) == of_flows == (carried * BUSY_INTERFACE < 1)
         assert (names(link) == ["rate-paced"]) == of_link
 
 
@@ -197,5 +196,5 @@ def test_ranks_that_share_hosts_take_turns_as_well() -> None:
     assert names(model) == ["rate-paced"]
     wide = replace(thin_grid([0] * 4 + [1] * 4, 1e9), grid=model.grid)
     due_s = leaves_s(wide, BLOCK, 0, inside=False)
-    of_host_s = UNHURRIED * 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])
+    of_host_s = INTERFACE_SLACK * 2 * 6 * float(wide.gap_s(BLOCK)[0, 0])
     assert due_s[-1] - due_s[0] == pytest.approx(of_host_s, rel=0.1)

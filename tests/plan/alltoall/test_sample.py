@@ -109,7 +109,7 @@ def test_thousands_are_priced_like_hundreds(
     """Counted, not timed: what is looked up of links, and the messages."""
     looked_up: list[int] = []
     priced: list[int] = []
-    look_up, price = GridModel.gap_and_alone_s, alltoall_cost.price_messages_s
+    look_up, price = GridModel.gap_and_one_way_s, alltoall_cost.price_messages_s
 
     def counted(model: GridModel, n_bytes: FloatArray, *rest: Any) -> tuple[FloatArray, FloatArray]:
         found = look_up(model, n_bytes, *rest)
@@ -120,7 +120,7 @@ def test_thousands_are_priced_like_hundreds(
         priced.append(len(messages.source))
         return price(model, messages, *rest)
 
-    monkeypatch.setattr(GridModel, "gap_and_alone_s", counted)
+    monkeypatch.setattr(GridModel, "gap_and_one_way_s", counted)
     monkeypatch.setattr(alltoall_cost, "price_messages_s", counted_price)
     choose(collective, unequal(100, 5000, 1), 4096, 0)
     assert sum(looked_up) < 10**6

@@ -8,15 +8,11 @@ from random import Random
 
 import numpy as np
 
+from gridcoll.constants import ALL_BUT_AS_GOOD
 from gridcoll.model import GridModel, PLogP, linear_plogp
-from gridcoll.plan.bcast.segments import (
-    ALL_BUT_AS_GOOD,
-    SMALLEST_SEGMENT,
-    best_segment,
-    segment_sizes,
-)
+from gridcoll.plan.bcast.segments import best_segment, segment_sizes
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
-from gridcoll.plan.trees import GridTree
+from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology import Grid
 

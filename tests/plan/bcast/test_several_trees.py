@@ -85,7 +85,7 @@ def test_shares_follow_delays_and_rates() -> None:
     assert several_trees._shares(model, 300_000, trees) == pytest.approx([1 / 3] * 3)
     slower = np.full((4, 4), 1e6)
     slower[0, 1] = 0.5e6
-    thinner = replace(model, links=_with_rates(slower), together_bytes_per_s=())
+    thinner = replace(model, links=_with_rates(slower), aggregate_bytes_per_s=())
     shares = several_trees._shares(thinner, 300_000, trees)
     assert shares == pytest.approx([0.2, 0.4, 0.4], rel=1e-3)
     # With 30 ms more on its way, a tree carries 30 kB less than the others.

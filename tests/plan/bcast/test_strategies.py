@@ -77,8 +77,8 @@ def test_exact_for_any_number_of_ranks(name: str, n_ranks: int, link: PLogP) -> 
     for n_bytes in (1, 4096, 1 << 16):
         for candidate in candidates(name, model, n_bytes, root=1):
             if n_bytes % (candidate.segment_bytes or 1) == 0:
-                assert candidate.table_s == pytest.approx(candidate.predicted_s)
-                assert candidate.table_s == pytest.approx(walked_s(candidate, model, n_bytes))
+                assert candidate.closed_form_s == pytest.approx(candidate.predicted_s)
+                assert candidate.closed_form_s == pytest.approx(walked_s(candidate, model, n_bytes))
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
@@ -89,8 +89,8 @@ def test_binomial_is_exact_for_powers_of_two(name: str, n_ranks: int, link: PLog
     for n_bytes in (1, 4096, 1 << 16):
         for candidate in candidates(name, model, n_bytes, root=1):
             if n_bytes % (candidate.segment_bytes or 1) == 0:
-                assert candidate.table_s == pytest.approx(candidate.predicted_s)
-                assert candidate.table_s == pytest.approx(walked_s(candidate, model, n_bytes))
+                assert candidate.closed_form_s == pytest.approx(candidate.predicted_s)
+                assert candidate.closed_form_s == pytest.approx(walked_s(candidate, model, n_bytes))
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
@@ -100,7 +100,7 @@ def test_binomial_otherwise_is_off_by_a_gap_or_the_latencies(n_ranks: int, link:
     model = cluster(n_ranks, link)
     for n_bytes in (1, 4096, 1 << 16):
         (candidate,) = candidates("binomial", model, n_bytes)
-        off = walked_s(candidate, model, n_bytes) - (candidate.table_s or 0.0)
+        off = walked_s(candidate, model, n_bytes) - (candidate.closed_form_s or 0.0)
         latencies_s = (ceil(log2(n_ranks)) - 1) * link.latency_s
         assert link.gap(n_bytes) - latencies_s <= off + 1e-12
         assert off <= link.gap(n_bytes) + 1e-12
@@ -124,9 +124,9 @@ def test_rendezvous_is_exact_while_answers_come_late(
         taken_s = walked_s(candidate, model, n_bytes)
         assert candidate.predicted_s == pytest.approx(taken_s)
         if (n_asked - 2) * link.gap(1) <= 2 * link.latency_s:
-            assert candidate.table_s == pytest.approx(taken_s)
+            assert candidate.closed_form_s == pytest.approx(taken_s)
         else:
-            assert taken_s > (candidate.table_s or 0.0)
+            assert taken_s > (candidate.closed_form_s or 0.0)
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
@@ -135,7 +135,7 @@ def test_binary_never_takes_longer_than_its_bound(n_ranks: int, link: PLogP) -> 
     model = cluster(n_ranks, link)
     for n_bytes in (1, 4096, 1 << 16):
         (candidate,) = candidates("binary", model, n_bytes)
-        assert walked_s(candidate, model, n_bytes) <= (candidate.table_s or 0.0) * (1 + 1e-9)
+        assert walked_s(candidate, model, n_bytes) <= (candidate.closed_form_s or 0.0) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4, 8, 16])
@@ -148,10 +148,14 @@ def test_scatter_collection_stays_below_its_bound_where_gaps_are_in_proportion(
         model = cluster(n_ranks, linear_plogp(latency_s, 12.5e6, overhead_s=0.0))
         (candidate,) = candidates("scatter-collection", model, n_bytes)
         taken_s = walked_s(candidate, model, n_bytes)
-        assert 0.5 * (candidate.table_s or 0.0) <= taken_s <= (candidate.table_s or 0.0) + 1e-12
+        assert (
+            0.5 * (candidate.closed_form_s or 0.0)
+            <= taken_s
+            <= (candidate.closed_form_s or 0.0) + 1e-12
+        )
     model = cluster(16, LINKS["latency below the gap"])
     (candidate,) = candidates("scatter-collection", model, 16)
-    assert walked_s(candidate, model, 16) > (candidate.table_s or 0.0)
+    assert walked_s(candidate, model, 16) > (candidate.closed_form_s or 0.0)
 
 
 @pytest.mark.parametrize("degree", [2, 3, 4])
@@ -166,8 +170,10 @@ def test_k_chains_cost_what_their_root_sends(degree: int) -> None:
     ours_s = (degree * gap_s + link.latency_s + hops * (gap_s + link.latency_s)
               + (n_segments - 1) * degree * gap_s)  # fmt: skip
     assert taken_s == pytest.approx(ours_s)
-    table_s = find_closed_form("k-chain").cost_s(Call(link, n_ranks, n_bytes, segment, degree))
-    assert taken_s - table_s > 0.9 * (n_segments - 1) * (degree - 1) * gap_s
+    closed_form_s = find_closed_form("k-chain").cost_s(
+        Call(link, n_ranks, n_bytes, segment, degree)
+    )
+    assert taken_s - closed_form_s > 0.9 * (n_segments - 1) * (degree - 1) * gap_s
 
 
 def test_k_chains_of_every_degree_are_tried() -> None:
@@ -187,7 +193,7 @@ def test_right_on_any_grid(labels: list[int], data: st.DataObject) -> None:
         for candidate in candidates(name, model, n_bytes, root):
             assert candidate.build is not None
             check_plan(candidate.build(n_bytes))
-            assert (candidate.table_s is None) == (model.n_clusters > 1)
+            assert (candidate.closed_form_s is None) == (model.n_clusters > 1)
 
 
 @settings(max_examples=60)
@@ -246,9 +252,9 @@ def test_candidates_inside_one_cluster_have_their_closed_forms(n_bytes: int) -> 
     for candidate in found:
         shape = candidate.label.split(" ")[0]
         whole = candidate.segment_bytes == n_bytes
-        assert (candidate.table_s is None) == (shape == "binary" and not whole)
+        assert (candidate.closed_form_s is None) == (shape == "binary" and not whole)
         if shape in ("flat", "chain", "binomial") and n_bytes % (candidate.segment_bytes or 1) == 0:
-            assert candidate.table_s == pytest.approx(candidate.predicted_s)
+            assert candidate.closed_form_s == pytest.approx(candidate.predicted_s)
 
 
 def test_asking_for_one_writes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_closed_forms_of_table_2(name: str, n_ranks: int, n_bytes: int) -> None:
     assert candidate.predicted_s is not None
     cost = SCATTER_COSTS[name]
     formula_s = cost.seconds(LAN, n_ranks, n_bytes)
-    assert candidate.table_s == formula_s
+    assert candidate.closed_form_s == formula_s
     if n_bytes:  # a plan of empty blocks sends nothing
         simulated_s = price_plan(candidate.build(n_bytes), model).makespan_s
         assert simulated_s == pytest.approx(candidate.predicted_s)

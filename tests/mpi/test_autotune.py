@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 from mpi4py import MPI
 
-from gridcoll.measure import tuner as playoff
+from gridcoll.constants import MARGIN
+from gridcoll.measure import tuner
 from gridcoll.measure.clock import CommonClock, Series
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
-from gridcoll.plan.choose import MARGIN
 from gridcoll.plan.registry import family_of
 from tests.mpi.support import count_calls, grid_model, layouts
 
@@ -28,7 +28,7 @@ def quiet(_what: str, _done: int, _of: int) -> None:
 
 @pytest.fixture
 def one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playoff, "TRIAL_SIZES", dict.fromkeys(playoff.RUNS, (SIZE,)))
+    monkeypatch.setattr(tuner, "TRIAL_SIZES", dict.fromkeys(tuner.RUNS, (SIZE,)))
 
 
 def close_model(world: MPI.Intracomm, name: str) -> GridModel:
@@ -46,7 +46,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
 
     The first run of a turn takes a second more: it pays for what others left behind.
     """
-    per_turn = 1 + playoff.RUNS_PER_TURN
+    per_turn = 1 + tuner.RUNS_PER_TURN
     ran: list[Callable[[], object]] = []
     known: dict[int, float] = {}
     left: Iterator[float] = iter(seconds[::-1])  # the first turn goes backwards
@@ -65,10 +65,10 @@ def turns(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[Callable[[],
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.usefixtures("one_size")
-@pytest.mark.parametrize("name", playoff.RUNS)
+@pytest.mark.parametrize("name", tuner.RUNS)
 def test_all_ranks_learn_the_same_by_real_runs(world: MPI.Intracomm, name: str) -> None:
     model = close_model(world, name)
-    learned = playoff.play_off(world, model, quiet, [name])
+    learned = tuner.autotune(world, model, quiet, [name])
     text = repr((learned.corrections, learned.native, learned.native_variants))
     assert world.allgather(text) == [text] * world.Get_size()
     assert learned.native[name] != model.native[name]
@@ -82,14 +82,14 @@ def test_the_choice_is_what_the_turns_say(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, native_is: float
 ) -> None:
     model = close_model(world, "bcast")
-    monkeypatch.setattr(playoff, "MOST_PLANS", 2)
-    plans, natives = playoff._contenders(model, "bcast", SIZE, {})
+    monkeypatch.setattr(tuner, "MOST_PLANS", 2)
+    plans, natives = tuner._contenders(model, "bcast", SIZE, {})
     assert natives == ["native"]
     best_s = plans[0].predicted_s or 0.0
     seconds = [best_s * factor for factor in (*(1.0, 1.2)[: len(plans)], native_is)]
     ran = turns(monkeypatch, *seconds)
-    learned = playoff.play_off(world, model, quiet, ["bcast"])
-    n = (len(plans) + 1) * (1 + playoff.RUNS_PER_TURN)
+    learned = tuner.autotune(world, model, quiet, ["bcast"])
+    n = (len(plans) + 1) * (1 + tuner.RUNS_PER_TURN)
     assert ran[:n] == ran[n : 2 * n][::-1], "to and fro"
     choice = choose("bcast", learned, SIZE, 0)
     assert choice.winner.name == (plans[0].name if native_is > 1 + MARGIN else "native")
@@ -115,8 +115,8 @@ def test_who_is_clearly_behind_plays_no_more(
     rounds: Sequence[int],
 ) -> None:
     """The others do until they differ."""
-    monkeypatch.setattr(playoff, "MOST_ROUNDS", 4)
-    monkeypatch.setattr(playoff, "LONG_S", 1e9)
+    monkeypatch.setattr(tuner, "MOST_ROUNDS", 4)
+    monkeypatch.setattr(tuner, "LONG_TURN_S", 1e9)
     n_runs = [0] * len(seconds)
 
     def run(k: int) -> float:
@@ -125,19 +125,19 @@ def test_who_is_clearly_behind_plays_no_more(
 
     steps = [partial(run, k) for k in range(len(seconds))]
     monkeypatch.setattr(Series, "run", lambda _series, step: step())
-    medians = playoff._take_turns(CommonClock(0.0, 0.0, float), steps)
+    medians = tuner._take_turns(CommonClock(0.0, 0.0, float), steps)
     assert medians == list(seconds)
-    assert n_runs == [(1 + playoff.RUNS_PER_TURN) * each for each in rounds]
+    assert n_runs == [(1 + tuner.RUNS_PER_TURN) * each for each in rounds]
 
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.usefixtures("one_size")
 def test_nobody_plays_alone(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playoff, "CLOSE", 0.5)
-    monkeypatch.setattr(playoff, "CLOSE_S", -1.0)
+    monkeypatch.setattr(tuner, "CLOSE", 0.5)
+    monkeypatch.setattr(tuner, "CLOSE_S", -1.0)
     monkeypatch.setattr(Series, "run", None)
     model = close_model(world, "bcast")
-    assert playoff.play_off(world, model, quiet, ["bcast"]) == model
+    assert tuner.autotune(world, model, quiet, ["bcast"]) == model
 
 
 @pytest.mark.mpi(min_size=4)
@@ -146,11 +146,11 @@ def test_a_millisecond_behind_is_close(world: MPI.Intracomm) -> None:
     """Whatever part of the time that is: the non-blocking native takes three times as long."""
     model = close_model(world, "bcast")
     native, slow = model.native["bcast"], model.native_variants["bcast"]["native-nonblocking"]
-    for factor, plays in ((1.0, False), (0.9 * playoff.CLOSE_S / slow.predict(SIZE), True)):
+    for factor, plays in ((1.0, False), (0.9 * tuner.CLOSE_S / slow.predict(SIZE), True)):
         quick, slower = (TimesBySize((SIZE,), (factor * t.predict(SIZE),)) for t in (native, slow))
         variants = {"bcast": {"native-nonblocking": slower}}
         other = replace(model, native={"bcast": quick}, native_variants=variants)
-        assert ("native-nonblocking" in playoff._contenders(other, "bcast", SIZE, {})[1]) == plays
+        assert ("native-nonblocking" in tuner._contenders(other, "bcast", SIZE, {})[1]) == plays
 
 
 @pytest.mark.mpi(min_size=4)
@@ -175,7 +175,7 @@ def test_what_ran_seldom_may_be_faster_than_it_seems(
     for factor, close in ((1.1, True), (1.5, plays), (1.7, False)):
         times = TimesBySize((SIZE,), (factor * best_s,))
         other = replace(model, native={"bcast": times}, native_variants={})
-        found = playoff._contenders(other, "bcast", SIZE, {"native": n_runs})[1]
+        found = tuner._contenders(other, "bcast", SIZE, {"native": n_runs})[1]
         assert found == ["native"] * close
 
 
@@ -215,7 +215,7 @@ def test_time_is_up_within_a_round(
     monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float], wanted: list[int]
 ) -> None:
     steps, order = fake_runs(monkeypatch, seconds)
-    medians = playoff._take_turns(CommonClock(0.0, 0.0, float), steps)
+    medians = tuner._take_turns(CommonClock(0.0, 0.0, float), steps)
     assert order == wanted
     assert medians == list(seconds)
 
@@ -225,11 +225,11 @@ def test_clocks_are_compared_for_every_collective(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, however many sizes."""
-    monkeypatch.setattr(playoff, "TRIAL_SIZES", dict.fromkeys(playoff.RUNS, (SIZE, 2 * SIZE)))
-    monkeypatch.setattr(playoff, "CLOSE", 1e9)
-    compared = count_calls(monkeypatch, playoff, "find_clock")
+    monkeypatch.setattr(tuner, "TRIAL_SIZES", dict.fromkeys(tuner.RUNS, (SIZE, 2 * SIZE)))
+    monkeypatch.setattr(tuner, "CLOSE", 1e9)
+    compared = count_calls(monkeypatch, tuner, "find_clock")
     both = close_model(world, "bcast"), close_model(world, "allreduce")
     native = {name: times for model in both for name, times in model.native.items()}
     model = replace(both[0], native=native, native_variants={})
-    playoff.play_off(world, model, quiet, ["bcast", "allreduce"])
+    tuner.autotune(world, model, quiet, ["bcast", "allreduce"])
     assert [grid for _, grid in compared] == [model.grid] * 2

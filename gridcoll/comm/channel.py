@@ -1,0 +1,312 @@
+"""Where our own messages travel: on private communicators, which users never see.
+
+Making a communicator takes several round trips between sites. So a communicator that is made from
+another one sends its messages over that one's private communicator, with ranks translated and in a
+part of its tags that is its own. Nothing is sent to agree on the part: all ranks of the parent take
+part in what makes a child, so that they can count the parts given away. Siblings of one `Split` get
+the same part, for no two ranks are in both of them. A part is not given away twice; when all are,
+the parent gets a new private communicator for its children to come.
+
+`Create_group` is called by the members alone, who cannot count. Some parts of every private
+communicator are kept for them: they agree on one that is free on all of them when a call first
+needs it, by one reduction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.comm.bands import N_BANDS, Bands
+from gridcoll.engine.counting import CountingTransport, Sent
+from gridcoll.engine.transport import MPITransport, n_tags
+
+FEWEST_TAGS = 1 << 12
+"""A program with fewer tags could confuse long messages in short segments."""
+
+MOST_TAGS = 1 << 14
+"""A part has no more for each program: what MPI has is for many parts."""
+
+N_SMALLEST = 1 << 15
+"""Into so many programs' tags an MPI with many tags is divided at most."""
+
+KEPT = OWN = 8
+"""One in so many tags is kept for `Create_group`; and one of a part for its communicator."""
+
+N_CHILDREN = 64
+"""A child gets one in so many of the tags that its parent has left: large parts for the first
+children, whose own children need tags, and enough for hundreds."""
+
+
+N_OFFERS = 8
+"""Of the parts that are kept, one in so many is on offer at a time."""
+
+N_TRIES = 32
+"""Offers before a group makes a private communicator: other threads may be about to take some."""
+
+_WORD_BITS = 62
+_WORD = (1 << _WORD_BITS) - 1
+
+
+def can_run_beside() -> bool:
+    """Whether this rank can run programs beside the application.
+
+    Needs ``MPI.THREAD_MULTIPLE``: a lower level is the application's to choose, and honoured.
+    """
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE and n_tags() >= N_BANDS * FEWEST_TAGS
+
+
+def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of our own with ``comm``'s ranks. Collective.
+
+    Not a duplicate: that would call the user's attribute copy functions once more.
+    """
+    group = comm.Get_group()
+    try:
+        return MPI.Intracomm(MPI.Intracomm.Create(comm, group))
+    finally:
+        group.Free()
+
+
+class PrivateComm:
+    """A communicator of our own. It is freed with the last channel that uses it.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        As `new_private` makes it; ours from now on.
+    n_bands : int
+        Programs that may run at the same time in each part.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, n_bands: int) -> None:
+        self.comm = comm
+        total = n_tags()
+        self.n_bands = n_bands
+        self.part = n_bands * min(max(total // N_SMALLEST, FEWEST_TAGS), MOST_TAGS)
+        self.part = min(self.part, total)
+        self._n_slots = total // KEPT // self.part
+        self.tags = range(self._n_slots * self.part, total)
+        self._lock = threading.Lock()
+        self._n_users = 0
+        self._free = (1 << self._n_slots) - 1
+        self._offered = 0
+        self._turn = 0
+
+    def hold(self) -> None:
+        """One channel more uses it."""
+        with self._lock:
+            self._n_users += 1
+
+    def release(self) -> None:
+        """One less. The last one's frees it, on each rank when it comes to that."""
+        with self._lock:
+            self._n_users -= 1
+            last = not self._n_users
+        if last:
+            self.comm.Free()
+
+    def agree_on_slot(self, comm: MPI.Intracomm) -> int | None:
+        """A slot that is free on all ranks of ``comm``, taken. Collective; None if there is none.
+
+        What one thread offers, another does not. So each offers a few of them only, and others the
+        next time: which, rank 0 says with what it offered before.
+        """
+        turn = 0
+        for _ in range(N_TRIES):
+            some = sum(1 << slot for slot in range(turn % N_OFFERS, self._n_slots, N_OFFERS))
+            with self._lock:
+                free = self._free
+                offer = free & some & ~self._offered
+                self._offered |= offer
+                self._turn += 1
+                turn = self._turn if comm.Get_rank() == 0 else -1
+            mine = np.array([*_words(offer, self._n_slots), *_words(free, self._n_slots), turn])
+            comm.Allreduce(MPI.IN_PLACE, mine, MPI.BAND)
+            turn = int(mine[-1])
+            offered, common = (_mask(half) for half in np.split(mine[:-1], 2))
+            lowest = offered & -offered
+            with self._lock:
+                self._offered &= ~offer
+                self._free &= ~lowest
+            if lowest:
+                return lowest.bit_length() - 1
+            if not common:
+                break
+        return None
+
+    def slot_tags(self, slot: int) -> range:
+        """Those of a slot."""
+        return range(slot * self.part, (slot + 1) * self.part)
+
+    def return_slot(self, slot: int) -> None:
+        """Nothing is under way in it any more on this rank."""
+        with self._lock:
+            self._free |= 1 << slot
+
+
+def _words(mask: int, n_bits: int) -> list[int]:
+    """``mask`` in as many integers as so many bits need."""
+    return [mask >> at & _WORD for at in range(0, max(n_bits, 1), _WORD_BITS)]
+
+
+def _mask(words: np.ndarray) -> int:
+    return sum(int(word) << at * _WORD_BITS for at, word in enumerate(words))
+
+
+class Place(NamedTuple):
+    """What a child gets: a private communicator, its ranks there are those of ``ranks``, and tags.
+
+    ``ranks`` are the parent's, None where they are the same; ``tags`` is None for a child that has
+    to agree on a slot.
+    """
+
+    private: PrivateComm
+    ranks: Sequence[int] | None
+    tags: range | None
+
+
+class Channel:
+    """A communicator's own messages.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator, as plain mpi4py has it.
+    place : Place
+        Of this communicator's ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
+        self.comm = comm
+        self._private, self._ranks, self._tags = place
+        self._room: Place | None = None
+        self._is_divided = False
+        self._slot: int | None = None
+        self._private.hold()
+
+    @classmethod
+    def create(cls, comm: MPI.Intracomm, own: MPI.Intracomm, threads: bool) -> Channel:
+        """On a private communicator of its own, from `new_private`."""
+        private = PrivateComm(own, N_BANDS if threads else 1)
+        return cls(comm, Place(private, None, private.tags))
+
+    @property
+    def private(self) -> MPI.Intracomm:
+        """The private communicator that it is on."""
+        return self._private.comm
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has tags, on all ranks."""
+        return self._tags is not None
+
+    def open(self) -> None:
+        """Agree on tags, if that has not been done. Collective, in a call that may wait."""
+        if self._tags is not None:
+            return
+        slot = self._private.agree_on_slot(self.comm)
+        if slot is not None:
+            self._slot, self._tags = slot, self._private.slot_tags(slot)
+            return
+        private, former = PrivateComm(new_private(self.comm), self._private.n_bands), self._private
+        private.hold()
+        self._private, self._ranks = private, None
+        former.release()
+        self._tags = private.tags
+
+    def place_for_child(self, *, may_wait: bool) -> Place:
+        """Where the next child's messages go. To be called by all ranks of this communicator.
+
+        Collective where the last part has been given away and one ``may_wait``; without that, the
+        child agrees on a slot.
+        """
+        self._divide()
+        room = self._room
+        if room is not None and room.tags is not None and len(room.tags) < room.private.part:
+            self._leave_room()
+            room = None
+        if room is None and may_wait and self.is_open:
+            private = PrivateComm(new_private(self.comm), self._private.n_bands)
+            private.hold()
+            room = Place(private, None, private.tags)
+        if room is None or room.tags is None:
+            return self.place_in_group()
+        n_tags = max(len(room.tags) // N_CHILDREN, room.private.part)
+        self._room = Place(room.private, room.ranks, room.tags[n_tags:])
+        return Place(room.private, room.ranks, room.tags[:n_tags])
+
+    def place_in_group(self) -> Place:
+        """Where a child's messages go that not all ranks know of."""
+        return Place(self._private, self._ranks, None)
+
+    def _divide(self) -> None:
+        """Once, what is our own of the tags, and what is for children: few of them have any."""
+        if not self._is_divided and self._tags is not None:
+            n_own = max(len(self._tags) // OWN, self._private.part)
+            self._room = Place(self._private, self._ranks, self._tags[n_own:])
+            self._tags = self._tags[:n_own]
+            self._is_divided = True
+
+    def _leave_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and room.private is not self._private:
+            room.private.release()
+
+    @cached_property
+    def transport(self) -> CountingTransport:
+        """Messages of one call at a time, counted."""
+        return CountingTransport(self.messages, Sent(self.comm.Get_size()))
+
+    @property
+    def messages(self) -> MPITransport:
+        """The same messages, not counted: those between calls, that measure."""
+        return MPITransport(self._private.comm, self._band(0), self._ranks)
+
+    @cached_property
+    def bands(self) -> Bands:
+        """Where non-blocking calls run."""
+        private, ranks = self._private, self._ranks
+        transports = [
+            MPITransport(private.comm, self._band(number), ranks)
+            for number in range(1, private.n_bands)
+        ]
+        return Bands(self.comm, transports)
+
+    def sent(self, rank: int) -> list[tuple[int, int, int, int]]:
+        """What calls sent so far, as `Sent.rows` has it. Makes nothing that no call has needed."""
+        made = self.__dict__
+        rows = self.transport.sent.rows(rank) if "transport" in made else []
+        return rows + self.bands.rows(rank) if "bands" in made else rows
+
+    def _band(self, number: int) -> range:
+        self._divide()
+        tags = self._tags or range(0)
+        n_tags = len(tags) // self._private.n_bands
+        return tags[number * n_tags : (number + 1) * n_tags]
+
+    def free(self) -> None:
+        """Give everything back. What is under way ends first.
+
+        Persistent requests that are left keep it, as they would the user's communicator.
+        """
+        if "bands" in self.__dict__:
+            self.bands.drain()
+            if self.bands.in_use:
+                return
+        self._leave_room()
+        if self._slot is not None:
+            self._private.return_slot(self._slot)
+        self._private.release()
+
+
+def place_of(place: Place, ranks: Sequence[int]) -> Place:
+    """``place``, of a child whose rank ``i`` is its parent's ``ranks[i]``."""
+    base = place.ranks
+    there = ranks if base is None else [base[rank] for rank in ranks]
+    return Place(place.private, there, place.tags)

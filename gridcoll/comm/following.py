@@ -1,0 +1,249 @@
+"""How a communicator's model follows its links, and how its relatives learn of that.
+
+All that decides was exchanged at an agreed point: ranks come to looks, glances and other models at
+the same call.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from mpi4py import MPI
+
+from gridcoll.engine.transport import MPITransport
+from gridcoll.measure.learning.agreed import OVERHEAD_PART, Offer, Point, Said
+from gridcoll.measure.learning.links import (
+    Found,
+    Pair,
+    changed_model,
+    found_of,
+    glance_of,
+    look_at_links,
+    rounds_of,
+)
+from gridcoll.model import GridModel
+
+LOOK_EVERY_S = 60.0
+"""Links are looked at no more often than that because calls take another time."""
+
+GLANCE_EVERY_S = 1.0
+"""Links that changed are glanced at no more often than that, to see whether they are back."""
+
+IDLE_GLANCE_EVERY_S = 20.0
+"""The same of all others, which may have become faster than they were measured."""
+
+
+class News:
+    """What this process knows that communicators of some processes found of the network.
+
+    Communicators of the same processes share one, in any order and on any thread: a rank may know
+    of a model that another one has not heard of. So all compare what they have before they use it.
+    """
+
+    def __init__(self, above: News | None = None) -> None:
+        self.newest: Offer | None = None
+        self.doubt = False
+        self._above = above
+        self._parts: WeakValueDictionary[tuple[int, ...], News] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def part(self, ranks: Sequence[int]) -> News:
+        """Of a communicator whose rank ``i`` is our ``ranks[i]``."""
+        with self._lock:
+            found = self._parts.get(tuple(ranks))
+            if found is None:
+                found = self._parts[tuple(ranks)] = News(self)
+            return found
+
+    def post(self, model: GridModel) -> float:
+        """Tell ``model`` to communicators of these processes or of some of them; its digest.
+
+        Those of more processes hear that something changed: others do not know what.
+        """
+        digest = self._tell(model)
+        above = self._above
+        while above is not None:
+            above.doubt = True
+            above = above._above
+        return digest
+
+    def _tell(self, model: GridModel) -> float:
+        digest = float(zlib.crc32(repr(model.links).encode()) + 1)
+        self.newest = Offer(digest, model)
+        with self._lock:
+            parts = list(self._parts.items())
+        for ranks, part in parts:
+            part._tell(model.restrict(ranks))
+        return digest
+
+
+class Step(NamedTuple):
+    """What follows from an agreed point.
+
+    ``model``: to go on with, if another one. ``compete``: all ways to do a call compete anew.
+    """
+
+    model: GridModel | None = None
+    compete: bool = False
+
+
+class Following:
+    """The links of one communicator as they were and as they are.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        As plain mpi4py has it.
+    messages : callable
+        Gives where our own messages go; between calls nothing is under way there.
+    model : GridModel
+        In use at first; what is found later is compared with that.
+    news : News
+    tell : callable
+        Writes a line about a decision.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        messages: Callable[[], MPITransport],
+        model: GridModel,
+        news: News,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._comm, self._messages, self._tell = comm, messages, tell
+        self.news, self._heard = news, news.newest.digest if news.newest else 0.0
+        self._better = False
+        self.took_s = 0.0
+        """What looks and glances took on this rank since somebody asked."""
+        self.look_cost_s = 0.0
+        """What a look takes, as all ranks know."""
+        self.begin(model)
+
+    def begin(self, at_start: GridModel) -> None:
+        """Compare with ``at_start`` from now on; it is in use."""
+        self.at_start = self.model = at_start
+        self.changed: dict[Pair, Found] = {}
+        self._looked_s, self._owes_look = -math.inf, False
+        self._glanced_s, self._glance_cost_s = -math.inf, 0.0
+        self._n_glances, self._patience = 0, 1.0
+
+    def start_from(self, before: GridModel) -> None:
+        """Compare with ``before``: our model was taken over after links had changed."""
+        self.at_start = before
+        self.changed = found_of(self.model, before)
+
+    def say(self) -> Said:
+        """What this rank knows and others may not."""
+        said = Said(self.news.newest, self.news.doubt, self._better)
+        self.news.doubt = self._better = False
+        return said
+
+    def step(self, point: Point, suspicion: int, now_s: float, total_s: float) -> Step:
+        """What follows from an agreed point. Collective.
+
+        A network that is faster again than one that got slower is taken to be what it was. Where
+        one got slower, a glance now and then tells when that is over, even if no call uses the
+        link. ``now_s`` is of the common clock, ``total_s`` what calls took so far.
+        """
+        if point.offer is not None and point.offer.digest != self._heard:
+            return self._take(point.offer)
+        if suspicion < 0 and self.changed:
+            self._tell("faster again: the links count as they did")
+            return self._become(self.at_start, {})
+        wanted = bool(suspicion) or self._owes_look or point.doubt
+        if self.at_start.origin != "measured":
+            return self._compete(suspicion)
+        least_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
+        may_look = now_s - self._looked_s >= least_s
+        if wanted and may_look:
+            return self._look(now_s, None)
+        if suspicion:
+            return self._compete(suspicion)
+        self._owes_look = wanted
+        if point.better and (self.changed or may_look):
+            return self._look(now_s, self.changed or None)
+        self._glance(now_s, total_s)
+        return Step()
+
+    def _compete(self, suspicion: int) -> Step:
+        if not suspicion:
+            return Step()
+        self._tell("calls take another time than they did: all ways compete again")
+        self._owes_look = True
+        return Step(compete=True)
+
+    def _take(self, offer: Offer) -> Step:
+        """Go on with what a relative found."""
+        self._heard = offer.digest
+        if not isinstance(offer.what, GridModel) or offer.what.links == self.model.links:
+            return Step()
+        self._tell("another communicator found that links changed")
+        self.model = offer.what
+        self.changed = found_of(self.model, self.at_start)
+        return Step(self.at_start if not self.changed else self.model)
+
+    def _become(self, model: GridModel, changed: dict[Pair, Found]) -> Step:
+        self.model, self.changed = model, changed
+        self._patience, self._owes_look = 1.0, False
+        self._heard = self.news.post(model)
+        return Step(model)
+
+    def _look(self, now_s: float, only: Collection[Pair] | None) -> Step:
+        """Look at links, ``only`` those of some pairs or all."""
+        began_s = time.monotonic()
+        # Against what was there at first: factors of factors would drift.
+        found = look_at_links(self._comm, self._messages(), self.at_start, only)
+        took_s = self._comm.allreduce(time.monotonic() - began_s, MPI.MAX)
+        self.took_s += time.monotonic() - began_s
+        self._looked_s = self._glanced_s = now_s
+        if only is None:
+            self.look_cost_s = took_s
+        self._owes_look = False
+        changed = {pair: each for pair, each in found.items() if each.changed}
+        before = self.changed
+        if changed.keys() == before.keys() and all(
+            each.is_like(before[pair]) for pair, each in changed.items()
+        ):
+            self._patience *= 2  # whoever said that links are better was wrong
+            self._tell("links were looked at, and are what they were")
+            return Step(compete=only is None)
+        names = [cluster.name for cluster in self.at_start.grid.clusters]
+        for a, b in sorted(changed.keys() | before.keys()):
+            each = found.get((a, b), before.get((a, b)))
+            if each is not None:
+                self._tell(
+                    f"{names[a]} to {names[b]}: {each.latency:.2g} times the latency, "
+                    f"{each.gap:.2g} times the gap"
+                )
+        return self._become(changed_model(self.at_start, changed) or self.at_start, changed)
+
+    def _glance(self, now_s: float, total_s: float) -> None:
+        """See whether links are better, of disjoint pairs, if it is time for that. No exchange.
+
+        Whoever saw one says so at the next point.
+        """
+        every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
+        if now_s - self._glanced_s < every_s * self._patience:
+            return
+        rounds = rounds_of(self.model, self.changed or None)
+        before = self.at_start if self.changed else None
+        pairs = rounds[self._n_glances % len(rounds)]
+        glances = [glance_of(self.model, before, pair) for pair in pairs]
+        cost_s = max(each.expected_s for each in glances)
+        if self._glance_cost_s + cost_s > OVERHEAD_PART * total_s:
+            return
+        # What was not spent long ago is not saved for later.
+        self._glance_cost_s = max(self._glance_cost_s + cost_s, OVERHEAD_PART * total_s - cost_s)
+        self._n_glances += 1
+        self._glanced_s = now_s
+        began_s = time.monotonic()
+        rank, messages = self._comm.Get_rank(), self._messages()
+        self._better |= any(each.is_better(messages, rank, self.model) for each in glances)
+        self.took_s += time.monotonic() - began_s

@@ -1,0 +1,411 @@
+"""What one communicator learns from its calls: each is stamped, and at agreed points decisions
+change.
+
+A call is counted alike on all ranks, whether it comes by the fast path or its arguments are read:
+the number of a call is what ranks agree by.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakSet
+
+from mpi4py import MPI
+
+from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_class
+from gridcoll.comm.following import Following, News
+from gridcoll.engine.transport import MPITransport
+from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
+from gridcoll.measure.learning.beliefs import Arm
+from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
+from gridcoll.measure.learning.offsets import N_SAMPLES, compare_clocks
+from gridcoll.measure.learning.outcomes import keep_outcomes
+from gridcoll.model import GridModel
+from gridcoll.plan import Choice, Dataflow
+from gridcoll.plan.natives import NATIVES, TIMED
+from gridcoll.plan.registry import Candidate, family_of
+from gridcoll.topology.units import format_duration, format_size
+
+PREDICTED = 0.25
+"""How far predictions of plans are off where none was tried, as a standard deviation of their
+logarithm: 10 to 20 % on most grids, a half on some."""
+
+TRIED = 0.12
+"""The same where plans and natives were timed at discovery."""
+
+UNTIMED_NATIVE = 0.7
+"""The same of natives that nobody timed: the library may take a tenth or ten times as long."""
+
+MOST_PLANS = 5
+"""Arms of one kind of calls that are plans, the best of each family."""
+
+N_SHAPES = 32
+POINTS_PER_NOTE = 16
+"""What was learned is kept for others that often; and when the communicator is freed."""
+
+KEEP_EVERY_S = 300.0
+"""What was learned goes to the cache that often, and at the end."""
+
+_open_learnings: WeakSet[Learning] = WeakSet()
+
+_known: dict[str, list[Ratio]] = {}
+"""What this process learned, by the shape of the communicator. Whether all ranks of another one
+know the same is found out at its first agreed point; else nobody uses it."""
+
+_log = logging.getLogger("gridcoll")
+
+
+def _keep_all() -> None:
+    """At the end of the job, of communicators that nobody freed."""
+    for each in list(_open_learnings):
+        each.keep()
+
+
+atexit.register(_keep_all)
+
+
+@dataclass
+class _Call:
+    """A call that was decided and not yet made."""
+
+    kind: Kind
+    arm: int
+    flow: Dataflow | None
+    n_starts: int
+    made: bool = False
+
+
+class Learning:
+    """Learner, stamps and decisions of one communicator.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        As plain mpi4py has it.
+    decisions : Decisions
+        As made by the model.
+    messages : callable
+        Gives where our own messages go; between calls nothing is under way there.
+    changed : callable
+        To be called when a call is to be done by something else.
+    follow : callable
+        Takes the model of a network that changed.
+    offset_s : float or None
+        This rank's clock, if it was compared already.
+    news : News or None
+        Shared with other communicators of the same processes.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        decisions: Decisions,
+        messages: Callable[[], MPITransport],
+        changed: Callable[[], None],
+        follow: Callable[[GridModel], None],
+        offset_s: float | None = None,
+        news: News | None = None,
+    ) -> None:
+        self.decisions, self._messages = decisions, messages
+        self._changed, self._follow = changed, follow
+        self.learner = Learner()
+        self._known_at_start: Races | None = None
+        model = decisions.model
+        self.following = Following(comm, messages, model, news or News(), self._tell)
+        n = range(model.n_clusters)
+        self._latency_s = max(model.link(i, j).latency_s for i in n for j in n)
+        self._shape = shape_of(model)
+        self._brought = _known.get(self._shape, [])
+        knowledge = float(zlib.crc32(repr(self._brought).encode()))
+        self.agreed = Agreed(comm, self._latency_s, offset_s, knowledge, self.following.say)
+        self._kept_s = time.monotonic()
+        _open_learnings.add(self)
+        self._candidates: dict[Kind, Sequence[Candidate]] = {}
+        self._call: _Call | None = None
+
+    def decide(
+        self,
+        collective: str,
+        n_bytes: int,
+        root: int,
+        *,
+        unit_bytes: int = 1,
+        semantics: Semantics = ANY,
+        steady: bool = False,
+    ) -> Decision:
+        """As `Decisions.decide`; ``steady``: not for a trial, and not stamped."""
+        decisions, self._call = self.decisions, None
+        if not self._is_learned(collective, semantics):
+            return decisions.decide(
+                collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
+            )
+        kind = self._kind(collective, n_bytes, root, semantics)
+        candidates = self._candidates.get(kind)
+        if candidates is None:
+            choice = decisions.choice(collective, n_bytes, root, semantics)
+            candidates = self._candidates[kind] = competitors(choice, decisions.model, semantics)
+        if steady:
+            arm = self.learner.leader(kind)
+        else:
+            arm = self.learner.next_arm(
+                kind, lambda: arms_of(collective, candidates, decisions.model)
+            )
+        decision = decisions.decide(
+            collective,
+            n_bytes,
+            root,
+            unit_bytes=unit_bytes,
+            semantics=semantics,
+            by=candidates[arm] if arm else None,
+        )
+        if not steady:
+            self._call = _Call(kind, arm, decision.flow, self.learner.n_starts)
+        return decision
+
+    def _is_learned(self, collective: str, semantics: Semantics) -> bool:
+        forced = self.decisions.is_forced(collective)
+        return collective in TIMED and not (forced or semantics.no_variants)
+
+    def _kind(self, collective: str, n_bytes: int, root: int, semantics: Semantics) -> Kind:
+        place = self.decisions.model.grid.cluster_of[root]
+        return Kind(collective, size_class(n_bytes), root, place, semantics)
+
+    def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
+        """Do ``run``, the program of ``flow``, as the call decided last if it is of that."""
+        call = self._call
+        if call is None or call.flow is not flow:
+            run()
+        else:
+            self._stamped(call, run)
+
+    def stamped(self, function: Callable[..., None]) -> Callable[..., None]:
+        """``function``, which does calls like the one decided last, with stamps around it.
+
+        That is a native collective about to be called, or a plan that ran.
+        """
+        call = self._call
+        if call is None or call.made != (call.flow is not None):
+            return function
+
+        def do(*args: Any) -> None:
+            self._stamped(call, function, *args)
+
+        return do
+
+    def _stamped(self, call: _Call, function: Callable[..., None], *args: Any) -> None:
+        call.made = True
+        n_calls, entry_s = self.agreed.n_calls, time.monotonic()
+        try:
+            function(*args)
+        finally:
+            # What turned out to be a call of another form was read, and counted, inside.
+            if self.agreed.n_calls == n_calls:
+                self._end(call, entry_s)
+
+    def _end(self, call: _Call, entry_s: float) -> None:
+        point = self.agreed.end(call, entry_s, time.monotonic())
+        if point is not None:
+            began_s, before_s = time.monotonic(), self.following.took_s
+            self._learn(point)
+            # Looks have their own part: exchanges go on where one took long.
+            looked_s = self.following.took_s - before_s
+            self.agreed.spend(time.monotonic() - began_s - looked_s)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the next call like the last one is done in the same way."""
+        call = self._call
+        if call is None:
+            return True
+        return call.arm == self.learner.leader(call.kind) and self.learner.is_settled(call.kind)
+
+    def _learn(self, point: Point) -> None:
+        """Take what all ranks know now. Collective, at the same call on all ranks."""
+        learner, rank = self.learner, self.decisions.rank
+        if self._brought:
+            if point.same_knowledge:
+                learner.bring(self._brought)
+            self._brought = []
+        seen = [
+            Observation(each.tag.kind, each.tag.arm, each.seconds, each.skew_s)
+            for each in point.seen
+            if isinstance(each.tag, _Call) and each.tag.n_starts == learner.n_starts
+        ]
+        changes = learner.learn(seen, point.total_s)
+        if learner.is_restless:
+            self._changed()
+        if self.agreed.n_points % POINTS_PER_NOTE == 0:
+            self._note()
+        if time.monotonic() - self._kept_s > KEEP_EVERY_S:
+            self.keep()
+        for change in changes:
+            self._tell(describe(change))
+        if point.seen:
+            self._watch(point)
+        if not point.on_clock and self._may_compare_clocks(point):
+            grid = self.decisions.model.grid
+            self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
+
+    def _note(self) -> None:
+        """Keep what was learned for communicators of the same shape to come."""
+        if ratios := self.learner.ratios():
+            _known.pop(self._shape, None)
+            _known[self._shape] = ratios
+            while len(_known) > N_SHAPES:
+                _known.pop(next(iter(_known)))
+
+    def keep(self) -> None:
+        """Write what was learned into the cache, on rank 0. Local."""
+        decisions, settings = self.decisions, self.decisions.settings
+        self._kept_s = time.monotonic()
+        if decisions.rank == 0 and not settings.grid_file:
+            keep_outcomes(settings.places, decisions.model, self.learner)
+
+    def _watch(self, point: Point) -> None:
+        """Follow the network. Collective; see `Following.step`."""
+        learner, following = self.learner, self.following
+        now_s, suspicion = point.seen[-1].ended_s, learner.drift.suspicion
+        step = following.step(point, suspicion, now_s, self.agreed.total_s)
+        if following.look_cost_s:
+            learner.drift.worth_s = following.look_cost_s
+        if step.model is not None:
+            self._begin_anew(step.model)
+        elif step.compete:
+            learner.forget()
+            self._changed()
+
+    def _begin_anew(self, model: GridModel) -> None:
+        """Go on with another model; with the first one, by what was learned with it."""
+        self._follow(model)
+        known = self.learner.restart()
+        if model is not self.following.at_start:
+            self._known_at_start = self._known_at_start or known
+        elif self._known_at_start:
+            self.learner.resume(self._known_at_start)
+            self._known_at_start = None
+
+    def take(self, decisions: Decisions, *, measured: bool = False) -> None:
+        """Go on with other decisions; ``measured``: by a model that is to be believed."""
+        self.decisions, self._call = decisions, None
+        self._candidates.clear()
+        if measured:
+            self.following.begin(decisions.model)
+            self.learner.restart()
+            self._known_at_start = None
+
+    def _tell(self, text: str) -> None:
+        if self.decisions.rank == 0 and self.decisions.settings.log_decisions:
+            _log.warning("gridcoll: call %d: %s", self.agreed.n_calls, text)
+
+    def _may_compare_clocks(self, point: Point) -> bool:
+        cost_s = 2 * N_SAMPLES * self._latency_s
+        return point.overhead_s + cost_s <= OVERHEAD_PART * self.agreed.total_s
+
+    def knows(self, collective: str, n_bytes: int, root: int, semantics: Semantics) -> bool:
+        """Whether such calls were made."""
+        return bool(self.learner.rows(self._kind(collective, n_bytes, root, semantics)))
+
+    def explain(self, choice: Choice, semantics: Semantics = ANY) -> Choice:
+        """``choice`` with what was observed of its candidates, and what leads by that. Local."""
+        kind = self._kind(choice.collective, choice.n_bytes, choice.root, semantics)
+        rows = {(row.arm.name, row.arm.label): row for row in self.learner.rows(kind)}
+        if not rows:
+            return choice
+        candidates, winner, reason = [], choice.winner, choice.reason
+        for each in choice.candidates:
+            row = rows.get((each.name, each.label))
+            if row is None:
+                candidates.append(each)
+                continue
+            seen = replace(each, observed_s=row.observed_s, n_calls=row.n_calls)
+            candidates.append(seen)
+            if row.leads:
+                winner = seen
+                if each is not choice.winner:
+                    reason = f"learned from calls; at first {choice.winner.name}, {choice.reason}"
+        n_calls = sum(row.n_calls for row in rows.values())
+        calls = "1 call" if n_calls == 1 else f"{n_calls} calls"
+        return replace(
+            choice,
+            candidates=tuple(candidates),
+            winner=winner,
+            reason=reason,
+            sources=(*choice.sources, f"observed: {calls} of this job"),
+        )
+
+    def close(self) -> None:
+        """Let what is under way end. Collective."""
+        self.agreed.close()
+        self._note()
+        self.keep()
+        _open_learnings.discard(self)
+
+
+def shape_of(model: GridModel) -> str:
+    """The same for communicators that are alike but for who is in them."""
+    grid, n = model.grid, range(model.n_clusters)
+    sizes = [(len(cluster), len(cluster.nodes)) for cluster in grid.clusters]
+    links = [f"{model.link(i, j).latency_s:.1e}" for i in n for j in n]
+    return f"{sizes} {grid.cluster_of} {links}"
+
+
+def competitors(choice: Choice, model: GridModel, semantics: Semantics) -> tuple[Candidate, ...]:
+    """The winner, then the best plan of each family, and natives that the call may take."""
+    found = [choice.winner]
+    families = {family_of(choice.collective, choice.winner.name)} if choice.winner.build else set()
+    labels = {(choice.winner.label, choice.winner.predicted_s)}
+    natives = not semantics.reproducible
+    if semantics.bitwise_equal and model.n_clusters > 1:
+        natives = False  # ranks may get different bits from it
+    n_plans = len(families)
+    for candidate in choice.candidates:
+        if candidate is choice.winner or (candidate.label, candidate.predicted_s) in labels:
+            continue
+        if candidate.build is None:
+            found += [candidate] if natives else []
+            continue
+        if semantics.prefer_order and choice.winner.rank_order and not candidate.rank_order:
+            continue  # what is tried keeps the order that was chosen
+        family = family_of(choice.collective, candidate.name)
+        if n_plans < MOST_PLANS and family not in families:
+            families.add(family)
+            labels.add((candidate.label, candidate.predicted_s))
+            found.append(candidate)
+            n_plans += 1
+    return tuple(found)
+
+
+def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:
+    """What is known of ``candidates`` before they are tried."""
+    was_tried = bool(model.corrections.get(collective))
+    timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
+    best_s = min(timed, default=1.0)
+    arms = []
+    for each in candidates:
+        is_native = each.name in NATIVES
+        family = each.name if is_native else family_of(collective, each.name)
+        spread = TRIED if was_tried else PREDICTED
+        if is_native:
+            is_prior = collective in model.native_priors
+            spread = UNTIMED_NATIVE if is_prior else TRIED
+        predicted_s = each.predicted_s
+        if predicted_s is None:
+            predicted_s, spread = best_s, UNTIMED_NATIVE
+        arms.append(Arm(each.name, family, predicted_s, spread, each.label))
+    return arms
+
+
+def describe(change: Change) -> str:
+    """``bcast of 1 MiB, root 0: chain (101 ms) instead of stars (140 ms)``."""
+    kind = change.kind
+    return (
+        f"{kind.collective} of {format_size(kind.n_bytes)}, root {kind.root}: "
+        f"{change.after.name} ({format_duration(change.after_s)} in {change.n_calls} calls) "
+        f"instead of {change.before.name} ({format_duration(change.before_s)})"
+    )

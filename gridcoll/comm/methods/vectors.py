@@ -1,0 +1,110 @@
+"""What ranks tell each other of the counts of `Alltoallv` and `Alltoallw`, and when.
+
+Telling costs about a latency of the longest link. Whether it can pay is first a matter of the grid.
+Where it can, ranks tell at every call as long as that leads to a faster way now and then; after
+some calls at which the direct way stayed, more and more calls are made without. A rank's largest
+call in between is told at the next one: if it was larger than any at which the direct way stayed,
+ranks tell at every call again. All that depends only on what was told: ranks never disagree.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from gridcoll.comm.context import Context
+from gridcoll.comm.decisions import PLAIN, Decisions
+from gridcoll.comm.methods.moving import move
+from gridcoll.plan import Dataflow, dataflow
+from gridcoll.plan.alltoall.unequal import Counts
+from gridcoll.plan.alltoall.unequal_choice import asked_for, can_gain, choose_unequal
+
+PATIENCE = 4
+"""Calls in a row at which telling led to nothing, before some are made without."""
+
+MOST_WITHOUT = 64
+"""Calls in a row; telling then costs at most a 65th of a latency per call."""
+
+N_KEPT = 16
+"""Counts whose plan is kept, per communicator."""
+
+
+class Vectors:
+    """The counts of one communicator's calls.
+
+    Parameters
+    ----------
+    decisions : Decisions
+        Of its ranks.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self.decisions = decisions
+        self._forced = asked_for(decisions.settings.algorithms.get("alltoall", ""))
+        self._may_gain = decisions.model.n_clusters > 1 and (
+            self._forced not in ("", "direct")
+            or (not self._forced and not decisions.settings.force and can_gain(decisions.model))
+        )
+        self._n_quiet = self._n_without = self._missed = self._idle = 0
+        self._kept: OrderedDict[bytes, Dataflow | None] = OrderedDict()
+
+    @property
+    def tells(self) -> bool:
+        """Whether ranks tell each other their counts at the coming call."""
+        return self._may_gain and self._n_without == 0
+
+    def note(self, n_bytes: int) -> None:
+        """A call was made directly, with so many bytes from this rank."""
+        if self._n_without:
+            self._n_without -= 1
+            self._missed = max(self._missed, n_bytes)
+
+    def flow(self, context: Context, sizes: tuple[list[int], list[int]] | None) -> Dataflow | None:
+        """This rank's share of a way that is faster than the direct one; None for that. Collective.
+
+        ``sizes`` are the bytes to and from each rank; None where this rank's arguments are wrong.
+        Then, and where the two ends of a block differ, nothing is planned on any rank.
+        """
+        n = context.model.grid.n_ranks
+        out, into = sizes or ([-1] * n, [-1] * n)
+        told = _tell(context, np.array([*out, *into, self._missed], np.int64))
+        counts, missed = told[:, :n], int(told[:, -1].max())
+        self._missed = 0
+        fits = bool((counts >= 0).all()) and np.array_equal(counts.T, told[:, n:-1])
+        flow = self._planned(context, counts) if fits else None
+        largest = int(counts.sum(axis=1).max())
+        if flow is not None or missed > self._idle or self._forced:
+            self._n_quiet = 0
+        else:
+            self._n_quiet += 1
+            self._n_without = min(1 << max(self._n_quiet - PATIENCE, 0), MOST_WITHOUT)
+            self._n_without -= self._n_quiet < PATIENCE
+        self._idle = max(self._idle, largest) if flow is None else self._idle
+        return flow
+
+    def _planned(self, context: Context, counts: Counts) -> Dataflow | None:
+        key = counts.tobytes()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        winner = choose_unequal(context.model, counts, self._forced).winner
+        flow = None
+        if winner.name != "direct" and winner.build is not None:
+            flow = dataflow(winner.build(0).programs[context.rank])
+        self._kept[key] = flow
+        if len(self._kept) > N_KEPT:
+            self._kept.popitem(last=False)
+        return flow
+
+
+def _tell(context: Context, row: Counts) -> Counts:
+    """Every rank's ``row``, on all; in one crossing where a plan does it. Collective."""
+    n = context.model.grid.n_ranks
+    told = np.empty((n, len(row)), np.int64)
+    flow = context.decisions.decide("allgather", row.nbytes, 0, semantics=PLAIN).flow
+    if flow is None:
+        context.comm.Allgather(row, told)
+    else:
+        move(context, flow, row.data.cast("B"), told.reshape(-1).data.cast("B"))
+    return told

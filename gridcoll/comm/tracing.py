@@ -1,0 +1,73 @@
+"""``GRIDCOLL_TRACE=DIR``: at its end, each rank leaves what it decided and sent, for the report.
+
+Nothing is asked of other ranks, so that a job which ends early cannot hang on it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from gridcoll.comm.context import Context
+from gridcoll.errors import FileError
+from gridcoll.files import make_directory
+from gridcoll.model import write_model
+from gridcoll.plan.traces import MODEL, Decided, RankTrace, Sent, decided_of, write_trace
+
+_FOLDER = os.environ.get("GRIDCOLL_TRACE", "")
+
+_watched: list[Context] = []
+"""In the order in which they were made; those of freed communicators, too."""
+
+_ranks: list[int] = []
+"""Ours in the world, and how many there are: MPI may be gone at the end."""
+
+
+def watch(context: Context) -> None:
+    """Let what ``context`` decides and sends be in the trace, if one is asked for."""
+    if not _FOLDER:
+        return
+    if not _watched:
+        _ranks[:] = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        atexit.register(_leave)
+    _watched.append(context)
+
+
+def _leave() -> None:
+    rank, n_ranks = _ranks
+    decided = _decided() if rank == 0 else []
+    folder = Path(_FOLDER)
+    try:
+        make_directory(folder)
+        write_trace(RankTrace(1, rank, n_ranks, _sent(), decided), folder)
+        if rank == 0:
+            write_model(_watched[0].model, folder / MODEL)
+    except FileError as error:
+        sys.stderr.write(f"gridcoll: GRIDCOLL_TRACE: {error}\n")
+
+
+def _decided() -> list[Decided]:
+    found: dict[tuple[str, int, int, int], Decided] = {}
+    for context in _watched:
+        n_ranks = context.model.grid.n_ranks
+        for choice in context.explained():
+            decided = decided_of(choice, n_ranks)
+            found[choice.collective, choice.n_bytes, choice.root, n_ranks] = decided
+    return [found[key] for key in sorted(found)]
+
+
+def _sent() -> list[Sent]:
+    sent = []
+    # Views that force an algorithm share their communicator's channel, where it is counted.
+    for context in {id(each.channel): each for each in _watched}.values():
+        names = [cluster.name for cluster in context.model.grid.clusters]
+        traffic = context.own_traffic()
+        sent += [
+            Sent(names[i], names[j], n, traffic.units[i, j])
+            for (i, j), n in traffic.messages.items()
+        ]
+    return sent

@@ -1,0 +1,227 @@
+"""What libgridcoll.so asks: about communicators, and about calls of kinds that it does not know.
+
+A known kind of call runs in C. What comes here comes once per kind, or is a call that only the
+methods of `GridComm` can read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from gridcoll.comm.communicator import GridComm
+from gridcoll.comm.context import Context
+from gridcoll.engine.compiled import Prepared, c_functions
+from gridcoll.engine.watch import watch
+from gridcoll.errors import GridcollError
+from gridcoll.launch.preload.kinds import (
+    Action,
+    Question,
+    answer_plan,
+    decide_kind,
+    handle,
+    kind_of,
+)
+from gridcoll.launch.preload.words import perform
+
+_INTERFACE = 1
+
+_BEGIN = ctypes.CFUNCTYPE(ctypes.c_int64)
+_ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Question))
+_OF_COMM = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_CALLED = ctypes.CFUNCTYPE(None)
+
+
+class _Half(ctypes.Structure):
+    _fields_ = [
+        ("interface", ctypes.c_int64),
+        ("begin", _BEGIN),
+        *((name, _ASKED) for name in ("open", "decide", "perform")),
+        *((name, _OF_COMM) for name in ("clear", "forget")),
+        *((name, _CALLED) for name in ("look", "finish")),
+        ("errors_return", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("operations", "run_begin", "run", "run_end")),
+    ]
+
+
+class _Comm:
+    """A communicator of the application's, and what is decided for its calls."""
+
+    def __init__(self, context: Context) -> None:
+        # What C does with a kind of calls stays: decisions that change while a program runs would
+        # have to change there, too, at the same call on all ranks.
+        context.learning = None
+        self.context = context
+        self.prepared: list[Prepared] = []
+        self._view: GridComm | None = None
+
+    @property
+    def view(self) -> GridComm:
+        """It as a `GridComm`."""
+        if self._view is None:
+            self._view = GridComm.__new__(GridComm, self.context.comm)
+            self._view._take_context(self.context)
+        return self._view
+
+
+class _Bridge:
+    """The answers. One per process."""
+
+    def __init__(self, is_embedded: bool) -> None:
+        self._is_embedded = is_embedded
+        self._world: Context | None = None
+        self._world_group = MPI.GROUP_NULL
+        self._comms: dict[int, _Comm] = {}
+
+    def begin(self) -> int:
+        """Find the grid. Collective, and the same on all ranks; whether there is one."""
+        world = MPI.COMM_WORLD
+        try:
+            if isinstance(world, GridComm):  # it was swapped, and mpi4py's calls are its affair
+                theirs = world._need()
+                context = theirs.duplicate(
+                    theirs.comm, theirs.channel.place_for_child(may_wait=True)
+                )
+            else:
+                context = GridComm(world)._need()
+        except GridcollError as error:
+            if world.Get_rank() == 0:
+                say(f"{type(error).__name__}: {error}; all ranks run without gridcoll")
+            return 0
+        self._world = context
+        self._world_group = MPI.COMM_WORLD.Get_group()
+        self._comms[_key(MPI._handleof(MPI.COMM_WORLD))] = _Comm(context)
+        return 1
+
+    def open(self, question: Question) -> int:
+        """Meet a communicator. Local; whether anything can be gained on it."""
+        if self._world is None:
+            return 0
+        key = _key(question.comm)
+        if key not in self._comms:
+            users = MPI.Intracomm(MPI.Comm.fromhandle(handle(question.comm)))
+            ranks = self._ranks_of(users)
+            if ranks is None:
+                return 0  # of processes that were started later
+            # No communicator is made for it: programs may have hundreds.
+            place = self._world.channel.place_in_group()
+            self._comms[key] = _Comm(self._world.restrict(users, place, ranks))
+        return int(not self._comms[key].context.native_only)
+
+    def _ranks_of(self, comm: MPI.Intracomm) -> list[int] | None:
+        group = comm.Get_group()
+        try:
+            everybody = list(range(group.Get_size()))
+            ranks = MPI.Group.Translate_ranks(group, everybody, self._world_group)
+        finally:
+            group.Free()
+        return None if MPI.UNDEFINED in ranks else list(ranks)
+
+    def decide(self, question: Question) -> int:
+        """What calls of this kind do, from now on."""
+        comm = self._comms[_key(question.comm)]
+        kind = kind_of(question.key)
+        with comm.context.steadily():  # C does it again and again: it is no trial
+            action, flow = decide_kind(comm.context, kind)
+        if flow is not None:
+            comm.context.channel.open()
+            prepared = answer_plan(question, comm.context, kind, flow)
+            if prepared is None:
+                return Action.PYTHON
+            comm.prepared.append(prepared)
+        return action
+
+    def perform(self, question: Question) -> int:
+        """Do one call."""
+        try:
+            perform(self._comms[_key(question.comm)].view, question)
+        except MPI.Exception as error:
+            question.error = error.Get_error_code()
+        except GridcollError as error:
+            if question.rank == 0:
+                say(f"{type(error).__name__}: {error}")
+            question.error = MPI.ERR_OTHER
+        return 0
+
+    def clear(self, comm: int) -> None:
+        """Forget what was prepared for a communicator."""
+        self._comms[_key(comm)].prepared.clear()
+
+    def forget(self, comm: int) -> None:
+        """A communicator ends. Collective."""
+        ending = self._comms.pop(_key(comm), None)
+        if ending is not None:
+            ending.context.free()
+
+    def finish(self) -> None:
+        """MPI ends: so does what Python would end, for its end may never come."""
+        if self._is_embedded:
+            atexit._run_exitfuncs()
+
+
+def _key(word: int) -> int:
+    return handle(word)
+
+
+def say(text: str) -> None:
+    """A line for the user."""
+    sys.stderr.write(f"gridcoll: {text}\n")
+    sys.stderr.flush()
+
+
+def _answering(answer: Callable[..., int | None], otherwise: int) -> Callable[..., int | None]:
+    """No exception may get into C."""
+
+    def answered(*args: object) -> int | None:
+        try:
+            given = [a.contents if hasattr(a, "contents") else a for a in args]
+            return answer(*given)
+        except BaseException:
+            traceback.print_exc()
+            if args and hasattr(args[0], "contents"):
+                args[0].contents.error = MPI.ERR_OTHER
+            return otherwise
+
+    return answered
+
+
+_kept: list[object] = []
+
+
+def attach(library: str, is_embedded: int) -> None:
+    """Tell the library where our answers are; whether it has started this Python."""
+    bridge = _Bridge(bool(is_embedded))
+    operations = _operations()
+    functions = c_functions()
+    half = _Half(
+        _INTERFACE,
+        _BEGIN(_answering(bridge.begin, 0)),
+        _ASKED(_answering(bridge.open, 0)),
+        _ASKED(_answering(bridge.decide, Action.NATIVE)),
+        _ASKED(_answering(bridge.perform, 0)),
+        _OF_COMM(_answering(bridge.clear, 0)),
+        _OF_COMM(_answering(bridge.forget, 0)),
+        _CALLED(_answering(watch().look, 0)),
+        _CALLED(_answering(bridge.finish, 0)),
+        MPI._handleof(MPI.ERRORS_RETURN),
+        ctypes.addressof(operations),
+        *functions,
+    )
+    _kept.extend((bridge, operations, half))
+    ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).gridcoll_attach(ctypes.byref(half))
+
+
+def _operations() -> ctypes.Array[ctypes.c_int64]:
+    """Handles of MPI's own operations, then 0."""
+    own = (
+        *(MPI.MAX, MPI.MIN, MPI.SUM, MPI.PROD, MPI.LAND, MPI.BAND, MPI.LOR, MPI.BOR, MPI.LXOR),
+        *(MPI.BXOR, MPI.MAXLOC, MPI.MINLOC, MPI.REPLACE, MPI.NO_OP),
+    )
+    words = [ctypes.c_int64(MPI._handleof(op)).value for op in own]
+    return (ctypes.c_int64 * (len(words) + 1))(*words, 0)

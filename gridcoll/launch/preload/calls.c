@@ -1,0 +1,538 @@
+/* MPI's names, and what a call of each is about. */
+
+#define _GNU_SOURCE
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gridcoll.h"
+
+enum { /* of a key */
+    TYPED = 1,    /* some datatype has gaps or an order of its own */
+    IN_PLACE = 2,
+    UNEVEN = 4,
+    USERS = 8,    /* the application's own operation */
+    ORDERED = 16, /* one that does not commute */
+};
+
+static const char *const names[] = {
+#define NAME(name) #name,
+    EACH_COLLECTIVE(NAME)
+#undef NAME
+};
+
+/* ---- counts of calls ----------------------------------------------------------------------- */
+
+static uint64_t counts[N_COLLECTIVES][WAITING + 1];
+
+void count_call(int which, enum action action)
+{
+    if (is_shared)
+        __atomic_fetch_add(&counts[which][action], 1, __ATOMIC_RELAXED);
+    else
+        counts[which][action]++;
+}
+
+uint64_t count_of_calls(int which, int action)
+{
+    return which >= 0 && which < N_COLLECTIVES && action >= 0 && action <= WAITING
+               ? __atomic_load_n(&counts[which][action], __ATOMIC_RELAXED)
+               : 0;
+}
+
+void print_counts(void)
+{
+    uint64_t planned = 0, natively = 0, asked = 0;
+    for (int which = 0; which < N_COLLECTIVES; which++) {
+        uint64_t native = counts[which][NATIVE] + counts[which][WAITING];
+        uint64_t *mine = counts[which];
+        if (mine[PLAN] + mine[PYTHON] + native)
+            fprintf(stderr, "gridcoll: MPI_%s: %lu planned, %lu native, %lu through Python\n",
+                    names[which], (unsigned long)mine[PLAN], (unsigned long)native,
+                    (unsigned long)mine[PYTHON]);
+        planned += mine[PLAN], natively += native, asked += mine[PYTHON];
+    }
+    fprintf(stderr, "gridcoll: all: %lu planned, %lu native, %lu through Python\n",
+            (unsigned long)planned, (unsigned long)natively, (unsigned long)asked);
+}
+
+/* ---- what a call is about ------------------------------------------------------------------ */
+
+static int64_t count_of(const given_call *call, word given)
+{
+    return call->large ? (int64_t)given : (int)given;
+}
+
+static int64_t count_at(const given_call *call, word array, int at)
+{
+    return call->large ? ((const int64_t *)array)[at] : ((const int *)array)[at];
+}
+
+/* Predefined types without gaps, which are never freed: handle and size. */
+static struct { word handle; int size; } plain_types[256];
+
+/* The size of a datatype; -1 for none. Sets TYPED in form where it is not plain. */
+static int64_t size_of(word given, int64_t *form)
+{
+    word type = handle_of(given);
+    unsigned at = (unsigned)((uint64_t)type * 0x9E3779B97F4A7C15u >> 56);
+    if (__atomic_load_n(&plain_types[at].handle, __ATOMIC_ACQUIRE) == type && type)
+        return plain_types[at].size;
+    int size = 0, n, n_addresses, n_types, combiner = 0;
+    word lower, extent = 0;
+    if (!type || type == mpi.type_null || mpi.type_size(type, &size))
+        return -1;
+    if (mpi.type_get_envelope(type, &n, &n_addresses, &n_types, &combiner) ||
+        mpi.type_get_extent(type, &lower, &extent) || combiner != mpi.named || lower ||
+        extent != size) {
+        *form |= TYPED;
+        return size;
+    }
+    lock_known(1);
+    if (!plain_types[at].handle) {
+        plain_types[at].size = size;
+        __atomic_store_n(&plain_types[at].handle, type, __ATOMIC_RELEASE);
+    }
+    unlock_known();
+    return size;
+}
+
+/* Whether an operation is MPI's own. */
+static int is_predefined(word operation)
+{
+    for (const int64_t *known = python.operations; *known; known++)
+        if (handle_of((word)*known) == operation)
+            return 1;
+    return 0;
+}
+
+/* Whether the words of a call say what it is; else MPI is to say what is wrong with them. */
+static int describe(given_call *call, const comm_record *comm, call_key *key)
+{
+    const word *a = call->args;
+    int64_t form = 0, n_bytes = 0, size = 0, count = 0;
+    int root = -1, is_root = 1;
+    memset(key, 0, sizeof *key);
+    key->which = call->which;
+    call->send = NULL;
+    call->recv = NULL;
+    switch (call->which) {
+    case Bcast:
+        root = (int)a[3], count = count_of(call, a[1]), size = size_of(a[2], &form);
+        call->recv = (char *)a[0];
+        break;
+    case Reduce:
+        root = (int)a[5];
+        is_root = comm->rank == root;
+        /* fall through */
+    case Allreduce:
+    case Reduce_scatter_block:
+    case Reduce_scatter:
+        call->send = (const char *)a[0];
+        call->recv = is_root ? (char *)a[1] : NULL;
+        call->datatype = handle_of(a[3]), call->operation = handle_of(a[4]);
+        if (call->operation == mpi.op_null)
+            return 0;
+        size = size_of(a[3], &form);
+        key->datatype = form & TYPED ? 0 : call->datatype;
+        key->operation = is_predefined(call->operation) ? call->operation : 0;
+        if (!key->operation) {
+            int commutes = 0;
+            if (mpi.op_commutative(call->operation, &commutes))
+                return 0;
+            form |= commutes ? USERS : USERS | ORDERED;
+        }
+        if (call->which != Reduce_scatter) {
+            count = count_of(call, a[2]);
+            break;
+        }
+        for (int rank = 0; rank < comm->n_ranks; rank++) {
+            int64_t one = count_at(call, a[2], rank);
+            if (one < 0)
+                return 0;
+            count += one;
+            form |= one == count_at(call, a[2], 0) ? 0 : UNEVEN;
+        }
+        break;
+    case Gather:
+        root = (int)a[6], is_root = comm->rank == root;
+        call->send = (const char *)a[0];
+        call->recv = is_root ? (char *)a[3] : NULL;
+        count = count_of(call, a[is_root ? 4 : 1]), size = size_of(a[is_root ? 5 : 2], &form);
+        break;
+    case Scatter:
+        root = (int)a[6], is_root = comm->rank == root;
+        call->send = is_root ? (const char *)a[0] : NULL;
+        call->recv = (char *)a[3];
+        count = count_of(call, a[is_root ? 1 : 4]), size = size_of(a[is_root ? 2 : 5], &form);
+        break;
+    case Allgather:
+    case Alltoall:
+        call->send = (const char *)a[0], call->recv = (char *)a[3];
+        count = count_of(call, a[4]), size = size_of(a[5], &form);
+        break;
+    case Gatherv:
+    case Scatterv: /* their sizes are not known to all: no part of a decision */
+        root = (int)a[7];
+        break;
+    case Allgatherv:
+        call->send = (const char *)a[0], call->recv = (char *)a[3];
+        size = size_of(a[6], &form);
+        for (int rank = 0; rank < comm->n_ranks; rank++) {
+            int64_t one = count_at(call, a[4], rank);
+            if (one < 0)
+                return 0;
+            count += one;
+            form |= one == count_at(call, a[4], 0) ? 0 : UNEVEN;
+        }
+        break;
+    case Alltoallv:
+    case Alltoallw:
+    case Barrier:
+        break;
+    }
+    if (size < 0 || count < 0 || __builtin_mul_overflow(count, size, &n_bytes))
+        return 0;
+    key->root = root < 0 ? 0 : root;
+    if (root >= comm->n_ranks || (root < 0 && (call->which == Bcast || call->which == Reduce ||
+        call->which == Gather || call->which == Scatter || call->which == Gatherv ||
+        call->which == Scatterv)))
+        return 0;
+    const char *in_place = (const char *)mpi.in_place;
+    if (call->send == in_place || (call->which == Scatter && call->recv == in_place)) {
+        form |= IN_PLACE;
+        if (!is_root || call->which == Bcast)
+            return 0;
+    }
+    /* What a rank sends to itself may be told in other words than what it gets. */
+    if (!(form & IN_PLACE) && is_root &&
+        (call->which == Gather || call->which == Scatter || call->which == Allgather ||
+         call->which == Alltoall)) {
+        int at = call->which == Scatter ? 4 : 1;
+        int64_t own = count_of(call, a[at]), own_size = size_of(a[at + 1], &form);
+        if (own < 0 || own_size < 0 || own * own_size != n_bytes)
+            return 0;
+    }
+    /* Nothing is where MPI_BOTTOM is, unless a type says so. */
+    if (n_bytes && !(form & TYPED) && call->which != Allgatherv && call->which != Reduce_scatter) {
+        int needs_send = call->which != Bcast && (call->which != Scatter || is_root);
+        int needs_recv = (call->which != Reduce && call->which != Gather) || is_root;
+        if ((needs_send && !call->send) || (needs_recv && !call->recv))
+            return 0;
+    }
+    key->n_bytes = n_bytes;
+    key->form = form;
+    return 1;
+}
+
+/* ---- a call -------------------------------------------------------------------------------- */
+
+static int fail(const given_call *call, int64_t error)
+{
+    int code = (int)(error < 0 ? mpi.other_error : error);
+    mpi.comm_call_errhandler(call->comm, code);
+    return code;
+}
+
+static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
+{
+    return a && b && a < b + b_bytes && b < a + a_bytes;
+}
+
+enum { N_MISSED = 7, LOOK_AGAIN_NS = 20000000 }; /* of wait_t: see gridcoll/engine/compiled.c */
+
+/* A pause went on though a message was there: there may be sockets that Python has to look for. */
+static void look_again(const known_call *known)
+{
+    static int64_t looked_ns;
+    int64_t *n_missed = (int64_t *)known->wait + N_MISSED;
+    struct timespec now;
+    if (!*n_missed)
+        return;
+    *n_missed = 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t now_ns = now.tv_sec * 1000000000ll + now.tv_nsec;
+    if (now_ns - looked_ns < LOOK_AGAIN_NS)
+        return;
+    looked_ns = now_ns;
+    python.look();
+}
+
+static int run_plan(const given_call *call, const comm_record *comm, known_call *known)
+{
+    engine_call *engine = known->call;
+    int64_t n_in = known->input_bytes, n_out = known->output_bytes;
+    char *copy = NULL, *own = NULL, *scratch = known->scratch;
+    const char *input = NULL;
+    char *output = NULL;
+    int64_t error = 0;
+    switch (known->input) {
+    case SEND_BUFFER: input = call->send; break;
+    case RECV_BUFFER: input = call->recv; break;
+    case RECV_BLOCK: input = call->recv + comm->rank * n_in; break;
+    case RECV_COPY:
+        input = copy = malloc((size_t)n_in + 1);
+        if (copy)
+            memcpy(copy, call->recv, (size_t)n_in);
+        break;
+    case OWN_MEMORY: input = own = calloc(1, (size_t)(n_in + n_out) + 1); break;
+    }
+    switch (known->output) {
+    case RECV_BUFFER: output = call->recv; break;
+    case OWN_MEMORY:
+        own = own ? own : calloc(1, (size_t)(n_in + n_out) + 1);
+        output = own ? own + n_in : NULL;
+        break;
+    }
+    if (!scratch && known->scratch_bytes)
+        scratch = aligned_alloc(64, (size_t)(known->scratch_bytes + 63) / 64 * 64);
+    if ((known->input == RECV_COPY && !copy) || (known->output == OWN_MEMORY && !own) ||
+        (known->scratch_bytes && !scratch)) {
+        error = -1;
+        goto done;
+    }
+    engine->buffers[0] = (void *)input, engine->buffers[1] = output, engine->buffers[2] = scratch;
+    if (known->key.form & USERS)
+        engine->operation = call->operation;
+    hold_handlers();
+    void *run = python.run_begin(known->program, known->mpi, engine);
+    while (run && !python.run(run, known->wait, 1000000000))
+        ;
+    error = run ? python.run_end(run) : -1;
+    release_handlers();
+    look_again(known);
+done:
+    free(copy);
+    free(own);
+    if (scratch != known->scratch)
+        free(scratch);
+    return error ? fail(call, error) : 0;
+}
+
+static int perform(const given_call *call, const comm_record *comm, const call_key *key)
+{
+    question asked = {.key = *key, .comm = comm->handle, .rank = comm->rank,
+                      .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
+    /* Its handler is called once, by us, whatever fails: a plan or the native call in its stead. */
+    word handler = 0;
+    int has_own = comm->handle != mpi.world;
+    if (has_own) {
+        mpi.comm_get_errhandler(comm->handle, &handler);
+        mpi.comm_set_errhandler(comm->handle, handle_of((word)python.errors_return));
+    }
+    hold_handlers();
+    python.perform(&asked);
+    release_handlers();
+    if (has_own) {
+        mpi.comm_set_errhandler(comm->handle, handle_of(handler));
+        mpi.errhandler_free(&handler);
+    }
+    return asked.error ? fail(call, asked.error) : 0;
+}
+
+static comm_record *meet_comm(word handle)
+{
+    int is_inter = 1, rank = 0, n_ranks = 1;
+    if (handle == mpi.comm_null || mpi.comm_test_inter(handle, &is_inter))
+        return NULL;
+    if (!is_inter && (mpi.comm_rank(handle, &rank) || mpi.comm_size(handle, &n_ranks)))
+        return NULL;
+    question asked = {.comm = handle, .rank = rank, .n_ranks = n_ranks};
+    int is_native = is_inter || n_ranks == 1 || !python.open(&asked);
+    return enter_comm(handle, rank, n_ranks, is_native);
+}
+
+static int do_call(given_call *call)
+{
+    comm_record *comm = find_comm(call->comm);
+    if (!comm)
+        comm = meet_comm(call->comm);
+    if (!comm || comm->is_native)
+        return count_call(call->which, NATIVE), call_natively(call);
+    call_key key;
+    if (!describe(call, comm, &key))
+        return count_call(call->which, NATIVE), call_natively(call);
+    known_call *known = find_known(comm, &key);
+    if (!known) {
+        make_room(comm, python.clear);
+        question asked = {.key = key, .comm = comm->handle, .rank = comm->rank,
+                          .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
+        hold_handlers();
+        asked.action = python.decide(&asked);
+        release_handlers();
+        known = enter_known(comm, &asked);
+    }
+    enum action action = known ? known->action : NATIVE;
+    if (action == PLAN && known->input == SEND_BUFFER && known->output == RECV_BUFFER &&
+        overlap(call->send, known->input_bytes, call->recv, known->output_bytes))
+        action = PYTHON;
+    count_call(call->which, action);
+    switch (action) {
+    case PLAN: return run_plan(call, comm, known);
+    case PYTHON: return perform(call, comm, &key);
+    case WAITING: return call_and_wait(call);
+    default: return call_natively(call);
+    }
+}
+
+static struct { uintptr_t first, end; } excluded;
+
+static int find_module(struct dl_phdr_info *info, size_t size, void *given)
+{
+    (void)size;
+    uintptr_t first = UINTPTR_MAX, end = 0, at = (uintptr_t)given;
+    for (int k = 0; k < info->dlpi_phnum; k++) {
+        if (info->dlpi_phdr[k].p_type != PT_LOAD)
+            continue;
+        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
+        first = start < first ? start : first;
+        end = start + info->dlpi_phdr[k].p_memsz > end ? start + info->dlpi_phdr[k].p_memsz : end;
+    }
+    if (at < first || at >= end)
+        return 0;
+    excluded.first = first, excluded.end = end;
+    return 1;
+}
+
+void exclude(const void *in_module) { dl_iterate_phdr(find_module, (void *)in_module); }
+
+static inline int take(int which, int large, int profiling, word comm, const word *args,
+                       const void *caller)
+{
+    given_call call = {.which = which, .large = large, .profiling = profiling, .args = args,
+                       .comm = handle_of(comm)};
+    uintptr_t from = (uintptr_t)caller;
+    if (inside || (from >= excluded.first && from < excluded.end))
+        return call_natively(&call);
+    if (!has_grid)
+        return count_call(which, NATIVE), call_natively(&call);
+    inside = 1;
+    int error = do_call(&call);
+    inside = 0;
+    return error;
+}
+
+/* ---- the names ----------------------------------------------------------------------------- */
+
+#define VISIBLE __attribute__((visibility("default")))
+
+#define DEFINE(prefix, name, suffix, large, profiling, comm, parameters, ...) \
+    VISIBLE int prefix##MPI_##name##suffix parameters \
+    { \
+        const word args[] = {__VA_ARGS__}; \
+        return take(name, large, profiling, comm, args, __builtin_return_address(0)); \
+    }
+
+#define DEFINE_BOTH(name, suffix, large, comm, parameters, ...) \
+    DEFINE(, name, suffix, large, 0, comm, parameters, __VA_ARGS__) \
+    DEFINE(P, name, suffix, large, 1, comm, parameters, __VA_ARGS__)
+
+#define DEFINE_ALL(name, comm, parameters, ...) \
+    DEFINE_BOTH(name, , 0, comm, parameters, __VA_ARGS__) \
+    DEFINE_BOTH(name, _c, 1, comm, parameters, __VA_ARGS__)
+
+#define FIVE (word a, word b, word c, word d, word e)
+#define SIX (word a, word b, word c, word d, word e, word f)
+#define SEVEN (word a, word b, word c, word d, word e, word f, word g)
+#define EIGHT (word a, word b, word c, word d, word e, word f, word g, word h)
+#define NINE (word a, word b, word c, word d, word e, word f, word g, word h, word i)
+
+DEFINE_ALL(Bcast, e, FIVE, a, b, c, d, e)
+DEFINE_ALL(Reduce, g, SEVEN, a, b, c, d, e, f, g)
+DEFINE_ALL(Allreduce, f, SIX, a, b, c, d, e, f)
+DEFINE_ALL(Reduce_scatter, f, SIX, a, b, c, d, e, f)
+DEFINE_ALL(Reduce_scatter_block, f, SIX, a, b, c, d, e, f)
+DEFINE_ALL(Gather, h, EIGHT, a, b, c, d, e, f, g, h)
+DEFINE_ALL(Gatherv, i, NINE, a, b, c, d, e, f, g, h, i)
+DEFINE_ALL(Scatter, h, EIGHT, a, b, c, d, e, f, g, h)
+DEFINE_ALL(Scatterv, i, NINE, a, b, c, d, e, f, g, h, i)
+DEFINE_ALL(Allgather, g, SEVEN, a, b, c, d, e, f, g)
+DEFINE_ALL(Allgatherv, h, EIGHT, a, b, c, d, e, f, g, h)
+DEFINE_ALL(Alltoall, g, SEVEN, a, b, c, d, e, f, g)
+DEFINE_ALL(Alltoallv, i, NINE, a, b, c, d, e, f, g, h, i)
+DEFINE_ALL(Alltoallw, i, NINE, a, b, c, d, e, f, g, h, i)
+DEFINE_BOTH(Barrier, , 0, a, (word a), a)
+
+/* What starts and ends MPI is ours only where the application calls it, not MPI itself. */
+
+typedef int (*init_f)(word, word);
+typedef int (*init_thread_f)(word, word, word, int *);
+typedef int (*finalize_f)(void);
+typedef int (*comm_free_f)(word *);
+
+static int init(const char *name, word argc, word argv)
+{
+    init_f next = (init_f)next_function(name);
+    if (!next)
+        return 1;
+    int outer = !inside;
+    inside = 1;
+    int error = next(argc, argv);
+    if (outer && !error)
+        start();
+    inside = !outer;
+    return error;
+}
+
+static int init_thread(const char *name, word argc, word argv, word wanted, int *provided)
+{
+    init_thread_f next = (init_thread_f)next_function(name);
+    if (!next)
+        return 1;
+    int outer = !inside;
+    inside = 1;
+    int error = next(argc, argv, wanted, provided);
+    if (outer && !error)
+        start();
+    inside = !outer;
+    return error;
+}
+
+static int finalize(const char *name)
+{
+    finalize_f next = (finalize_f)next_function(name);
+    if (!next)
+        return 1;
+    if (!inside) {
+        inside = 1;
+        finish();
+        inside = 0;
+    }
+    return next();
+}
+
+/* Also where MPI is inside: a callback of the application may free what it has kept. */
+static int comm_free(const char *name, word *handle)
+{
+    comm_free_f next = (comm_free_f)next_function(name);
+    if (!next)
+        return 1;
+    if (has_grid && handle && has_python()) {
+        int was_inside = inside;
+        inside = 1;
+        word comm = mpi.is_int ? *(int *)handle : *handle;
+        drop_comm(comm, python.forget);
+        inside = was_inside;
+    }
+    return next(handle);
+}
+
+VISIBLE int MPI_Init(word a, word b) { return init("MPI_Init", a, b); }
+VISIBLE int PMPI_Init(word a, word b) { return init("PMPI_Init", a, b); }
+VISIBLE int MPI_Init_thread(word a, word b, word c, int *d)
+{
+    return init_thread("MPI_Init_thread", a, b, c, d);
+}
+VISIBLE int PMPI_Init_thread(word a, word b, word c, int *d)
+{
+    return init_thread("PMPI_Init_thread", a, b, c, d);
+}
+VISIBLE int MPI_Finalize(void) { return finalize("MPI_Finalize"); }
+VISIBLE int PMPI_Finalize(void) { return finalize("PMPI_Finalize"); }
+VISIBLE int MPI_Comm_free(word *a) { return comm_free("MPI_Comm_free", a); }
+VISIBLE int PMPI_Comm_free(word *a) { return comm_free("PMPI_Comm_free", a); }
+VISIBLE int MPI_Comm_disconnect(word *a) { return comm_free("MPI_Comm_disconnect", a); }
+VISIBLE int PMPI_Comm_disconnect(word *a) { return comm_free("PMPI_Comm_disconnect", a); }

@@ -1,0 +1,357 @@
+/* Python, found in the process or started in it, and what ranks agree on before they rely on it. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gridcoll.h"
+
+python_half python;
+int has_grid;
+
+static int rank, n_ranks = 1;
+
+/* As in cpython/initconfig.h, since Python 3.8. */
+typedef struct {
+    int type; /* 0: all is well */
+    const char *function, *message;
+    int exit_code;
+} py_status;
+
+enum { MOST_CONFIG_BYTES = 16384 }; /* a PyConfig takes some 500 */
+
+static struct {
+    int (*is_initialized)(void);
+    void (*config_init)(void *);
+    py_status (*config_set_argv)(void *, int64_t, char *const *);
+    py_status (*initialize)(const void *);
+    void (*config_clear)(void *);
+    int (*run)(const char *);
+    int (*ensure)(void);
+    void (*release)(int);
+    void *(*save_thread)(void);
+} py;
+
+/* ---- ranks agree --------------------------------------------------------------------------- */
+
+static void say(const char *text)
+{
+    fprintf(stderr, "gridcoll: %s\n", text);
+    fflush(stderr);
+}
+
+/* Whether no rank has a problem. The lowest that has one says so, for all. */
+int agree(const char *problem)
+{
+    int (*allreduce)(const void *, void *, int, word, word, word) =
+        next_function("PMPI_Allreduce");
+    int mine = problem ? rank : n_ranks, lowest = -1;
+    if (!allreduce || allreduce(&mine, &lowest, 1, mpi.type_int, mpi.op_min, mpi.world))
+        return 0;
+    if (lowest == rank && problem) {
+        char line[1024];
+        snprintf(line, sizeof line, "rank %d: %s; all ranks run without gridcoll", rank, problem);
+        say(line);
+    }
+    return lowest == n_ranks;
+}
+
+/* ---- finding it ---------------------------------------------------------------------------- */
+
+static int find_names(void *library)
+{
+    const struct { const char *name; void *at; } wanted[] = {
+        {"Py_IsInitialized", &py.is_initialized},
+        {"PyConfig_InitIsolatedConfig", &py.config_init},
+        {"PyConfig_SetBytesArgv", &py.config_set_argv},
+        {"Py_InitializeFromConfig", &py.initialize},
+        {"PyConfig_Clear", &py.config_clear},
+        {"PyRun_SimpleString", &py.run},
+        {"PyGILState_Ensure", &py.ensure},
+        {"PyGILState_Release", &py.release},
+        {"PyEval_SaveThread", &py.save_thread},
+    };
+    int missing = 0;
+    for (unsigned k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+        void *function = dlsym(library, wanted[k].name);
+        memcpy(wanted[k].at, &function, sizeof function);
+        missing |= !function;
+    }
+    return !missing;
+}
+
+/* What is wrong; null if there is a Python library. */
+static const char *find_python(void)
+{
+    static char problem[512];
+    if (dlsym(RTLD_DEFAULT, "Py_IsInitialized"))
+        return find_names(RTLD_DEFAULT) ? NULL : "a Python that gridcoll cannot use";
+    const char *path = getenv("GRIDCOLL_LIBPYTHON");
+    if (!path || !*path)
+        return "GRIDCOLL_LIBPYTHON is not set: start the program by gridcoll run, or set what "
+               "gridcoll preload prints";
+    /* For all: extension modules of Python expect it so. */
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+        snprintf(problem, sizeof problem, "no Python library: %s", dlerror());
+        return problem;
+    }
+    if (!find_names(library)) {
+        snprintf(problem, sizeof problem, "%s: no Python library that gridcoll can use", path);
+        return problem;
+    }
+    return NULL;
+}
+
+/* ---- starting it --------------------------------------------------------------------------- */
+
+static const char *const thread_limits[] = {
+    "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"};
+enum { N_LIMITS = sizeof thread_limits / sizeof *thread_limits };
+
+/* Isolated: no handlers of signals, no change of the locale, nothing of PYTHONHOME, which may be meant
+ * for another Python. The program's name leads to its virtual environment. */
+static const char *initialize(const char *program)
+{
+    static char problem[512];
+    void *config = calloc(1, MOST_CONFIG_BYTES);
+    if (!config)
+        return "no memory for Python";
+    char *argv[] = {(char *)(program && *program ? program : "python3"), NULL};
+    py.config_init(config);
+    py_status status = py.config_set_argv(config, 1, argv);
+    if (!status.type)
+        status = py.initialize(config);
+    py.config_clear(config);
+    free(config);
+    if (!status.type)
+        return NULL;
+    snprintf(problem, sizeof problem, "Python does not start: %s",
+             status.message ? status.message : "it does not say why");
+    return problem;
+}
+
+/* In functions that go again: names here are the application's, where it is Python. */
+static const char bootstrap[] =
+    "def gridcoll_load(embedded, root, library):\n"
+    "    try:\n"
+    "        import os, sys\n"
+    "        if embedded:\n"
+    "            sys.dont_write_bytecode = bool(os.environ.get('PYTHONDONTWRITEBYTECODE'))\n"
+    "            sys.path[:0] = filter(None, os.environ.get('PYTHONPATH', '').split(':'))\n"
+    "        sys.path.insert(0, root)\n"
+    "        try:\n"
+    "            from gridcoll.launch.preload.bridge import attach\n"
+    "        finally:\n"
+    "            sys.path.remove(root)\n"
+    "        attach(library, embedded)\n"
+    "    except BaseException as error:\n"
+    "        import ctypes\n"
+    "        text = f'{type(error).__name__}: {error}'.splitlines()[0].encode()\n"
+    "        ctypes.CDLL(library).gridcoll_report(text)\n"
+    "gridcoll_load(%d, %s, %s)\n"
+    "del gridcoll_load\n";
+
+static char import_problem[512];
+
+__attribute__((visibility("default"))) void gridcoll_report(const char *text)
+{
+    snprintf(import_problem, sizeof import_problem, "gridcoll cannot be loaded: %s", text);
+}
+
+__attribute__((visibility("default"))) void gridcoll_attach(const python_half *half)
+{
+    if (half->interface == INTERFACE)
+        python = *half;
+    else
+        gridcoll_report("its library and its Python are of different versions; install it again");
+}
+
+__attribute__((visibility("default"))) int64_t gridcoll_calls(int which, int action)
+{
+    return count_of_calls(which, action);
+}
+
+/* A path as a literal of Python's. */
+static void quote(const char *path, char *quoted, size_t size)
+{
+    size_t at = 0;
+    quoted[at++] = '\'';
+    for (; *path && at + 4 < size; path++) {
+        if (*path == '\'' || *path == '\\')
+            quoted[at++] = '\\';
+        quoted[at++] = *path;
+    }
+    quoted[at++] = '\'';
+    quoted[at] = 0;
+}
+
+static const char *import_half(int is_running)
+{
+    Dl_info ours;
+    if (!dladdr((void *)start, &ours) || !ours.dli_fname)
+        return "its library cannot be found";
+    char root[4096], quoted_root[4200], quoted_library[4200];
+    snprintf(root, sizeof root, "%s", ours.dli_fname);
+    for (int up = 0; up < 4; up++) { /* gridcoll/launch/preload/libgridcoll.so */
+        char *slash = strrchr(root, '/');
+        if (!slash)
+            return "its library is not where it was installed";
+        *slash = 0;
+    }
+    quote(root, quoted_root, sizeof quoted_root);
+    quote(ours.dli_fname, quoted_library, sizeof quoted_library);
+    char code[sizeof bootstrap + 2 * 4200];
+    snprintf(code, sizeof code, bootstrap, !is_running, quoted_root, quoted_library);
+    import_problem[0] = 0;
+    if (py.run(code))
+        return "gridcoll cannot be loaded";
+    if (import_problem[0])
+        return import_problem;
+    return python.begin ? NULL : "gridcoll cannot be loaded";
+}
+
+/* Debian's MPICH has another name than mpi4py asks for: see name.c. */
+static void give_name(void)
+{
+    Dl_info ours;
+    char path[4200];
+    void *library = mpi.is_int ? dlopen("libmpi.so.12", RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (library || !mpi.is_int || !dladdr((void *)start, &ours))
+        return;
+    snprintf(path, sizeof path, "%s", ours.dli_fname);
+    char *slash = strrchr(path, '/');
+    if (slash && (size_t)(slash - path) + 20 < sizeof path) {
+        strcpy(slash, "/libmpi-name.so");
+        dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    }
+}
+
+/* Load our half of it; what is wrong, or null. Handlers of errors and thread limits are the
+ * application's, and are afterwards what they were. */
+static const char *load_half(int is_running)
+{
+    int was_set[N_LIMITS];
+    for (int k = 0; k < N_LIMITS; k++)
+        if (!(was_set[k] = getenv(thread_limits[k]) != NULL))
+            setenv(thread_limits[k], "1", 0);
+    word handlers[2] = {0, 0}, comms[2] = {mpi.world, mpi.self};
+    for (int k = 0; k < 2; k++)
+        mpi.comm_get_errhandler(comms[k], &handlers[k]);
+    const char *problem = NULL;
+    give_name();
+    if (is_running) {
+        int state = py.ensure();
+        problem = import_half(is_running);
+        py.release(state);
+    } else if (!(problem = initialize(getenv("GRIDCOLL_PYTHON")))) {
+        problem = import_half(is_running);
+        py.save_thread(); /* whoever calls takes it again */
+    }
+    for (int k = 0; k < 2; k++) {
+        mpi.comm_set_errhandler(comms[k], handle_of(handlers[k]));
+        mpi.errhandler_free(&handlers[k]);
+    }
+    for (int k = 0; k < N_LIMITS; k++)
+        if (!was_set[k])
+            unsetenv(thread_limits[k]);
+    return problem;
+}
+
+/* ---- the job's beginning and end ----------------------------------------------------------- */
+
+static void load_and_begin(int is_running)
+{
+    const char *problem = load_half(is_running);
+    if (agree(problem))
+        has_grid = (int)python.begin();
+}
+
+/* Where mpi4py is being imported, which starts MPI, it is of use when that ends: then importlib says
+ * so by an attribute of the module's specification. */
+static const char load_when_imported[] =
+    "def gridcoll_load(library):\n"
+    "    import ctypes, sys\n"
+    "    from importlib.machinery import ModuleSpec\n"
+    "    load = ctypes.CDLL(library).gridcoll_load_late\n"
+    "    class Spec(ModuleSpec):\n"
+    "        def __setattr__(self, name, value):\n"
+    "            super().__setattr__(name, value)\n"
+    "            if name == '_initializing' and not value:\n"
+    "                self.__class__ = ModuleSpec\n"
+    "                load()\n"
+    "    spec = getattr(sys.modules.get('mpi4py.MPI'), '__spec__', None)\n"
+    "    if getattr(spec, '_initializing', False):\n"
+    "        spec.__class__ = Spec\n"
+    "    else:\n"
+    "        load()\n"
+    "gridcoll_load(%s)\n"
+    "del gridcoll_load\n";
+
+__attribute__((visibility("default"))) void gridcoll_load_late(void)
+{
+    int was_inside = inside;
+    inside = 1;
+    load_and_begin(1);
+    inside = was_inside;
+}
+
+static void load_in_python(void)
+{
+    char quoted[4200], code[sizeof load_when_imported + 4200];
+    Dl_info ours;
+    if (!dladdr((void *)start, &ours))
+        return;
+    quote(ours.dli_fname, quoted, sizeof quoted);
+    snprintf(code, sizeof code, load_when_imported, quoted);
+    int state = py.ensure();
+    py.run(code);
+    py.release(state);
+}
+
+/* MPI is up: get ready, on all ranks or on none. Collective. */
+void start(void)
+{
+    const char *problem = meet_library();
+    if (problem) { /* without knowing it, nobody can be asked; but it is everybody's */
+        say(problem);
+        return;
+    }
+    mpi.comm_rank(mpi.world, &rank);
+    mpi.comm_size(mpi.world, &n_ranks);
+    int level = 0;
+    mpi.query_thread(&level);
+    is_shared = level == mpi.thread_multiple;
+    if (!agree(find_python()))
+        return;
+    if (!py.is_initialized())
+        load_and_begin(0);
+    else if (getenv("GRIDCOLL_PRELOAD_LATER"))
+        return; /* gridcoll run calls gridcoll_start when the world is ours */
+    else
+        load_in_python();
+}
+
+/* For gridcoll run: Python is there, and the world is swapped. Calls from mpi4py's module are none of
+ * ours: its methods are. Collective. */
+__attribute__((visibility("default"))) void gridcoll_start(const void *in_module)
+{
+    inside = 1;
+    exclude(in_module);
+    load_and_begin(1);
+    inside = 0;
+}
+
+int has_python(void) { return py.is_initialized && py.is_initialized(); }
+
+void finish(void)
+{
+    if (has_grid && has_python()) /* mpi4py ends MPI when Python has ended */
+        python.finish();
+    has_grid = 0;
+    const char *wanted = getenv("GRIDCOLL_STATS");
+    if (rank == 0 && wanted && !strcmp(wanted, "1"))
+        print_counts();
+}

@@ -1,0 +1,370 @@
+/* The MPI library behind us: which one it is, its functions, and calls that go to it. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gridcoll.h"
+
+mpi_library mpi;
+__thread int inside;
+
+static const char *const names[] = {
+#define NAME(name) #name,
+    EACH_COLLECTIVE(NAME)
+#undef NAME
+};
+
+static const int n_words[] = {5, 7, 6, 6, 6, 8, 9, 8, 9, 7, 8, 7, 9, 9, 1};
+
+/* ---- functions by name --------------------------------------------------------------------- */
+
+/* Whether a function is ours, found again from the front. */
+static int is_ours(const void *function)
+{
+    Dl_info theirs, ours;
+    return dladdr(function, &theirs) && dladdr((void *)next_function, &ours) &&
+           theirs.dli_fbase == ours.dli_fbase;
+}
+
+typedef struct {
+    const char *name;
+    void *found;
+} search;
+
+static int search_library(struct dl_phdr_info *info, size_t size, void *given)
+{
+    (void)size;
+    search *s = given;
+    const char *file = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    if (!file || !strstr(file, "mpi"))
+        return 0;
+    void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+    void *found = library ? dlsym(library, s->name) : NULL;
+    if (library)
+        dlclose(library); /* somebody else has it open */
+    if (!found || is_ours(found))
+        return 0;
+    s->found = found;
+    return 1;
+}
+
+/* What would be called without us. A library that was opened for one object alone, as extension
+ * modules of Python are, is not behind us: it is looked for among all. */
+void *next_function(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (found)
+        return found;
+    search s = {name, NULL};
+    dl_iterate_phdr(search_library, &s);
+    return s.found;
+}
+
+static void *any_function(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    if (found)
+        return found;
+    search s = {name, NULL};
+    dl_iterate_phdr(search_library, &s);
+    return s.found;
+}
+
+/* ---- which library it is ------------------------------------------------------------------- */
+
+enum { /* of MPICH and all that has its binary interface */
+    MPICH_WORLD = 0x44000000,
+    MPICH_SELF = 0x44000001,
+    MPICH_INT = 0x4c000405,
+    MPICH_MIN = 0x58000002,
+    MPICH_COMM_NULL = 0x04000000,
+    MPICH_TYPE_NULL = 0x0c000000,
+    MPICH_OP_NULL = 0x18000000,
+    MPICH_NAMED = 1,
+};
+
+enum { /* of MPI's own binary interface */
+    ABI_WORLD = 0x101,
+    ABI_SELF = 0x102,
+    ABI_COMM_NULL = 0x100,
+    ABI_INT = 0x209,
+    ABI_TYPE_NULL = 0x200,
+    ABI_MIN = 0x22,
+    ABI_OP_NULL = 0x20,
+    ABI_NAMED = 101,
+    ABI_THREAD_MULTIPLE = 4096,
+};
+
+word handle_of(word given) { return mpi.is_int ? (word)(int)given : given; }
+
+/* What is wrong with the library behind us; null if nothing. */
+const char *meet_library(void)
+{
+    int (*abi_version)(int *, int *) = next_function("PMPI_Abi_get_version");
+    int abi = -1, minor = -1, length = 0;
+    char version[8192] = ""; /* MPI_MAX_LIBRARY_VERSION_STRING, at most */
+    int (*library_version)(char *, int *) = next_function("PMPI_Get_library_version");
+    void *world = any_function("ompi_mpi_comm_world");
+    if (library_version)
+        library_version(version, &length);
+    mpi.thread_multiple = 3;
+    mpi.count_error = 2, mpi.other_error = 16; /* MPI_ERR_COUNT, MPI_ERR_OTHER */
+    mpi.in_place = 1;
+    if (world) {
+        mpi.world = (word)world, mpi.self = (word)any_function("ompi_mpi_comm_self");
+        mpi.comm_null = (word)any_function("ompi_mpi_comm_null");
+        mpi.type_int = (word)any_function("ompi_mpi_int");
+        mpi.type_null = (word)any_function("ompi_mpi_datatype_null");
+        mpi.op_min = (word)any_function("ompi_mpi_op_min");
+        mpi.op_null = (word)any_function("ompi_mpi_op_null");
+        mpi.named = 0;
+    } else if (abi_version && !abi_version(&abi, &minor) && abi > 0) {
+        mpi.world = ABI_WORLD, mpi.self = ABI_SELF, mpi.comm_null = ABI_COMM_NULL;
+        mpi.type_int = ABI_INT, mpi.type_null = ABI_TYPE_NULL;
+        mpi.op_min = ABI_MIN, mpi.op_null = ABI_OP_NULL;
+        mpi.named = ABI_NAMED, mpi.thread_multiple = ABI_THREAD_MULTIPLE;
+    } else if (strstr(version, "MPICH") || strstr(version, "Intel(R) MPI") ||
+               strstr(version, "MVAPICH") || strstr(version, "CRAY MPICH")) {
+        mpi.is_int = 1;
+        mpi.world = MPICH_WORLD, mpi.self = MPICH_SELF, mpi.comm_null = MPICH_COMM_NULL;
+        mpi.type_int = MPICH_INT, mpi.type_null = MPICH_TYPE_NULL;
+        mpi.op_min = MPICH_MIN, mpi.op_null = MPICH_OP_NULL;
+        mpi.named = MPICH_NAMED;
+        mpi.in_place = -1, mpi.other_error = 15;
+    } else
+        return "an MPI library that gridcoll does not know";
+    const struct { const char *name; void *at; } needed[] = {
+        {"PMPI_Comm_rank", &mpi.comm_rank},
+        {"PMPI_Comm_size", &mpi.comm_size},
+        {"PMPI_Comm_test_inter", &mpi.comm_test_inter},
+        {"PMPI_Comm_call_errhandler", &mpi.comm_call_errhandler},
+        {"PMPI_Comm_get_errhandler", &mpi.comm_get_errhandler},
+        {"PMPI_Comm_set_errhandler", &mpi.comm_set_errhandler},
+        {"PMPI_Errhandler_free", &mpi.errhandler_free},
+        {"PMPI_Type_size", &mpi.type_size},
+        {"PMPI_Type_get_extent", &mpi.type_get_extent},
+        {"PMPI_Type_get_envelope", &mpi.type_get_envelope},
+        {"PMPI_Op_commutative", &mpi.op_commutative},
+        {"PMPI_Test", &mpi.test},
+        {"PMPI_Query_thread", &mpi.query_thread},
+    };
+    for (unsigned k = 0; k < sizeof needed / sizeof *needed; k++) {
+        void *function = next_function(needed[k].name);
+        if (!function)
+            return "an MPI library without all functions of MPI 2";
+        memcpy(needed[k].at, &function, sizeof function);
+    }
+    return NULL;
+}
+
+/* ---- calls --------------------------------------------------------------------------------- */
+
+typedef int (*f1)(word);
+typedef int (*f5)(word, word, word, word, word);
+typedef int (*f6)(word, word, word, word, word, word);
+typedef int (*f7)(word, word, word, word, word, word, word);
+typedef int (*f8)(word, word, word, word, word, word, word, word);
+typedef int (*f9)(word, word, word, word, word, word, word, word, word);
+typedef int (*f10)(word, word, word, word, word, word, word, word, word, word);
+
+static int call_with(void *function, int n, const word *a)
+{
+    switch (n) {
+    case 1: return ((f1)function)(a[0]);
+    case 2: return ((int (*)(word, word))function)(a[0], a[1]);
+    case 5: return ((f5)function)(a[0], a[1], a[2], a[3], a[4]);
+    case 6: return ((f6)function)(a[0], a[1], a[2], a[3], a[4], a[5]);
+    case 7: return ((f7)function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+    case 8: return ((f8)function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
+    case 9: return ((f9)function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+    default:
+        return ((f10)function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9]);
+    }
+}
+
+static void *functions[N_COLLECTIVES][2][2], *starters[N_COLLECTIVES][2];
+
+static void *function_of(const given_call *call)
+{
+    void **known = &functions[call->which][call->large][call->profiling];
+    if (!*known) {
+        char name[64] = "PMPI_";
+        strcat(strcat(name, names[call->which]), call->large ? "_c" : "");
+        *known = next_function(name + !call->profiling);
+    }
+    return *known;
+}
+
+/* A library without large counts gets calls that have small ones; mpi4py, for one, takes what we
+ * have for what the library has. */
+static int call_without_large(const given_call *call)
+{
+    static const struct { signed char counts[2], arrays[4]; } where[] = {
+        [Bcast] = {{1, -1}, {-1, -1, -1, -1}},
+        [Reduce] = {{2, -1}, {-1, -1, -1, -1}},
+        [Allreduce] = {{2, -1}, {-1, -1, -1, -1}},
+        [Reduce_scatter] = {{-1, -1}, {2, -1, -1, -1}},
+        [Reduce_scatter_block] = {{2, -1}, {-1, -1, -1, -1}},
+        [Gather] = {{1, 4}, {-1, -1, -1, -1}},
+        [Gatherv] = {{1, -1}, {4, 5, -1, -1}},
+        [Scatter] = {{1, 4}, {-1, -1, -1, -1}},
+        [Scatterv] = {{5, -1}, {1, 2, -1, -1}},
+        [Allgather] = {{1, 4}, {-1, -1, -1, -1}},
+        [Allgatherv] = {{1, -1}, {4, 5, -1, -1}},
+        [Alltoall] = {{1, 4}, {-1, -1, -1, -1}},
+        [Alltoallv] = {{-1, -1}, {1, 2, 5, 6}},
+        [Alltoallw] = {{-1, -1}, {1, 2, 5, 6}},
+        [Barrier] = {{-1, -1}, {-1, -1, -1, -1}},
+    };
+    given_call small = *call;
+    word args[MOST_WORDS + 1];
+    int n_ranks = 0, too_long = 0;
+    int (*size_of_comm)(word, int *) = next_function("PMPI_Comm_size");
+    int (*remote_size)(word, int *) = next_function("PMPI_Comm_remote_size");
+    int (*is_inter)(word, int *) = next_function("PMPI_Comm_test_inter");
+    int inter = 0, n_remote = 0;
+    memcpy(args, call->args, (size_t)n_words[call->which] * sizeof *args);
+    small.large = 0, small.args = args;
+    void *function = function_of(&small);
+    if (!function || !size_of_comm || size_of_comm(call->comm, &n_ranks))
+        return (int)mpi.other_error;
+    if (is_inter && remote_size && !is_inter(call->comm, &inter) && inter &&
+        !remote_size(call->comm, &n_remote) && n_remote > n_ranks)
+        n_ranks = n_remote;
+    for (int k = 0; k < 2; k++) {
+        int at = where[call->which].counts[k];
+        too_long |= at >= 0 && args[at] != (int)args[at];
+    }
+    int *copies[4] = {NULL, NULL, NULL, NULL};
+    for (int k = 0; k < 4; k++) {
+        int at = where[call->which].arrays[k];
+        if (at < 0 || !args[at])
+            continue;
+        if (inter && call->which == Reduce_scatter) {
+            int n_local = 0;
+            size_of_comm(call->comm, &n_local);
+            n_ranks = n_local;
+        }
+        const int64_t *given = (const int64_t *)args[at];
+        copies[k] = malloc((size_t)n_ranks * sizeof **copies + 1);
+        for (int rank = 0; copies[k] && rank < n_ranks; rank++) {
+            too_long |= given[rank] != (int)given[rank];
+            copies[k][rank] = (int)given[rank];
+        }
+        args[at] = (word)copies[k];
+    }
+    int error;
+    if (too_long) {
+        error = (int)mpi.count_error;
+        int (*handler)(word, int) = next_function("PMPI_Comm_call_errhandler");
+        if (handler)
+            handler(call->comm, error);
+    } else
+        error = call_with(function, n_words[call->which], args);
+    for (int k = 0; k < 4; k++)
+        free(copies[k]);
+    return error;
+}
+
+static int call_function(const given_call *call)
+{
+    void *function = function_of(call);
+    if (!function && call->large)
+        return call_without_large(call);
+    return function ? call_with(function, n_words[call->which], call->args) : 1;
+}
+
+/* What MPI calls of itself meanwhile is none of ours. */
+int call_natively(const given_call *call)
+{
+    if (inside)
+        return call_function(call);
+    inside = 1;
+    int error = call_function(call);
+    inside = 0;
+    return error;
+}
+
+/* ---- handlers of errors -------------------------------------------------------------------- */
+
+/* An error of a request that belongs to no communicator goes to the handler of MPI_COMM_SELF, or of
+ * the world in older libraries: to the application's, which may end the job. While plans run, those
+ * two have none. */
+
+static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
+static int n_holding;
+static word held[2];
+
+static word *handler_comms(void)
+{
+    static word comms[2];
+    comms[0] = mpi.world, comms[1] = mpi.self;
+    return comms;
+}
+
+void hold_handlers(void)
+{
+    pthread_mutex_lock(&handlers_lock);
+    for (int k = 0; k < 2 && !n_holding; k++) {
+        mpi.comm_get_errhandler(handler_comms()[k], &held[k]);
+        mpi.comm_set_errhandler(handler_comms()[k], handle_of((word)python.errors_return));
+    }
+    n_holding++;
+    pthread_mutex_unlock(&handlers_lock);
+}
+
+void release_handlers(void)
+{
+    pthread_mutex_lock(&handlers_lock);
+    n_holding--;
+    for (int k = 0; k < 2 && !n_holding; k++) {
+        mpi.comm_set_errhandler(handler_comms()[k], handle_of(held[k]));
+        mpi.errhandler_free(&held[k]);
+    }
+    pthread_mutex_unlock(&handlers_lock);
+}
+
+/* By the non-blocking call of that name, waiting politely: see gridcoll/engine/waiting.py. */
+int call_and_wait(const given_call *call)
+{
+    void **starter = &starters[call->which][call->large];
+    if (!*starter) {
+        char name[64] = "PMPI_I";
+        strcat(name, names[call->which]);
+        name[6] = (char)(name[6] + 'a' - 'A');
+        *starter = next_function(strcat(name, call->large ? "_c" : ""));
+    }
+    if (!*starter)
+        return call_natively(call);
+    word args[MOST_WORDS + 1], request = 0, status[8];
+    int n = n_words[call->which], done = 0, error;
+    memcpy(args, call->args, (size_t)n * sizeof *args);
+    args[n] = (word)&request;
+    error = call_with(*starter, n + 1, args);
+    struct timespec began, now;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    while (!error) {
+        for (int poll = 0; poll < 8 && !done && !error; poll++)
+            error = mpi.test(&request, &done, status);
+        if (done || error)
+            break;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        int64_t ns = (now.tv_sec - began.tv_sec) * 1000000000ll + now.tv_nsec - began.tv_nsec;
+        if (ns < 50000) {
+            sched_yield();
+            continue;
+        }
+        ns /= 100;
+        ns = ns < 10000 ? 10000 : ns > 1000000 ? 1000000 : ns;
+        struct timespec pause = {0, (long)ns};
+        nanosleep(&pause, NULL);
+    }
+    return error;
+}

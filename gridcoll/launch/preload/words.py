@@ -1,0 +1,201 @@
+"""One call by the methods of `GridComm`, from the machine words that MPI's function was given."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from gridcoll.comm.communicator import GridComm
+from gridcoll.launch.preload.kinds import COLLECTIVES, Question, handle
+
+
+class _Words:
+    """The arguments of a call."""
+
+    def __init__(self, question: Question) -> None:
+        self._args = question.args
+        self._is_large = bool(question.large)
+        self._n_ranks = question.n_ranks
+        self.rank = question.rank
+
+    def count(self, at: int) -> int:
+        """A count, or a rank."""
+        word = self._args[at]
+        return word if self._is_large else ctypes.c_int32(word).value
+
+    def rank_at(self, at: int) -> int:
+        """A rank: an int in all forms."""
+        return ctypes.c_int32(self._args[at]).value
+
+    def counts(self, at: int) -> list[int]:
+        """Counts, or displacements, one for each rank."""
+        kind = ctypes.c_int64 if self._is_large else ctypes.c_int32
+        return list((kind * self._n_ranks).from_address(self._args[at]))
+
+    def datatype(self, at: int) -> MPI.Datatype:
+        return _datatype(self._args[at])
+
+    def datatypes(self, at: int) -> list[MPI.Datatype]:
+        """One for each rank."""
+        is_int = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
+        kind = ctypes.c_int32 if is_int else ctypes.c_int64
+        return [_datatype(word) for word in (kind * self._n_ranks).from_address(self._args[at])]
+
+    def op(self, at: int) -> MPI.Op:
+        return MPI.Op.fromhandle(_handle(self._args[at]))
+
+    def is_in_place(self, at: int) -> bool:
+        return bool(self._args[at] == int(MPI.IN_PLACE))
+
+    def spec(self, at: int, count_at: int, type_at: int, n_blocks: int = 1) -> Any:
+        """A buffer argument as mpi4py takes it."""
+        if self.is_in_place(at):
+            return MPI.IN_PLACE
+        count, datatype = self.count(count_at), self.datatype(type_at)
+        return [self.memory(at, n_blocks * count, datatype), count, datatype]
+
+    def vector(self, at: int, counts_at: int, places_at: int, type_at: int) -> Any:
+        """A buffer argument with a block for every rank."""
+        if self.is_in_place(at):
+            return MPI.IN_PLACE
+        counts, places = self.counts(counts_at), self.counts(places_at)
+        datatype = self.datatype(type_at)
+        ends = (place + count for place, count in zip(places, counts, strict=True) if count)
+        return [self.memory(at, max(ends, default=0), datatype), counts, places, datatype]
+
+    def typed_vector(self, at: int) -> Any:
+        """The same with a type for every rank, and displacements in bytes."""
+        if self.is_in_place(at):
+            return MPI.IN_PLACE
+        counts, places = self.counts(at + 1), self.counts(at + 2)
+        datatypes = self.datatypes(at + 3)
+        rows = zip(counts, places, datatypes, strict=True)
+        n_bytes = max((place + n * kind.Get_extent()[1] for n, place, kind in rows), default=0)
+        memory = self._memory(self._args[at], n_bytes)
+        return [memory, counts, places, datatypes]
+
+    def memory(self, at: int, count: int, datatype: MPI.Datatype) -> Any:
+        """The memory of ``count`` items; more of it may belong to them, as their type says."""
+        return self._memory(self._args[at], count * datatype.Get_extent()[1])
+
+    @staticmethod
+    def _memory(address: int, n_bytes: int) -> Any:
+        return MPI.buffer.fromaddress(address, max(n_bytes, 0)) if address else MPI.BOTTOM
+
+
+def _handle(word: int) -> int:
+    is_int = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
+    return handle(ctypes.c_int32(word).value if is_int else word)
+
+
+def _datatype(word: int) -> MPI.Datatype:
+    return MPI.Datatype.fromhandle(_handle(word))
+
+
+def perform(comm: GridComm, question: Question) -> None:
+    """Do the call on ``comm``. Raises what its method raises."""
+    name = COLLECTIVES[question.key.which]
+    _CALLS[name](comm, _Words(question))
+
+
+def _bcast(comm: GridComm, given: _Words) -> None:
+    comm.Bcast(given.spec(0, 1, 2), given.rank_at(3))
+
+
+def _reduce(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(5)
+    into = given.spec(1, 2, 3) if given.rank == root else None
+    comm.Reduce(given.spec(0, 2, 3), into, given.op(4), root)
+
+
+def _allreduce(comm: GridComm, given: _Words) -> None:
+    comm.Allreduce(given.spec(0, 2, 3), given.spec(1, 2, 3), given.op(4))
+
+
+def _reduce_scatter_block(comm: GridComm, given: _Words) -> None:
+    n_ranks, n = comm.Get_size(), 1
+    if given.is_in_place(0):
+        n = n_ranks
+    comm.Reduce_scatter_block(given.spec(0, 2, 3, n_ranks), given.spec(1, 2, 3, n), given.op(4))
+
+
+def _reduce_scatter(comm: GridComm, given: _Words) -> None:
+    counts, datatype = given.counts(2), given.datatype(3)
+    total = sum(counts)
+    own = total if given.is_in_place(0) else counts[given.rank]
+    source: Any = MPI.IN_PLACE
+    if not given.is_in_place(0):
+        source = [given.memory(0, total, datatype), total, datatype]
+    into = [given.memory(1, own, datatype), own, datatype]
+    comm.Reduce_scatter(source, into, counts, given.op(4))
+
+
+def _gather(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(6)
+    into = given.spec(3, 4, 5, comm.Get_size()) if given.rank == root else None
+    comm.Gather(given.spec(0, 1, 2), into, root)
+
+
+def _gatherv(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(7)
+    into = given.vector(3, 4, 5, 6) if given.rank == root else None
+    comm.Gatherv(given.spec(0, 1, 2), into, root)
+
+
+def _scatter(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(6)
+    source = given.spec(0, 1, 2, comm.Get_size()) if given.rank == root else None
+    comm.Scatter(source, given.spec(3, 4, 5), root)
+
+
+def _scatterv(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(7)
+    source = given.vector(0, 1, 2, 3) if given.rank == root else None
+    comm.Scatterv(source, given.spec(4, 5, 6), root)
+
+
+def _allgather(comm: GridComm, given: _Words) -> None:
+    comm.Allgather(given.spec(0, 1, 2), given.spec(3, 4, 5, comm.Get_size()))
+
+
+def _allgatherv(comm: GridComm, given: _Words) -> None:
+    comm.Allgatherv(given.spec(0, 1, 2), given.vector(3, 4, 5, 6))
+
+
+def _alltoall(comm: GridComm, given: _Words) -> None:
+    n_ranks = comm.Get_size()
+    comm.Alltoall(given.spec(0, 1, 2, n_ranks), given.spec(3, 4, 5, n_ranks))
+
+
+def _alltoallv(comm: GridComm, given: _Words) -> None:
+    comm.Alltoallv(given.vector(0, 1, 2, 3), given.vector(4, 5, 6, 7))
+
+
+def _alltoallw(comm: GridComm, given: _Words) -> None:
+    comm.Alltoallw(given.typed_vector(0), given.typed_vector(4))
+
+
+def _barrier(comm: GridComm, given: _Words) -> None:
+    comm.Barrier()
+
+
+_CALLS: dict[str, Callable[[GridComm, _Words], None]] = {
+    "Bcast": _bcast,
+    "Reduce": _reduce,
+    "Allreduce": _allreduce,
+    "Reduce_scatter": _reduce_scatter,
+    "Reduce_scatter_block": _reduce_scatter_block,
+    "Gather": _gather,
+    "Gatherv": _gatherv,
+    "Scatter": _scatter,
+    "Scatterv": _scatterv,
+    "Allgather": _allgather,
+    "Allgatherv": _allgatherv,
+    "Alltoall": _alltoall,
+    "Alltoallv": _alltoallv,
+    "Alltoallw": _alltoallw,
+    "Barrier": _barrier,
+}

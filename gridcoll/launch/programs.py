@@ -1,0 +1,144 @@
+"""Starts programs that are not Python, with libgridcoll.so in front of their MPI library.
+
+Needs neither MPI nor NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from gridcoll.errors import UsageError
+from gridcoll.launch.preload import LIBRARY
+
+_ELF = b"\x7fELF"
+_PT_INTERP = 3
+
+_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def find_program(name: str) -> Path | None:
+    """The file of ``name`` if it is a program that is not Python, here or on the path.
+
+    None for Python's, and for what is not there.
+    """
+    path = Path(name)
+    if not path.exists():
+        found = None if "/" in name else shutil.which(name)
+        if found is None:
+            return None
+        path = Path(found)
+    if path.is_dir() or not os.access(path, os.X_OK):
+        return None
+    try:
+        with path.open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return None
+    if first.startswith(_ELF):
+        return path
+    return path if first.startswith(b"#!") and b"python" not in first else None
+
+
+def why_not(path: Path) -> str:
+    """Why nothing can be put in front of this program; empty if it can."""
+    if not LIBRARY.exists():
+        return f"{LIBRARY.name} was not built: gridcoll was installed without a C compiler"
+    if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return f"{path} is a set-uid program, which takes no preloaded library"
+    if _is_static(path):
+        return f"{path} is statically linked, which takes no preloaded library"
+    return ""
+
+
+def _is_static(path: Path) -> bool:
+    """Whether it is a machine's program that no dynamic linker starts."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
+            return False
+        order = "little" if head[5] == 1 else "big"
+
+        def number(data: bytes) -> int:
+            return int.from_bytes(data, "little" if order == "little" else "big")
+
+        at, size, n = number(head[32:40]), number(head[54:56]), number(head[56:58])
+        file.seek(at)
+        table = file.read(size * n)
+    kinds = (number(table[size * k : size * k + 4]) for k in range(n))
+    return _PT_INTERP not in kinds
+
+
+def find_libpython() -> Path:
+    """The library of the Python that runs this. Raises `UsageError` where it has none."""
+    names = sysconfig.get_config_vars()
+    name = names.get("INSTSONAME") or names.get("LDLIBRARY") or ""
+    if ".so" in name:
+        for folder in (names.get("LIBDIR"), f"{names.get('LIBDIR')}/{names.get('MULTIARCH')}"):
+            if folder and (path := Path(folder) / name).exists():
+                return path
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for path in (Path(line.split()[-1]) for line in lines if "libpython" in line):
+        if path.exists():
+            return path
+    raise UsageError(
+        f"{sys.executable}: this Python has no shared library, which programs that are not Python "
+        "need; take one that was built with --enable-shared, as distributions' and conda's are"
+    )
+
+
+def preload_settings(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the environment of a program must hold. Raises `UsageError`."""
+    env = os.environ if environment is None else environment
+    if not LIBRARY.exists():
+        raise UsageError(
+            f"{LIBRARY.name} was not built: gridcoll was installed without a C compiler; install "
+            "one, then gridcoll again"
+        )
+    others = [each for each in env.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
+    return {
+        "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),
+        "GRIDCOLL_LIBPYTHON": str(find_libpython()),
+        "GRIDCOLL_PYTHON": sys.executable,
+    }
+
+
+def is_preloaded() -> bool:
+    """Whether the library is in this process."""
+    return str(LIBRARY) in os.environ.get("LD_PRELOAD", "").split(":")
+
+
+def run_program(path: Path, arguments: Sequence[str]) -> NoReturn:
+    """Become the program, with the library in front of its MPI where that can be."""
+    problem = why_not(path)
+    if not problem:
+        try:
+            os.environ.update(preload_settings())
+        except UsageError as error:
+            problem = str(error)
+    if problem and _speaks():
+        sys.stderr.write(f"gridcoll: {problem}; it runs without gridcoll\n")
+        sys.stderr.flush()
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and programs would inherit that
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.execv(path, [str(path), *arguments])
+
+
+def run_again_preloaded() -> NoReturn:
+    """Start this Python command again, with the library in front of MPI's."""
+    os.environ.update(preload_settings(), GRIDCOLL_PRELOAD_LATER="1")
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def _speaks() -> bool:
+    """Whether this is the rank that says what is to be said once."""
+    ranks = (os.environ.get(name) for name in _RANK_VARIABLES)
+    return next((rank for rank in ranks if rank is not None), "0") == "0"

@@ -1,0 +1,328 @@
+"""Entries of the cache: what is known of one host, cluster, link or library, as readable JSON.
+
+Every entry says when it was first and last seen and how often, and of what is measured the mean and
+the spread. One entry is one file; `file_name` says which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Annotated, ClassVar, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.model import PLogP, TimesBySize
+
+T = TypeVar("T")
+
+FORMAT = "gridcoll-cache"
+VERSION = 1
+
+LONGEST_NAME = 120
+"""A file's name; a longer one is cut, and a digest tells it apart."""
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Origin = Literal["measured", "declared"]
+Key = tuple[str, ...]
+"""Kind of entry and what it is about."""
+
+
+class NewerVersionError(GridcollError):
+    """A file that a later gridcoll wrote."""
+
+
+class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mean and spread (standard deviation) of a quantity that was measured ``count`` times."""
+
+    mean: NotNegative
+    spread: NotNegative = 0.0
+    count: Count = 1
+
+    def added(self, value: float) -> Statistic:
+        """With one more value (Welford's update)."""
+        n = self.count + 1
+        mean = self.mean + (value - self.mean) / n
+        squares = self.count * self.spread**2 + (value - self.mean) * (value - mean)
+        return Statistic(max(mean, 0.0), math.sqrt(max(squares, 0.0) / n), n)
+
+    def is_off(self, value: float, tolerance: float) -> bool:
+        """Whether ``value`` is no longer what was seen: farther off than three spreads.
+
+        And than ``tolerance`` of the smaller of both, since few values show little of their spread.
+        """
+        least = min(self.mean, value) * tolerance
+        return abs(value - self.mean) > max(least, 3 * self.spread)
+
+
+class PLogPText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `PLogP` as text."""
+
+    latency_s: NotNegative
+    sizes_bytes: list[int]
+    gap_s: list[NotNegative]
+    send_s: list[NotNegative]
+    recv_s: list[NotNegative]
+    one_way_s: list[NotNegative] = []
+
+
+def plogp_to_text(link: PLogP) -> PLogPText:
+    return PLogPText(
+        link.latency_s,
+        list(link.sizes_bytes),
+        list(link.gap_s),
+        list(link.send_s),
+        list(link.recv_s),
+        list(link.one_way_s),
+    )
+
+
+def plogp_of_text(text: PLogPText) -> PLogP:
+    """Raises `UsageError` where the numbers are no pLogP."""
+    return PLogP(
+        text.latency_s,
+        tuple(text.sizes_bytes),
+        tuple(text.gap_s),
+        tuple(text.send_s),
+        tuple(text.recv_s),
+        tuple(text.one_way_s),
+    )
+
+
+class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `TimesBySize` as text."""
+
+    sizes_bytes: list[int]
+    seconds: list[NotNegative]
+
+    def times(self) -> TimesBySize:
+        return TimesBySize(tuple(self.sizes_bytes), tuple(self.seconds))
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all entries have."""
+
+    folder: ClassVar[str] = ""
+    first: datetime
+    last: datetime
+    count: Count = 1
+    origin: Origin = "measured"
+
+    def parts(self) -> Key:
+        """What it is about."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Key:
+        return (self.folder, *self.parts())
+
+    def check(self) -> None:
+        """Raise `UsageError` where values do not fit together."""
+
+
+class Host(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="host"):
+    """A host: its cluster, and what its interface carries (0: not known)."""
+
+    folder: ClassVar[str] = "hosts"
+    name: str
+    cluster: str
+    rate_bytes_per_s: NotNegative = 0.0
+
+    def parts(self) -> Key:
+        return (self.name,)
+
+
+class ClusterEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cluster"):
+    """A cluster.
+
+    ``inside`` is the pLogP between two of its hosts, ``within_host`` between two processes of one.
+    A cluster that turned out to be another one as well is the ``same_as`` that one.
+    """
+
+    folder: ClassVar[str] = "clusters"
+    name: str
+    site: str = ""
+    region: str = ""
+    same_as: str = ""
+    inside: PLogPText | None = None
+    within_host: PLogPText | None = None
+    latency_s: Statistic | None = None
+    rate_bytes_per_s: Statistic | None = None
+    contention: NotNegative = 1.0
+    mpi: str = ""
+
+    def parts(self) -> Key:
+        return (self.name,)
+
+    def check(self) -> None:
+        for text in (self.inside, self.within_host):
+            if text is not None:
+                plogp_of_text(text)
+
+
+class LinkEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="link"):
+    """The way from one cluster to another; the way back is another entry."""
+
+    folder: ClassVar[str] = "links"
+    sender: str
+    receiver: str
+    plogp: PLogPText
+    aggregate_bytes_per_s: NotNegative = 0.0
+    latency_s: Statistic
+    rate_bytes_per_s: Statistic
+    mpi: str = ""
+
+    def parts(self) -> Key:
+        return (self.sender, self.receiver)
+
+    def check(self) -> None:
+        plogp_of_text(self.plogp)
+
+
+class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="library"):
+    """An MPI library with so many ranks on a host.
+
+    ``start_s`` is what the shortest plan takes longer than its links say, ``engine`` what a segment
+    takes longer in a chain than the links inside clusters say. ``eager_bytes`` is the longest
+    message measured that asks for no leave before it is sent, ``copy_bytes_per_s`` how fast memory
+    is copied.
+    """
+
+    folder: ClassVar[str] = "libraries"
+    mpi: str
+    ranks_per_host: Count
+    start_s: Statistic
+    engine: Times | None = None
+    eager_bytes: int = 0
+    copy_bytes_per_s: NotNegative = 0.0
+
+    def parts(self) -> Key:
+        return (self.mpi, str(self.ranks_per_host))
+
+    def check(self) -> None:
+        if self.engine is not None:
+            self.engine.times()
+
+
+class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An outcome at one size: a factor over the predicted time, or seconds of a native."""
+
+    n_bytes: Count
+    value: Statistic
+
+
+class Outcome(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="outcome"):
+    """How one algorithm of one collective did, in jobs of one shape under one library.
+
+    A plan's values are factors over its predicted time, whatever the clusters; those of a native
+    are seconds, of these ``clusters`` in this order alone.
+    """
+
+    folder: ClassVar[str] = "outcomes"
+    collective: str
+    algorithm: str
+    is_native: bool
+    shape: str
+    mpi: str
+    clusters: list[str] = []
+    sizes: list[SizeClass]
+
+    def parts(self) -> Key:
+        return (self.shape, self.mpi, self.collective, self.algorithm, *self.clusters)
+
+    def check(self) -> None:
+        sizes = [each.n_bytes for each in self.sizes]
+        if not sizes or sizes != sorted(set(sizes)):
+            raise UsageError(f"sizes: must ascend, got {sizes}")
+
+
+AnyEntry = Host | ClusterEntry | LinkEntry | Library | Outcome
+KINDS = (Host, ClusterEntry, LinkEntry, Library, Outcome)
+FOLDERS = tuple(kind.folder for kind in KINDS)
+
+
+class _Head(msgspec.Struct):
+    format: str
+    version: int
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    entry: AnyEntry
+
+
+class _Bundle(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    entries: list[AnyEntry]
+
+
+def encode_entry(entry: AnyEntry) -> bytes:
+    """``entry`` as a file's text. `decode_entry` is its reverse."""
+    return msgspec.json.format(
+        msgspec.json.encode(_Document(FORMAT, VERSION, entry)), indent=1
+    )  # fmt: skip
+
+
+def decode_entry(data: bytes, place: str) -> AnyEntry:
+    """The entry in a file's text. Raises `FileError`, or `NewerVersionError`."""
+    entry = _decode(data, _Document, place).entry
+    _check(entry, place)
+    return entry
+
+
+def encode_bundle(entries: Iterable[AnyEntry]) -> bytes:
+    """Many entries as one text. `decode_bundle` is its reverse."""
+    return msgspec.json.encode(_Bundle(FORMAT, VERSION, list(entries)))
+
+
+def decode_bundle(data: bytes, place: str = "<bytes>") -> list[AnyEntry]:
+    """The entries in such a text. Raises `FileError`, or `NewerVersionError`."""
+    entries = _decode(data, _Bundle, place).entries
+    for entry in entries:
+        _check(entry, place)
+    return entries
+
+
+def _decode(data: bytes, kind: type[T], place: str) -> T:
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format == FORMAT and head.version > VERSION:
+            raise NewerVersionError(
+                f"cache file {place}: version {head.version}: this gridcoll reads {VERSION}"
+            )
+        if (head.format, head.version) != (FORMAT, VERSION):
+            raise FileError(f"cache file {place}: it is no {FORMAT} of version {VERSION}")
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise FileError(f"cache file {place}: {error}") from None
+
+
+def _check(entry: AnyEntry, place: str) -> None:
+    try:
+        if entry.first.tzinfo is None or entry.last.tzinfo is None:
+            raise UsageError("first, last: times need their zone")
+        entry.check()
+    except UsageError as error:
+        raise FileError(f"cache file {place}: {error}") from None
+
+
+def file_name(key: Key) -> str:
+    """Where an entry lies, below the cache's directory."""
+    folder, *parts = key
+    name = "--".join(quote(part, safe=" +,@=") for part in parts).replace(" ", "_")
+    if len(name) > LONGEST_NAME or name.startswith("."):
+        digest = hashlib.sha256("\n".join(key).encode()).hexdigest()[:16]
+        name = f"{name.lstrip('.')[: LONGEST_NAME - 17]}-{digest}"
+    return f"{folder}/{name}.json"
+
+
+def now() -> datetime:
+    """To the second; entries are compared by it."""
+    return datetime.now(timezone.utc).replace(microsecond=0)

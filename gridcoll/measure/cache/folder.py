@@ -1,0 +1,341 @@
+"""The cache as a directory: one small file per entry, replaced whole, so that jobs can share it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.files import read_text
+from gridcoll.measure.cache.declared import declared_entries
+from gridcoll.measure.cache.entries import (
+    FOLDERS,
+    VERSION,
+    AnyEntry,
+    NewerVersionError,
+    decode_entry,
+    encode_entry,
+    file_name,
+)
+from gridcoll.measure.cache.knowledge import Knowledge
+from gridcoll.topology.clustering import DEFAULT_TOLERANCE
+from gridcoll.topology.gridfile import parse_gridfile
+
+DECLARED = "declared"
+"""Where grid files lie that somebody wrote by hand."""
+
+LOCK_PATIENCE_S = 5.0
+"""How long a writer waits for others. Without a lock, one of two new values of an entry is kept."""
+
+ASIDE = ".aside"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the cache is.
+
+    Attributes
+    ----------
+    own : Path or None
+        None: there is none, or it is off.
+    site : Path or None
+        One that is only read, which an administrator provides.
+    is_named : bool
+        Whether the environment says so, else it is the user's cache directory.
+    """
+
+    own: Path | None
+    site: Path | None = None
+    is_named: bool = False
+
+
+NOWHERE = Places(None)
+"""No cache."""
+
+
+def find_places(environment: Mapping[str, str] | None = None) -> Places:
+    """Where the environment says that the cache is.
+
+    ``GRIDCOLL_CACHE``, or ``GRIDCOLL_KEEP``, may be ``off``. Raises `UsageError` for a file.
+    """
+    env = os.environ if environment is None else environment
+    site = Path(env["GRIDCOLL_SITE_CACHE"]) if env.get("GRIDCOLL_SITE_CACHE") else None
+    for name in ("GRIDCOLL_CACHE", "GRIDCOLL_KEEP"):
+        value = env.get(name, "")
+        if value == "off":
+            return Places(None, site, True)
+        if value:
+            if Path(value).is_file() or Path(value).suffix in (".json", ".toml"):
+                raise UsageError(
+                    f"{name}: must be a directory or off, got {value!r}; a grid file is read with "
+                    "GRIDCOLL_GRID"
+                )
+            return Places(Path(value), site, True)
+    base = env.get("XDG_CACHE_HOME", "")
+    if not Path(base).is_absolute():  # the XDG specification: others are ignored
+        home = env.get("HOME", "")
+        if not Path(home).is_absolute():
+            return Places(None, site)
+        base = f"{home}/.cache"
+    return Places(Path(base, "gridcoll"), site)
+
+
+@dataclass
+class Folder:
+    """A cache's directory.
+
+    Attributes
+    ----------
+    path : Path
+    is_shared : bool
+        Whether its owner lets others write here: then their entries count, too.
+    warnings : list of str
+        What went wrong, for the user, collected.
+    """
+
+    path: Path
+    read_only: bool = False
+    is_named: bool = True
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_shared(self) -> bool:
+        try:
+            mode = self.path.stat().st_mode
+        except OSError:
+            return False
+        return self.is_named and bool(mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+    def read(self) -> Knowledge:
+        """All entries that are valid. What is not is set aside, and said in `warnings`."""
+        known = Knowledge()
+        if not self._is_ours():
+            return known
+        for path in sorted(self._list(DECLARED, ".toml")):
+            with self._setting_aside(path):
+                self._check_owner(path)
+                spec = parse_gridfile(read_text(path, "grid file"), str(path))
+                known.put_all(declared_entries(spec, path.stat().st_mtime))
+        for folder in FOLDERS:
+            for path in self._list(folder, ".json"):
+                with self._setting_aside(path):
+                    self._check_owner(path)
+                    entry = decode_entry(path.read_bytes(), str(path))
+                    if file_name(entry.key) != f"{folder}/{path.name}":
+                        raise FileError(f"cache file {path}: it is about {' '.join(entry.key)}")
+                    known.put(entry)
+        return known
+
+    def _is_ours(self) -> bool:
+        """Whether what is written here can be trusted."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        if self.is_named or self.read_only or found.st_uid == os.getuid():
+            return True
+        self.warnings.append(f"{self.path} belongs to user {found.st_uid} and is not used")
+        return False
+
+    def _check_owner(self, path: Path) -> None:
+        """Only ours, the administrator's, and the directory's owner's; anybody's if shared."""
+        owner = path.stat().st_uid
+        trusted = {os.getuid(), 0}
+        if self.is_named or self.read_only:
+            trusted.add(self.path.stat().st_uid)
+        if owner not in trusted and not self.is_shared:
+            raise FileError(f"cache file {path}: it belongs to user {owner}")
+
+    def _list(self, folder: str, suffix: str) -> list[Path]:
+        place = self.path / folder
+        try:
+            with os.scandir(place) as found:
+                return [
+                    place / each.name
+                    for each in found
+                    if each.name.endswith(suffix) and not each.name.startswith(".")
+                ]
+        except OSError:
+            return []
+
+    @contextlib.contextmanager
+    def _setting_aside(self, path: Path) -> Iterator[None]:
+        """What a file that cannot be used makes go wrong; it is renamed, if that can be done."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass  # another job removed it while we read
+        except (GridcollError, OSError) as error:
+            what = "newer" if isinstance(error, NewerVersionError) else "set aside"
+            self.warnings.append(f"{error} ({what})")
+            if not self.read_only:
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_name(path.name + ASIDE))
+
+    def update(self, change: Callable[[Knowledge], Iterable[AnyEntry]]) -> int:
+        """Write the entries that ``change`` makes of what is here now; how many.
+
+        Under a lock where the file system has any. Raises `FileError` where nothing can be written.
+        """
+        with self._locked():
+            return self.write(change(self.read()))
+
+    def write(self, entries: Iterable[AnyEntry]) -> int:
+        """Replace the files of ``entries``. Raises `FileError`."""
+        n = 0
+        try:
+            for n, entry in enumerate(entries, 1):  # noqa: B007
+                _replace(self.path / file_name(entry.key), encode_entry(entry), self.is_shared)
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from None
+        return n
+
+    def add_gridfile(self, name: str, text: str) -> Path:
+        """Keep a declared grid. Raises `FileError`."""
+        path = self.path / DECLARED / f"{name}.toml"
+        try:
+            with self._locked():
+                _replace(path, text.encode(), self.is_shared)
+        except OSError as error:
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
+        return path
+
+    def remove(self, entries: Iterable[AnyEntry]) -> int:
+        """Remove the files of ``entries``; how many there were. Raises `FileError`."""
+        paths = [self.path / file_name(entry.key) for entry in entries]
+        with self._locked():
+            there = [path for path in paths if path.exists()]
+            try:
+                for path in there:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise FileError(f"cannot write {self.path}: {error.strerror}") from None
+        return len(there)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            make_private(self.path)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from None
+        try:
+            _wait_for_lock(handle)
+            yield
+        finally:
+            os.close(handle)  # which lets the lock go
+
+
+def _wait_for_lock(handle: int) -> None:
+    """Get the lock, or go on without: where there are none, or somebody sleeps on it."""
+    give_up = time.monotonic() + LOCK_PATIENCE_S
+    while not _try_lock(handle) and time.monotonic() < give_up:
+        time.sleep(2e-3)
+
+
+def _try_lock(handle: int) -> bool:
+    """Whether there is nothing to wait for: we have it, or nobody can."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def make_private(path: Path) -> None:
+    """Make a directory for this user alone, and those above it that are missing."""
+    if not path.is_dir():
+        make_private(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+def _replace(path: Path, data: bytes, is_shared: bool) -> None:
+    """As `write_atomically`, less the wait for the disk: what a crash takes is measured again."""
+    if not path.parent.is_dir():
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o777 if is_shared else 0o700)
+    temporary = path.with_name(f".{secrets.token_hex(6)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if is_shared else 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+class Cache:
+    """The user's cache and the administrator's, as one.
+
+    Attributes
+    ----------
+    own : Folder or None
+    site : Folder or None
+    """
+
+    def __init__(self, places: Places, tolerance: float = DEFAULT_TOLERANCE) -> None:
+        below = f"v{VERSION}"
+        if tolerance != DEFAULT_TOLERANCE:  # other clusters were found with it
+            below += f"-tolerance-{tolerance:g}"
+        self.own: Folder | None = None
+        self.site: Folder | None = None
+        if places.own is not None:
+            self.own = Folder(places.own / below, is_named=places.is_named)
+        if places.site is not None:
+            self.site = Folder(places.site / below, read_only=True)
+            if not self.site.path.is_dir():
+                self.site.path = places.site
+        self._is_named = places.is_named
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is nothing to read or write."""
+        return self.own is None and self.site is None
+
+    def read(self) -> Knowledge:
+        known = Knowledge()
+        for folder in (self.site, self.own):
+            if folder is not None:
+                known.put_all(folder.read())
+        return known
+
+    def update(self, change: Callable[[Knowledge], Iterable[AnyEntry]]) -> None:
+        """Write what ``change`` makes of what is known now; where that cannot be, say so.
+
+        Only of a directory that the user named: nobody asked for the other one.
+        """
+        if self.own is None:
+            return
+
+        def changed(known: Knowledge) -> Iterable[AnyEntry]:
+            if self.site is not None:
+                known.put_all(self.site.read())
+            return change(known)
+
+        try:
+            self.own.update(changed)
+        except FileError as error:
+            if self._is_named:
+                self.own.warnings.append(f"{error}; what was measured is not kept")
+
+    def warning(self) -> str:
+        """What went wrong since the last time, in one line."""
+        said: list[str] = []
+        for folder in (self.site, self.own):
+            if folder is not None:
+                said += folder.warnings
+                folder.warnings.clear()
+        said = list(dict.fromkeys(said))
+        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
+        return said[0] + more if said else ""

@@ -1,0 +1,332 @@
+"""What is known of hosts, clusters and links, and the model of a job put together from it.
+
+Nothing here talks: the same entries and the same hosts give the same model on every rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from gridcoll.measure.cache.entries import (
+    AnyEntry,
+    ClusterEntry,
+    Host,
+    Key,
+    Library,
+    LinkEntry,
+    Outcome,
+    Statistic,
+    plogp_of_text,
+)
+from gridcoll.model import Correction, GridModel, PLogP, TimesBySize
+from gridcoll.plan.natives import NATIVE, NATIVES
+from gridcoll.topology.grid import Cluster, Grid, Process
+
+Pair = tuple[str, str]
+"""Two clusters, sender first; or one twice, for what is inside."""
+
+MEASURED_NOW = "measured at the start of this job"
+
+Labels = tuple[str, ...]
+"""The cluster of each rank; empty where it is not known."""
+
+
+class Knowledge:
+    """Entries by key, the newest of each; a measured one before a declared one."""
+
+    def __init__(self, entries: Iterable[AnyEntry] = ()) -> None:
+        self._by_key: dict[Key, AnyEntry] = {}
+        self.put_all(entries)
+
+    def __iter__(self) -> Iterator[AnyEntry]:
+        return iter(self._by_key[key] for key in sorted(self._by_key))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def put(self, entry: AnyEntry) -> bool:
+        """Take ``entry`` unless what is there is better; whether it was taken."""
+        here = self._by_key.get(entry.key)
+        if here is not None and _rank_of(here) > _rank_of(entry):
+            return False
+        self._by_key[entry.key] = entry
+        return True
+
+    def put_all(self, entries: Iterable[AnyEntry]) -> None:
+        for entry in entries:
+            self.put(entry)
+
+    def replace(self, entry: AnyEntry) -> None:
+        """Take ``entry``, whatever is there."""
+        self._by_key[entry.key] = entry
+
+    def find(self, key: Key) -> AnyEntry | None:
+        return self._by_key.get(key)
+
+    def host(self, name: str) -> Host | None:
+        found = self._by_key.get((Host.folder, name))
+        return found if isinstance(found, Host) else None
+
+    def cluster(self, name: str) -> ClusterEntry | None:
+        """The cluster called ``name``, or the one that it is the same as."""
+        for _ in range(8):  # a chain, never a ring of more
+            found = self._by_key.get((ClusterEntry.folder, name))
+            if not isinstance(found, ClusterEntry):
+                return None
+            if not found.same_as:
+                return found
+            name = found.same_as
+        return None
+
+    def link(self, sender: str, receiver: str) -> LinkEntry | None:
+        found = self._by_key.get((LinkEntry.folder, sender, receiver))
+        return found if isinstance(found, LinkEntry) else None
+
+    def mpi_library(self, mpi: str, ranks_per_host: int) -> Library | None:
+        found = self._by_key.get((Library.folder, mpi, str(ranks_per_host)))
+        return found if isinstance(found, Library) else None
+
+    def outcomes(self, shape: str, mpi: str) -> list[Outcome]:
+        return [
+            entry
+            for entry in self
+            if isinstance(entry, Outcome) and (entry.shape, entry.mpi) == (shape, mpi)
+        ]
+
+    def cluster_of(self, host: str) -> str:
+        """The cluster of the host called ``host``; empty where that is not known."""
+        found = self.host(host)
+        cluster = self.cluster(found.cluster) if found else None
+        return cluster.name if cluster else ""
+
+    def since(self) -> datetime | None:
+        """Since when its links are known."""
+        return min((e.first for e in self if isinstance(e, LinkEntry)), default=None)
+
+    def about(self, hosts: Iterable[str], mpi: str, n_ranks: int) -> Knowledge:
+        """What concerns a job on ``hosts``: what all ranks have to be told."""
+        names = set(hosts)
+        labels = {self.cluster_of(host) for host in names} - {""}
+        found = Knowledge()
+        for entry in self:
+            wanted = (
+                (isinstance(entry, Host) and entry.name in names)
+                or (
+                    isinstance(entry, ClusterEntry)
+                    and getattr(self.cluster(entry.name), "name", "") in labels
+                )
+                or (isinstance(entry, LinkEntry) and {entry.sender, entry.receiver} <= labels)
+                or (isinstance(entry, Library) and entry.mpi == mpi)
+                or (
+                    isinstance(entry, Outcome)
+                    and entry.mpi == mpi
+                    and n_ranks_of_shape(entry.shape) == n_ranks
+                )
+            )
+            if wanted:
+                found.replace(entry)
+        return found
+
+
+def _rank_of(entry: AnyEntry) -> tuple[bool, datetime, int]:
+    return entry.origin == "measured", entry.last, entry.count
+
+
+def labels_of(known: Knowledge, hosts: Sequence[str]) -> Labels:
+    """The cluster of each rank, by its host's name."""
+    found = {host: known.cluster_of(host) for host in set(hosts)}
+    return tuple(found[host] for host in hosts)
+
+
+def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str], name: str = "") -> Grid:
+    """The grid of a job whose rank ``i`` is in cluster ``labels[i]``."""
+    groups: dict[str, list[Process]] = {}
+    for rank, (label, host) in enumerate(zip(labels, hosts, strict=True)):
+        groups.setdefault(label, []).append(Process(rank, host))
+    clusters = []
+    for label, members in groups.items():
+        entry = known.cluster(label)
+        place = (entry.site, entry.region) if entry else ("", "")
+        clusters.append(Cluster(label, tuple(members), *place))
+    return Grid(tuple(clusters), name)
+
+
+def known_links(known: Knowledge, grid: Grid) -> dict[tuple[int, int], PLogP]:
+    """The pLogP of pairs of clusters of ``grid``, where it is known; inside for equal ones."""
+    found: dict[tuple[int, int], PLogP] = {}
+    for i, a in enumerate(grid.clusters):
+        inside = _inside(known, a)
+        if inside is not None:
+            found[i, i] = inside
+        for j, b in enumerate(grid.clusters):
+            link = known.link(a.name, b.name) if i != j else None
+            if link is not None:
+                found[i, j] = plogp_of_text(link.plogp)
+    return found
+
+
+def _inside(known: Knowledge, cluster: Cluster) -> PLogP | None:
+    entry = known.cluster(cluster.name)
+    if entry is None or len(cluster) == 1:
+        return None
+    text = entry.inside if len(cluster.nodes) > 1 else entry.within_host
+    return plogp_of_text(text) if text is not None else None
+
+
+def missing_links(grid: Grid, links: Mapping[tuple[int, int], PLogP]) -> list[tuple[int, int]]:
+    """Pairs of clusters that have to be measured, one of both directions if both are missing."""
+    missing = [(i, i) for i, c in enumerate(grid.clusters) if len(c) > 1 and (i, i) not in links]
+    n = len(grid.clusters)
+    missing += [
+        (i, j)
+        for i in range(n)
+        for j in range(i + 1, n)
+        if (i, j) not in links and (j, i) not in links
+    ]
+    return missing
+
+
+def build_model(
+    known: Knowledge,
+    grid: Grid,
+    links: Mapping[tuple[int, int], PLogP],
+    together: Mapping[tuple[int, int], float],
+    mpi: str,
+    tolerance: float,
+    measured_now: Collection[tuple[int, int]] = (),
+) -> GridModel:
+    """The model of ``grid``, all of whose ``links`` are known in one direction at least.
+
+    ``measured_now``: those that are not from what is ``known``.
+    """
+    n = len(grid.clusters)
+
+    def link(i: int, j: int) -> PLogP | None:
+        if i == j and len(grid.clusters[i]) == 1:
+            return None
+        return links.get((i, j)) or links[j, i]
+
+    rows = tuple(tuple(link(i, j) for j in range(n)) for i in range(n))
+    bare = GridModel(grid, rows, "measured", tolerance, mpi=mpi)
+
+    def carried(i: int, j: int) -> float:
+        if i == j:
+            return float(bare.flow_bytes_per_s[i, i])
+        entry = known.link(grid.clusters[i].name, grid.clusters[j].name)
+        kept = entry.aggregate_bytes_per_s if entry else 0.0
+        return max(together.get((i, j), kept), 1.0)
+
+    library = known.mpi_library(mpi, max_ranks_per_host(grid)) or known.mpi_library(mpi, 1)
+    pace = library.engine.times() if library and library.engine else None
+    entries = [known.cluster(cluster.name) for cluster in grid.clusters]
+    corrections, native, variants = _learned(known, grid, mpi)
+    return GridModel(
+        grid,
+        rows,
+        "measured",
+        tolerance,
+        native=native,
+        relay_gap=_relay_gap_of(bare, pace) if pace else None,
+        aggregate_bytes_per_s=tuple(tuple(carried(i, j) for j in range(n)) for i in range(n)),
+        start_s=library.start_s.mean if library else 0.0,
+        contention=tuple(entry.contention if entry else 1.0 for entry in entries),
+        corrections=corrections,
+        native_variants=variants,
+        mpi=mpi,
+        sources=tuple(
+            tuple(
+                MEASURED_NOW if (i, j) in measured_now else _source_of(known, grid, i, j)
+                for j in range(n)
+            )
+            for i in range(n)
+        ),
+    )
+
+
+def _source_of(known: Knowledge, grid: Grid, i: int, j: int) -> str:
+    """Where the link from cluster ``i`` to ``j`` comes from, for people."""
+    a, b = grid.clusters[i].name, grid.clusters[j].name
+    entry = known.cluster(a) if i == j else known.link(a, b) or known.link(b, a)
+    if entry is None:
+        return ""
+    if entry.origin == "declared":
+        return "declared"
+    times = f", seen {entry.count} times" if entry.count > 1 else ""
+    return f"measured {entry.last:%Y-%m-%d}{times}"
+
+
+def _relay_gap_of(model: GridModel, engine: TimesBySize) -> TimesBySize | None:
+    """Seconds per segment of the slowest cluster: its gap, and what the engine adds."""
+    several = [i for i, c in enumerate(model.grid.clusters) if len(c) > 1]
+    if not several:
+        return None
+    gaps = [max(model.link(i, i).gap(float(m)) for i in several) for m in engine.sizes_bytes]
+    return TimesBySize(
+        engine.sizes_bytes,
+        tuple(gap + added for gap, added in zip(gaps, engine.seconds, strict=True)),
+    )
+
+
+def _learned(
+    known: Knowledge, grid: Grid, mpi: str
+) -> tuple[
+    dict[str, dict[str, Correction]],
+    dict[str, TimesBySize],
+    dict[str, dict[str, TimesBySize]],
+]:
+    corrections: dict[str, dict[str, Correction]] = {}
+    native: dict[str, TimesBySize] = {}
+    variants: dict[str, dict[str, TimesBySize]] = {}
+    here = [cluster.name for cluster in grid.clusters]
+    for entry in known.outcomes(shape_of(grid), mpi):
+        sizes = tuple(each.n_bytes for each in entry.sizes)
+        values = tuple(each.value.mean for each in entry.sizes)
+        if not entry.is_native:
+            if min(values) > 0:
+                found = Correction(sizes, values)
+                corrections.setdefault(entry.collective, {})[entry.algorithm] = found
+        elif entry.clusters == here:
+            times = TimesBySize(sizes, values)
+            if entry.algorithm == NATIVE:
+                native[entry.collective] = times
+            elif entry.algorithm in NATIVES:
+                variants.setdefault(entry.collective, {})[entry.algorithm] = times
+    return corrections, native, variants
+
+
+def max_ranks_per_host(grid: Grid) -> int:
+    return max(Counter(grid.host_of).values())
+
+
+def shape_of(grid: Grid) -> str:
+    """Hosts and ranks per host of each cluster, in rank order, as ``4x1+4x1``.
+
+    ``mixed`` where ranks of a cluster do not follow one another: what natives do depends on that.
+    """
+    parts = []
+    for cluster in grid.clusters:
+        sizes = sorted(Counter(cluster.node_sizes).items(), reverse=True)
+        parts.append(",".join(f"{hosts}x{ranks}" for ranks, hosts in sizes))
+    blocks = all(c.ranks[-1] - c.ranks[0] == len(c) - 1 for c in grid.clusters)
+    return "+".join(parts) + ("" if blocks else " mixed")
+
+
+def n_ranks_of_shape(shape: str) -> int:
+    """How many ranks a job of ``shape`` has; 0 for what is no shape."""
+    try:
+        return sum(
+            int(hosts) * int(ranks)
+            for cluster in shape.split()[0].split("+")
+            for hosts, ranks in (part.split("x") for part in cluster.split(","))
+        )
+    except (ValueError, IndexError):
+        return 0
+
+
+def statistic_after(before: Statistic | None, value: float, tolerance: float) -> Statistic:
+    """``before`` with ``value`` in it; begun anew where it is off: that is another network."""
+    if before is None or before.is_off(value, tolerance):
+        return Statistic(max(value, 0.0))
+    return before.added(value)

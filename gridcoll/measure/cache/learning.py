@@ -1,0 +1,363 @@
+"""What a model and a check teach: entries for the cache."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from gridcoll.measure.cache.entries import (
+    AnyEntry,
+    ClusterEntry,
+    Host,
+    Library,
+    LinkEntry,
+    Outcome,
+    SizeClass,
+    Statistic,
+    Times,
+    now,
+    plogp_to_text,
+)
+from gridcoll.measure.cache.knowledge import (
+    Knowledge,
+    Pair,
+    max_ranks_per_host,
+    shape_of,
+    statistic_after,
+)
+from gridcoll.model import GridModel, PLogP, TimesBySize
+from gridcoll.plan.natives import NATIVE
+from gridcoll.topology.grid import Cluster
+
+NEWS_S = 3600.0
+"""What is seen again sooner is not written down: looks so close together say little."""
+
+RATE_BYTES = 1 << 20
+"""The message size at which a link's rate is stated."""
+
+E = TypeVar("E", bound=AnyEntry)
+
+
+def can_be_kept(model: GridModel) -> bool:
+    """Whether hosts' names tell hosts apart: not where two of one name are in two clusters."""
+    names = Counter(
+        host for cluster in model.grid.clusters for host in {p.host for p in cluster.processes}
+    )
+    return model.origin == "measured" and max(names.values()) == 1
+
+
+def learn_model(
+    known: Knowledge,
+    model: GridModel,
+    only: Collection[tuple[int, int]] | None = None,
+    when: datetime | None = None,
+) -> list[AnyEntry]:
+    """The entries that ``model`` makes or renews in ``known``; they are put there.
+
+    All that it says was measured now, or ``only`` between those pairs of clusters. A cluster is the
+    known one of most of its hosts; a new one whose name is another's gets a number.
+    """
+    when = when or now()
+    names: list[str] = []
+    for cluster in model.grid.clusters:
+        names.append(_name_of(known, cluster, set(names)))
+    entries: list[AnyEntry] = []
+    for i, (name, cluster) in enumerate(zip(names, model.grid.clusters, strict=True)):
+        is_new = only is None or (i, i) in only
+        if is_new or known.cluster(name) is None:
+            entries.append(_cluster_entry(known, model, i, name, when, is_new))
+        entries += _host_entries(known, cluster, name, float(model.flow_bytes_per_s[i, i]), when)
+        for j, other in enumerate(names):
+            link = model.links[i][j]
+            if i != j and link is not None and (only is None or (i, j) in only):
+                together = model.aggregate_bytes_per_s[i][j] if model.aggregate_bytes_per_s else 0.0
+                about = model.mpi, model.tolerance, when
+                entries.append(link_entry(known, (name, other), link, together, *about))
+    if only is None:
+        entries.append(_library_entry(known, model, when))
+        entries += _outcomes(known, model, names, when)
+    for entry in entries:
+        known.replace(entry)
+    return entries
+
+
+def learn_outcomes(
+    known: Knowledge, model: GridModel, when: datetime | None = None
+) -> list[AnyEntry]:
+    """The entries of what collectives took, by ``model``; they are put into ``known``."""
+    names: list[str] = []
+    for cluster in model.grid.clusters:
+        names.append(_name_of(known, cluster, set(names)))
+    entries = _outcomes(known, model, names, when or now())
+    for entry in entries:
+        known.replace(entry)
+    return entries
+
+
+def _host_entries(
+    known: Knowledge, cluster: Cluster, name: str, rate: float, when: datetime
+) -> list[AnyEntry]:
+    """Of its hosts that are new, or were elsewhere, or not seen for an hour."""
+    entries: list[AnyEntry] = []
+    for host in dict.fromkeys(process.host for process in cluster.processes):
+        before = known.host(host)
+        entry = Host(name=host, cluster=name, rate_bytes_per_s=rate, first=when, last=when)
+        if before is None or before.cluster != name:
+            entries.append(entry)
+        elif (when - before.last).total_seconds() >= NEWS_S:
+            entries.append(_renewed(known, entry))
+    return entries
+
+
+def learn_check(
+    known: Knowledge, seen: Mapping[Pair, tuple[float, float]], when: datetime | None = None
+) -> list[AnyEntry]:
+    """The entries of links on which a check saw latency and rate (0: not seen) within bounds.
+
+    Those seen less than `NEWS_S` ago are left as they are.
+    """
+    when = when or now()
+    entries: list[AnyEntry] = []
+    for (a, b), (latency_s, rate) in seen.items():
+        before = known.link(a, b)
+        if before is None or (when - before.last).total_seconds() < NEWS_S:
+            continue
+        entries.append(
+            msgspec.structs.replace(
+                before,
+                last=when,
+                count=before.count + 1,
+                latency_s=before.latency_s.added(latency_s),
+                rate_bytes_per_s=(
+                    before.rate_bytes_per_s.added(rate) if rate else before.rate_bytes_per_s
+                ),
+            )
+        )
+    for entry in entries:
+        known.replace(entry)
+    return entries
+
+
+def link_entry(
+    known: Knowledge,
+    pair: Pair,
+    link: PLogP,
+    together: float,
+    mpi: str,
+    tolerance: float,
+    when: datetime,
+) -> LinkEntry:
+    """The entry of a link that was measured now."""
+    before = known.link(*pair)
+    if before is not None and before.origin == "declared":
+        before = None
+    return _renewed(
+        known,
+        LinkEntry(
+            sender=pair[0],
+            receiver=pair[1],
+            plogp=plogp_to_text(link),
+            aggregate_bytes_per_s=together,
+            latency_s=statistic_after(
+                before.latency_s if before else None, float(link.one_way(0)), tolerance
+            ),
+            rate_bytes_per_s=statistic_after(
+                before.rate_bytes_per_s if before else None, rate_of(link), tolerance
+            ),
+            mpi=mpi,
+            first=when,
+            last=when,
+        ),
+    )
+
+
+def rate_of(link: PLogP) -> float:
+    """Bytes per second of long messages."""
+    return RATE_BYTES / max(float(link.gap(float(RATE_BYTES))), 1e-12)
+
+
+def _renewed(known: Knowledge, entry: E) -> E:
+    """``entry`` with the past of the one of the same key."""
+    before = known.find(entry.key)
+    if before is None or before.origin != entry.origin:
+        return entry
+    return msgspec.structs.replace(entry, first=before.first, count=before.count + 1)
+
+
+def _name_of(known: Knowledge, cluster: Cluster, taken: set[str]) -> str:
+    before = Counter(known.cluster_of(process.host) for process in cluster.processes)
+    before.pop("", None)
+    for name, _ in before.most_common():
+        if name not in taken:
+            return name
+    base, k = cluster.name, 2
+    name = base
+    while name in taken or known.cluster(name) is not None:
+        name, k = f"{base}-{k}", k + 1
+    return name
+
+
+def _cluster_entry(
+    known: Knowledge, model: GridModel, index: int, name: str, when: datetime, is_new: bool
+) -> ClusterEntry:
+    cluster, before = model.grid.clusters[index], known.cluster(name)
+    if before is not None and before.origin == "declared":
+        before = None
+    link = model.links[index][index]
+    inside = before.inside if before else None
+    within = before.within_host if before else None
+    latency = before.latency_s if before else None
+    rate = before.rate_bytes_per_s if before else None
+    mpi = before.mpi if before else model.mpi
+    contention = before.contention if before else 1.0
+    if is_new and link is not None and len(cluster.nodes) > 1:
+        inside, mpi = plogp_to_text(link), model.mpi
+        latency = statistic_after(latency, float(link.one_way(0)), model.tolerance)
+        rate = statistic_after(rate, rate_of(link), model.tolerance)
+        contention = model.contention[index] if model.contention else contention
+    elif is_new and link is not None:
+        within = plogp_to_text(link)
+    return _renewed(
+        known,
+        ClusterEntry(
+            name=name,
+            site=cluster.site or (before.site if before else ""),
+            region=cluster.region or (before.region if before else ""),
+            inside=inside,
+            within_host=within,
+            latency_s=latency,
+            rate_bytes_per_s=rate,
+            contention=contention,
+            mpi=mpi,
+            first=when,
+            last=when,
+        ),
+    )
+
+
+def _library_entry(known: Knowledge, model: GridModel, when: datetime) -> Library:
+    ranks_per_host = max_ranks_per_host(model.grid)
+    before = known.mpi_library(model.mpi, ranks_per_host)
+    start_s = Statistic(model.start_s)
+    if before is not None:
+        start_s = before.start_s if model.start_s == 0 else before.start_s.added(model.start_s)
+    engine = _engine_times(model) if model.relay_gap else None
+    return _renewed(
+        known,
+        Library(
+            mpi=model.mpi,
+            ranks_per_host=ranks_per_host,
+            start_s=start_s,
+            engine=engine or (before.engine if before else None),
+            eager_bytes=eager_bytes(model) or (before.eager_bytes if before else 0),
+            copy_bytes_per_s=copy_rate(),
+            first=when,
+            last=when,
+        ),
+    )
+
+
+def _engine_times(model: GridModel) -> Times | None:
+    """What `GridModel.relay_gap` has above the gap of the slowest cluster."""
+    several = [i for i, c in enumerate(model.grid.clusters) if len(c) > 1]
+    if model.relay_gap is None or not several:
+        return None
+    sizes, seconds = model.relay_gap.sizes_bytes, model.relay_gap.seconds
+    gaps = [max(model.link(i, i).gap(float(m)) for i in several) for m in sizes]
+    return Times(
+        list(sizes), [max(pace - gap, 0.0) for pace, gap in zip(seconds, gaps, strict=True)]
+    )
+
+
+def eager_bytes(model: GridModel) -> int:
+    """The longest message measured that crosses the longest link without a handshake before it.
+
+    A lone message that asks for leave takes a round trip longer than ``L + g(m)``; half of one is
+    enough to tell. 0 where none shows.
+    """
+    links = [link for row in model.links for link in row if link is not None and link.one_way_s]
+    if not links:
+        return 0
+    longest = max(links, key=lambda link: link.latency_s)
+    eager = 0
+    for size, gap_s, one_way_s in zip(
+        longest.sizes_bytes, longest.gap_s, longest.one_way_s, strict=True
+    ):
+        if one_way_s > longest.latency_s + gap_s + longest.latency_s:
+            break
+        eager = size
+    return eager
+
+
+def copy_rate(n_bytes: int = 1 << 22) -> float:
+    """Bytes per second that this process copies in memory."""
+    source, target = np.ones(n_bytes, np.uint8), np.empty(n_bytes, np.uint8)
+    best_s = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        target[:] = source
+        best_s = min(best_s, time.perf_counter() - start)
+    return n_bytes / max(best_s, 1e-9)
+
+
+def _outcomes(
+    known: Knowledge, model: GridModel, names: list[str], when: datetime
+) -> list[AnyEntry]:
+    shape = shape_of(model.grid)
+    before = {entry.key: entry for entry in known.outcomes(shape, model.mpi)}
+    found: list[AnyEntry] = []
+
+    def add(
+        collective: str,
+        algorithm: str,
+        sizes: tuple[int, ...],
+        values: tuple[float, ...],
+        native: bool,
+    ) -> None:
+        entry = Outcome(
+            collective=collective,
+            algorithm=algorithm,
+            is_native=native,
+            shape=shape,
+            mpi=model.mpi,
+            clusters=names if native else [],
+            sizes=[SizeClass(max(n, 1), Statistic(v)) for n, v in zip(sizes, values, strict=True)],
+            first=when,
+            last=when,
+        )
+        old = before.get(entry.key)
+        if old is not None:
+            entry = msgspec.structs.replace(
+                entry, sizes=merged_sizes(old.sizes, entry.sizes, model.tolerance)
+            )
+        found.append(_renewed(known, entry))
+
+    def add_times(collective: str, algorithm: str, times: TimesBySize) -> None:
+        add(collective, algorithm, times.sizes_bytes, times.seconds, True)
+
+    for collective, families in model.corrections.items():
+        for family, correction in families.items():
+            add(collective, family, correction.sizes_bytes, correction.factors, False)
+    for collective, times in model.native.items():
+        if collective not in model.native_priors:  # which nobody saw
+            add_times(collective, NATIVE, times)
+    for collective, variants in model.native_variants.items():
+        for variant, times in variants.items():
+            add_times(collective, variant, times)
+    return found
+
+
+def merged_sizes(old: list[SizeClass], new: list[SizeClass], tolerance: float) -> list[SizeClass]:
+    """Each size of either, those of both put together."""
+    by_size = {each.n_bytes: each for each in old}
+    for each in new:
+        here = by_size.get(each.n_bytes)
+        value = statistic_after(here.value if here else None, each.value.mean, tolerance)
+        by_size[each.n_bytes] = SizeClass(each.n_bytes, value)
+    return [by_size[size] for size in sorted(by_size)]

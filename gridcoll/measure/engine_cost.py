@@ -1,0 +1,97 @@
+"""What our own engine costs: the gap between segments that all pass on, and the start of a plan."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.engine.memory import ByteMemory
+from gridcoll.engine.runner import run_program
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.clock import CommonClock, Series, find_clock, run_together
+from gridcoll.measure.trials import step_of
+from gridcoll.model import GridModel, TimesBySize
+from gridcoll.plan import choose, dataflow
+from gridcoll.plan.bcast.tree import plan_bcast
+from gridcoll.plan.trees import RankTree
+from gridcoll.schedule.trees import find_shape
+from gridcoll.topology.grid import Grid
+
+RELAY_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
+
+MOST_IN_CHAIN = 64
+"""Ranks of a cluster whose relay gap stands for all."""
+
+
+def measure_relay_gap(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    n_segments: int = 48,
+    sizes_bytes: tuple[int, ...] | None = None,
+    n_repeats: int = 2,
+    inside: MPI.Intracomm | None = None,
+) -> TimesBySize | None:
+    """Seconds per segment while every cluster passes segments down a chain. Collective.
+
+    The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
+    ranks which share cores. Links between clusters have no part in it, nor have more ranks of a
+    cluster than `MOST_IN_CHAIN`: each cluster goes by its own clock, all at about the same time,
+    and the slowest counts. None where no cluster has two ranks. ``inside``: a communicator of those
+    of this cluster that is there already, null for others.
+    """
+    if max(len(cluster) for cluster in grid.clusters) == 1:
+        return None
+    sizes_bytes = sizes_bytes or RELAY_SIZES
+    rank = comm.Get_rank()
+    mine = inside
+    if mine is None:
+        cluster = grid.clusters[grid.cluster_of[rank]]
+        takes_part = len(cluster) > 1 and rank in cluster.spread(MOST_IN_CHAIN)
+        colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
+        mine = MPI.Intracomm(comm.Split(colour, cluster.places[rank]))
+    seconds = np.zeros(len(sizes_bytes))
+    if mine != MPI.COMM_NULL and mine.Get_size() > 1:
+        chain = _Chain(mine)
+        seconds[:] = [chain.gap_s(each, n_segments, n_repeats) for each in sizes_bytes]
+    if inside is None and mine != MPI.COMM_NULL:
+        mine.Free()
+    wait_for_all(comm)
+    slowest = np.empty_like(seconds)
+    comm.Allreduce(seconds, slowest, MPI.MAX)
+    return TimesBySize(sizes_bytes, tuple(float(each) for each in slowest))
+
+
+class _Chain:
+    """All ranks of a communicator, each passing on to the next."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm, self._clock = comm, find_clock(comm)
+
+    def gap_s(self, segment: int, n_segments: int, n_repeats: int) -> float:
+        """Seconds that a segment more takes."""
+        self._run_s(segment, n_segments)
+        long_s = min(self._run_s(segment, 3 * n_segments) for _ in range(n_repeats))
+        short_s = min(self._run_s(segment, n_segments) for _ in range(n_repeats))
+        return max((long_s - short_s) / (2 * n_segments), 0.0)
+
+    def _run_s(self, segment: int, n_segments: int) -> float:
+        tree = RankTree(0, find_shape("chain").children(self._comm.Get_size()))
+        plan = plan_bcast([tree], n_segments * segment, segment)
+        flow = dataflow(plan.programs[self._comm.Get_rank()])
+        transport = MPITransport(self._comm)
+        memory = ByteMemory(memoryview(bytearray(n_segments * segment)))
+        return run_together(self._clock, lambda: run_program(flow, transport, memory))
+
+
+def measure_start(
+    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, n_runs: int = 7
+) -> float:
+    """Seconds by which the shortest broadcast exceeds its prediction. Collective."""
+    winner = choose("bcast", model, 8, 0, grid_only=True).winner
+    if winner.build is None or winner.predicted_s is None:
+        return 0.0
+    flow = dataflow(winner.build(8).programs[comm.Get_rank()])
+    step, series = step_of(comm, flow, ByteMemory(memoryview(bytearray(8)))), Series(clock)
+    took = [series.run(step) for _ in range(n_runs)]
+    return max(float(np.median(took)) - winner.predicted_s, 0.0)

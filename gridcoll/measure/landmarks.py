@@ -1,0 +1,153 @@
+"""Clusters of nodes from a few latencies of each: the messages of `topology.landmarks`."""
+
+from __future__ import annotations
+
+import statistics
+import struct
+import time
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from gridcoll.engine.agreement import tell_all
+from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
+from gridcoll.measure.clusters import Progress, silent
+from gridcoll.measure.pairs import End
+from gridcoll.measure.probe import Channel
+from gridcoll.topology.landmarks import Pair, Rounds, group_nodes
+
+ENOUGH_S = 10e-3
+"""Of round trips: short ones that were tried so long tell what a busy moment adds. One that took
+longer is known well enough to say that it is long."""
+
+MOST_TRIPS = 20
+
+AGREE = 1.1
+"""Round trips of a link that differ by more are not the link's, but those of a host that was busy
+with others: 88 on two processors take milliseconds where the wire takes 0.1."""
+
+TRIPS_AT_ONCE = 4
+"""With each peer while others are under way; the first opens a connection and does not count."""
+
+LONG_S = 2.5e-3
+"""A latency found while others were under way is known well enough to say that it is long, if trips
+agreed on it: more than that no host on which ranks share cores adds to three trips in turn."""
+
+STAGGER_S = 1e-3
+"""Between a rank's first messages to its peers: else it would have to answer all in one moment."""
+
+_TAG = 3
+
+
+def find_groups_by_landmarks(
+    comm: MPI.Intracomm, nodes: Sequence[int], tolerance: float, progress: Progress = silent
+) -> list[list[int]]:
+    """As `measure.clusters.find_groups`, from some of the latencies. Collective."""
+    place = {leader: k for k, leader in enumerate(nodes)}
+    me = place.get(comm.Get_rank(), -1)
+
+    def measure(rounds: Rounds) -> dict[Pair, tuple[float, float]]:
+        mine: list[tuple[int, int, float, float]] = []
+        ours = [pair for pairs in rounds for pair in pairs if me in pair]
+        asked = [nodes[b] for a, b in ours if me == a]
+        asking = [nodes[a] for a, b in ours if me == b]
+        trips = trips_at_once(comm, asked, asking)
+        for a, b in ours:
+            peer = nodes[b if me == a else a]
+            found = trips[peer]
+            shortest_s, typical_s = found
+            if shortest_s < LONG_S or typical_s > AGREE * shortest_s:
+                found = quick_latency(Channel(comm, peer, me == a))
+            if me == a:
+                mine.append((a, b, *found))
+        wait_for_all(comm)
+        return {
+            (a, b): (shortest_s, typical_s)
+            for each in tell_all(comm, mine)
+            for a, b, shortest_s, typical_s in each
+        }
+
+    def told(done: int, of: int) -> None:
+        progress("latency between nodes", done, of)
+
+    return group_nodes(len(nodes), measure, tolerance, told).groups
+
+
+def trips_at_once(
+    comm: MPI.Intracomm, asked: Sequence[int], asking: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    """As `quick_latency`, with all peers together: those ``asked``, and those who ask us.
+
+    One after another they would take most of the time that a start has, as each begins by opening
+    a connection. Hosts that are busy with others answer late: that says what is far, not how near
+    the near ones are.
+    """
+    peers = [*asked, *asking]
+    words = [bytearray(16) for _ in peers]  # an empty message, in the end what was found
+    inbox = [
+        comm.Irecv([word, MPI.BYTE], peer, _TAG) for word, peer in zip(words, peers, strict=True)
+    ]
+    outbox: list[MPI.Request] = []
+    trips_s: list[list[float]] = [[] for _ in peers]
+    sent_s = [0.0] * len(peers)
+    n_answered = [0] * len(peers)
+    found: dict[int, tuple[float, float]] = {}
+    wait, began_s, n_begun = PoliteWait(), time.perf_counter(), 0
+
+    def send(k: int, data: bytes = b"") -> None:
+        sent_s[k] = time.perf_counter()
+        outbox.append(comm.Isend([data, MPI.BYTE], peers[k], _TAG))
+
+    def receive(k: int) -> None:
+        if k < len(asked):
+            trips_s[k].append(time.perf_counter() - sent_s[k])
+            if len(trips_s[k]) == TRIPS_AT_ONCE:
+                counted = trips_s[k][1:]
+                found[peers[k]] = min(counted) / 2, statistics.median(counted) / 2
+                send(k, struct.pack("dd", *found[peers[k]]))
+                return
+        elif n_answered[k] == TRIPS_AT_ONCE:
+            shortest_s, typical_s = struct.unpack("dd", words[k])
+            found[peers[k]] = shortest_s, typical_s
+            return
+        n_answered[k] += 1
+        send(k)
+        inbox[k] = comm.Irecv([words[k], MPI.BYTE], peers[k], _TAG)
+
+    def poll() -> bool:
+        nonlocal n_begun
+        if n_begun < len(asked) and time.perf_counter() - began_s >= n_begun * STAGGER_S:
+            send(n_begun)
+            n_begun += 1
+        for k in MPI.Request.Testsome(inbox) or ():
+            receive(k)
+            wait.reset()
+        return len(found) == len(peers)
+
+    wait_politely(poll, wait)
+    wait_politely(lambda: MPI.Request.Testall(outbox))
+    return found
+
+
+def quick_latency(channel: End) -> tuple[float, float]:
+    """Half the shortest round trip, and half the median, in seconds; zeros on the passive end.
+
+    One round trip across a WAN, up to `MOST_TRIPS` inside a cluster, after one for which the other
+    end may come late. On a busy host a few short ones take long enough to be many, so the two
+    shortest must agree.
+    """
+    channel.round_trip_s(0)
+    trips_s: list[float] = []
+    going = 1
+    while going:
+        trips_s.append(channel.round_trip_s(0))
+        going = channel.agree(int(not _is_enough(trips_s)))
+    return min(trips_s) / 2, statistics.median(trips_s) / 2
+
+
+def _is_enough(trips_s: Sequence[float]) -> bool:
+    if len(trips_s) >= MOST_TRIPS:
+        return True
+    shortest_s, *longer_s = sorted(trips_s)
+    is_settled = not longer_s or longer_s[0] <= AGREE * shortest_s
+    return is_settled and sum(trips_s) > ENOUGH_S

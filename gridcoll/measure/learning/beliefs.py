@@ -1,0 +1,160 @@
+"""How long each way to do a call takes, as far as is known: a prediction, sharpened by real calls.
+
+Times are kept as logarithms: predictions are off, and durations vary, by factors. The belief about
+an arm is a normal distribution of the logarithm of its time. Its mean starts at the prediction and
+moves to what was observed; its standard deviation starts at how far such predictions are off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+N_KEPT = 24
+"""Observations of an arm that count: older ones describe a network that may have changed."""
+
+LEAST_NOISE = 0.03
+"""Two runs of the same call differ by some 3 % on an idle network, as a standard deviation."""
+
+FIRST_NOISE = 0.10
+"""What is assumed until a class of calls shows its own noise."""
+
+N_NOISE = 4
+"""Observations that `FIRST_NOISE` counts as."""
+
+
+ENOUGH_WEIGHT = 0.5
+"""Of what neighbours know of an arm, for it to lead without having been tried."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to do a call, before it was tried.
+
+    Attributes
+    ----------
+    name : str
+        Of the algorithm, or a native.
+    family : str
+        What is learned of one member holds for the others.
+    predicted_s : float
+    spread : float
+        Standard deviation of the logarithm of measured over predicted, of such predictions.
+    label : str
+        Tells candidates of the same name apart.
+    """
+
+    name: str
+    family: str
+    predicted_s: float
+    spread: float
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What other calls say of an arm: log of measured over predicted, and how sure that is."""
+
+    mean: float = 0.0
+    weight: float = 0.0
+
+
+NO_SHIFT = Shift()
+
+
+@dataclass
+class Belief:
+    """What is known of one arm.
+
+    Attributes
+    ----------
+    arm : Arm
+    shift : Shift
+        What neighbours know.
+    n_calls : int
+        All observations so far, also those that no longer count.
+    """
+
+    arm: Arm
+    shift: Shift = NO_SHIFT
+    n_calls: int = 0
+    logs: deque[float] = field(default_factory=lambda: deque(maxlen=N_KEPT))
+
+    def observe(self, seconds: float) -> None:
+        """Enter one duration."""
+        self.logs.append(math.log(max(seconds, 1e-9)))
+        self.n_calls += 1
+
+    def forget(self) -> None:
+        """The network changed: what was observed no longer counts."""
+        self.logs.clear()
+
+    @property
+    def n_observed(self) -> int:
+        """Observations that count."""
+        return len(self.logs)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether more is known than the prediction: of itself, or well enough by neighbours."""
+        return bool(self.logs) or self.shift.weight >= ENOUGH_WEIGHT
+
+    @property
+    def median_log(self) -> float:
+        """Of what was observed: one late rank or lost segment in a few calls does not move it."""
+        return median(self.logs)
+
+    @property
+    def observed_s(self) -> float | None:
+        """Median seconds; None where nothing was observed."""
+        return math.exp(self.median_log) if self.logs else None
+
+    def posterior(self, noise: float) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of its time, given the noise of a call."""
+        mean = math.log(max(self.arm.predicted_s, 1e-9)) + self.shift.mean
+        precision = (1 + self.shift.weight) / self.arm.spread**2
+        if self.logs:
+            # A median of n values is as good as a mean of 2n/pi, for n of three or more.
+            n_worth = max(1.0, len(self.logs) * 2 / math.pi)
+            seen = n_worth / noise**2
+            mean = (mean * precision + self.median_log * seen) / (precision + seen)
+            precision += seen
+        return mean, precision**-0.5
+
+    def log_ratio(self) -> float:
+        """Log of observed over predicted; needs an observation."""
+        return self.median_log - math.log(max(self.arm.predicted_s, 1e-9))
+
+
+def median(values: Iterable[float]) -> float:
+    """Of at least one value."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def noise_of(beliefs: Sequence[Belief]) -> float:
+    """Standard deviation of the logarithm of one duration, from all arms of a class.
+
+    By median deviations: few calls that were disturbed do not count.
+    """
+    deviations = [
+        abs(log - belief.median_log)
+        for belief in beliefs
+        if belief.n_observed > 2
+        for log in belief.logs
+    ]
+    if not deviations:
+        return FIRST_NOISE
+    own = 1.4826 * median(deviations)
+    n = len(deviations)
+    both = (N_NOISE * FIRST_NOISE**2 + n * own**2) / (N_NOISE + n)
+    return max(LEAST_NOISE, math.sqrt(both))
+
+
+def probability_faster(mine: tuple[float, float], other: tuple[float, float]) -> float:
+    """That the first of two beliefs, each a mean and a deviation, is about the smaller time."""
+    gap, deviation = other[0] - mine[0], math.hypot(mine[1], other[1])
+    return 0.5 * (1 + math.erf(gap / (deviation * math.sqrt(2))))

@@ -1,0 +1,322 @@
+"""Links looked at again while an application runs, and the model that follows from it.
+
+A look takes a fraction of a second: a few empty round trips and a short train in each direction,
+between the coordinators of disjoint pairs of clusters at once. What it finds is compared with what
+the model says; a link that is as it was stays as it was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from mpi4py import MPI
+
+from gridcoll.engine.agreement import tell_all
+from gridcoll.engine.transport import MPITransport
+from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.probe import Channel, measure_plogp
+from gridcoll.model import GridModel, PLogP
+from gridcoll.topology.rounds import rounds_of_pairs
+
+Pair = tuple[int, int]
+"""Of clusters, by number: a sender and a receiver."""
+
+CHANGED = 1.25
+"""A link is another one when its latency or its gap is so many times what it was, or the inverse:
+measured again on the same network, both are within a tenth, beside other traffic a fifth."""
+
+TRAIN_S = 40e-3
+"""How long a train should take by the model: where a link has a tenth of its rate, it is 0.4 s."""
+
+MESSAGE_BYTES = 32 << 10
+FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
+
+N_SHORT = 4
+"""Messages of a short train: one that takes twice what it should needs no longer one."""
+
+MUCH = 2.0
+
+N_TRIPS = 3
+
+FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a link has over what the model says: factors of its latency and of its gap."""
+
+    latency: float
+    gap: float
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is another link than before."""
+        return any(map(_is_off, (self.latency, self.gap)))
+
+    def nearer(self, other: Found) -> Found:
+        """Of two looks, what is nearer to the model."""
+        return Found(
+            *(
+                min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
+                for pair in ((self.latency, other.latency), (self.gap, other.gap))
+            )
+        )
+
+    def is_like(self, other: Found) -> bool:
+        """Whether both are the same link, but for what two looks differ by."""
+        return not (_is_off(self.latency / other.latency) or _is_off(self.gap / other.gap))
+
+
+class _Wire:
+    """What `Channel` asks of a communicator, over a transport: its ranks and tags are ours."""
+
+    def __init__(self, transport: MPITransport) -> None:
+        self._transport = transport
+
+    def Isend(self, spec: Sequence[Any], peer: int, tag: int) -> object:
+        return self._transport.isend(spec[0], peer, 0)
+
+    def Irecv(self, spec: Sequence[Any], peer: int, tag: int) -> object:
+        return self._transport.irecv(spec[0], peer, 0)
+
+    def Iprobe(self, peer: int, tag: int) -> bool:
+        return self._transport.iprobe(peer, 0)
+
+
+def channel_over(transport: MPITransport, peer: int, active: bool) -> Channel:
+    """One end of a link under measurement, between calls."""
+    return Channel(cast(MPI.Intracomm, _Wire(transport)), peer, active)
+
+
+def look_at_links(
+    comm: MPI.Intracomm,
+    transport: MPITransport,
+    model: GridModel,
+    only: Collection[Pair] | None = None,
+) -> dict[Pair, Found]:
+    """What links between clusters have over the model, all or ``only`` those of some pairs.
+
+    Both directions of each. Collective; equal on all ranks. What seems to have changed is looked at
+    twice: beside the rest of other traffic a link may look worse than it is.
+    """
+    found = _pass(comm, transport, model, only)
+    changed = [pair for pair, each in found.items() if each.changed]
+    if changed:
+        again = _pass(comm, transport, model, changed)
+        for pair in changed:
+            found[pair] = found[pair].nearer(again[pair])
+    return found
+
+
+def _pass(
+    comm: MPI.Intracomm,
+    transport: MPITransport,
+    model: GridModel,
+    only: Collection[Pair] | None,
+) -> dict[Pair, Found]:
+    rank, mine = comm.Get_rank(), []
+    for pairs in rounds_of(model, only):
+        wait_for_all(comm)  # pairs must not find a link still busy
+        for a, b in pairs:
+            ends = [model.grid.clusters[cluster].coordinator for cluster in (a, b)]
+            if rank in ends:
+                peer = ends[1 - ends.index(rank)]
+                mine += _look(transport, rank == ends[0], peer, model, (a, b))
+    return dict(entry for entries in tell_all(comm, mine) for entry in entries)
+
+
+def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:
+    """Pairs of clusters, all or those of ``only``, in rounds of disjoint ones; first the lower."""
+    wanted = None if only is None else {(min(pair), max(pair)) for pair in only}
+    rounds = (
+        [pair for pair in pairs if wanted is None or pair in wanted]
+        for pairs in rounds_of_pairs(model.n_clusters)
+    )
+    return [pairs for pairs in rounds if pairs]
+
+
+def _look(
+    transport: MPITransport, first: bool, peer: int, model: GridModel, pair: Pair
+) -> list[tuple[Pair, Found]]:
+    """Of both directions, what this end measured."""
+    found = []
+    for active, way in ((first, pair), (not first, pair[::-1])):
+        link = model.link(*way)
+        channel = channel_over(transport, peer, active)
+        trip_s = min(channel.round_trip_s(0) for _ in range(N_TRIPS))
+        expected_s = link.gap(MESSAGE_BYTES)
+        n = int(max(TRAIN_S, link.latency_s) / max(expected_s, 1e-9))
+        n = min(max(n, FEWEST_MESSAGES), MOST_MESSAGES)
+        took_s, n = _train(channel, n, trip_s, expected_s)
+        if active:
+            back = model.link(*way[::-1])
+            both_s = link.one_way(0) + back.one_way(0)
+            gap_s = max(took_s - trip_s, 1e-9) / n
+            found.append((way, Found(trip_s / max(both_s, 1e-9), gap_s / max(expected_s, 1e-9))))
+    return found
+
+
+def _train(channel: Channel, n: int, trip_s: float, expected_s: float) -> tuple[float, int]:
+    """Seconds of a train of ``n`` messages, or of fewer if those are much too slow; how many.
+
+    A first one opens the window of a connection that was idle.
+    """
+    n_short = min(n, N_SHORT)
+    channel.train_s(MESSAGE_BYTES, n_short)
+    took_s = channel.train_s(MESSAGE_BYTES, n_short)
+    is_slow = (took_s - trip_s) / n_short > MUCH * expected_s
+    if channel.agree(int(is_slow)) or n == n_short:
+        return took_s, n_short
+    channel.train_s(MESSAGE_BYTES, n)
+    return channel.train_s(MESSAGE_BYTES, n), n
+
+
+@dataclass(frozen=True)
+class Glance:
+    """One message each way over the link of a pair, and its answer.
+
+    Attributes
+    ----------
+    pair : Pair
+    n_bytes : int
+        As few as tell a link that is better.
+    expected_s : float
+        What that takes if the link is what the model says.
+    better_s : float
+        What takes less than that was sent over a better one.
+    """
+
+    pair: Pair
+    n_bytes: int
+    expected_s: float
+    better_s: float
+
+    def is_better(self, transport: MPITransport, rank: int, model: GridModel) -> bool:
+        """Do it; whether this rank saw a better link. To be called by all, short of waiting."""
+        ends = [model.grid.clusters[cluster].coordinator for cluster in self.pair]
+        if rank not in ends:
+            return False
+        peer = ends[1 - ends.index(rank)]
+        return channel_over(transport, peer, rank == ends[0]).swap_s(self.n_bytes) < self.better_s
+
+
+def glance_of(model: GridModel, before: GridModel | None, pair: Pair) -> Glance:
+    """How to see cheaply that the link of ``pair`` is better than ``model`` says.
+
+    ``before``: a model of the link as it may be again; None: any that takes half the time.
+    """
+
+    def trip_s(model: GridModel, n_bytes: int) -> float:
+        ways = [model.link(*way) for way in (pair, pair[::-1])]
+        there_s = max(way.one_way(n_bytes) for way in ways)
+        return there_s + max(way.one_way(0) for way in ways)
+
+    n_bytes = 0
+    while True:
+        expected_s = trip_s(model, n_bytes)
+        hoped_s = expected_s / MUCH if before is None else trip_s(before, n_bytes)
+        tells = n_bytes and expected_s > MUCH * trip_s(model, 0) if before is None else True
+        if (tells and MUCH * hoped_s <= expected_s) or n_bytes >= LARGEST_GLANCE_BYTES:
+            return Glance(pair, n_bytes, expected_s, (expected_s + hoped_s) / 2)
+        n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
+
+
+def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
+    """What links of ``model`` that are others than ``before`` have over those."""
+    n = range(model.n_clusters)
+    return {
+        (a, b): Found(
+            link.latency_s / max(old.latency_s, 1e-9),
+            link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
+        )
+        for a in n
+        for b in n
+        if a != b and (link := model.link(a, b)) != (old := before.link(a, b))
+    }
+
+
+def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | None:
+    """``model`` with the links that changed; None where none did.
+
+    What natives took was measured on another network.
+    """
+    changed = {pair: each for pair, each in found.items() if each.changed}
+    if not changed:
+        return None
+    new = {pair: scaled(model.link(*pair), each) for pair, each in changed.items()}
+    gaps = {pair: each.gap for pair, each in changed.items()}
+    return with_links(model, new, gaps)
+
+
+def with_links(
+    model: GridModel, new: Mapping[Pair, PLogP], gaps: Mapping[Pair, float]
+) -> GridModel:
+    """``model`` with ``new`` links, where several flows have ``gaps`` times the gap they had."""
+    links = tuple(
+        tuple(new.get((i, j), link) for j, link in enumerate(row))
+        for i, row in enumerate(model.links)
+    )
+    together = tuple(
+        tuple(rate / gaps.get((i, j), 1.0) for j, rate in enumerate(row))
+        for i, row in enumerate(model.aggregate_bytes_per_s)
+    )
+    sources = tuple(
+        tuple(
+            "changed while the job ran" if (i, j) in new else model.source(i, j)
+            for j in range(model.n_clusters)
+        )
+        for i in range(model.n_clusters)
+    )
+    return replace(
+        model,
+        links=links,
+        aggregate_bytes_per_s=together,
+        native={},
+        native_variants={},
+        sources=sources,
+    )
+
+
+def scaled(link: PLogP, found: Found) -> PLogP:
+    """``link`` with another latency, and another rate: what a message of no bytes costs stays."""
+    latency_s = link.latency_s * (found.latency if _is_off(found.latency) else 1.0)
+    factor = found.gap if _is_off(found.gap) else 1.0
+    gaps = tuple(link.gap_s[0] + (each - link.gap_s[0]) * factor for each in link.gap_s)
+    more_s = latency_s - link.latency_s
+    one_way = tuple(
+        each + more_s + new - old
+        for each, new, old in zip(link.one_way_s, gaps, link.gap_s, strict=False)
+    )
+    return replace(link, latency_s=latency_s, gap_s=gaps, one_way_s=one_way)
+
+
+def _is_off(factor: float) -> bool:
+    return not 1 / CHANGED < factor < CHANGED
+
+
+def remeasure_links(
+    comm: MPI.Intracomm, transport: MPITransport, model: GridModel, pairs: Collection[Pair]
+) -> GridModel:
+    """``model`` with the links of ``pairs`` measured anew, both ways alike. Collective.
+
+    Thoroughly, as discovery does it: that takes seconds.
+    """
+    rank = comm.Get_rank()
+    mine: list[tuple[Pair, PLogP]] = []
+    wanted = {(min(pair), max(pair)) for pair in pairs}
+    for pairs_at_once in rounds_of_pairs(model.n_clusters):
+        for a, b in sorted(wanted.intersection(pairs_at_once)):
+            ends = [model.grid.clusters[cluster].coordinator for cluster in (a, b)]
+            if rank in ends:
+                peer = ends[1 - ends.index(rank)]
+                link = measure_plogp(channel_over(transport, peer, rank == ends[0]))
+                if link is not None:
+                    mine += [((a, b), link), ((b, a), link)]
+        wait_for_all(comm)
+    new = dict(entry for entries in tell_all(comm, mine) for entry in entries)
+    size = float(1 << 20)
+    gaps = {pair: link.gap(size) / model.link(*pair).gap(size) for pair, link in new.items()}
+    return with_links(model, new, gaps)

@@ -1,0 +1,226 @@
+"""What the MPI library's own collectives would take: its known algorithms, priced by the model.
+
+Where nobody timed them. Libraries work along rank numbers, whatever clusters ranks are in, and move
+a message on when all of it is there. These are the algorithms of Thakur, Rabenseifner and Gropp
+2005, which MPICH, Intel MPI and, with other thresholds, Open MPI have. What a library adds, as by
+waiting in a busy loop, is not in them: times are rather too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gridcoll.measure.trials import affordable
+from gridcoll.model import GridModel, TimesBySize
+
+PRIOR_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
+
+SHORT_BCAST_BYTES = 12 << 10
+SHORT_REDUCE_BYTES = 2 << 10
+SHORT_BLOCK_BYTES = 256
+LONG_BLOCK_BYTES = 32 << 10
+SHORT_GATHERED_BYTES = 512 << 10
+"""MPICH's defaults: up to the first three a few steps count, beyond them bytes do."""
+
+MOST_STEPS = 64
+"""Of an exchange with thousands of steps so many are priced, spread evenly."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Messages of one size that all start at once."""
+
+    senders: np.ndarray
+    receivers: np.ndarray
+
+
+class _Prices:
+    """Seconds of steps and trees over ranks in rank order."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.n = model.grid.n_ranks
+        self._model = model
+        self._cluster = np.array(model.grid.cluster_of)
+        self._host = np.array(model.grid.host_of)
+        self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+
+    def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
+        """Gap and lone time between clusters, (C, C) each."""
+        if n_bytes not in self._tables:
+            gap_s, one_way_s = self._model.gap_and_one_way_s(np.array([float(n_bytes)]))
+            self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
+        return self._tables[n_bytes]
+
+    def message_s(self, sender: np.ndarray, receiver: np.ndarray, n_bytes: float) -> np.ndarray:
+        """Lone messages; inside a host what an empty one takes."""
+        i, j = self._cluster[sender], self._cluster[receiver]
+        at_home = self._host[sender] == self._host[receiver]
+        lone_s, empty_s = self._times(n_bytes)[1][i, j], self._times(0)[1][i, j]
+        return np.asarray(np.where(at_home, empty_s, lone_s))
+
+    def gap_s(self, sender: int, receiver: int, n_bytes: float) -> float:
+        return float(self._times(n_bytes)[0][self._cluster[sender], self._cluster[receiver]])
+
+    def step_s(self, step: _Step, n_bytes: float) -> float:
+        """Until the last of the messages is there: they share interfaces, and links."""
+        i, j = self._cluster[step.senders], self._cluster[step.receivers]
+        away = self._host[step.senders] != self._host[step.receivers]
+        lone_s = self.message_s(step.senders, step.receivers, n_bytes)
+        if not away.any():
+            return float(lone_s.max(initial=0.0))
+        n = self._model.n_clusters
+        flows = np.bincount(i[away] * n + j[away], minlength=n * n).reshape(n, n)
+        shared_s = flows * n_bytes / self._model.link_bytes_per_s + self._model.latency_s
+        loads = [np.bincount(self._host[ranks[away]]) for ranks in (step.senders, step.receivers)]
+        inside_s = np.diagonal(self._times(n_bytes)[0])
+        queued_s = [
+            (load[self._host[ranks]] - 1) * inside_s[self._cluster[ranks]]
+            for load, ranks in zip(loads, (step.senders, step.receivers), strict=True)
+        ]
+        together_s = np.where(i != j, shared_s[i, j], 0.0)
+        taken_s = np.maximum(lone_s + np.maximum(*queued_s), together_s)
+        return float(np.where(away, taken_s, lone_s).max())
+
+    def tree_s(self, size_of: Callable[[int], float]) -> float:
+        """Down a binomial tree from rank 0; ``size_of`` a subtree's number of ranks, in bytes."""
+        there_s = np.zeros(self.n)
+        for rank in range(self.n):
+            mask = rank & -rank if rank else 1 << (self.n - 1).bit_length()
+            free_s = there_s[rank]
+            while (mask := mask >> 1) > 0:
+                if (child := rank + mask) < self.n:
+                    n_bytes = size_of(min(mask, self.n - child))
+                    ends = np.array([rank]), np.array([child])
+                    there_s[child] = free_s + self.message_s(*ends, n_bytes)[0]
+                    free_s += self.gap_s(rank, child, n_bytes)
+        return float(there_s.max())
+
+    def doubling_s(self, size_at: Callable[[int], float]) -> float:
+        """Pairs at distance 1, 2, 4 …; ranks beyond a power of two come before and after."""
+        whole = 1 << (self.n.bit_length() - 1)
+        everybody = np.arange(whole)
+        total_s = 0.0
+        for k in range(whole.bit_length() - 1):
+            total_s += self.step_s(_Step(everybody, everybody ^ (1 << k)), size_at(k))
+        if rest := self.n - whole:
+            beyond = np.arange(rest)
+            step = _Step(whole + beyond, beyond)
+            total_s += 2 * self.step_s(step, size_at(0))
+        return total_s
+
+    def ring_s(self, n_bytes: float) -> float:
+        """A block from every rank once around: the way of one, or what its slowest link takes."""
+        ranks = np.arange(self.n)
+        following = (ranks + 1) % self.n
+        around_s = self.message_s(ranks, following, n_bytes)
+        slowest_s = self.step_s(_Step(ranks, following), n_bytes) - float(
+            self._model.latency_s.max()
+        )
+        return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
+
+    def shifts_s(self, distances: Sequence[int], n_bytes: float) -> float:
+        """To the rank so far on, a step for each distance."""
+        ranks = np.arange(self.n)
+        some = distances
+        if len(distances) > MOST_STEPS:
+            places = np.linspace(0, len(distances) - 1, MOST_STEPS).astype(int)
+            some = [distances[place] for place in places]
+        took_s = sum(self.step_s(_Step(ranks, (ranks + k) % self.n), n_bytes) for k in some)
+        return took_s * len(distances) / max(len(some), 1)
+
+    @property
+    def powers(self) -> list[int]:
+        return [1 << k for k in range((self.n - 1).bit_length())]
+
+
+def _bcast(prices: _Prices, n_bytes: int) -> float:
+    if n_bytes < SHORT_BCAST_BYTES or prices.n < 8:
+        return prices.tree_s(lambda _n: n_bytes)
+    block = n_bytes / prices.n
+    return prices.tree_s(lambda n: n * block) + _allgather(prices, block)
+
+
+def _allgather(prices: _Prices, block: float) -> float:
+    if block * prices.n < SHORT_GATHERED_BYTES:
+        return prices.doubling_s(lambda k: block * (1 << k))
+    return prices.ring_s(block)
+
+
+def _allreduce(prices: _Prices, n_bytes: int) -> float:
+    if n_bytes <= SHORT_REDUCE_BYTES:
+        return prices.doubling_s(lambda _k: n_bytes)
+    return 2 * prices.doubling_s(lambda k: n_bytes / (2 << k))
+
+
+def _reduce(prices: _Prices, n_bytes: int) -> float:
+    if n_bytes <= SHORT_REDUCE_BYTES:
+        return prices.tree_s(lambda _n: n_bytes)
+    block = n_bytes / prices.n
+    return prices.doubling_s(lambda k: n_bytes / (2 << k)) + prices.tree_s(lambda n: n * block)
+
+
+def _alltoall(prices: _Prices, n_bytes: int) -> float:
+    if n_bytes <= SHORT_BLOCK_BYTES:
+        return prices.shifts_s(prices.powers, n_bytes * prices.n / 2)
+    distances = range(1, prices.n)
+    if n_bytes > LONG_BLOCK_BYTES:
+        return prices.shifts_s(distances, n_bytes)
+    # All are under way at once: latencies overlap, what interfaces and links carry does not.
+    together_s = prices.shifts_s(distances, n_bytes) - prices.shifts_s(distances, 0)
+    return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0)
+
+
+def _scatter(prices: _Prices, n_bytes: int) -> float:
+    return prices.tree_s(lambda n: n * n_bytes)
+
+
+def _reduce_scatter(prices: _Prices, n_bytes: int) -> float:
+    total = n_bytes * prices.n
+    if total < SHORT_GATHERED_BYTES:
+        return prices.doubling_s(lambda k: total / (2 << k))
+    return prices.shifts_s(range(1, prices.n), n_bytes)
+
+
+def _barrier(prices: _Prices, _n_bytes: int) -> float:
+    return prices.shifts_s(prices.powers, 0)
+
+
+_PRIORS: Mapping[str, Callable[[_Prices, int], float]] = {
+    "bcast": _bcast,
+    "allreduce": _allreduce,
+    "reduce": _reduce,
+    "alltoall": _alltoall,
+    "gather": _scatter,
+    "scatter": _scatter,
+    "allgather": _allgather,
+    "reduce_scatter": _reduce_scatter,
+    "barrier": _barrier,
+}
+
+
+def native_priors(model: GridModel) -> dict[str, TimesBySize]:
+    """Of each collective that discovery would time: what the library's algorithm would take."""
+    prices = _Prices(model)
+    found = {}
+    for name, price in _PRIORS.items():
+        sizes = affordable(name, prices.n, PRIOR_SIZES)
+        found[name] = TimesBySize(sizes, tuple(float(price(prices, size)) for size in sizes))
+    return found
+
+
+def add_priors(model: GridModel) -> GridModel:
+    """``model`` with `native_priors` of collectives whose natives nobody timed.
+
+    On one host nothing competes with them.
+    """
+    if len(set(model.grid.host_of)) == 1:
+        return model
+    found = {
+        name: times
+        for name, times in native_priors(model).items()
+        if name not in model.native or name in model.native_priors
+    }
+    return replace(model, native={**model.native, **found}, native_priors=tuple(sorted(found)))

@@ -1,0 +1,117 @@
+"""A model in seconds: what a choice needs, from the fewest messages. Nothing is tried or timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll.measure.clock import find_clock
+from gridcoll.measure.clusters import Progress, find_grid, silent
+from gridcoll.measure.contention import measure_contention, split_inside
+from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
+from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
+from gridcoll.measure.landmarks import find_groups_by_landmarks
+from gridcoll.measure.pairs import measure_pairs
+from gridcoll.measure.priors import add_priors
+from gridcoll.model import GridModel, PLogP, TimesBySize
+from gridcoll.topology.clustering import DEFAULT_TOLERANCE
+from gridcoll.topology.grid import Grid
+
+__all__ = ["links_of", "measure_pairs", "quick_model"]
+
+RELAY_SIZES = (1 << 10, 1 << 14)
+"""Measured; beyond, our engine adds to a longer segment what it adds to the last of these. On three
+sites that is 25 us at 1 KiB, 60 at 16 KiB and 100 at 64 KiB, where links take 5.2 ms."""
+
+LONGER_SIZES = (1 << 16, 1 << 18)
+
+RELAY_SEGMENTS = 8
+RELAY_REPEATS = 2
+CLOCK_SAMPLES = 2
+N_STARTS = 3
+N_EXCHANGES = 4
+
+
+def quick_model(
+    comm: MPI.Intracomm,
+    tolerance: float = DEFAULT_TOLERANCE,
+    progress: Progress = silent,
+    name: str = "",
+    told: Sequence[tuple[str, str]] = (),
+) -> GridModel:
+    """The grid that ``comm`` spans, measured in seconds. Collective; equal on all ranks.
+
+    ``told``: see `find_grid`.
+
+    Clusters by landmarks, then links, each with few messages. Of what else a choice rests on:
+
+    - what several flows carry together is one run between every two clusters, which shows whether
+      a link is thin or a window limits; more runs would only find the last few percent;
+    - the pace of segments and the start of a plan are the same on every cluster of a job, and both
+      are seen in few runs that last milliseconds;
+    - contention likewise, of exchanges inside clusters;
+    - of the library's own collectives, what their known algorithms would take (`add_priors`).
+    """
+    grid = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, told)
+    n = len(grid.clusters)
+    pairs = [(a, b) for a in range(n) for b in range(a, n)]
+    links = links_of(grid, measure_pairs(comm, grid, pairs, progress=progress))
+    model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
+    if len(set(grid.host_of)) == 1:
+        return model  # shared memory: no plan of ours is meant for it
+    return add_estimates(comm, model, progress)
+
+
+def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = silent) -> GridModel:
+    """``model``, whose links are known, with the rest that a choice rests on. Collective."""
+    steps = 4
+    progress("what plans cost", 0, steps)
+    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
+    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+    together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
+    model = replace(model, aggregate_bytes_per_s=together)
+    progress("what plans cost", 1, steps)
+    inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
+    try:
+        gaps = measure_relay_gap(
+            *(comm, model.grid, RELAY_SEGMENTS, RELAY_SIZES, RELAY_REPEATS), inside
+        )
+        model = replace(model, relay_gap=gaps and _with_longer(model, gaps))
+        progress("what plans cost", 2, steps)
+        clock = find_clock(comm, model.grid, CLOCK_SAMPLES)
+        model = replace(model, start_s=measure_start(comm, model, clock, N_STARTS))
+        progress("what plans cost", 3, steps)
+        model = replace(model, contention=measure_contention(comm, model, N_EXCHANGES, inside))
+    finally:
+        if inside != MPI.COMM_NULL:
+            inside.Free()
+    progress("what plans cost", steps, steps)
+    return add_priors(model)
+
+
+def _with_longer(model: GridModel, relay_gap: TimesBySize) -> TimesBySize:
+    """``relay_gap`` with `LONGER_SIZES`: the widest gap inside a cluster, and what was added last.
+
+    In proportion to size, a disturbance of the last one would grow with it.
+    """
+    inside = [model.link(c, c) for c, each in enumerate(model.grid.clusters) if len(each) > 1]
+    last = relay_gap.sizes_bytes[-1]
+
+    def gap_s(n_bytes: int) -> float:
+        return max(link.gap(float(n_bytes)) for link in inside)
+
+    added_s = max(relay_gap.seconds[-1] - gap_s(last), 0.0)
+    for n_bytes in LONGER_SIZES:
+        relay_gap = relay_gap.updated(n_bytes, gap_s(n_bytes) + added_s)
+    return relay_gap
+
+
+def links_of(
+    grid: Grid, found: dict[tuple[int, int], PLogP]
+) -> tuple[tuple[PLogP | None, ...], ...]:
+    """``found`` as `GridModel.links` has them; what was measured one way counts for both."""
+    n = len(grid.clusters)
+    return tuple(tuple(found.get((a, b), found.get((b, a))) for b in range(n)) for a in range(n))

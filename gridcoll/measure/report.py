@@ -1,0 +1,96 @@
+"""What a start says to the user: one line on a terminal, bars where it takes long, else nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+from gridcoll.measure.clusters import Progress, silent
+
+_log = logging.getLogger("gridcoll")
+
+LONG_S = 2.0
+"""What takes longer shows how far it is."""
+
+LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun", "hydra_")
+"""Names of programs between a rank and the terminal begin so."""
+
+
+_open_bars: list[Callable[[], AbstractContextManager[Progress]]] = []
+
+
+def show_progress_with(open_bars: Callable[[], AbstractContextManager[Progress]]) -> None:
+    """Show what takes long with ``open_bars()``; a library alone says nothing."""
+    _open_bars[:] = [open_bars]
+
+
+class Report:
+    """Speaks on one rank; see `speaks`."""
+
+    def __init__(self, is_ours: bool) -> None:
+        self._speaks = is_ours and speaks()
+        self._warns = is_ours and os.environ.get("GRIDCOLL_QUIET") != "1"
+
+    def say(self, line: str) -> None:
+        """``line`` on a terminal; elsewhere for logs that ask for it."""
+        _log.log(logging.WARNING if self._speaks else logging.INFO, "gridcoll: %s", line)
+
+    def warn(self, line: str) -> None:
+        """``line`` wherever we are, unless there is nothing to say, or we are to be quiet."""
+        if line:
+            _log.log(logging.WARNING if self._warns else logging.INFO, "gridcoll: %s", line)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """To call with progress; shown on a terminal, once it took `LONG_S`."""
+        if not (self._speaks and _open_bars):
+            yield silent
+            return
+        began_s = time.monotonic()
+        shown: list[Progress] = [silent]
+        with ExitStack() as stack:
+
+            def progress(what: str, done: int, of: int) -> None:
+                if shown[0] is silent and time.monotonic() - began_s > LONG_S:
+                    shown[0] = stack.enter_context(_open_bars[0]())
+                shown[0](what, done, of)
+
+            yield progress
+
+
+def speaks() -> bool:
+    """Whether somebody looks: ``GRIDCOLL_QUIET`` 1 says no, 0 yes, else a terminal does."""
+    quiet = os.environ.get("GRIDCOLL_QUIET", "")
+    return quiet == "0" or (quiet != "1" and is_on_terminal())
+
+
+def is_on_terminal() -> bool:
+    """Whether what we write on standard error reaches a terminal.
+
+    A launcher of MPI jobs reads it through a pipe: then its own standard error tells, where it runs
+    on our host.
+    """
+    if sys.stderr is not None and sys.stderr.isatty():
+        return True
+    pid, is_launched = os.getpid(), False
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            name = stat[stat.index("(") + 1 : stat.rindex(")")]
+            parent = int(stat[stat.rindex(")") + 2 :].split()[1])
+            is_launcher = name.startswith(LAUNCHERS)
+            if is_launched and not is_launcher:
+                return False
+            is_launched |= is_launcher
+            goes_to = str(Path(f"/proc/{pid}/fd/2").readlink()) if is_launcher else "pipe:"
+        except (OSError, ValueError, IndexError):
+            return False
+        if not goes_to.startswith("pipe:"):
+            return goes_to.startswith(("/dev/pts/", "/dev/tty"))
+        pid = parent
+    return False

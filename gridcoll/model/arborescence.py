@@ -1,0 +1,57 @@
+"""The cheapest tree that all nodes are reached by from a root: Chu and Liu 1965, Edmonds 1967."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[int]:
+    """The parent of each node, -1 of the root, such that the costs of their edges add up to least.
+
+    Parameters
+    ----------
+    costs : square
+        ``costs[a][b]`` of the edge from ``a`` to ``b``; the diagonal plays no part.
+    root : int
+    """
+    n = len(costs)
+    nodes = range(n)
+    parents = [
+        -1 if v == root else min((u for u in nodes if u != v), key=lambda u: costs[u][v])
+        for v in nodes
+    ]
+    cycle = _cycle_of(parents)
+    if not cycle:
+        return parents
+    # The cycle becomes one node. An edge into it at v replaces the cycle's own edge to v.
+    inside = set(cycle)
+    outside = [v for v in nodes if v not in inside]
+    m = len(outside)
+    leaves = [min(cycle, key=lambda u: costs[u][v]) for v in outside]
+    enters = [min(cycle, key=lambda v: costs[u][v] - costs[parents[v]][v]) for u in outside]
+    smaller = [[costs[u][v] for v in outside] for u in outside]
+    for row, u, v in zip(smaller, outside, enters, strict=True):
+        row.append(costs[u][v] - costs[parents[v]][v])
+    smaller.append([costs[u][v] for u, v in zip(leaves, outside, strict=True)] + [0.0])
+    for at, above in enumerate(cheapest_arborescence(smaller, outside.index(root))):
+        if at == m:
+            parents[enters[above]] = outside[above]
+        elif above >= 0:
+            parents[outside[at]] = leaves[at] if above == m else outside[above]
+    return parents
+
+
+def _cycle_of(parents: Sequence[int]) -> list[int]:
+    """A cycle of ``parents``, or none."""
+    seen = [0] * len(parents)
+    for start in range(len(parents)):
+        at = start
+        while at >= 0 and not seen[at]:
+            seen[at] = start + 1
+            at = parents[at]
+        if at >= 0 and seen[at] == start + 1:
+            cycle = [at]
+            while parents[cycle[-1]] != at:
+                cycle.append(parents[cycle[-1]])
+            return cycle
+    return []

@@ -1,0 +1,118 @@
+"""Limits by linear programs: all interfaces, links and uplinks at once, where a cut sees a few.
+
+Give a price to a second of each resource, such that all prices add up to 1. Any trees or routes
+cost at least as much as the cheapest ones at these prices, and the busiest resource is busy for at
+least that long (LP duality). A resource also has nothing to do until something can reach it, and
+while the last byte is on its way: that time is added. For a resource that nothing uses it is not
+known, and counts only up to ``known_s``, a limit that holds anyway.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridcoll.model.plogp import FloatArray
+from gridcoll.model.routing import least_exchange_s
+from gridcoll.model.tree_packing import Platform, Spare, least_s
+from gridcoll.model.wires import Wires
+
+MOST_CLUSTERS = 24
+"""Beyond, programs take seconds, and cuts have to do."""
+
+
+def trees_limit_s(
+    wires: Wires, distance_s: FloatArray, n_bytes: int, known_s: float, root: int = -1
+) -> float:
+    """No trees take ``n_bytes`` from ``root`` to all earlier; -1: from all to all, combined."""
+    grid = wires.grid
+    n = len(grid.clusters)
+    if n > MOST_CLUSTERS or n_bytes < 1 or sum(len(c.nodes) for c in grid.clusters) < 2:
+        return 0.0
+    outward_s, inward_s = _nearest_s(wires)
+    between_s = np.array(wires.latency_s)
+    home = grid.cluster_of[root] if root >= 0 else -1
+    counts: list[int] = []
+    clusters: list[int] = []
+    begin_s: list[float] = []
+    root_kind = -1
+    for c, cluster in enumerate(grid.clusters):
+        n_hosts = len(cluster.nodes)
+        if c == home:
+            root_kind = len(counts)
+            counts.append(1)
+            clusters.append(c)
+            begin_s.append(0.0)
+            n_hosts -= 1
+        if n_hosts:
+            counts.append(n_hosts)
+            clusters.append(c)
+            begin_s.append(float(wires.latency_s[c, c] if c == home else distance_s[home, c]))
+    if root < 0:
+        idle_s = np.minimum(outward_s, inward_s)[clusters]
+        links_s, leaves_s = between_s, _apart(between_s).min(axis=1)
+        enters_s = leaves_s
+    else:
+        idle_s = np.array(begin_s) + outward_s[clusters]
+        links_s = distance_s[home][:, None] + between_s
+        leaves_s, enters_s = _apart(links_s).min(axis=1), _apart(links_s).min(axis=0)
+    rates = wires.nic_bytes_per_s[clusters]
+    spare = Spare(
+        tuple((np.minimum(idle_s, known_s) - wires.burst_bytes / rates).tolist()),
+        tuple(map(tuple, np.minimum(links_s, known_s).tolist())),
+        tuple(np.minimum(leaves_s, known_s).tolist()),
+        tuple(np.minimum(enters_s, known_s).tolist()),
+    )
+    platform = Platform(
+        tuple(counts),
+        tuple(clusters),
+        tuple(rates.tolist()),
+        tuple(map(tuple, wires.rate_bytes_per_s.tolist())),
+        tuple(wires.uplink_bytes_per_s.tolist()),
+        tuple(map(tuple, between_s.tolist())),
+        root_kind,
+    )
+    return least_s(platform, n_bytes, spare)
+
+
+def exchange_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
+    """No routes over any clusters take an all-to-all of ``n_bytes`` per pair to its end earlier."""
+    clusters = wires.grid.clusters
+    if not 1 < len(clusters) <= MOST_CLUSTERS or n_bytes < 1:
+        return 0.0
+    sizes = np.array([len(cluster) for cluster in clusters], float)
+    beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in clusters]
+    demand = np.outer(sizes, sizes)
+    np.fill_diagonal(demand, sizes**2 - np.array(beside, float))
+    outward_s, inward_s = _nearest_s(wires)
+    burst_s = wires.burst_bytes / wires.nic_bytes_per_s
+    between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
+    spare = (
+        between_s.ravel(),
+        np.minimum(outward_s, known_s) - burst_s,
+        np.minimum(inward_s, known_s) - burst_s,
+        between_s.min(axis=1),
+        between_s.min(axis=0),
+    )
+    n_hosts = np.array([len(cluster.nodes) for cluster in clusters], float)
+    return least_exchange_s(
+        demand * n_bytes,
+        wires.rate_bytes_per_s,
+        n_hosts * wires.nic_bytes_per_s,
+        wires.uplink_bytes_per_s,
+        np.concatenate(spare),
+    )
+
+
+def _nearest_s(wires: Wires) -> tuple[FloatArray, FloatArray]:
+    """By cluster, the least latency from a host to any other one, and from any other one."""
+    away = np.array(wires.latency_s)
+    for c, cluster in enumerate(wires.grid.clusters):
+        if len(cluster.nodes) < 2:
+            away[c, c] = np.inf
+    out, into = away.min(axis=1), away.min(axis=0)
+    return np.where(np.isfinite(out), out, 0.0), np.where(np.isfinite(into), into, 0.0)
+
+
+def _apart(times_s: FloatArray) -> FloatArray:
+    """``times_s`` between different clusters."""
+    return np.asarray(np.where(np.eye(len(times_s), dtype=bool), np.inf, times_s))

@@ -1,0 +1,267 @@
+"""Which way data between clusters should go: direct, or by way of a third cluster.
+
+An exchange is limited by the link or interface that is busy longest. Where a link is thin, part of
+what would cross it can go by way of a third cluster, at the cost of interfaces there. Spreading the
+demand so that the busiest resource is busy as short as possible is a concurrent-flow problem (paths
+of one or two links): a matrix game between routes and resources. It is solved by mirror prox
+(Nemirovski 2004) with entropies, which also gives a lower bound, so that it stops when it is within
+a given part of the optimum. A general LP solver takes as long and would be one more dependency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.errors import UsageError
+from gridcoll.model.plogp import FloatArray
+
+TOLERANCE = 0.01
+"""Above the optimum, at most."""
+
+MOST_STEPS = 4000
+
+SHARE_STEPS = 64
+"""Shares are rounded to one in so many: what processors round differently, ranks see alike."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """How a demand is spread.
+
+    Attributes
+    ----------
+    shares : (C, C, C) array
+        Of what goes from ``a`` to ``b``, the part by way of ``c``; ``c == b`` is the direct way.
+        Multiples of 1 / `SHARE_STEPS`; they add up to 1 where there is a demand.
+    busy_s : float
+        How long the busiest resource is busy with these.
+    direct_s : float
+        The same where all goes the direct way.
+    least_s : float
+        No routes over one cluster in between do better.
+    prices : (R,) array
+        Of a second of each resource, adding up to 1, with which that is shown: the links, then the
+        interfaces of each cluster out and in, then uplinks out and in.
+    """
+
+    shares: FloatArray
+    busy_s: float
+    direct_s: float
+    least_s: float
+    prices: FloatArray
+
+    @property
+    def gain(self) -> float:
+        """How many times as long the direct way keeps the busiest resource."""
+        return self.direct_s / self.busy_s if self.busy_s else 1.0
+
+
+class _Network:
+    """Loads of resources by routes, and prices of routes by those of resources.
+
+    Resources are the links, (C, C) of them, then the interfaces of each cluster, out and in, then
+    uplinks likewise.
+    """
+
+    def __init__(
+        self,
+        demand: FloatArray,
+        link_bytes_per_s: FloatArray,
+        host_bytes_per_s: FloatArray,
+        uplink_bytes_per_s: FloatArray,
+    ) -> None:
+        n = len(demand)
+        own, every = np.eye(n, dtype=bool), np.arange(n)
+        self.demand = np.where(own, 0.0, demand)
+        self.allowed = ~own[:, None, :] & (self.demand > 0)[:, :, None]
+        is_direct = np.zeros((n, n, n), bool)
+        is_direct[:, every, every] = True
+        self.direct = is_direct & self.allowed
+        self._by_way = self.allowed & ~is_direct
+        self._link_s = np.where(own, 0.0, 1.0 / np.where(own, 1.0, link_bytes_per_s))
+        self._host_s = 1.0 / host_bytes_per_s
+        self._up_s = 1.0 / uplink_bytes_per_s
+        out, into, inside = self.demand.sum(axis=1), self.demand.sum(axis=0), demand.diagonal()
+        ends = (out + inside) * self._host_s, (into + inside) * self._host_s
+        self.fixed_s = np.concatenate([np.zeros(n * n), *ends, out * self._up_s, into * self._up_s])
+
+    def busy_s(self, shares: FloatArray) -> FloatArray:
+        """How long each resource is busy."""
+        carried = shares * self.demand[:, :, None]
+        by_way = np.where(self._by_way, carried, 0.0)
+        on_links = np.where(self.direct, carried, 0.0).sum(axis=2)
+        on_links = on_links + by_way.sum(axis=1) + by_way.sum(axis=0).T
+        relayed_s = by_way.sum(axis=(0, 1)) * self._host_s
+        up_s = by_way.sum(axis=(0, 1)) * self._up_s
+        zones = ((on_links * self._link_s).ravel(), relayed_s, relayed_s, up_s, up_s)
+        return np.asarray(np.concatenate(zones) + self.fixed_s)
+
+    def route_prices(self, prices: FloatArray) -> FloatArray:
+        """What each share costs, (C, C, C), where a second of each resource costs ``prices``."""
+        link, host = self._passing(prices)
+        by_way = link[:, None, :] + link.T[None, :, :] + host
+        return np.asarray(np.where(self.direct, link[:, None, :], by_way) * self.demand[:, :, None])
+
+    def _passing(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What a byte costs over each link, (C, C), and at each cluster that it is relayed by."""
+        n = len(self.demand)
+        link = prices[: n * n].reshape(n, n) * self._link_s
+        out, into, up, down = prices[n * n :].reshape(4, n)
+        return link, (out + into) * self._host_s + (up + down) * self._up_s
+
+    def least_by_any_s(self, prices: FloatArray) -> float:
+        """As `least_s`, over any number of clusters in between."""
+        link, host = self._passing(prices)
+        cost = link.copy()
+        for c in range(len(cost)):
+            cost = np.minimum(cost, cost[:, c, None] + host[c] + cost[None, c, :])
+        return float((cost * self.demand).sum() + prices @ self.fixed_s)
+
+    def least_s(self, prices: FloatArray) -> float:
+        """What any routes keep the busiest resource: the dual bound, ``prices`` adding up to 1."""
+        cheapest = np.where(self.allowed, self.route_prices(prices), np.inf).min(axis=2)
+        return float(cheapest[self.allowed.any(axis=2)].sum() + prices @ self.fixed_s)
+
+
+def find_routes(
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+    tolerance: float = TOLERANCE,
+    uplink_bytes_per_s: FloatArray | None = None,
+) -> Routes:
+    """Routes that keep the busiest link or interface as short as possible, within ``tolerance``.
+
+    Parameters
+    ----------
+    demand : (C, C) array
+        Bytes from each cluster to each; the diagonal is what interfaces pass inside clusters.
+    link_bytes_per_s : (C, C) array
+        What all flows of a direction carry together.
+    host_bytes_per_s : (C,) array
+        What the interfaces of a cluster carry together, each way.
+    tolerance : float
+    uplink_bytes_per_s : (C,) array, optional
+        What leaves or enters a cluster shares that.
+
+    Raises
+    ------
+    UsageError
+        For rates that are not positive.
+    """
+    n = len(demand)
+    away = ~np.eye(n, dtype=bool)
+    if (link_bytes_per_s[away] <= 0).any() or (host_bytes_per_s <= 0).any():
+        raise UsageError("routes: rates of links and interfaces must be positive")
+    if uplink_bytes_per_s is None:
+        uplink_bytes_per_s = np.full(n, np.inf)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
+    direct = network.direct.astype(float)
+    loads_s = network.busy_s(direct)
+    direct_s = float(loads_s.max())
+    if n < 3 or not direct_s:
+        busiest = np.zeros_like(loads_s)
+        busiest[int(np.argmax(loads_s))] = 1.0
+        return Routes(direct, direct_s, direct_s, direct_s, busiest)
+    shares, least_s, prices = _solve(network, direct_s, tolerance)
+    shares = _rounded(shares, network.allowed)
+    busy_s = float(network.busy_s(shares).max())
+    if busy_s >= direct_s:
+        shares, busy_s = direct, direct_s
+    return Routes(shares, busy_s, direct_s, min(least_s, busy_s), prices)
+
+
+def least_exchange_s(
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+    uplink_bytes_per_s: FloatArray,
+    spare_s: FloatArray,
+    tolerance: float = TOLERANCE,
+) -> float:
+    """No routes, over any number of clusters, are done with ``demand`` earlier.
+
+    ``spare_s`` is how long each resource, as in `Routes.prices`, has nothing to do by then.
+    """
+    rates = link_bytes_per_s, host_bytes_per_s, tolerance, uplink_bytes_per_s
+    prices = find_routes(demand, *rates).prices
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
+    return network.least_by_any_s(prices) + float(prices @ spare_s)
+
+
+def _solve(
+    network: _Network, scale_s: float, tolerance: float
+) -> tuple[FloatArray, float, FloatArray]:
+    """Shares near the optimum, a lower bound of it in seconds, and prices that show that."""
+    allowed = network.allowed
+    even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
+    shares = 0.5 * even + 0.5 * network.direct
+    prices = np.full(len(network.fixed_s), 1.0 / len(network.fixed_s))
+    sum_shares, sum_prices, weight = np.zeros_like(shares), np.zeros_like(prices), 0.0
+    best, best_s, least_s, step = shares, np.inf, 0.0, 1.0
+    best_prices = prices
+    for k in range(MOST_STEPS):
+        costs, loads = network.route_prices(prices) / scale_s, network.busy_s(shares) / scale_s
+        while True:
+            ahead = _moved_shares(shares, -step * costs, allowed), _moved(prices, step * loads)
+            new_costs = network.route_prices(ahead[1]) / scale_s
+            new_loads = network.busy_s(ahead[0]) / scale_s
+            then = (
+                _moved_shares(shares, -step * new_costs, allowed),
+                _moved(prices, step * new_loads),
+            )
+            error = ((new_costs - costs) * (ahead[0] - then[0])).sum()
+            error -= ((new_loads - loads) * (ahead[1] - then[1])).sum()
+            room = _divergence(then[0], ahead[0]) + _divergence(ahead[0], shares)
+            room += _divergence(then[1], ahead[1]) + _divergence(ahead[1], prices)
+            if step * error <= room + 1e-12 or step < 1e-3:
+                break
+            step *= 0.7
+        shares, prices = then
+        sum_shares, sum_prices = sum_shares + step * ahead[0], sum_prices + step * ahead[1]
+        weight += step
+        step *= 1.15
+        if k % 10 < 9:
+            continue
+        for found in (sum_shares / weight, shares):
+            busy_s = float(network.busy_s(found).max())
+            if busy_s < best_s:
+                best, best_s = found, busy_s
+        for each in (sum_prices / weight, prices):
+            bound_s = network.least_s(each)
+            if bound_s > least_s:
+                least_s, best_prices = bound_s, each
+        if best_s <= (1 + tolerance) * least_s:
+            break
+    return best, least_s, best_prices
+
+
+def _moved_shares(shares: FloatArray, by: FloatArray, allowed: np.ndarray) -> FloatArray:
+    """``shares`` times ``exp(by)``, those of a pair adding up to 1 again."""
+    logs = np.where(allowed, np.log(np.maximum(shares, 1e-300)) + by, -np.inf)
+    highest = np.where(allowed.any(axis=2, keepdims=True), logs.max(axis=2, keepdims=True), 0.0)
+    moved = np.where(allowed, np.exp(logs - highest), 0.0)
+    total = moved.sum(axis=2, keepdims=True)
+    return np.asarray(moved / np.where(total > 0, total, 1.0))
+
+
+def _moved(prices: FloatArray, by: FloatArray) -> FloatArray:
+    logs = np.log(np.maximum(prices, 1e-300)) + by
+    moved = np.exp(logs - logs.max())
+    return np.asarray(moved / moved.sum())
+
+
+def _divergence(p: FloatArray, q: FloatArray) -> float:
+    return float((p * (np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(q, 1e-300)))).sum())
+
+
+def _rounded(shares: FloatArray, allowed: np.ndarray) -> FloatArray:
+    """Multiples of 1 / `SHARE_STEPS` that still add up to 1: the largest remainders go up."""
+    wanted = np.where(allowed, shares * SHARE_STEPS, 0.0)
+    steps = np.floor(wanted + 1e-6)
+    left = np.where(allowed.any(axis=2), SHARE_STEPS, 0) - steps.sum(axis=2)
+    order = np.argsort(-np.round(wanted - steps, 4), axis=2, kind="stable")
+    place = np.argsort(order, axis=2, kind="stable")
+    return np.asarray((steps + (place < left[:, :, None])) / SHARE_STEPS)

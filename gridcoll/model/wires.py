@@ -1,0 +1,60 @@
+"""A grid as its wires: what interfaces, uplinks and links carry, and how long they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.gridfile import GridSpec
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The grid as its wires: arrays by cluster of ``grid``.
+
+    Attributes
+    ----------
+    grid : Grid
+    latency_s : (C, C) array
+        One way; the diagonal is inside a cluster.
+    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
+    rate_bytes_per_s : (C, C) array
+        Shared by all flows of one direction.
+    burst_bytes : int
+        What a network interface passes before its rate holds.
+    """
+
+    grid: Grid
+    latency_s: FloatArray
+    nic_bytes_per_s: FloatArray
+    uplink_bytes_per_s: FloatArray
+    rate_bytes_per_s: FloatArray
+    burst_bytes: int = 0
+
+
+def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
+    """The wires that a grid file declares, for a job whose rank ``i`` runs on ``hosts[i]``."""
+    grid, origin = spec.assign(hosts)
+    index = list(origin)
+    return Wires(
+        grid,
+        spec.latency_s[np.ix_(index, index)],
+        spec.nic_bytes_per_s[index],
+        spec.uplink_bytes_per_s[index],
+        spec.rate_bytes_per_s[np.ix_(index, index)],
+        spec.burst_bytes,
+    )
+
+
+def wires_from_model(model: GridModel) -> Wires:
+    """The wires as far as single flows show them: an estimate, where no file declares them."""
+    large = float(1 << 20)
+    rates = large / np.maximum(model.gap_s(large), 1e-12)
+    n = model.n_clusters
+    infinite = np.full(n, np.inf)
+    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, rates)

@@ -1,0 +1,201 @@
+"""Allgather and reduce-scatter by a tree per owner, such that no interface or link is busy longest.
+
+Every block is somebody's broadcast, and all of them share interfaces and links. Trees are grown one
+after another, edge by edge, each where it would be done first beside all that is there already;
+then each tree is grown again beside all others, as often as that helps. Slow interfaces hand on
+nothing, and what would cross a thin link goes round it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.allgather.trees import Planner, plan_allgather
+from gridcoll.plan.bcast.packed_trees import PACKED_TREES
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.packed_trees import is_unlike, links_of
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.topology.units import format_size
+
+MOST_RANKS = 40
+"""Every rank grows all trees, and walks a plan through the network."""
+
+LEAST_BYTES = 8 << 10
+SEGMENTS_PASSED = 96
+"""All blocks together are about so many segments: what a block is behind is one of these."""
+
+N_PASSES = 3
+
+
+class TreeWays:
+    """As `Ways`, of any trees: the parent of each rank, -1 of the owner, by owner."""
+
+    def __init__(self, parents: Sequence[Sequence[int]]) -> None:
+        n = len(parents)
+        self.order = tuple(range(n))
+        self.stream_of = tuple(range(n))
+        self._parents = parents
+        self._children: list[list[list[int]]] = [[[] for _ in range(n)] for _ in range(n)]
+        for owner, tree in enumerate(parents):
+            below = [1] * n
+            for rank in range(n):
+                above = tree[rank]
+                while above >= 0:
+                    below[above] += 1
+                    above = tree[above]
+            for rank in sorted(range(n), key=lambda r, below=below: (-below[r], r)):  # type: ignore[misc]
+                if tree[rank] >= 0:
+                    self._children[owner][tree[rank]].append(rank)
+
+    def parent(self, owner: int, rank: int) -> int:
+        return self._parents[owner][rank]
+
+    def children(self, owner: int, rank: int) -> Sequence[int]:
+        return self._children[owner][rank]
+
+    def upwards(self, rank: int) -> list[list[int]]:
+        """Side by side, the own one last."""
+        n = len(self.order)
+        return [[(rank + k) % n for k in range(1, n + 1)]]
+
+
+class _Loads:
+    """How long interfaces and links are busy with what there is, for blocks of one size."""
+
+    def __init__(self, model: GridModel, n_bytes: int) -> None:
+        self.cluster = np.array(model.grid.cluster_of)
+        ends = np.ix_(self.cluster, self.cluster)
+        block_s = n_bytes / model.flow_bytes_per_s.diagonal()
+        link_s = n_bytes / links_of(model)
+        np.fill_diagonal(link_s, 0.0)
+        self.port_s = block_s[self.cluster]
+        self.link_s = link_s[ends]
+        self.hop_s = (model.latency_s + model.gap_s(n_bytes // 8))[ends]
+        # What comes to a busy interface waits for half of all that does, until it is handed on.
+        self.wait_s = 0.5 * (len(self.cluster) - 1) * self.port_s
+        self.apart = self.cluster[:, None] != self.cluster[None, :]
+        self.out_s = np.zeros(len(self.cluster))
+        self.pipe_s = np.zeros((model.n_clusters, model.n_clusters))
+
+    def take(self, parents: Sequence[int], times: float = 1.0) -> None:
+        """Load what the edges of a tree use; -1 ``times`` for what they no longer do."""
+        for child, parent in enumerate(parents):
+            if parent >= 0:
+                self.out_s[parent] += times * self.port_s[parent]
+                if self.apart[parent, child]:
+                    pipe = self.cluster[parent], self.cluster[child]
+                    self.pipe_s[pipe] += times * self.link_s[parent, child]
+
+    def grow(self, owner: int) -> list[int]:
+        """A tree whose edges are done first, beside what there is."""
+        n = len(self.out_s)
+        parents, way_s = [-1] * n, np.full(n, np.inf)
+        way_s[owner] = 0.0
+        out_s, pipe_s = self.out_s.copy(), self.pipe_s.copy()
+        left = np.ones(n, dtype=bool)
+        left[owner] = False
+        for _ in range(n - 1):
+            pipes_s = pipe_s[self.cluster[:, None], self.cluster[None, :]] + self.link_s
+            busy_s = np.maximum((out_s + self.port_s)[:, None], np.where(self.apart, pipes_s, 0.0))
+            done_s = np.where(left[None, :], busy_s + way_s[:, None] + self.hop_s, np.inf)
+            sender, new = divmod(int(np.argmin(done_s)), n)
+            parents[new], left[new] = sender, False
+            way_s[new] = way_s[sender] + self.hop_s[sender, new] + self.wait_s[new]
+            out_s[sender] += self.port_s[sender]
+            if self.apart[sender, new]:
+                pipe = self.cluster[sender], self.cluster[new]
+                pipe_s[pipe] += self.link_s[sender, new]
+        return parents
+
+    def busiest_s(self) -> float:
+        return float(max(self.out_s.max(), self.pipe_s.max()))
+
+
+def grow_trees(model: GridModel, n_bytes: int) -> list[list[int]]:
+    """Parents by owner and rank, for an allgather of ``n_bytes`` per rank."""
+    loads = _Loads(model, n_bytes)
+    # Owners of all clusters in turn.
+    turns = zip_longest(*(cluster.ranks for cluster in model.grid.clusters))
+    owners = [rank for turn in turns for rank in turn if rank is not None]
+    trees: list[list[int]] = [[] for _ in owners]
+    for owner in owners:
+        trees[owner] = loads.grow(owner)
+        loads.take(trees[owner])
+    best, best_s = list(trees), loads.busiest_s()
+    for _ in range(N_PASSES - 1):
+        for owner in owners:
+            loads.take(trees[owner], -1.0)
+            trees[owner] = loads.grow(owner)
+            loads.take(trees[owner])
+        if loads.busiest_s() < best_s * (1 - 1e-9):
+            best, best_s = list(trees), loads.busiest_s()
+    return best
+
+
+def _backwards(model: GridModel) -> GridModel:
+    """Links the other way."""
+    rows = model.aggregate_bytes_per_s
+    return GridModel(
+        model.grid,
+        tuple(zip(*model.links, strict=True)),
+        relay_gap=model.relay_gap,
+        aggregate_bytes_per_s=tuple(zip(*rows, strict=True)) if rows else (),
+    )
+
+
+def packed_candidates(
+    model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool = False
+) -> list[Candidate]:
+    """One, whose price is what a walk through the network takes."""
+    grid = model.grid
+    n = grid.n_ranks
+    if (
+        model.n_clusters < 2
+        or not 2 < n <= MOST_RANKS
+        or n_bytes < LEAST_BYTES
+        or grid.shares_hosts
+        or not is_unlike(model)
+    ):
+        return []
+    ways = TreeWays(grow_trees(_backwards(model) if upwards else model, n_bytes))
+    segment = -(-n_bytes // max(SEGMENTS_PASSED // n, 1))
+    predicted_s = price_plan(planner(ways, (n_bytes,) * n, segment, ""), model).makespan_s
+    label = f"a tree per block, beside all others; {format_size(segment)} segments"
+
+    def build_blocks(sizes: Sequence[int]) -> Plan:
+        # Units may be elements: as large a part of a block as it is in bytes.
+        units = -(-sum(sizes) * segment // (n_bytes * n))
+        return planner(ways, sizes, max(units, 1), f"{PACKED_TREES}: {label}")
+
+    def build(n_units: int) -> Plan:
+        return build_blocks((n_units,) * n)
+
+    return [
+        Candidate(
+            PACKED_TREES,
+            label,
+            predicted_s,
+            build,
+            segment_bytes=segment,
+            build_blocks=build_blocks,
+        )
+    ]
+
+
+GOOD_FOR = "long blocks where interfaces or links are unlike: slow ones hand on nothing"
+SOURCE = "gridcoll; list scheduling (Graham 1966) of trees"
+
+register(
+    "allgather",
+    Algorithm(
+        PACKED_TREES,
+        GOOD_FOR,
+        SOURCE,
+        lambda model, n_bytes, root: packed_candidates(model, n_bytes, plan_allgather),
+    ),
+)

@@ -1,0 +1,15 @@
+"""Allreduce up and down trees that share the message as interfaces and links can carry."""
+
+from __future__ import annotations
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.packed_trees import GOOD_FOR, PACKED_TREES, SOURCE, packed_candidates
+from gridcoll.plan.multi_tree import plan_allreduce_up_down
+from gridcoll.plan.registry import Algorithm, Candidate, register
+
+
+def _candidates(model: GridModel, n_bytes: int, _root: int) -> list[Candidate]:
+    return packed_candidates(model, n_bytes, -1, plan_allreduce_up_down, "; up and down")
+
+
+register("allreduce", Algorithm(PACKED_TREES, GOOD_FOR, SOURCE, _candidates))

@@ -1,0 +1,294 @@
+"""All-to-all of blocks of any size, known to all ranks: parts that go directly or by way of others.
+
+What each rank has for each is a matrix of bytes, ``counts[source, target]``. How much of what two
+clusters exchange goes which way is given as shares; every block is cut into parts, which meet the
+shares by bytes, not by number. Thin links get no more than they carry: each rank sends its part of
+a link's load evenly over the time that the link needs for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.constants import LINK_PACE
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.pacing import thin_links
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
+from gridcoll.plan.statements import Runs, Statement, moved, state
+from gridcoll.topology.grid import Grid
+
+Counts = npt.NDArray[np.int64]
+"""Bytes by source and target, (P, P)."""
+
+SHORTEST_PART = 4 << 10
+"""Blocks are not cut into shorter parts: a message costs as much as some kilobytes."""
+
+LONGEST_PART = 1 << 16
+"""A relay forwards a part when it has all of it."""
+
+MOST_PARTS = 64
+"""Of a block, whatever its size."""
+
+PARTS_BETWEEN = 16
+"""All blocks between two clusters are at least so many parts, to meet the shares within a few %."""
+
+
+def counts_of(plan: Plan) -> Counts:
+    """The matrix that an ``alltoallv`` plan is for."""
+    return np.array(plan.blocks, np.int64).reshape(plan.n_ranks, plan.n_ranks)
+
+
+def _after(plan: Plan, rank: int) -> dict[str, Runs]:
+    counts = counts_of(plan)
+    starts = counts[:, :rank].sum(axis=1)
+    came = [(int(counts[s, rank]), moved(s, int(starts[s]))) for s in range(plan.n_ranks)]
+    return {"output": [run for run in came if run[0]]}
+
+
+state(
+    Statement(
+        "alltoallv",
+        before=lambda plan, rank: {"input": [(int(counts_of(plan)[rank].sum()), moved(rank))]},
+        after=_after,
+    )
+)
+
+
+class Places:
+    """Where a rank's blocks stand: one after another, by rank, in input and output."""
+
+    def __init__(self, rank: int, counts: Counts) -> None:
+        self.rank = rank
+        self._into = list(accumulate(counts[:, rank].tolist(), initial=0))
+        self._out = list(accumulate(counts[rank].tolist(), initial=0))
+
+    def out(self, target: int) -> Chunk:
+        return Chunk("input", self._out[target], self._out[target + 1])
+
+    def into(self, source: int) -> Chunk:
+        return Chunk("output", self._into[source], self._into[source + 1])
+
+    def keep_own(self) -> Copy:
+        return Copy(self.out(self.rank), self.into(self.rank))
+
+
+def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """Units ``start`` to ``stop`` of ``chunk``."""
+    return Chunk(chunk.buffer, chunk.start + start, chunk.start + stop)
+
+
+def unequal_plan(label: str, counts: Counts, programs: Programs) -> Plan:
+    """An ``alltoallv`` plan; ``counts`` are its blocks, row by row."""
+    scratch = tuple(scratch_of(program) for program in programs)
+    blocks = tuple(counts.ravel().tolist())
+    return Plan(
+        "alltoallv", label, int(counts.max()), -1, programs, scratch if any(scratch) else (), blocks
+    )
+
+
+class Part(NamedTuple):
+    """Bytes ``start`` to ``stop`` of the block from ``source`` to ``target``; ``relay`` or -1."""
+
+    source: int
+    target: int
+    start: int
+    stop: int
+    number: int
+    relay: int
+
+
+def direct_shares(n_clusters: int) -> FloatArray:
+    """Those with which all goes the direct way, as `Routes` has them."""
+    shares = np.zeros((n_clusters,) * 3)
+    every = np.arange(n_clusters)
+    shares[:, every, every] = 1.0
+    return shares
+
+
+def cut_by_shares(grid: Grid, counts: Counts, shares: FloatArray) -> tuple[Part, ...]:
+    """All parts between clusters, in the order in which they are sent; what is relayed first.
+
+    Parameters
+    ----------
+    grid : Grid
+    counts : (P, P) array
+    shares : (C, C, C) array
+        As those of `Routes`.
+    """
+    found: list[tuple[bool, int, int, Part]] = []
+    for a, home in enumerate(grid.clusters):
+        for b, there in enumerate(grid.clusters):
+            between = int(counts[np.ix_(home.ranks, there.ranks)].sum()) if a != b else 0
+            if not between:
+                continue
+            wanted = between // PARTS_BETWEEN if shares[a, b, b] < 1.0 else LONGEST_PART
+            piece = min(LONGEST_PART, max(SHORTEST_PART, wanted))
+            due = np.zeros(len(grid.clusters))
+            kept = [0] * grid.n_ranks
+            # Neighbours in turns are of different sources, and of each source other targets.
+            for step in range(len(there)):
+                for at, source in enumerate(home.ranks):
+                    target = there.ranks[(at + step) % len(there)]
+                    for number, (start, stop) in enumerate(_pieces(counts, source, target, piece)):
+                        due += shares[a, b] * (stop - start)
+                        via = int(np.argmax(np.where(shares[a, b] > 0, due, -np.inf)))
+                        due[via] -= stop - start
+                        relay = -1
+                        if via != b:
+                            ranks = grid.clusters[via].ranks
+                            relay = min(ranks, key=lambda r: (kept[r], (r - source) % grid.n_ranks))
+                            kept[relay] += stop - start
+                        part = Part(source, target, start, stop, number, relay)
+                        found.append((relay < 0, step, number, part))
+    return tuple(part for *_, part in sorted(found, key=lambda each: each[:3]))
+
+
+def _pieces(counts: Counts, source: int, target: int, piece: int) -> list[tuple[int, int]]:
+    n_bytes = int(counts[source, target])
+    n = min(-(-n_bytes // piece), MOST_PARTS)
+    bounds = [n_bytes * k // n for k in range(n + 1)] if n else [0]
+    return list(pairwise(bounds))
+
+
+def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
+    """What each rank stores for others."""
+    kept = [0] * n_ranks
+    for part in parts:
+        if part.relay >= 0:
+            kept[part.relay] += part.stop - part.start
+    return kept
+
+
+def parts_program(
+    rank: int, model: GridModel, counts: Counts, parts: Sequence[Part], *, paced: bool = True
+) -> Program:
+    """What ``rank`` does: its parts of what clusters exchange, and its blocks inside its own."""
+    grid, places = model.grid, Places(rank, counts)
+    come: list[Op] = []
+    leave: list[Op] = []
+    forward: list[Op] = []
+    held = 0
+    for part in parts:
+        if rank not in (part.source, part.target, part.relay):
+            continue
+        # Tags tell direct parts, those on their first hop by target, on their second by source.
+        direct, first_hop, second_hop = (
+            part.number + MOST_PARTS * zone
+            for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
+        )
+        relayed = part.relay >= 0
+        if rank == part.source:
+            chunk = cut(places.out(part.target), part.start, part.stop)
+            leave.append(
+                Send(part.relay, chunk, first_hop) if relayed else Send(part.target, chunk, direct)
+            )
+        elif rank == part.target:
+            chunk = cut(places.into(part.source), part.start, part.stop)
+            come.append(
+                Recv(part.relay, chunk, second_hop, 1)
+                if relayed
+                else Recv(part.source, chunk, direct)
+            )
+        else:
+            chunk = Chunk("scratch", held, held + part.stop - part.start)
+            held = chunk.stop
+            come.append(Recv(part.source, chunk, first_hop))
+            forward.append(Send(part.target, chunk, second_hop))
+    inside = exchange_own_cluster(grid.clusters[grid.cluster_of[rank]].ranks, places)
+    ops = (*come, *forward, *leave, *inside, places.keep_own())
+    return _paced(rank, model, parts, ops) if paced else ops
+
+
+def exchange_own_cluster(ranks: Sequence[int], places: Places) -> list[Op]:
+    """Blocks among the ``ranks`` of a cluster, under tag 0; empty ones are no messages."""
+    at, n = list(ranks).index(places.rank), len(ranks)
+    ops: list[Op] = []
+    for step in range(1, n):
+        source, target = ranks[(at - step) % n], ranks[(at + step) % n]
+        if places.into(source).size:
+            ops.append(Recv(source, places.into(source), 0))
+        if places.out(target).size:
+            ops.append(Send(target, places.out(target), 0))
+    return ops
+
+
+def _hops(parts: Sequence[Part]) -> list[tuple[int, int, int]]:
+    """Sender, receiver and bytes of each message of ``parts``."""
+    hops = []
+    for part in parts:
+        ends = (part.source, part.target)
+        if part.relay >= 0:
+            hops += [(part.source, part.relay, part.stop - part.start)]
+            ends = (part.relay, part.target)
+        hops.append((*ends, part.stop - part.start))
+    return hops
+
+
+def link_loads(grid: Grid, parts: Sequence[Part]) -> FloatArray:
+    """Bytes that ``parts`` put on each link between clusters, (C, C)."""
+    loads = np.zeros((len(grid.clusters),) * 2)
+    for sender, receiver, n_bytes in _hops(parts):
+        loads[grid.cluster_of[sender], grid.cluster_of[receiver]] += n_bytes
+    return loads
+
+
+def _paced(rank: int, model: GridModel, parts: Sequence[Part], ops: Program) -> Program:
+    """``ops``, whose sends over a thin link are spread over the time that it takes for all."""
+    grid, home = model.grid, model.grid.cluster_of[rank]
+    thin = thin_links(model)[home]
+    if not thin.any():
+        return ops
+    busy_s = LINK_PACE * link_loads(grid, parts)[home] / model.link_bytes_per_s[home]
+    mine = np.zeros(model.n_clusters)
+    for op in ops:
+        if isinstance(op, Send):
+            mine[grid.cluster_of[op.peer]] += op.chunk.size
+    sent = np.zeros(model.n_clusters)
+    found: list[Op] = []
+    for op in ops:
+        there = grid.cluster_of[op.peer] if isinstance(op, Send) else home
+        if isinstance(op, Send) and there != home and thin[there]:
+            due_s = sent[there] / mine[there] * busy_s[there] - model.latency_s[home, there]
+            sent[there] += op.chunk.size
+            due_us = max(int(due_s * 1e6), 0)
+            found.append(Send(op.peer, op.chunk, op.tag, op.after, due_us))
+        else:
+            found.append(op)
+    return tuple(found)
+
+
+def parts_messages(grid: Grid, counts: Counts, parts: Sequence[Part]) -> Messages:
+    """What `parts_program` sends, for blocks of one byte; parts that go alike are one message."""
+    sums: dict[tuple[int, int, int], int] = {}
+    for part in parts:
+        key = part.source, part.target, part.relay
+        sums[key] = sums.get(key, 0) + part.stop - part.start
+    rows: list[tuple[float, ...]] = []
+    needs: list[tuple[int, int]] = []
+    for (source, target, relay), n_bytes in sums.items():
+        if relay < 0:
+            rows.append((source, target, n_bytes, 1, 1, 1))
+        else:
+            needs.append((len(rows) + 1, len(rows)))
+            rows += [(source, relay, n_bytes, 1, 1, 1), (relay, target, n_bytes, 1, 1, 1)]
+    rows += inside_messages(grid, counts)
+    return messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+
+
+def inside_messages(grid: Grid, counts: Counts) -> list[tuple[float, ...]]:
+    """Blocks inside clusters, as rows of `Messages`."""
+    return [
+        (a, b, float(counts[a, b]), 1, 1, 1)
+        for cluster in grid.clusters
+        for a in cluster.ranks
+        for b in cluster.ranks
+        if a != b and counts[a, b]
+    ]

@@ -1,0 +1,247 @@
+"""Which way an all-to-all of unequal blocks goes, once all ranks know all counts.
+
+The direct exchange stays unless another way is predicted to be faster by the margin. What the
+counts of one call show is not known before ranks have told each other; whether that can pay at all
+is a matter of the grid alone (`can_gain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gridcoll.constants import LINK_PACE, MARGIN, QUEUE_BYTES, THIN_LINK
+from gridcoll.errors import UsageError
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.model.routing import find_routes
+from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
+from gridcoll.plan.alltoall.exchange import has_both
+from gridcoll.plan.alltoall.messages import messages_of, table_of
+from gridcoll.plan.alltoall.unequal import (
+    Counts,
+    Part,
+    cut_by_shares,
+    direct_shares,
+    kept_bytes,
+    link_loads,
+    parts_messages,
+    parts_program,
+    unequal_plan,
+)
+from gridcoll.plan.alltoall.unequal_lg import (
+    Bundle,
+    adapted_bundles,
+    bundles_messages,
+    bundles_program,
+    most_held,
+    numbered_bundles,
+)
+from gridcoll.plan.alltoall.vector import LARGEST_MESSAGE, vector_program
+from gridcoll.plan.choice import Choice
+from gridcoll.plan.pacing import thin_links
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Candidate
+from gridcoll.topology.units import format_size
+
+MOST_RANKS = 64
+"""Every rank looks at all blocks."""
+
+LEAST_GAIN = 1.1
+"""Relays are taken where the busiest link or interface is busy so many times as long without."""
+
+MOST_KEPT = 2
+"""No rank stores for others more than so many times what the busiest sends or gets."""
+
+DIRECT_FROM = (1 << 10, 8 << 10)
+"""Adapted LG is tried with blocks beyond these sizes going directly."""
+
+WAYS = {"lg": "lg", "lg-adaptive": "lg", "relayed": "relayed", "rate-paced": "paced"}
+"""By the name of an all-to-all algorithm, which way of unequal blocks it asks for; else direct."""
+
+
+def asked_for(forced: str) -> str:
+    """The way that an algorithm of `Alltoall` stands for; empty for none."""
+    return WAYS.get(forced, "direct") if forced else ""
+
+
+def can_gain(model: GridModel) -> bool:
+    """Whether any counts could go another way than directly and gain; the grid alone says so.
+
+    Where a link between clusters carries less than an interface, or than those of both ends
+    together, ways round it or a pace can gain; and LG where a message between clusters costs more
+    than one inside.
+    """
+    grid = model.grid
+    if model.n_clusters == 1 or not 2 < grid.n_ranks <= MOST_RANKS:
+        return False
+    return bool(_narrow(model).any()) or (has_both(grid) and _messages_cost(model))
+
+
+def _narrow(model: GridModel) -> np.ndarray:
+    """Links that limit what interfaces at their ends could carry, (C, C)."""
+    hosts = _interfaces(model)
+    narrow = model.link_bytes_per_s < THIN_LINK * np.minimum(hosts[:, None], hosts[None])
+    np.fill_diagonal(narrow, False)
+    return np.asarray(narrow)
+
+
+def _messages_cost(model: GridModel) -> bool:
+    """Whether messages of nothing cost more across than twice inside, so that collecting pays."""
+    gap_s, _ = model.gap_and_one_way_s(np.zeros(1))
+    inside = np.diagonal(gap_s[..., 0])
+    across = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, gap_s[..., 0]).max(axis=1)
+    return bool((across > 2 * inside).any())
+
+
+def _interfaces(model: GridModel) -> FloatArray:
+    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters], float)
+    return np.asarray(n_hosts * np.diagonal(model.flow_bytes_per_s))
+
+
+def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice:
+    """The fastest way of these counts, by prediction; a pure function of what all ranks know.
+
+    Parameters
+    ----------
+    model : GridModel
+    counts : (P, P) array
+        Bytes by source and target.
+    forced : str
+        A way, as `asked_for` gives it: direct, paced, relayed or lg.
+
+    Raises
+    ------
+    UsageError
+        For counts that are not one per pair of ranks.
+    """
+    n = model.grid.n_ranks
+    if counts.shape != (n, n) or (counts < 0).any():
+        raise UsageError(f"counts: must be {n} times {n}, none negative, got {counts.shape}")
+    direct = _direct(model, counts)
+    found = [direct]
+    fits = model.n_clusters > 1 and n <= MOST_RANKS and 0 < counts.max() <= LARGEST_MESSAGE
+    if forced != "direct" and fits:
+        found += _with_parts(model, counts, forced)
+        found += _with_collectors(model, counts, forced)
+    by_time = tuple(sorted(found, key=_predicted_s))
+    asked = [candidate for candidate in by_time if candidate.name in (forced, f"{forced}-adaptive")]
+    if forced:
+        winner, reason = (asked or [direct])[0], "asked for" if asked else "no other way fits"
+    elif _predicted_s(by_time[0]) < (1 - MARGIN) * _predicted_s(direct):
+        winner, reason = by_time[0], "predicted fastest"
+    else:
+        winner, reason = direct, f"no other way is predicted more than {MARGIN:.0%} faster"
+    return Choice("alltoallv", int(counts.mean()), 0, winner, by_time, reason)
+
+
+def _predicted_s(candidate: Candidate) -> float:
+    return candidate.predicted_s or 0.0
+
+
+def _candidate(
+    model: GridModel,
+    counts: Counts,
+    name: str,
+    label: str,
+    predicted_s: float,
+    program_of: Callable[[int], Program],
+) -> Candidate:
+    def build(_n_units: int) -> Plan:
+        programs = Programs(model.grid.n_ranks, program_of)
+        return unequal_plan(f"{name}: {label}", counts, programs)
+
+    return Candidate(name, label, predicted_s, build)
+
+
+def _direct(model: GridModel, counts: Counts) -> Candidate:
+    clusters = [cluster.ranks for cluster in model.grid.clusters]
+    order = far_order(model)
+    peers = [farthest_first_peers(clusters, order, rank) for rank in range(model.grid.n_ranks)]
+
+    def program_of(rank: int) -> Program:
+        return vector_program(rank, counts[rank].tolist(), counts[:, rank].tolist(), peers[rank])
+
+    rows = [
+        (rank, peer, float(counts[rank, peer]), 1, 1, 1)
+        for rank, others in enumerate(peers)
+        for peer in others
+        if counts[rank, peer]
+    ]
+    label = "every block to its receiver, those with the longest way first"
+    predicted_s = price_messages_s(model, messages_of([table_of(rows)]), 1)
+    return _candidate(model, counts, "direct", label, predicted_s, program_of)
+
+
+def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
+    """Relays where they make the busiest link less busy; else a pace where a thin link floods."""
+    if forced == "lg":
+        return []
+    grid, found = model.grid, []
+    label_of = np.array(grid.cluster_of)
+    member = np.eye(model.n_clusters)[label_of]
+    demand = member.T @ counts @ member
+    np.fill_diagonal(demand, 0.0)
+    if not demand.any():
+        return []
+    straight = cut_by_shares(grid, counts, direct_shares(model.n_clusters))
+    thin = thin_links(model)
+    busy_s = demand / model.link_bytes_per_s
+    floods = bool((thin & (demand > QUEUE_BYTES)).any())
+    if forced != "relayed" and (floods or forced == "paced"):
+        # By the clock of the busiest link, and by what interfaces pass.
+        clock_s = LINK_PACE * float(np.where(thin, busy_s + model.latency_s, 0.0).max())
+        priced_s = price_messages_s(model, parts_messages(grid, counts, straight), 1)
+        label = f"over thin links no faster than they carry, {len(straight)} parts"
+        program_of = partial(_parts_program, model, counts, straight)
+        found.append(_candidate(model, counts, "paced", label, max(clock_s, priced_s), program_of))
+    if forced == "paced" or model.n_clusters < 3 or not (_narrow(model) | (forced != "")).any():
+        return found
+    routes = find_routes(demand, model.link_bytes_per_s, _interfaces(model), 0.05)
+    if routes.gain < (1.0 if forced else LEAST_GAIN):
+        return found
+    parts = cut_by_shares(grid, counts, routes.shares)
+    largest = max(counts.sum(axis=0).max(), counts.sum(axis=1).max())
+    if max(kept_bytes(parts, grid.n_ranks)) > MOST_KEPT * largest:
+        return found
+    predicted_s = price_messages_s(model, parts_messages(grid, counts, parts), 1)
+    n_relayed = int(link_loads(grid, parts).sum() - demand.sum())
+    label = f"{routes.gain:.2g} times the direct way's throughput, {format_size(n_relayed)} relayed"
+    program_of = partial(_parts_program, model, counts, parts)
+    found.append(_candidate(model, counts, "relayed", label, predicted_s, program_of))
+    return found
+
+
+def _parts_program(model: GridModel, counts: Counts, parts: tuple[Part, ...], rank: int) -> Program:
+    return parts_program(rank, model, counts, parts)
+
+
+def _with_collectors(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
+    """LG by the paper's numbers, and adapted to the counts."""
+    grid = model.grid
+    if forced not in ("", "lg") or not has_both(grid):
+        return []
+    if not forced and not _messages_cost(model):
+        return []
+    found = []
+    largest = max(counts.sum(axis=0).max(), counts.sum(axis=1).max())
+    ways = [("lg", "by the paper's numbering", numbered_bundles(grid, counts))]
+    for longest in (*DIRECT_FROM, int(counts.max())):
+        what = f"collectors busy alike, blocks over {format_size(longest)} directly"
+        ways.append(("lg-adaptive", what, adapted_bundles(grid, counts, longest)))
+    for name, label, bundles in ways:
+        if most_held(counts, bundles) > MOST_KEPT * largest and not forced:
+            continue
+        predicted_s = price_messages_s(model, bundles_messages(grid, counts, bundles), 1)
+        program_of = partial(_bundles_program, model, counts, bundles)
+        found.append(_candidate(model, counts, name, label, predicted_s, program_of))
+    return found
+
+
+def _bundles_program(
+    model: GridModel, counts: Counts, bundles: tuple[Bundle, ...], rank: int
+) -> Program:
+    return bundles_program(rank, model.grid, counts, bundles)

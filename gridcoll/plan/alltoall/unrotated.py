@@ -1,0 +1,65 @@
+"""The direct exchange in which all serve rank 0 first, then rank 1: for comparison.
+
+Paper 003 (section 5, Figure 11) measures it beside the rotated one and finds them alike, and
+concludes that its network loses time, not a host that all send to at once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.alltoall.cost import of_grid, priced_s
+from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own
+from gridcoll.plan.alltoall.messages import Messages, Weights, by_rank, messages_of, rows_to_each
+from gridcoll.plan.ops import Op, Recv, Send
+from gridcoll.plan.plan import Plan, Program, Programs
+from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.topology.grid import Grid
+
+
+def plan_unrotated(n_ranks: int, n_units: int, label: str = "direct-unrotated") -> Plan:
+    """Everybody sends every block to its receiver, in rank order, all at once."""
+
+    def program_of(rank: int) -> Program:
+        others = [other for other in range(n_ranks) if other != rank]
+        ops: list[Op] = [Recv(other, blocks("output", other, n_units), 0) for other in others]
+        ops += [Send(other, blocks("input", other, n_units), 0) for other in others]
+        return (*ops, keep_own(rank, n_units))
+
+    return exchange_plan(label, n_units, Programs(n_ranks, program_of))
+
+
+@lru_cache(maxsize=64)
+def unrotated_messages(grid: Grid, weights: Weights = ()) -> Messages:
+    """Of `plan_unrotated`."""
+    ranks = np.arange(grid.n_ranks)
+    targets = np.array([np.delete(ranks, rank) for rank in ranks]).reshape(len(ranks), -1)
+    return messages_of([rows_to_each(ranks, targets, by_rank(grid, weights))])
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    n_ranks = model.grid.n_ranks
+    if n_ranks == 1:
+        return []
+    label = "every block to its receiver, in rank order"
+
+    def build(n_units: int) -> Plan:
+        return plan_unrotated(n_ranks, n_units, f"direct-unrotated: {label}")
+
+    predicted_s = priced_s(model, of_grid(unrotated_messages), n_bytes)
+    return [Candidate("direct-unrotated", label, predicted_s, build)]
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "direct-unrotated",
+        "for comparison: all send to the same rank at a time",
+        "003 section 5, direct exchange, Figure 11",
+        _candidates,
+        most_clusters=0,
+    ),
+)

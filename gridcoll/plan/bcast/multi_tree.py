@@ -1,0 +1,41 @@
+"""Broadcast down several trees: full bandwidth in logarithmic depth, also among thousands."""
+
+from __future__ import annotations
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.segments import segments_label
+from gridcoll.plan.multi_tree import plan_bcast_down
+from gridcoll.plan.multi_tree_cost import Found, best_trees
+from gridcoll.plan.pacing import thin_links
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.registry import Algorithm, Candidate, register
+
+MULTI_TREE = "multi-tree"
+GOOD_FOR = "many ranks: full bandwidth in logarithmic depth"
+SOURCE = "Sanders, Speck and Träff 2009, with more trees; between clusters gridcoll"
+
+
+def label_of(found: Found, n_bytes: int) -> str:
+    """How many trees, of which shape, and what between clusters."""
+    trees = found.trees
+    label = f"{trees.n_trees} trees, " if trees.n_trees > 1 else ""
+    label += f"{trees.shape} inside"
+    if trees.transfers:
+        senders = [sender for sender, _ in trees.transfers]
+        label += f", each cluster serves up to {max(map(senders.count, senders))} others"
+    return f"{label}; {segments_label(n_bytes, found.segment_bytes)}"
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
+        return []
+    found = best_trees(model, n_bytes, model.grid.cluster_of[root], root)
+    label, segment = label_of(found, n_bytes), found.segment_bytes
+
+    def build(n_units: int) -> Plan:
+        return plan_bcast_down(found.trees, n_units, segment, f"{MULTI_TREE}: {label}")
+
+    return [Candidate(MULTI_TREE, label, found.total_s, build, segment_bytes=segment)]
+
+
+register("bcast", Algorithm(MULTI_TREE, GOOD_FOR, SOURCE, _candidates))

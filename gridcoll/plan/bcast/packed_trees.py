@@ -1,0 +1,67 @@
+"""Broadcast down trees that share the message as interfaces and links can carry.
+
+Their candidates here are those of reductions up such trees, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.bcast.segments import segments_label
+from gridcoll.plan.multi_tree import plan_bcast_down
+from gridcoll.plan.packed_trees import PackedTrees, best_packed, is_offered, label_of
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.registry import Algorithm, Candidate, register
+
+PACKED_TREES = "packed-trees"
+GOOD_FOR = (
+    "long messages where interfaces or links are unlike: slow ones pass on as little as can be"
+)
+SOURCE = "gridcoll; fractional packing of trees (Edmonds 1973; Beaumont et al. 2005)"
+
+
+def packed_candidates(
+    model: GridModel,
+    n_bytes: int,
+    root: int,
+    write: Callable[[PackedTrees, int, int, str, float], Plan],
+    way: str = "",
+) -> list[Candidate]:
+    """One candidate, or none where packed trees are not offered.
+
+    Parameters
+    ----------
+    model : GridModel
+    n_bytes : int
+    root : int
+        -1 for trees that go up and down.
+    write : callable
+        Gives the plan, from the trees, the units of the message and of a segment, a label, and the
+        seconds that a unit takes.
+    way : str
+        What the label says of the direction, if anything.
+    """
+    found = best_packed(model, n_bytes, root) if is_offered(model, n_bytes) else None
+    if found is None:
+        return []
+    trees, period_s = found.trees, found.period_s
+    label = f"{label_of(found)}; {segments_label(n_bytes, found.segment_bytes)}{way}"
+
+    def build(n_units: int) -> Plan:
+        # So many segments as there are uses, whatever the length.
+        segment = max(-(-n_units // len(trees.uses)), 1)
+        return write(trees, n_units, segment, f"{PACKED_TREES}: {label}", period_s / segment)
+
+    return [Candidate(PACKED_TREES, label, found.total_s, build, segment_bytes=found.segment_bytes)]
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    return packed_candidates(model, n_bytes, root, _write)
+
+
+def _write(trees: PackedTrees, n_units: int, segment: int, label: str, _unit_s: float) -> Plan:
+    return plan_bcast_down(trees, n_units, segment, label)
+
+
+register("bcast", Algorithm(PACKED_TREES, GOOD_FOR, SOURCE, _candidates))

@@ -1,0 +1,326 @@
+"""Several trees over a grid, each carrying some of the segments: logarithmic depth, full bandwidth.
+
+One binary tree sends a message twice from every inner rank. Two that have each other's leaves as
+inner ranks send half of it twice, and nobody sends more than he gets (Sanders, Speck and Träff
+2009). More trees, each turned by an equal part of its cluster's hosts, also share out what leaves
+the cluster: whoever is the entry of one of ``K`` trees sends its part of the message to the
+entries of ``D`` other clusters, and has ``D / K`` of a message more to send.
+
+Hosts are the vertices. On each, one rank sends for its host-mates in one tree, and another in the
+next. A broadcast goes down all trees, a reduction up, an allreduce up and down at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gridcoll.constants import PACE
+from gridcoll.errors import PlanError
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.folding import Incoming, Slots, Term, fold
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
+from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.trees import cut_segments
+from gridcoll.schedule.trees import find_shape
+from gridcoll.topology.grid import Grid
+
+Transfers = tuple[tuple[int, int], ...]
+
+
+class Node(NamedTuple):
+    """A rank's place in one tree: -1 for no parent."""
+
+    parent: int
+    children: tuple[int, ...]
+
+
+class Trees(Protocol):
+    """Several trees over all ranks, and which of them each segment takes."""
+
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def root(self) -> int: ...
+    def tree_of(self, segment: int) -> int: ...
+    def node(self, rank: int, tree: int) -> Node: ...
+
+
+@lru_cache(maxsize=1024)
+def _shape(name: str, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Parents (-1 at the root) and children by vertex."""
+    children = find_shape(name).children(n)
+    parents = [-1] * n
+    for vertex, sends in enumerate(children):
+        for child in sends:
+            parents[child] = vertex
+    return tuple(parents), children
+
+
+def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
+    """Which of a cluster's hosts ``tree`` enters at: each as often as any, as far apart as can be.
+
+    Of two trees, one has the first half of the hosts as its inner vertices, and one the second.
+    """
+    return tree * n_hosts // n_trees
+
+
+@dataclass(frozen=True)
+class MultiTree:
+    """``n_trees`` trees over all ranks.
+
+    Attributes
+    ----------
+    grid : Grid
+    top : int
+        The cluster that the trees begin in.
+    transfers : tuple of (int, int)
+        From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in.
+    shape : str
+        Over the hosts of every cluster; a name in `SHAPES`.
+    n_trees : int
+    root : int
+        The rank that all trees begin at; -1 for none: each begins at another host of ``top``.
+    """
+
+    grid: Grid
+    top: int
+    transfers: Transfers
+    shape: str
+    n_trees: int
+    root: int = -1
+
+    @cached_property
+    def _hosts(self) -> list[tuple[tuple[int, ...], ...]]:
+        """By cluster, the ranks of each vertex's host: all hosts but the root's."""
+        return [
+            tuple(
+                ranks
+                for node in cluster.nodes
+                if self.root not in (ranks := tuple(process.rank for process in node))
+            )
+            for cluster in self.grid.clusters
+        ]
+
+    @cached_property
+    def _host_of(self) -> dict[int, int]:
+        """By rank, which of its cluster's `_hosts` it is on; ranks of the root's host have none."""
+        return {
+            rank: at for hosts in self._hosts for at, ranks in enumerate(hosts) for rank in ranks
+        }
+
+    @cached_property
+    def _outgoing(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.grid.clusters]
+        for sender, receiver in self.transfers:
+            found[sender].append(receiver)
+        return found
+
+    @cached_property
+    def _parent_cluster(self) -> dict[int, int]:
+        return {receiver: sender for sender, receiver in self.transfers}
+
+    def _sender(self, cluster: int, at: int, tree: int) -> int:
+        """Who sends for host ``at`` of ``cluster`` in ``tree``."""
+        ranks = self._hosts[cluster][at]
+        return ranks[tree % len(ranks)]
+
+    def tree_of(self, segment: int) -> int:
+        return segment % self.n_trees
+
+    def entry(self, cluster: int, tree: int) -> int:
+        """Where ``tree`` enters ``cluster``, and who sends to other clusters there."""
+        n_hosts = len(self._hosts[cluster])
+        if not n_hosts:
+            return self.root
+        return self._sender(cluster, first_host(tree, self.n_trees, n_hosts), tree)
+
+    def _exits(self, cluster: int, tree: int) -> tuple[int, ...]:
+        return tuple(self.entry(other, tree) for other in self._outgoing[cluster])
+
+    def node(self, rank: int, tree: int) -> Node:
+        """The place of ``rank`` in ``tree``. Other clusters are served first, host-mates last."""
+        cluster = self.grid.cluster_of[rank]
+        hosts = self._hosts[cluster]
+        if rank not in self._host_of:
+            return self._at_root(rank, cluster, tree)
+        n, at = len(hosts), self._host_of[rank]
+        sender = self._sender(cluster, at, tree)
+        if rank != sender:
+            return Node(sender, ())
+        first = first_host(tree, self.n_trees, n)
+        parents, children = _shape(self.shape, n)
+        vertex = (at - first) % n
+        if vertex:
+            parent = self._sender(cluster, (parents[vertex] + first) % n, tree)
+            sends: tuple[int, ...] = ()
+        else:
+            sends = self._exits(cluster, tree)
+            parent = self.root
+            if cluster != self.top:
+                parent = self.entry(self._parent_cluster[cluster], tree)
+        inside = tuple(self._sender(cluster, (c + first) % n, tree) for c in children[vertex])
+        mates = tuple(other for other in hosts[at] if other != rank)
+        return Node(parent, sends + inside + mates)
+
+    def _at_root(self, rank: int, cluster: int, tree: int) -> Node:
+        """On the root's host: the root sends to the first of the other hosts, or for them."""
+        if rank != self.root:
+            return Node(self.root, ())
+        if self._hosts[cluster]:
+            sends: tuple[int, ...] = (self.entry(cluster, tree),)
+        else:
+            sends = self._exits(cluster, tree)
+        ours = next(node for node in self.grid.clusters[cluster].nodes if self.root in _ranks(node))
+        return Node(-1, sends + tuple(other for other in _ranks(ours) if other != rank))
+
+
+def _ranks(node: Sequence[tuple[int, str]]) -> tuple[int, ...]:
+    return tuple(rank for rank, _ in node)
+
+
+def plan_bcast_down(trees: Trees, n_units: int, segment_units: int, label: str = "") -> Plan:
+    """Broadcast from ``trees.root``: every segment goes down its tree."""
+    if trees.root < 0:
+        raise PlanError("broadcast down several trees: they have no common root")
+    segments = cut_segments(n_units, max(segment_units, 1))
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        nodes = _nodes_of(trees, rank, len(segments))
+        for tag, (start, stop) in enumerate(segments):
+            tree = trees.tree_of(tag)
+            chunk = Chunk("output", start, stop)
+            if nodes[tree].parent >= 0:
+                ops.append(Recv(nodes[tree].parent, chunk, tag, tree))
+            ops += [Send(child, chunk, tag) for child in nodes[tree].children]
+        return tuple(ops)
+
+    return Plan("bcast", label, n_units, trees.root, Programs(trees.grid.n_ranks, program_of))
+
+
+def plan_reduce_up(
+    trees: Trees, n_units: int, segment_units: int, label: str = "", unit_s: float = 0.0
+) -> Plan:
+    """Reduce to ``trees.root``, the segments of each tree as they are combined.
+
+    With ``unit_s``, what a rank has from the start it sends no faster than so: else all that it
+    passes on would queue behind that.
+    """
+    if trees.root < 0:
+        raise PlanError("reduction up several trees: they have no common root")
+    return _plan_up("reduce", trees, n_units, segment_units, label, unit_s)
+
+
+def plan_allreduce_up_down(
+    trees: Trees, n_units: int, segment_units: int, label: str = "", unit_s: float = 0.0
+) -> Plan:
+    """Reduce up the trees; from where a segment is complete, it goes down the same tree.
+
+    Everything is combined once: all ranks get the same bits. For ``unit_s`` see `plan_reduce_up`.
+    """
+    return _plan_up("allreduce", trees, n_units, segment_units, label, unit_s)
+
+
+def _plan_up(
+    collective: str,
+    trees: Trees,
+    n_units: int,
+    segment_units: int,
+    label: str,
+    unit_s: float,
+) -> Plan:
+    segments = cut_segments(n_units, max(segment_units, 1))
+    down = collective == "allreduce"
+
+    def program_of(rank: int) -> Program:
+        ops: list[Op] = []
+        slots = Slots(0)
+        nodes = _nodes_of(trees, rank, len(segments))
+        for tag, (start, stop) in enumerate(segments):
+            tree = trees.tree_of(tag)
+            parent, children = nodes[tree]
+            ours, result = Chunk("input", start, stop), Chunk("output", start, stop)
+            top = parent < 0
+            if children or top:
+                into = result if down or top else slots(stop - start)
+                terms: list[tuple[int, Term]] = [(rank, ours)]
+                terms += [(child, Incoming(child, tag, 2 * tree)) for child in children]
+                fold(ops, terms, into, slots)
+                ours = into
+            if not top:
+                due_us = int(start * unit_s * PACE * 1e6)
+                ops.append(Send(parent, ours, tag, due_us=due_us))
+            if down:
+                back = tag + len(segments)
+                if not top:
+                    ops.append(Recv(parent, result, back, 2 * tree + 1))
+                ops += [Send(child, result, back) for child in children]
+        return tuple(ops)
+
+    n_ranks = trees.grid.n_ranks
+    programs = Programs(n_ranks, program_of)
+    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    return Plan(collective, label, n_units, trees.root, programs, scratch)
+
+
+def _nodes_of(trees: Trees, rank: int, n_segments: int) -> dict[int, Node]:
+    used = dict.fromkeys(map(trees.tree_of, range(n_segments)))
+    return {tree: trees.node(rank, tree) for tree in used}
+
+
+def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers:
+    """A tree over all clusters of short ways from ``top``; no cluster has more than ``most`` below.
+
+    Clusters are taken in the order in which a message could reach them. Of those below one, that
+    with the longest way to go on is served first.
+    """
+    n = len(latency_s)
+    parent = np.full(n, top)
+    arrival = np.full(n, np.inf)
+    arrival[top] = 0.0
+    reach = np.array(latency_s[top], dtype=float)  # by the best sender that may have more below it
+    left = np.ones(n, dtype=bool)
+    left[top] = False
+    spare = [max(count, 1) for count in most]
+    order = [top]
+    free = np.zeros(n, dtype=bool)
+    free[top] = True
+    for _ in range(n - 1):
+        new = int(np.argmin(np.where(left, reach, np.inf)))
+        above = int(parent[new])
+        arrival[new], left[new], free[new] = reach[new], False, True
+        order.append(new)
+        spare[above] -= 1
+        if not spare[above]:
+            free[above] = False
+            lost = np.flatnonzero(left & (parent == above))
+            if len(lost):
+                senders = np.flatnonzero(free)
+                ways = arrival[senders, None] + latency_s[np.ix_(senders, lost)]
+                parent[lost] = senders[ways.argmin(axis=0)]
+                reach[lost] = ways.min(axis=0)
+        way = arrival[new] + latency_s[new]
+        nearer = left & (way < reach)
+        parent[nearer], reach[nearer] = new, way[nearer]
+    below = np.zeros(n)
+    children: list[list[int]] = [[] for _ in range(n)]
+    for cluster in reversed(order[1:]):
+        above = int(parent[cluster])
+        below[above] = max(below[above], below[cluster] + latency_s[above, cluster])
+        children[above].append(cluster)
+    found: list[tuple[int, int]] = []
+    for cluster in order:
+        longest_first = sorted(children[cluster], key=_way_on(cluster, latency_s, below))
+        found += [(cluster, child) for child in longest_first]
+    return tuple(found)
+
+
+def _way_on(
+    cluster: int, latency_s: FloatArray, below: FloatArray
+) -> Callable[[int], tuple[float, int]]:
+    return lambda child: (-float(latency_s[cluster, child] + below[child]), child)

@@ -1,0 +1,259 @@
+"""What several trees over a grid take, for every number of trees, shape and segment size at once.
+
+The first segment goes down its tree as if it were alone; the others follow at the rate of the
+busiest interface or link. Clusters of equal size cost the same, so that thousands of ranks cost no
+more than a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
+from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
+from gridcoll.schedule.trees import degrees, profile
+from gridcoll.topology.grid import Grid
+
+N_TREES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+MOST_SIZES = 32
+"""Of segments that are priced, the largest first."""
+
+SHAPES_OF_ONE = ("flat", "binomial", "binary", "chain")
+SHAPES_OF_MANY = ("binary", "binomial", "flat")
+"""Inside clusters, for one tree and for several."""
+
+SPARE = (0.0, 0.06, 0.15, 0.4, 1.0, 1e9)
+"""How much longer interfaces may be busy for what leaves their cluster: so many more clusters may
+be served from each, times its hosts."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best of a kind: trees, segments of so many bytes, seconds, and those of one segment."""
+
+    trees: MultiTree
+    segment_bytes: int
+    total_s: float
+    period_s: float
+
+
+@lru_cache(maxsize=4096)
+def host_load(shape: str, n_hosts: int, n_trees: int) -> tuple[FloatArray, FloatArray]:
+    """By host, how often it sends per segment inside, and how often it is the entry, (H,) each."""
+    firsts = np.array([first_host(tree, n_trees, n_hosts) for tree in range(n_trees)])
+    vertex = (np.arange(n_hosts)[:, None] - firsts[None]) % n_hosts
+    sends = degrees(shape, n_hosts)[vertex].mean(axis=1)
+    entries = np.bincount(firsts, minlength=n_hosts) / n_trees
+    return sends, entries
+
+
+@lru_cache(maxsize=16384)
+def busiest(shape: str, n_hosts: int, n_trees: int, n_out: int) -> float:
+    """Sends per segment of the busiest of ``n_hosts`` hosts; 1 at least, what it receives."""
+    if not n_hosts:
+        return float(max(n_out, 1))
+    sends, entries = host_load(shape, n_hosts, n_trees)
+    return max(1.0, float((sends + n_out * entries).max()))
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Of one tree over clusters, arrays by segment size.
+
+    Attributes
+    ----------
+    kinds : tuple of (int, int)
+        Different numbers of hosts, and of other clusters served.
+    port_s : (K, S) array
+        How long a segment keeps an interface, by kind; the slowest.
+    flows_s : dict of int to (S,) array
+        How long it keeps the busiest flow between clusters, by number of trees.
+    links_s : (S,) array
+        And the busiest link.
+    """
+
+    kinds: tuple[tuple[int, int], ...]
+    port_s: FloatArray
+    flows_s: dict[int, FloatArray]
+    links_s: FloatArray
+
+    def period_s(self, shape: str, n_trees: int) -> FloatArray:
+        """How long a segment keeps the busiest interface, link or flow, on average, (S,)."""
+        sends = np.array([busiest(shape, n, n_trees, out) for n, out in self.kinds])
+        longest = np.maximum((sends[:, None] * self.port_s).max(axis=0), self.links_s)
+        return np.asarray(np.maximum(longest, self.flows_s.get(n_trees, self.links_s)))
+
+
+class Pricing:
+    """All trees from one cluster, for one message.
+
+    Attributes
+    ----------
+    n_segments, segment : (S,) arrays
+        Candidates: how many, and how long.
+    """
+
+    def __init__(self, model: GridModel, n_bytes: int, top: int, root: int) -> None:
+        self.model, self.n_bytes, self.top, self.root = model, n_bytes, top, root
+        least = n_bytes // LARGEST_SEGMENT + 1
+        most = max(n_bytes // SMALLEST_SEGMENT, 1)
+        counts = {1 << k for k in range(32)} | {3 << k for k in range(15)}
+        some = sorted(n for n in counts if least <= n <= most)[:MOST_SIZES]
+        self.n_segments = np.array(some, dtype=float)
+        self.segment = np.ceil(n_bytes / self.n_segments)
+        every = range(model.n_clusters)
+        links = list(every), list(every)
+        self.port_s, self.hop_s = model.gap_and_one_way_s(self.segment, links)
+        home_gap_s, home_s = model.gap_and_one_way_s(np.zeros(1), links)
+        clusters = model.grid.clusters
+        self.hosts = np.array([len(cluster.nodes) for cluster in clusters])
+        if root >= 0:
+            self.hosts[top] -= 1
+        slots = np.array([max(cluster.node_sizes) for cluster in clusters])[:, None]
+        self.mates_s = np.where(slots > 1, home_s + (slots - 2) * home_gap_s, 0.0)
+
+    def ways(self, transfers: Transfers) -> tuple[FloatArray, np.ndarray]:
+        """When each cluster's entry has the first segment, (C, S); to how many it sends, (C,)."""
+        senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
+        arrival = np.zeros_like(self.port_s)
+        if self.root >= 0 and self.hosts[self.top]:
+            arrival[self.top] = self.hop_s[self.top]
+        n_out = np.zeros(len(self.hosts), dtype=int)
+        if transfers:
+            _, one_way_s = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
+            for (sender, receiver), way_s in zip(transfers, one_way_s, strict=True):
+                arrival[receiver] = arrival[sender] + n_out[sender] * self.port_s[sender] + way_s
+                n_out[sender] += 1
+        return arrival, n_out
+
+    def inside_s(self, shape: str) -> FloatArray:
+        """From a cluster's entry, when it has served other clusters, to its last rank, (C, S)."""
+        found = np.array(np.broadcast_to(self.mates_s, self.port_s.shape))
+        for n_hosts in set(self.hosts.tolist()) - {0, 1}:
+            counts = profile(shape, n_hosts)
+            alike = np.flatnonzero(self.hosts == n_hosts)
+            hops = counts.latencies[:, None, None]
+            waits = counts.gaps[:, None, None] - hops
+            found[alike] += (waits * self.port_s[alike] + hops * self.hop_s[alike]).max(axis=0)
+        return found
+
+    def loads(self, transfers: Transfers, n_out: np.ndarray) -> Loads:
+        """What every segment asks of interfaces and links, for trees of any shape and number."""
+        pairs, which = np.unique(np.stack([self.hosts, n_out]), axis=1, return_inverse=True)
+        port_s = np.zeros((pairs.shape[1], len(self.segment)))
+        np.maximum.at(port_s, which.reshape(-1), self.port_s)
+        kinds = tuple((n_hosts, out) for n_hosts, out in pairs.T.tolist())
+        nothing = np.zeros(len(self.segment))
+        if not transfers:
+            return Loads(kinds, port_s, {}, nothing)
+        senders, receivers = (list(ends) for ends in zip(*transfers, strict=True))
+        gap_s, _ = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
+        most = np.maximum(self.hosts[senders], self.hosts[receivers])
+        flows_s = {
+            n_trees: (gap_s / np.clip(most, 1, n_trees)[:, None]).max(axis=0) for n_trees in N_TREES
+        }
+        links_s = self.segment / self.model.link_bytes_per_s[senders, receivers].min()
+        return Loads(kinds, port_s, flows_s, np.asarray(links_s))
+
+
+@lru_cache(maxsize=256)
+def _trees_from(key: _ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
+    """Different trees over clusters from ``top``, where ``n_there`` hosts send."""
+    model = key.model
+    if model.n_clusters == 1:
+        return ((),)
+    hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    hosts[top] = n_there
+    latency_s = np.array(model.latency_s)
+    np.fill_diagonal(latency_s, 0.0)
+    n = len(hosts)
+    most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in SPARE)
+    return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
+
+
+class _ModelKey:
+    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ModelKey) and other.model is self.model
+
+
+def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
+    """Shapes and numbers of trees worth pricing."""
+    most_hosts = max(len(cluster.nodes) for cluster in grid.clusters)
+    for n_trees in N_TREES:
+        if n_trees == 1 or n_trees <= min(most_segments, most_hosts):
+            for shape in SHAPES_OF_ONE if n_trees == 1 else SHAPES_OF_MANY:
+                if shape not in ("flat", "chain") or most_hosts <= 4 * n_trees:
+                    yield shape, n_trees
+
+
+def best_trees(
+    model: GridModel, n_bytes: int, top: int, root: int, *, both_ways: bool = False
+) -> Found:
+    """The fastest number of trees, shape, tree over clusters and segment size.
+
+    Parameters
+    ----------
+    model : GridModel
+    n_bytes : int
+    top, root : int
+        As of `MultiTree`.
+    both_ways : bool
+        Up and down again: interfaces pass everything twice, and what goes down waits for what came
+        up by the longest way.
+    """
+    pricing = Pricing(model, n_bytes, top, root)
+    rest = pricing.n_segments - 1
+    found: list[tuple[float, int, FloatArray, Transfers, str, int]] = []
+    kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
+    inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
+    for transfers in _trees_from(_ModelKey(model), top, int(pricing.hosts[top])):
+        entry_s, n_out = pricing.ways(transfers)
+        loads = pricing.loads(transfers, n_out)
+        served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
+        for shape, n_trees in kinds:
+            first_s = np.maximum(entry_s, served_s + inside[shape]).max(axis=0)
+            period_s = loads.period_s(shape, n_trees)
+            total_s = first_s + rest * period_s
+            if both_ways:
+                port_s = pricing.port_s.max(axis=0)
+                total_s = first_s + np.maximum(total_s, rest * (period_s + port_s))
+            total_s = np.where(pricing.n_segments % n_trees == 0, total_s, np.inf)
+            at = int(np.flatnonzero(total_s <= ALL_BUT_AS_GOOD * total_s.min())[0])
+            found.append((float(total_s[at]), at, period_s, transfers, shape, n_trees))
+    total, at, period, transfers, shape, n_trees = min(found, key=lambda one: one[0])
+    trees = MultiTree(model.grid, top, transfers, shape, n_trees, root)
+    return Found(trees, int(pricing.segment[at]), total, float(period[at]))
+
+
+def segments_of(found: Found, n_units: int, n_bytes: int) -> tuple[int, float]:
+    """Units per segment of a message whose size class has ``n_bytes``, and seconds per unit."""
+    n_segments = max(-(-n_bytes // max(found.segment_bytes, 1)), 1)
+    segment = max(-(-n_units // n_segments), 1)
+    return segment, found.period_s / segment if n_segments > 1 else 0.0
+
+
+def nearest_to_all(model: GridModel) -> int:
+    """The cluster from which the farthest is nearest, over relays where that is shorter."""
+    distance = np.array(model.latency_s)
+    np.fill_diagonal(distance, 0.0)
+    for k in range(len(distance)):
+        distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
+    hosts = [len(cluster.nodes) for cluster in model.grid.clusters]
+    farthest = distance.max(axis=0) + distance.max(axis=1)
+    return min(range(len(hosts)), key=lambda c: (farthest[c], -hosts[c], c))

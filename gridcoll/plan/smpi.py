@@ -1,0 +1,155 @@
+"""Plans as time-independent traces of SimGrid's SMPI, which replays them on a platform.
+
+A trace is a list of actions per rank, done one after the other; a plan is a graph. So the graph is
+put in the order of a timeline, which all ranks together can follow to the end: receives are posted
+as early as their buffers allow, and waited for by what needs them first.
+
+Between messages a rank computes as long as its interface is busy with one (g of the model, in
+nanoseconds: hosts of our platforms do 10⁹ operations per second). Without that, all segments of a
+pipeline would enter the network at once, share it evenly, and all arrive at its end; over a
+connection, and in our prices, they go one by one. What becomes of them then is SimGrid's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.check import check_messages
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.dataflow import Dataflow, dataflow
+from gridcoll.plan.ops import Copy, Recv, Reduce, Send
+from gridcoll.plan.plan import Plan
+from gridcoll.plan.timeline import Timeline
+
+NS = 1e9
+
+
+def smpi_lines(
+    plan: Plan, model: GridModel, *, unit_bytes: int = 1, timeline: Timeline | None = None
+) -> Iterator[str]:
+    """``plan`` as the lines of one trace file for all ranks.
+
+    ``timeline`` is that of `price_plan`, for those who have it already. An empty message has one
+    byte: SMPI takes a receive of none for one of unknown length.
+
+    Raises
+    ------
+    PlanError
+        Where a message has no sender, no receiver or two sizes, or not every op can run.
+    UsageError
+        When plan and model have different numbers of ranks.
+    """
+    check_messages(plan)
+    if timeline is None:
+        timeline = price_plan(plan, model, unit_bytes=unit_bytes)
+    gaps = _Gaps(model, unit_bytes)
+    for rank, program in enumerate(plan.programs):
+        flow = dataflow(program)
+        actions = _Actions(rank, flow, timeline.start_s[rank], timeline.end_s[rank], unit_bytes)
+        yield f"{rank} init\n"
+        for line in actions.lines(gaps):
+            yield f"{rank} {line}\n"
+        yield f"{rank} finalize\n"
+
+
+class _Gaps:
+    """How long a message keeps its sender's interface, and the connection, in seconds."""
+
+    def __init__(self, model: GridModel, unit_bytes: int) -> None:
+        self._model = model
+        self._unit_bytes = unit_bytes
+        self._by_size: dict[int, list[list[float]]] = {}
+
+    def of(self, rank: int, op: Send) -> tuple[float, float] | None:
+        """None inside a host, where no interface is needed."""
+        grid = self._model.grid
+        if grid.host_of[rank] == grid.host_of[op.peer]:
+            return None
+        size = op.chunk.size
+        if size not in self._by_size:
+            self._by_size[size] = self._model.gap_s(size * self._unit_bytes).tolist()
+        here, there = grid.cluster_of[rank], grid.cluster_of[op.peer]
+        row = self._by_size[size][here]
+        return row[here], max(row[there], row[here])
+
+
+class _Actions:
+    """One rank's ops, one after the other; ``now_s`` is about when that will be."""
+
+    def __init__(
+        self,
+        rank: int,
+        flow: Dataflow,
+        start_s: Sequence[float],
+        end_s: Sequence[float],
+        unit_bytes: int,
+    ) -> None:
+        self._rank, self._flow, self._unit_bytes = rank, flow, unit_bytes
+        self._start_s, self._end_s = start_s, end_s
+        self._needs: list[list[int]] = [[] for _ in flow.program]
+        for index, later in enumerate(flow.releases):
+            for waiting in later:
+                self._needs[waiting].append(index)
+        self._over = [False] * len(flow.program)  # waited for, or needs no waiting
+        self._now_s = 0.0
+        self._port_free_s = 0.0
+        self._link_free_s: dict[int, float] = {}
+
+    def lines(self, gaps: _Gaps) -> Iterator[str]:
+        late = []
+        for index, op in enumerate(self._flow.program):
+            if isinstance(op, Send):
+                late.append((self._start_s[index], index))
+            elif isinstance(op, Recv) and self._needs[index]:
+                late.append((max(self._end_s[needed] for needed in self._needs[index]), index))
+            elif isinstance(op, Recv):
+                yield self._line("irecv", index, op)
+        for _, index in sorted(late):
+            match self._flow.program[index]:
+                case Recv() as op:
+                    yield from self._waits(index)
+                    yield self._line("irecv", index, op)
+                case Send() as op:
+                    yield from self._send(index, op, gaps.of(self._rank, op))
+        yield "waitall"
+
+    def _send(self, index: int, op: Send, gaps_s: tuple[float, float] | None) -> Iterator[str]:
+        if gaps_s is not None:
+            free_s = max(self._port_free_s, self._link_free_s.get(op.peer, 0.0))
+            if free_s > self._now_s:
+                yield f"compute {NS * (free_s - self._now_s):.0f}"
+                self._now_s = free_s
+        yield from self._waits(index)
+        if 1e-6 * op.due_us > self._now_s:
+            yield f"sleep {1e-6 * op.due_us - self._now_s:.9f}"
+            self._now_s = 1e-6 * op.due_us
+        yield self._line("isend", index, op)
+        if gaps_s is not None:
+            self._port_free_s = self._now_s + gaps_s[0]
+            self._link_free_s[op.peer] = self._now_s + gaps_s[1]
+
+    def _waits(self, index: int) -> Iterator[str]:
+        """Wait for the messages that op ``index`` needs, those first that end first."""
+        found: list[tuple[float, int, str]] = []
+        look = list(self._needs[index])
+        while look:
+            at = look.pop()
+            if self._over[at]:
+                continue
+            self._over[at] = True
+            tag, end_s = self._flow.tags[at], self._end_s[at]
+            match self._flow.program[at]:
+                case Send(peer=peer):
+                    found.append((end_s, at, f"wait {self._rank} {peer} {tag}"))
+                case Recv(peer=peer):
+                    found.append((end_s, at, f"wait {peer} {self._rank} {tag}"))
+                case Reduce() | Copy():
+                    look += self._needs[at]
+        for end_s, _, line in sorted(found):
+            yield line
+            self._now_s = max(self._now_s, end_s)
+
+    def _line(self, action: str, index: int, op: Send | Recv) -> str:
+        n_bytes = max(op.chunk.size * self._unit_bytes, 1)
+        return f"{action} {op.peer} {self._flow.tags[index]} {n_bytes}"

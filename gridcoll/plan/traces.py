@@ -1,0 +1,144 @@
+"""What a job leaves with ``GRIDCOLL_TRACE=DIR``: a file per rank, and the model that it ran by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gridcoll.errors import FileError
+from gridcoll.files import write_atomically
+from gridcoll.model import GridModel, read_model
+from gridcoll.plan.choice import Choice
+from gridcoll.plan.registry import Candidate
+
+MODEL = "model.json"
+
+
+class Way(msgspec.Struct):
+    """A candidate as it is kept: all but how it is built."""
+
+    name: str
+    label: str
+    predicted_s: float | None = None
+    observed_s: float | None = None
+    n_calls: int = 0
+
+
+class Decided(msgspec.Struct):
+    """A decision as it is kept; ``winner`` is a place in ``candidates``."""
+
+    collective: str
+    n_bytes: int
+    root: int
+    n_ranks: int
+    winner: int
+    reason: str
+    candidates: list[Way]
+
+
+class Sent(msgspec.Struct):
+    """What a rank sent in plans from its cluster to another, by their names."""
+
+    sender: str
+    receiver: str
+    messages: int
+    n_bytes: int
+
+
+class RankTrace(msgspec.Struct, forbid_unknown_fields=True):
+    """The file of one rank; decisions are in rank 0's only."""
+
+    version: int
+    rank: int
+    n_ranks: int
+    sent: list[Sent]
+    decided: list[Decided] = []
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    """All files of a job. ``choices`` have, beside each, how many ranks took part."""
+
+    model: GridModel
+    n_ranks: int
+    n_files: int
+    choices: tuple[tuple[Choice, int], ...]
+    sent: tuple[Sent, ...]
+
+
+def decided_of(choice: Choice, n_ranks: int) -> Decided:
+    """``choice``, of a communicator of ``n_ranks``, to be kept."""
+    candidates = list(choice.candidates)
+    names = [(each.name, each.label) for each in candidates]
+    name = choice.winner.name, choice.winner.label
+    if name not in names:  # what was asked for need not have competed
+        candidates.append(choice.winner)
+        names.append(name)
+    ways = [
+        Way(each.name, each.label, each.predicted_s, each.observed_s, each.n_calls)
+        for each in candidates
+    ]
+    winner = names.index(name)
+    case = choice.collective, choice.n_bytes, choice.root
+    return Decided(*case, n_ranks, winner, choice.reason, ways)
+
+
+def write_trace(trace: RankTrace, folder: Path) -> None:
+    """Write the file of a rank into ``folder``. Raises `FileError`."""
+    encoded = msgspec.json.format(msgspec.json.encode(trace), indent=1)
+    write_atomically(folder / f"rank-{trace.rank}.json", encoded)
+
+
+def read_trace(folder: Path) -> JobTrace:
+    """What a job left in ``folder``. Ranks that share no files with rank 0 may be missing.
+
+    Raises `FileError` for files of another kind, or of different jobs.
+    """
+    ranks = [_read_rank(path) for path in sorted(folder.glob("rank-*.json"))]
+    first = next((trace for trace in ranks if trace.rank == 0), None)
+    if first is None:
+        raise FileError(f"{folder}: no rank-0.json, as jobs leave with GRIDCOLL_TRACE={folder}")
+    ranks = [trace for trace in ranks if trace.rank < first.n_ranks]
+    if odd := [trace.rank for trace in ranks if trace.n_ranks != first.n_ranks]:
+        raise FileError(f"{folder}: rank-{odd[0]}.json is of another job")
+    model = read_model(folder / MODEL)
+    choices = tuple((_choice_of(each), each.n_ranks) for each in first.decided)
+    return JobTrace(model, first.n_ranks, len(ranks), choices, _added(ranks))
+
+
+def _read_rank(path: Path) -> RankTrace:
+    try:
+        trace = msgspec.json.decode(path.read_bytes(), type=RankTrace)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FileError(f"{path}: {error}") from None
+    if trace.version != 1:
+        raise FileError(f"{path}: version must be 1, got {trace.version}")
+    for each in trace.decided:
+        if not 0 <= each.winner < len(each.candidates):
+            raise FileError(f"{path}: winner {each.winner} of {len(each.candidates)} candidates")
+    return trace
+
+
+def _choice_of(decided: Decided) -> Choice:
+    candidates = tuple(
+        Candidate(
+            way.name, way.label, way.predicted_s, observed_s=way.observed_s, n_calls=way.n_calls
+        )
+        for way in decided.candidates
+    )
+    case = decided.collective, decided.n_bytes, decided.root
+    return Choice(*case, candidates[decided.winner], candidates, decided.reason)
+
+
+def _added(ranks: Sequence[RankTrace]) -> tuple[Sent, ...]:
+    messages: Counter[tuple[str, str]] = Counter()
+    n_bytes: Counter[tuple[str, str]] = Counter()
+    for trace in ranks:
+        for sent in trace.sent:
+            messages[sent.sender, sent.receiver] += sent.messages
+            n_bytes[sent.sender, sent.receiver] += sent.n_bytes
+    return tuple(Sent(*link, messages[link], n_bytes[link]) for link in sorted(messages))

@@ -1,0 +1,100 @@
+"""Changes of an emulated network while it runs: what ``[[events]]`` of a grid file say."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from gridcoll.errors import UsageError
+from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s
+
+_PERCENT = re.compile(r"\s*([0-9.]+)\s*%\s*")
+
+
+class ChangeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A change as people write it: of a link (both directions) or of a host's interface.
+
+    What is not given stays as it is. ``cut`` is how long nothing passes, whatever else is given.
+    """
+
+    link: tuple[str, str] | None = None
+    host: str | None = None
+    rate: str | None = None
+    latency: str | None = None  # one way
+    loss: str | None = None  # of the frames, as "1 %"
+    cut: str | None = None
+
+    def __str__(self) -> str:
+        return f"link {'-'.join(map(repr, self.link))}" if self.link else f"host {self.host!r}"
+
+
+class EventSpec(ChangeSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One ``[[events]]`` table: a change, and when, counted from the start of the command."""
+
+    at: str
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change in numbers, in the time and at the rates of the (dilated) grid.
+
+    Attributes
+    ----------
+    pairs : list of (int, int)
+        Clusters between which the link lies, each pair once; empty where a host changes.
+    host : str
+        Empty where a link changes.
+    rate_bytes_per_s, latency_s, loss : float or None
+        None: as before.
+    cut_s : float
+        How long nothing passes; 0: no cut.
+    reset : bool
+        Back to what the grid file says, before anything else.
+    at_s : float
+        When, counted from the start.
+    """
+
+    pairs: list[tuple[int, int]] = []
+    host: str = ""
+    rate_bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    latency_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    cut_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    reset: bool = False
+    at_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+def parse_loss(text: str) -> float:
+    """The part in ``text``, as ``"1 %"``: 0.01. Raises `UsageError`."""
+    match = _PERCENT.fullmatch(text)
+    try:
+        loss = float(match[1]) / 100 if match else -1.0
+    except ValueError:
+        loss = -1.0
+    if not 0 <= loss <= 1:
+        raise UsageError(f"loss {text!r}: expected a percentage from 0 to 100, as '1 %'")
+    return loss
+
+
+def parse_change(
+    spec: ChangeSpec, pairs: list[tuple[int, int]], dilation: float, at: str = "0 s"
+) -> Change:
+    """``spec`` in numbers. ``pairs``: the clusters its link lies between. Raises `UsageError`."""
+    if (spec.link is None) == (spec.host is None):
+        raise UsageError("give either link or host")
+    if spec.host is not None and (spec.latency is not None or spec.loss is not None):
+        raise UsageError("a host has a rate and may be cut; latency and loss are a link's")
+    rate = None if spec.rate is None else parse_rate_bytes_per_s(spec.rate) / dilation
+    if rate == 0:
+        raise UsageError(f"rate {spec.rate!r}: must be positive; 'cut' stops everything")
+    return Change(
+        pairs=pairs,
+        host=spec.host or "",
+        rate_bytes_per_s=rate,
+        latency_s=None if spec.latency is None else parse_duration_s(spec.latency) * dilation,
+        loss=None if spec.loss is None else parse_loss(spec.loss),
+        cut_s=0.0 if spec.cut is None else parse_duration_s(spec.cut) * dilation,
+        reset=all(each is None for each in (spec.rate, spec.latency, spec.loss, spec.cut)),
+        at_s=parse_duration_s(at) * dilation,
+    )

@@ -1,0 +1,43 @@
+"""Clusters of clusters, found by latency: the levels above the logical clusters.
+
+Paper 003 names more than two levels as future work; paper 000's Table 1 lists some by hand. Here
+the same clustering that finds clusters is applied to clusters, then to what comes out, until all
+are one: two groups are as far apart as their farthest members.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gridcoll.topology.clustering import DEFAULT_TOLERANCE, find_clusters
+
+Groups = tuple[tuple[int, ...], ...]
+"""Clusters by index, every cluster in one group; groups and members ascending."""
+
+
+def find_levels(
+    latency_s: npt.ArrayLike, tolerance: float = DEFAULT_TOLERANCE
+) -> tuple[Groups, ...]:
+    """Partitions of clusters, each of groups of the one before; the last has one group.
+
+    Empty for one cluster. ``latency_s`` is (C, C) between clusters; its diagonal is ignored.
+
+    Raises
+    ------
+    UsageError
+        As `find_clusters`.
+    """
+    matrix = np.array(latency_s, dtype=float)
+    found: list[Groups] = []
+    groups: Groups = tuple((cluster,) for cluster in range(len(matrix)))
+    while len(groups) > 1:
+        between = np.array([[matrix[np.ix_(a, b)].max() for b in groups] for a in groups])
+        joined = find_clusters(between, tolerance)
+        if len(joined) == len(groups):  # none nearer to each other than to the rest
+            joined = [list(range(len(groups)))]
+        groups = tuple(
+            sorted(tuple(sorted(c for group in each for c in groups[group])) for each in joined)
+        )
+        found.append(groups)
+    return tuple(found)

@@ -1,0 +1,214 @@
+/* What a program does to communicators, threads, errors and itself; argv[1] says what. */
+#include <locale.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, n, bad;
+
+static void must(int what, int line)
+{
+    if (!what && !bad++)
+        fprintf(stderr, "rank %d line %d\n", rank, line);
+}
+#define CHECK(what) must(what, __LINE__)
+
+static long resident_kb(void)
+{
+    long kb = 0;
+    char line[256];
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        sscanf(line, "VmRSS: %ld", &kb);
+    fclose(file);
+    return kb;
+}
+
+static void bcast(MPI_Comm comm, int count, int root)
+{
+    int me, size, *data = malloc(sizeof(int) * (count + 1));
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &size);
+    for (int k = 0; k < count; k++)
+        data[k] = me == root ? root + k : -1;
+    MPI_Bcast(data, count, MPI_INT, root, comm);
+    for (int k = 0; k < count; k++)
+        CHECK(data[k] == root + k);
+    free(data);
+}
+
+static void allreduce(MPI_Comm comm)
+{
+    int me, size;
+    long mine, sum = -1;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &size);
+    mine = me + 1;
+    MPI_Allreduce(&mine, &sum, 1, MPI_LONG, MPI_SUM, comm);
+    CHECK(sum == (long)size * (size + 1) / 2);
+}
+
+static void calls(void)
+{
+    char data[8] = "";
+    long before = 0;
+    for (int k = 0; k < 110000; k++) {
+        MPI_Bcast(data, 8, MPI_CHAR, 0, MPI_COMM_WORLD);
+        if (k % 16 == 0)
+            MPI_Barrier(MPI_COMM_WORLD);
+        if (k == 10000)
+            before = resident_kb();
+    }
+    if (!rank)
+        printf("grown by kB: %ld\n", resident_kb() - before);
+}
+
+static void comms(void)
+{
+    static MPI_Comm kept[300];
+    for (int k = 0; k < 300; k++) {
+        if (k % 2)
+            MPI_Comm_split(MPI_COMM_WORLD, 0, k % 3 ? rank : -rank, &kept[k]);
+        else
+            MPI_Comm_dup(k ? kept[k - 1] : MPI_COMM_WORLD, &kept[k]);
+        allreduce(kept[k]);
+    }
+    for (int k = 0; k < 300; k++)
+        allreduce(kept[k]), MPI_Comm_free(&kept[k]);
+    for (int k = 0; k < 50; k++) { /* handles come again, with other ranks behind them */
+        MPI_Comm part;
+        MPI_Comm_split(MPI_COMM_WORLD, k % 2 ? rank == 0 : rank == n - 1, rank, &part);
+        allreduce(part);
+        bcast(part, 3, 0);
+        MPI_Comm_free(&part);
+    }
+}
+
+static void kinds(void)
+{
+    for (int count = 0; count < 700; count++)
+        bcast(MPI_COMM_WORLD, count, count % n);
+    for (int count = 0; count < 20; count++)
+        bcast(MPI_COMM_WORLD, count, count % n);
+}
+
+static void *thread(void *given)
+{
+    MPI_Comm comm = *(MPI_Comm *)given;
+    for (int k = 0; k < 100; k++)
+        allreduce(comm), bcast(comm, k % 7, k % n);
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t running[4];
+    MPI_Comm own[4];
+    for (int k = 0; k < 4; k++)
+        MPI_Comm_dup(MPI_COMM_WORLD, &own[k]);
+    for (int k = 0; k < 4; k++)
+        pthread_create(&running[k], NULL, thread, &own[k]);
+    for (int k = 0; k < 4; k++)
+        pthread_join(running[k], NULL);
+    for (int k = 0; k < 4; k++)
+        MPI_Comm_free(&own[k]);
+}
+
+static int n_handled, handled;
+
+static void handler(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm;
+    n_handled++;
+    MPI_Error_class(*code, &handled);
+}
+
+/* A message that is longer than its receive: rank 1 has less room than rank 0 sends. */
+static void errors(void)
+{
+    MPI_Errhandler own, was;
+    MPI_Comm comm;
+    char data[64] = "";
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &was);
+    CHECK(was == MPI_ERRORS_ARE_FATAL); /* as MPI has it: nobody has set another */
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_create_errhandler(handler, &own);
+    MPI_Comm_set_errhandler(comm, own);
+    bcast(comm, 2, 0);
+    CHECK(!n_handled);
+    int error = MPI_Bcast(data, rank ? 5 : 8, MPI_CHAR, 0, comm);
+    if (rank) {
+        CHECK(error != MPI_SUCCESS);
+        CHECK(n_handled == 1);
+        CHECK(handled != MPI_SUCCESS); /* MPI's own says that it is of another class */
+    } else
+        CHECK(error == MPI_SUCCESS && !n_handled);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    CHECK(MPI_Bcast(data, -1, MPI_CHAR, 0, MPI_COMM_WORLD) != MPI_SUCCESS);
+    CHECK(MPI_Bcast(data, 1, MPI_CHAR, n + 7, MPI_COMM_WORLD) != MPI_SUCCESS);
+    CHECK(MPI_Bcast(data, 1, MPI_DATATYPE_NULL, 0, MPI_COMM_WORLD) != MPI_SUCCESS);
+    bcast(MPI_COMM_WORLD, 9, 0);
+    MPI_Comm_free(&comm);
+}
+
+static void alone(void)
+{
+    MPI_Comm half, inter, merged;
+    int one = 1, sum = 0;
+    struct sigaction action;
+    bcast(MPI_COMM_WORLD, 5, 0);
+    sigaction(SIGINT, NULL, &action);
+    CHECK(action.sa_handler == SIG_DFL);
+    sigaction(SIGPIPE, NULL, &action);
+    CHECK(action.sa_handler == SIG_DFL);
+    CHECK(!strcmp(setlocale(LC_ALL, NULL), "C"));
+    CHECK(getenv("OPENBLAS_NUM_THREADS") == NULL);
+    MPI_Scan(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(sum == rank + 1);
+    MPI_Comm_split(MPI_COMM_WORLD, rank > 0, rank, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank > 0 ? 0 : 1, 5, &inter);
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, inter);
+    CHECK(sum == (rank > 0 ? 1 : n - 1));
+    MPI_Barrier(inter);
+    MPI_Intercomm_merge(inter, rank > 0, &merged);
+    allreduce(merged);
+    MPI_Comm_disconnect(&merged);
+    MPI_Comm_free(&inter);
+    MPI_Comm_free(&half);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "calm";
+    int provided;
+    if (!strcmp(what, "threads")) {
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+        if (provided < MPI_THREAD_MULTIPLE)
+            return 1;
+    } else
+        MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    if (!strcmp(what, "calls"))
+        calls();
+    else if (!strcmp(what, "comms"))
+        comms();
+    else if (!strcmp(what, "kinds"))
+        kinds();
+    else if (!strcmp(what, "threads"))
+        threads();
+    else if (!strcmp(what, "errors"))
+        errors();
+    else if (!strcmp(what, "alone"))
+        alone();
+    else
+        bcast(MPI_COMM_WORLD, 100, 0), allreduce(MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, &bad, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    if (!rank && strcmp(what, "calls"))
+        puts(bad ? "wrong" : "right");
+    MPI_Finalize();
+    return bad != 0;
+}

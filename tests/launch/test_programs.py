@@ -1,0 +1,373 @@
+"""Programs in C under MPI, natively and with gridcoll in front. Every test asks how many plans ran.
+
+They launch jobs of their own. What is run is compiled here, with the headers that come with wheels.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gridcoll.launch.preload import LIBRARY
+from gridcoll.launch.programs import find_program, why_not
+from tests.launch.programs import (
+    Done,
+    Toolchain,
+    has_compiler,
+    planned_of,
+    toolchain,
+    write_grid,
+)
+
+HERE = Path(__file__).parent
+MPIS = ("mpich", "openmpi", "impi")
+
+pytestmark = [
+    pytest.mark.skipif(not has_compiler(), reason="needs a C compiler"),
+    pytest.mark.skipif(not LIBRARY.exists(), reason="gridcoll was installed without a C compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+def tools_of(mpi: str) -> Toolchain:
+    tools = toolchain(mpi)
+    if not tools.python.exists() or not tools.include.exists():
+        pytest.skip(f"needs the environment of {mpi}, with its headers")
+    return tools
+
+
+@pytest.fixture
+def build(folder: Path) -> Callable[..., Path]:
+    """Build a file beside this one, once per MPI."""
+
+    def build_one(tools: Toolchain, name: str) -> Path:
+        path = folder / f"{name}-{tools.mpi}"
+        return (
+            path
+            if path.exists()
+            else tools.build((HERE / f"{name}.c").read_text(), folder, path.name)
+        )
+
+    return build_one
+
+
+def good(done: Done | None) -> Done:
+    assert done is not None, "the job does not end"
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-4000:])
+    return done
+
+
+class TestCollectives:
+    @pytest.mark.long
+    @pytest.mark.parametrize("mpi", MPIS)
+    @pytest.mark.parametrize("n_ranks", [2, 3, 4])
+    def test_all_of_them(self, build, mpi, n_ranks) -> None:
+        tools = tools_of(mpi)
+        done = good(tools.run(n_ranks, build(tools, "everything"), forced=True, limit_s=120))
+        assert done.stdout == "right\n"
+        counts = planned_of(done)
+        for name in ("Bcast", "Reduce", "Allreduce", "Gather", "Scatter", "Allgather", "Alltoall"):
+            assert counts[name][0] > 0, name
+        for name in (
+            "Gatherv",
+            "Scatterv",
+            "Allgatherv",
+            "Alltoallv",
+            "Alltoallw",
+            "Reduce_scatter",
+        ):
+            assert counts[name][2] > 0, name
+
+    def test_all_of_them_once(self, build) -> None:
+        tools = tools_of("mpich")
+        done = good(tools.run(3, build(tools, "everything"), forced=True, limit_s=120))
+        assert done.stdout == "right\n"
+        assert planned_of(done)["all"][0] > 0
+
+    @pytest.mark.long
+    def test_compared_between_ranks(self, build, tmp_path) -> None:
+        """With GRIDCOLL_CHECK every call goes through Python."""
+        tools = tools_of("mpich")
+        options = ["--stats", "--check", "--force", "grid", "--grid", write_grid(tmp_path, 3)]
+        done = good(tools.run(3, build(tools, "everything"), options=options, limit_s=200))
+        assert done.stdout == "right\n"
+        planned, _, through_python = planned_of(done)["all"]
+        assert planned == 0
+        assert through_python > 100
+
+    def test_without_a_grid_to_gain_on_all_is_native(self, build, tmp_path) -> None:
+        tools = tools_of("mpich")
+        options = ["--stats", "--force", "native", "--grid", write_grid(tmp_path, 2)]
+        done = good(tools.run(2, build(tools, "everything"), options=options))
+        assert done.stdout == "right\n"
+        planned, native, through_python = planned_of(done)["all"]
+        assert (planned, through_python) == (0, 0)
+        assert native > 100
+
+
+class TestLifetime:
+    @pytest.mark.long
+    def test_a_hundred_thousand_calls_take_no_memory(self, build) -> None:
+        tools = tools_of("mpich")
+        done = good(tools.run(2, build(tools, "lifetime"), ["calls"], forced=True, limit_s=200))
+        assert planned_of(done)["Bcast"][0] >= 100_000
+        grown_kb = int(done.stdout.split()[-1])
+        assert grown_kb < 2000
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_many_communicators(self, build, mpi) -> None:
+        tools = tools_of(mpi)
+        done = good(tools.run(3, build(tools, "lifetime"), ["comms"], forced=True, limit_s=200))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Allreduce"][0] >= 300
+
+    def test_kinds_beyond_what_is_kept(self, build) -> None:
+        tools = tools_of("mpich")
+        done = good(tools.run(2, build(tools, "lifetime"), ["kinds"], forced=True, limit_s=100))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Bcast"][0] >= 600
+
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_threads(self, build, mpi) -> None:
+        tools = tools_of(mpi)
+        done = good(tools.run(2, build(tools, "lifetime"), ["threads"], forced=True, limit_s=100))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Allreduce"][0] >= 400
+
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_the_applications_handler_of_errors_is_called_once(self, build, mpi) -> None:
+        tools = tools_of(mpi)
+        done = good(tools.run(2, build(tools, "lifetime"), ["errors"], forced=True, limit_s=60))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Bcast"][0] > 0
+
+    def test_what_it_leaves_alone(self, build, monkeypatch) -> None:
+        """Intercommunicators, Scan, locale and handlers of signals, environment."""
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        tools = tools_of("mpich")
+        done = good(tools.run(3, build(tools, "lifetime"), ["alone"], forced=True, limit_s=60))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Bcast"][0] > 0
+
+
+BREAKS = {
+    "no library of Python": ("GRIDCOLL_LIBPYTHON=/nowhere", "no Python library"),
+    "a library that is none": ("GRIDCOLL_LIBPYTHON=libc.so.6", "no Python library that"),
+    "not told where": ("GRIDCOLL_LIBPYTHON=", "GRIDCOLL_LIBPYTHON is not set"),
+    "a Python without packages": ("GRIDCOLL_PYTHON=/nowhere", "cannot be loaded"),
+    "another setting": ("GRIDCOLL_FORCE=native", "DisagreementError"),
+}
+
+
+class TestNeverWorse:
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    @pytest.mark.parametrize("how", BREAKS)
+    def test_one_rank_that_cannot(self, build, tmp_path, how, mpi) -> None:
+        if mpi == "openmpi" and how not in ("no library of Python", "a Python without packages"):
+            pytest.skip("the same in every MPI")
+        tools = tools_of(mpi)
+        setting, says = BREAKS[how]
+        wrapper = tmp_path / "wrapper.sh"
+        wrapper.write_text(
+            "#!/bin/sh\n"
+            "rank=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}}\n"
+            f"[ $rank = 1 ] && export {setting}\n"
+            'exec "$@"\n'
+        )
+        wrapper.chmod(0o755)
+        program = build(tools, "lifetime")
+        options = ["--stats", "--force", "grid", "--grid", write_grid(tmp_path, 3)]
+        done = good(tools.run(3, wrapper, [str(program), "calm"], options=options))
+        assert done.stdout.startswith("right")
+        lines = [line for line in done.stderr.splitlines() if "without gridcoll" in line]
+        assert len(lines) == 1, done.stderr
+        assert says in lines[0]
+        assert planned_of(done)["all"][0] == 0
+        assert planned_of(done)["all"][1] > 0
+
+    def test_a_program_without_mpi(self, tmp_path) -> None:
+        tools = tools_of("mpich")
+        command = [str(tools.python), "-m", "gridcoll", "run", "--stats", "true"]
+        done = subprocess.run(
+            command,
+            env=tools.environment({}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_a_static_program(self, tmp_path) -> None:
+        source, target = tmp_path / "a.c", tmp_path / "a"
+        source.write_text("int main(void) { return 7; }\n")
+        built = subprocess.run(
+            ["gcc", "-static", str(source), "-o", str(target)], capture_output=True, check=False
+        )
+        if built.returncode:
+            pytest.skip("no static C library")
+        tools = tools_of("mpich")
+        command = [str(tools.python), "-m", "gridcoll", "run", str(target)]
+        done = subprocess.run(
+            command,
+            env=tools.environment({}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 7
+        assert done.stderr.count("\n") == 1
+        assert "statically linked" in done.stderr
+
+    def test_a_set_uid_program(self, tmp_path) -> None:
+        path = Path(shutil.copy(shutil.which("true") or "", tmp_path))
+        path.chmod(0o4755)
+        assert "set-uid" in why_not(path)
+
+
+class TestLaunching:
+    def test_what_is_a_program(self, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name, text in {
+            "app.py": "print()",
+            "tool": "#!/usr/bin/env python3\n",
+            "job.sh": "#!/bin/sh\n",
+        }.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        assert find_program("app.py") is None
+        assert find_program("tool") is None
+        assert find_program("job.sh") == Path("job.sh")
+        assert find_program("gcc") == Path(shutil.which("gcc") or "")
+        assert find_program("no-such-program") is None
+        assert find_program("./gcc") is None
+
+    def test_settings_for_a_shell(self, build, tmp_path) -> None:
+        tools = tools_of("mpich")
+        done = subprocess.run(
+            [str(tools.python), "-m", "gridcoll", "preload"],
+            env=tools.environment({"LD_PRELOAD": ""}),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"LD_PRELOAD={LIBRARY}" in done.stdout
+        script = tmp_path / "job.sh"
+        program = build(tools, "lifetime")
+        script.write_text(f"#!/bin/sh\n{done.stdout}\nexec {program} calm\n")
+        script.chmod(0o755)
+        variables = {
+            "GRIDCOLL_STATS": "1",
+            "GRIDCOLL_FORCE": "grid",
+            "GRIDCOLL_GRID": write_grid(tmp_path, 2),
+        }
+        ran = good(tools.run(2, script, variables=variables))
+        assert planned_of(ran)["all"][0] > 0
+
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_a_profiler_in_front(self, build, tmp_path, mpi) -> None:
+        """It sees the application's calls; what it passes on are ours."""
+        tools = tools_of(mpi)
+        source, library = tmp_path / "profiler.c", tmp_path / "libprofiler.so"
+        source.write_text(PROFILER)
+        built = tools.compile(["-shared", "-fPIC", str(source), "-o", str(library)])
+        assert built.returncode == 0, built.stderr
+        wrapper = tmp_path / "wrapper.sh"
+        wrapper.write_text(f'#!/bin/sh\nLD_PRELOAD={library}:$LD_PRELOAD exec "$@"\n')
+        wrapper.chmod(0o755)
+        program = build(tools, "lifetime")
+        options = ["--stats", "--force", "grid", "--grid", write_grid(tmp_path, 2)]
+        done = good(tools.run(2, wrapper, [str(program), "calm"], options=options))
+        assert planned_of(done)["Bcast"] == (1, 0, 0)
+        assert done.stdout.count("profiled 1\n") == 2  # lines of two ranks may run together
+
+    def test_below_python(self, folder, tmp_path) -> None:
+        """A C library's calls are ours, mpi4py's are not handled twice."""
+        tools = tools_of("mpich")
+        source = tmp_path / "below.c"
+        source.write_text(BELOW)
+        library = tmp_path / "libbelow.so"
+        built = tools.link(["-shared", "-fPIC", str(source), "-o", str(library)])
+        assert built.returncode == 0, built.stderr
+        app = tmp_path / "app.py"
+        app.write_text(ABOVE.format(library=str(library)))
+        options = ["--stats", "--force", "grid", "--grid", write_grid(tmp_path, 3)]
+        ours = ["-m", "gridcoll", "run", "--preload", *options, str(app)]
+        done = good(tools.run(3, tools.python, ours))
+        assert done.stdout == "right\n"
+        planned, native, through_python = planned_of(done)["Allreduce"]
+        assert planned + through_python == 5
+        assert native == 0
+
+    def test_python_with_the_library_alone(self, tmp_path) -> None:
+        """mpi4py's calls are calls like others where the world was not swapped."""
+        tools = tools_of("mpich")
+        app = tmp_path / "app.py"
+        app.write_text(
+            "from mpi4py import MPI\nimport numpy as np\n"
+            "data = np.full(4, MPI.COMM_WORLD.rank)\n"
+            "MPI.COMM_WORLD.Bcast(data, 1)\nassert (data == 1).all()\n"
+            "assert MPI.COMM_WORLD.allreduce(2) == 6\n"
+            "assert not [name for name in globals() if 'gridcoll' in name]\n"
+        )
+        program = tmp_path / "job.sh"
+        program.write_text(f"#!/bin/sh\nexec {tools.python} {app}\n")
+        program.chmod(0o755)
+        done = good(tools.run(3, program, forced=True))
+        assert planned_of(done)["Bcast"][0] > 0
+
+
+PROFILER = """
+#include <mpi.h>
+#include <stdio.h>
+static int n;
+int MPI_Bcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    n++;
+    return PMPI_Bcast(data, count, type, root, comm);
+}
+int MPI_Finalize(void)
+{
+    printf("profiled %d\\n", n);
+    fflush(stdout);
+    return PMPI_Finalize();
+}
+"""
+
+BELOW = """
+#include <mpi.h>
+long total(long mine)
+{
+    long sum = -1;
+    MPI_Allreduce(&mine, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+    return sum;
+}
+"""
+
+ABOVE = """
+import ctypes
+from mpi4py import MPI
+import numpy as np
+from gridcoll import GridComm
+world = MPI.COMM_WORLD
+assert isinstance(world, GridComm)
+below = ctypes.CDLL({library!r})
+below.total.argtypes, below.total.restype = [ctypes.c_long], ctypes.c_long
+for _ in range(5):
+    assert below.total(world.rank + 1) == 6
+    sums = np.zeros(1)
+    world.Allreduce(np.ones(1), sums)
+    assert sums[0] == 3
+if world.rank == 0:
+    print("right")
+"""

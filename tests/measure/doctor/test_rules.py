@@ -1,0 +1,189 @@
+"""Each rule finds its fault, and nothing where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gridcoll.measure.doctor import rules
+from gridcoll.measure.doctor.facts import (
+    Connection,
+    HostFacts,
+    Interface,
+    launched_ranks,
+    list_interfaces,
+    look_around,
+    own_connections,
+    parse_address,
+)
+from gridcoll.measure.doctor.job import JobFacts, LinkFacts, RankFacts
+from gridcoll.topology.grid import Grid
+
+ETH = Interface("eth0", "10.0.0.1", 1e9)
+MBIT = 1e6 / 8
+
+
+def rank(number: int, **changes: Any) -> RankFacts:
+    host = HostFacts(
+        host=f"h{number}",
+        addresses=(f"10.0.0.{number}",),
+        interfaces=(Interface("lo", "127.0.0.1", 0), replace(ETH, address=f"10.0.0.{number}")),
+        cores=(0, 1),
+        n_cores=2,
+        load=1.0,
+        launched_ranks=4,
+        environment=(),
+        tcp_window_bytes=(4 << 20, 6 << 20),
+    )
+    facts = RankFacts(
+        host=host,
+        mpi_version="MPICH 5.0",
+        vendor="MPICH",
+        gridcoll="1",
+        engine="C",
+        node=number,
+        connections=(Connection(f"10.0.0.{number}", "10.0.0.9"),),
+    )
+    of_host = {key: changes.pop(key) for key in list(changes) if hasattr(host, key)
+               and key != "host"}  # fmt: skip
+    return replace(facts, host=replace(host, **of_host), **changes)
+
+
+def job(*ranks: RankFacts, labels: tuple[int, ...] = (0, 0, 1, 1), **changes: Any) -> JobFacts:
+    """Four hosts in two clusters, without a fault unless ``changes`` make one."""
+    known = tuple(ranks) or tuple(rank(number) for number in range(4))
+    links = tuple(
+        LinkFacts(a, b, 5e-3 if a != b else 1e-4, 100 * MBIT) for a in range(2) for b in range(2)
+    )
+    grid = Grid.from_labels(list(labels[: len(known)]))
+    return replace(JobFacts(known, grid, links, kept="in a file"), **changes)
+
+
+def changed(number: int, **changes: Any) -> JobFacts:
+    """A job in which one rank has ``changes``."""
+    return job(*(rank(n, **(changes if n == number else {})) for n in range(4)))
+
+
+def links(*rows: tuple[int, int, float, float]) -> JobFacts:
+    return job(links=tuple(LinkFacts(a, b, s, mbit * MBIT) for a, b, s, mbit in rows))
+
+
+FAULTY: list[tuple[str, str, Callable[[], JobFacts]]] = [
+    ("launcher", "error", lambda: job(rank(0))),
+    ("one-rank", "note", lambda: job(rank(0, launched_ranks=0))),
+    ("one-host", "note", lambda: job(rank(0), rank(1, node=0))),
+    ("versions", "error", lambda: changed(2, mpi_version="MPICH 4.1")),
+    ("versions", "error", lambda: changed(1, gridcoll="2")),
+    ("settings", "error", lambda: job(faults=("GRIDCOLL_FORCE: must be grid or native",))),
+    ("engine", "warning", lambda: changed(3, engine="Python")),
+    ("threads", "warning", lambda: changed(3, threads=False)),
+    ("loopback", "warning", lambda: changed(2, addresses=("127.0.1.1",))),
+    ("unresolved", "warning", lambda: changed(2, addresses=())),
+    (
+        "interface",
+        "warning",
+        lambda: changed(
+            1,
+            interfaces=(ETH, Interface("docker0", "172.17.0.1", 0)),
+            connections=(Connection("172.17.0.1", "172.17.0.2"),),
+        ),
+    ),
+    (
+        "interface",
+        "warning",
+        lambda: changed(
+            1,
+            interfaces=(ETH, Interface("eth1", "192.168.0.1", 1e8)),
+            connections=(Connection("192.168.0.1", "192.168.0.2"),),
+        ),
+    ),
+    ("pinned", "warning", lambda: job(*(rank(n, node=0, cores=(0,)) for n in range(2)))),
+    ("oversubscribed", "warning", lambda: job(*(rank(n, node=0) for n in range(4)))),
+    (
+        "oversubscribed",
+        "note",
+        lambda: job(
+            *(
+                rank(n, node=0, environment=(("MPIR_CVAR_POLLS_BEFORE_YIELD", "16"),))
+                for n in range(4)
+            )
+        ),
+    ),
+    ("busy", "warning", lambda: changed(0, load=5.0)),
+    ("clock", "warning", lambda: changed(2, wall_offset_s=-3.0)),
+    ("asymmetric", "warning", lambda: links((0, 1, 5e-3, 100), (1, 0, 5e-3, 20))),
+    ("thin", "note", lambda: links((0, 0, 1e-4, 100), (0, 1, 5e-3, 20), (1, 0, 5e-3, 20))),
+    (
+        "window",
+        "warning",
+        lambda: links((0, 0, 1e-4, 10000), (0, 1, 50e-3, 250), (1, 0, 50e-3, 250)),
+    ),
+    ("rank-order", "note", lambda: job(labels=(0, 1, 0, 1))),
+    ("cache", "warning", lambda: job(broken=("cache file x: no JSON",))),
+    ("not-kept", "note", lambda: job(kept="none")),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "make"), FAULTY, ids=[row[0] for row in FAULTY])
+def test_a_fault_is_found(code: str, severity: str, make: Callable[[], JobFacts]) -> None:
+    found = rules.judge(make())
+    assert (code, severity) in [(each.code, each.severity) for each in found]
+    assert all(each.what and each.remedy for each in found)
+
+
+def test_a_job_without_fault_has_no_finding() -> None:
+    assert rules.judge(job()) == []
+
+
+def test_every_rule_is_tried_by_something() -> None:
+    tried = {rule for _, _, make in FAULTY for rule in rules.RULES if list(rule(make()))}
+    assert tried == set(rules.RULES)
+
+
+def test_the_worst_comes_first() -> None:
+    found = rules.judge(
+        replace(changed(2, mpi_version="x", addresses=()), faults=("a",), kept="none")
+    )
+    assert [each.severity for each in found] == ["error", "error", "warning", "note"]
+
+
+@pytest.mark.parametrize("vendor", ["MPICH", "Open MPI", "Intel MPI", "another"])
+def test_remedies_fit_the_library(vendor: str) -> None:
+    crowded = job(*(rank(n, node=0, vendor=vendor) for n in range(4)))
+    (found,) = list(rules.oversubscribed(crowded))
+    assert ("manual" in found.remedy) == (vendor == "another")
+
+
+def test_addresses_of_linux() -> None:
+    assert parse_address("0100007F:1F90") == "127.0.0.1"
+    assert parse_address("0000000000000000FFFF00000100000A:0016") == "10.0.0.1"
+
+
+def test_what_launchers_say() -> None:
+    assert launched_ranks({}) == 0
+    assert launched_ranks({"PMI_SIZE": "4", "HOME": "/"}) == 4
+    assert launched_ranks({"SLURM_STEP_NUM_TASKS": "many"}) == 0
+
+
+def test_this_host_is_looked_at() -> None:
+    facts = look_around("localhost")
+    assert facts.addresses == ("127.0.0.1",)
+    assert facts.cores
+    assert "lo" in [each.name for each in list_interfaces()]
+
+
+def test_own_connections_are_seen() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            server.accept()[0].close()
+            client.getsockname()
+        accepted = socket.create_connection(server.getsockname())
+        kept, _ = server.accept()
+        assert own_connections() == []  # to itself
+        accepted.close()
+        kept.close()

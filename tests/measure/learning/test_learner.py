@@ -1,0 +1,200 @@
+"""Learning from calls on simulated networks."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.measure.learning.beliefs import Arm, Belief
+from gridcoll.measure.learning.elimination import CONFIDENCE, Race
+from gridcoll.measure.learning.learner import (
+    REGRET_BUDGET,
+    Kind,
+    Learner,
+    Observation,
+)
+from tests.measure.learning.simulated import Network, arms_of, play
+
+BCAST = Kind("bcast", 1 << 20)
+
+
+def one_kind(true_s: list[float], predicted_s: list[float], seed: int = 1) -> Network:
+    return Network({BCAST: true_s}, {BCAST: arms_of(predicted_s)}, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_finds_the_fastest_arm_that_was_predicted_to_be_slower(seed: int) -> None:
+    network = one_kind([1.0, 0.7, 1.2], [0.9, 0.95, 1.1], seed)
+    played = play(network, Learner(), [BCAST] * 400)
+    assert played.last[200:].count(1) > 190
+    assert [change.after.name for change in played.changes] == ["arm1"]
+
+
+def test_what_is_right_already_is_not_changed() -> None:
+    network = one_kind([1.0, 1.3, 2.0], [1.0, 1.3, 2.0])
+    played = play(network, Learner(), [BCAST] * 400)
+    assert not played.changes
+    assert played.last.count(2) == 0, "an arm that is predicted far behind was tried"
+
+
+def test_how_often_the_best_arm_is_found() -> None:
+    """At least as often as the confidence says, where the best is ahead by more than noise."""
+    found = 0
+    for seed in range(60):
+        luck = random.Random(seed)
+        predicted = sorted(luck.uniform(1.0, 1.3) for _ in range(4))
+        true = [each * math.exp(luck.gauss(0, 0.2)) for each in predicted]
+        played = play(one_kind(true, predicted, seed), Learner(), [BCAST] * 600)
+        found += true[played.last[-1]] <= 1.03 * min(true)
+    assert found >= 60 * CONFIDENCE - 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(0.01, 10.0), min_size=2, max_size=6),
+    st.lists(st.floats(-0.7, 0.7), min_size=6, max_size=6),
+    st.integers(0, 1000),
+)
+def test_regret_stays_within_the_budget(
+    predicted: list[float], errors: list[float], seed: int
+) -> None:
+    """But for the trial that was under way when an arm turned out worse than expected."""
+    predicted = sorted(predicted)
+    true = [each * math.exp(error) for each, error in zip(predicted, errors, strict=False)]
+    learner = Learner()
+    play(one_kind(true, predicted, seed), learner, [BCAST] * 400)
+    one_trial = 2 * max(true) * 1.2
+    assert learner.regret_s <= REGRET_BUDGET * learner.total_s + one_trial
+
+
+def test_an_arm_that_may_take_for_ever_waits_for_the_budget() -> None:
+    native = Arm("native", "native", 1.0, 1.5)
+    network = Network({BCAST: [1.0, 30.0]}, {BCAST: [arms_of([1.0])[0], native]})
+    played = play(network, Learner(), [BCAST] * 60)
+    assert played.last.count(1) == 0
+    played = play(network, Learner(), [BCAST] * 2000)
+    assert played.last.count(1) <= 2
+
+
+def test_late_ranks_spoil_nothing() -> None:
+    network = one_kind([1.0, 0.8], [0.9, 0.95])
+    late = dict.fromkeys(range(0, 400, 3), 3.0)
+    played = play(network, Learner(), [BCAST] * 400, late)
+    assert played.last[-1] == 1
+    assert played.suspected_at is None
+
+
+def test_a_rank_that_is_always_late_leaves_calls_comparable() -> None:
+    network = one_kind([1.0, 0.8], [0.9, 0.95])
+    played = play(network, Learner(), [BCAST] * 400, dict.fromkeys(range(400), 3.0))
+    assert played.last[-1] == 1
+
+
+def test_neighbouring_sizes_inform_each_other() -> None:
+    """What one size taught spares the next one its trials."""
+    sizes = [Kind("bcast", 1 << k) for k in (20, 21)]
+    arms = {kind: arms_of([0.97, 1.0]) for kind in sizes}
+    true = {kind: [1.25, 1.0] for kind in sizes}
+    learner = Learner()
+    network = Network(true, arms)
+    first = play(network, learner, [sizes[0]] * 100)
+    second = play(network, learner, [sizes[1]] * 100)
+    alone = play(Network(true, arms, seed=2), Learner(), [sizes[1]] * 100)
+    assert second.took_s <= alone.took_s * 1.02
+    assert first.last[-1] == second.last[-1] == 1
+
+
+def test_ranks_that_are_told_the_same_decide_the_same() -> None:
+    roots = [(k, root) for k in (3, 20) for root in (0, 1)]
+    kinds = [Kind(name, 1 << k, root) for name in ("bcast", "reduce") for k, root in roots]
+    luck = random.Random(3)
+    arms = {kind: arms_of(sorted(luck.uniform(0.5, 1) for _ in range(5))) for kind in kinds}
+    true = {kind: [a.predicted_s * luck.uniform(0.7, 1.4) for a in arms[kind]] for kind in kinds}
+    calls = [luck.choice(kinds) for _ in range(1000)]
+    played = [play(Network(true, arms), Learner(), calls) for _ in range(2)]
+    assert played[0].last == played[1].last
+    assert len(set(played[0].last)) > 2, "nothing was tried, so that nothing was tested"
+
+
+def test_a_network_that_changes_is_noticed_within_a_few_calls() -> None:
+    network, learner = one_kind([1.0, 1.1], [1.0, 1.1]), Learner()
+    assert play(network, learner, [BCAST] * 200).suspected_at is None
+    network.true_s[BCAST] = [4.0, 1.2]
+    played = play(network, learner, [BCAST] * 40)
+    assert played.suspected_at is not None
+    assert played.suspected_at < 16
+    assert learner.drift.suspicion == 1
+    learner.forget()
+    played = play(network, learner, [BCAST] * 100)
+    assert played.last[-1] == 1, "the decision did not follow"
+    network.true_s[BCAST] = [1.0, 0.3]
+    play(network, learner, [BCAST] * 40)
+    assert learner.drift.suspicion == -1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_alone_is_no_change(seed: int) -> None:
+    network = one_kind([1.0, 1.1], [1.0, 1.1], seed)
+    network.noise = 0.15
+    assert play(network, Learner(), [BCAST] * 1000).suspected_at is None
+
+
+def test_what_was_learned_of_families_outlives_the_model() -> None:
+    network, learner = one_kind([1.0, 0.7], [0.9, 0.95]), Learner()
+    play(network, learner, [BCAST] * 100)
+    learner.restart()
+    assert not learner.kinds()
+    learner.next_arm(BCAST, lambda: network.arms[BCAST])
+    learner.learn([Observation(BCAST, 0, 1.0, 0.0)], 1.0)
+    learner.learn([Observation(BCAST, 0, 1.0, 0.0)], 1.0)
+    assert learner.next_arm(BCAST, lambda: network.arms[BCAST]) == 1
+
+
+def test_a_race_needs_its_leader_observed_first() -> None:
+    race = Race(arms_of([1.0, 1.0]))
+    assert race.plan_trial(100.0) == 0.0
+    assert race.trial is None
+
+
+def test_a_belief_moves_from_the_prediction_to_what_is_observed() -> None:
+    belief = Belief(Arm("a", "a", 1.0, 0.2))
+    before, unsure = belief.posterior(0.1)
+    assert before == 0.0
+    for _ in range(20):
+        belief.observe(2.0)
+    after, sure = belief.posterior(0.1)
+    assert after == pytest.approx(math.log(2.0), abs=0.02)
+    assert sure < 0.2 * unsure
+
+
+def test_two_costly_calls_are_enough() -> None:
+    """Of any kind; one is a lost segment or a link that was cut for a while."""
+    kinds = [Kind("bcast", 1 << 20), Kind("allreduce", 1 << 20)]
+    network = Network({kind: [0.2] for kind in kinds}, {kind: arms_of([0.2]) for kind in kinds})
+    learner = Learner()
+    play(network, learner, kinds * 40)
+    for seconds, suspicion in ((5.0, 0), (0.2, 0), (0.9, 0), (0.9, 1)):
+        kinds.reverse()
+        learner.learn([Observation(kinds[0], 0, seconds, 0.0)], seconds)
+        assert learner.drift.suspicion == suspicion
+
+
+def test_what_was_known_of_a_network_counts_when_it_is_back() -> None:
+    """But for the calls that showed that it was gone."""
+    network, learner = one_kind([1.0, 0.7], [0.9, 0.95]), Learner()
+    play(network, learner, [BCAST] * 200)
+    before = learner.rows(BCAST)
+    for _ in range(6):
+        learner.learn([Observation(BCAST, learner.leader(BCAST), 9.0, 0.0)], 9.0)
+    assert learner.drift.suspicion == 1
+    known = learner.restart()
+    assert not learner.rows(BCAST)
+    learner.resume(known)
+    assert learner.leader(BCAST) == 1
+    after = learner.rows(BCAST)[1].observed_s
+    assert after == pytest.approx(before[1].observed_s, rel=0.05)
+    assert 9.0 not in [math.exp(log) for log in known[BCAST][0].beliefs[1].logs]

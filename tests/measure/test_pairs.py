@@ -1,0 +1,144 @@
+"""pLogP with few messages, on links that take what their numbers say."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from benchmarks.reference_link import ReferenceLink
+from gridcoll.measure import pairs
+from gridcoll.measure.landmarks import MOST_TRIPS, quick_latency
+from gridcoll.measure.pairs import BUDGET_BYTES, disjoint_rounds, quick_plogp
+from gridcoll.topology import Grid
+
+LATENCIES_S = (20e-6, 200e-6, 2e-3, 12e-3, 80e-3)
+RATES = (0.25e6, 2.5e6, 12.5e6, 125e6, 1.2e9)
+
+
+@pytest.mark.parametrize("window_bytes", [float("inf"), 1 << 18])
+@pytest.mark.parametrize("bytes_per_s", RATES)
+@pytest.mark.parametrize("latency_s", LATENCIES_S)
+def test_what_the_link_is(latency_s: float, bytes_per_s: float, window_bytes: float) -> None:
+    """Within 10 %, from sizes that were measured and to others; and no more than it may carry."""
+    link = ReferenceLink(latency_s, bytes_per_s, window_bytes)
+    found = quick_plogp(link)
+    assert found is not None
+    assert found.latency_s == pytest.approx(latency_s, rel=0.1)
+    assert found.send_s[0] == found.recv_s[0] == 20e-6
+    for n_bytes in (0, 1 << 10, 1 << 13, 50_000, 1 << 16, 1 << 18, 1 << 20):
+        assert found.gap(n_bytes) == pytest.approx(link.gap_s(n_bytes), rel=0.1)
+    assert link.n_bytes <= BUDGET_BYTES
+    assert link.n_trips <= 60
+
+
+def test_a_kink_is_found() -> None:
+    """Longer messages wait for the other end first: sizes around that are measured, too."""
+
+    class Rendezvous(ReferenceLink):
+        def gap_s(self, n_bytes: int) -> float:
+            return super().gap_s(n_bytes) + (4e-3 if n_bytes > 1 << 14 else 0.0)
+
+    link = Rendezvous(2e-3, 125e6)
+    found = quick_plogp(link)
+    assert found is not None
+    assert 1 << 15 in found.sizes_bytes
+    assert found.gap(1 << 13) == pytest.approx(link.gap_s(1 << 13), rel=0.1)
+    assert found.gap(1 << 15) == pytest.approx(link.gap_s(1 << 15), rel=0.1)
+
+
+@pytest.mark.parametrize("budget_bytes", [1 << 17, 1 << 19, 1 << 21])
+@pytest.mark.parametrize("bytes_per_s", RATES)
+def test_a_budget_is_kept(bytes_per_s: float, budget_bytes: int) -> None:
+    link = ReferenceLink(5e-3, bytes_per_s)
+    found = quick_plogp(link, budget_bytes)
+    assert found is not None
+    assert link.n_bytes <= budget_bytes
+
+
+def test_time_in_proportion_needs_no_larger_sizes() -> None:
+    found = quick_plogp(ReferenceLink(5e-3, 12.5e6))
+    assert found is not None
+    assert found.sizes_bytes == tuple(sorted(pairs.BASE_SIZES))
+
+
+@pytest.mark.parametrize("n", range(2, 12))
+def test_rounds_share_no_cluster(n: int) -> None:
+    wanted = [*combinations(range(n), 2), *((c, c) for c in range(n))]
+    rounds = disjoint_rounds(wanted)
+    assert sorted(pair for each in rounds for pair in each) == sorted(wanted)
+    for each in rounds:
+        clusters = [cluster for pair in each for cluster in set(pair)]
+        assert len(clusters) == len(set(clusters))
+    assert len(rounds) <= n - 1 + n % 2 + 1
+
+
+def test_inside_clusters_while_between_them() -> None:
+    """Where a cluster has hosts enough, others than its coordinator measure inside."""
+    wanted = [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (0, 2)]
+    several = Grid.from_labels([0] * 4 + [1] * 3 + [2] * 5)
+    rounds = pairs._packed(several, disjoint_rounds(wanted))
+    assert len(rounds) == 3
+    assert {(c, c) for c in range(3)} < set(rounds[0])
+    for each in rounds:
+        ranks = [rank for pair in each for rank in pairs.representatives(several, *pair)]
+        assert len(set(ranks)) == len(ranks)
+    few = Grid.from_labels([0] * 4 + [1] * 2 + [2] * 5)
+    assert pairs._packed(few, disjoint_rounds(wanted)) == disjoint_rounds(wanted)
+    assert set(pairs.representatives(few, 1, 1)) == {4, 5}
+    one_host = Grid.from_labels([0, 0, 0, 1, 1, 1], ["a", "a", "a", "b", "c", "d"])
+    assert set(pairs.representatives(one_host, 0, 0)) == {0, 1}
+    assert pairs._packed(one_host, disjoint_rounds([(0, 0), (0, 1)])) == [[(0, 0)], [(0, 1)]]
+    assert pairs._packed(several, [[(0, 1)]]) == [[(0, 1)]]
+    assert pairs._packed(several, []) == []
+
+
+def test_some_pairs_only() -> None:
+    assert disjoint_rounds([(3, 1)]) == [[(3, 1)]]
+    assert disjoint_rounds([]) == []
+
+
+@pytest.mark.parametrize("latency_s", LATENCIES_S)
+def test_latency_takes_few_trips(latency_s: float) -> None:
+    link = ReferenceLink(latency_s, 1e8)
+    shortest_s, typical_s = quick_latency(link)
+    assert shortest_s == typical_s == pytest.approx(latency_s + 20e-6)
+    assert 2 <= link.n_trips <= MOST_TRIPS + 1
+    assert link.n_trips * latency_s < 0.2
+    assert (link.n_trips == 2) == (latency_s > 5e-3)
+    assert np.isfinite(shortest_s)
+
+
+def test_a_busy_moment_does_not_make_a_link_fast() -> None:
+    """The first train of 64 KiB meets one: it looks like a smaller gap, and is sent again."""
+    met: list[int] = []
+
+    class Busy(ReferenceLink):
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            half_s, took_s = super().train(n_bytes, n_messages)
+            if n_bytes == 1 << 16 and not met:
+                met.append(n_messages)
+                took_s += 0.45 * n_messages * self.gap_s(n_bytes)
+            return half_s, took_s
+
+    link = Busy(20e-6, 12.5e6)
+    found = quick_plogp(link)
+    assert met
+    assert found is not None
+    assert found.gap(1 << 16) == pytest.approx(link.gap_s(1 << 16), rel=0.1)
+
+
+class BusyHost(ReferenceLink):
+    """Most of its round trips wait for others that use the processor."""
+
+    def round_trip_s(self, n_bytes: int) -> float:
+        took_s = super().round_trip_s(n_bytes)
+        return took_s + (0.0 if self.n_trips % 6 == 0 else 3e-3 + 1e-3 * (self.n_trips % 4))
+
+
+def test_a_short_latency_is_not_what_a_busy_host_adds() -> None:
+    """Four of its trips take longer than is spent on a short link, and say nothing of it."""
+    shortest_s, typical_s = quick_latency(BusyHost(50e-6, 1e8))
+    assert shortest_s == pytest.approx(50e-6, rel=0.5)
+    assert typical_s > 1e-3

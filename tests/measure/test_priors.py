@@ -1,0 +1,83 @@
+"""What natives are reckoned to take, where nobody timed them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gridcoll.measure.natives import CALLS
+from gridcoll.measure.priors import add_priors, native_priors
+from gridcoll.model import GridModel, TimesBySize, linear_plogp
+from gridcoll.plan import choose
+from gridcoll.plan.natives import NATIVE
+from gridcoll.topology import Grid
+
+
+def model_of(labels: list[int], latency_s: float = 10e-3, rate: float = 12.5e6) -> GridModel:
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    links = tuple(
+        tuple(linear_plogp(latency_s if a != b else 50e-6, rate) for b in range(n))
+        for a in range(n)
+    )
+    return GridModel(grid, links, "measured")
+
+
+THREE = [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_all_that_discovery_times_and_nothing_goes_down() -> None:
+    found = native_priors(model_of(THREE))
+    assert set(found) == set(CALLS)
+    for times in found.values():
+        assert np.all(np.isfinite(times.seconds))
+        assert min(times.seconds) >= 10e-3  # nobody is faster than the light
+
+
+def test_a_broadcast_is_a_binomial_tree_in_rank_order() -> None:
+    """0 → 8, 4, 2, 1: the last cluster's ranks are reached through 8, one latency away."""
+    price_s = native_priors(model_of(THREE))["bcast"].seconds[0]
+    assert price_s == pytest.approx(10e-3, rel=0.1)
+    interleaved = native_priors(model_of([0, 1, 2] * 4))["bcast"].seconds[0]
+    assert interleaved > 1.9 * price_s
+
+
+def test_long_ones_take_what_bytes_take() -> None:
+    """Scatter and ring allgather: some two times m through every interface."""
+    slow, fast = (native_priors(model_of(THREE, 1e-4, rate))["bcast"] for rate in (12.5e6, 125e6))
+    assert slow.seconds[-1] == pytest.approx(10 * fast.seconds[-1], rel=0.2)
+    assert slow.seconds[-1] > (4 << 20) / 12.5e6
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 5, 8, 33, 200])
+def test_any_number_of_ranks(n_ranks: int) -> None:
+    found = native_priors(model_of([rank % 2 for rank in range(n_ranks)]))
+    assert all(min(times.seconds) > 0 for times in found.values())
+
+
+def test_what_was_timed_stays() -> None:
+    timed = TimesBySize((8,), (1.0,))
+    model = add_priors(replace(model_of(THREE), native={"bcast": timed}))
+    assert model.native["bcast"] == timed
+    assert "bcast" not in model.native_priors
+    assert set(model.native_priors) == set(CALLS) - {"bcast"}
+    assert add_priors(model) == model
+
+
+def test_a_choice_says_so_and_doubts() -> None:
+    """A plan that is as good is taken; a native that is far ahead by its estimate is, too."""
+    model = add_priors(model_of(THREE))
+    choice = choose("bcast", model, 8, 0)
+    assert choice.winner.build is not None
+    assert "estimated, not measured" in choice.reason
+    native = next(each for each in choice.candidates if each.name == NATIVE)
+    assert native.label.endswith("estimated")
+    assert native.predicted_s is not None
+    for times, is_native in ((0.9, False), (0.5, True)):
+        quicker = TimesBySize((8,), (times * (choice.winner.predicted_s or 0.0),))
+        doubted = replace(model, native={**model.native, "bcast": quicker})
+        assert (choose("bcast", doubted, 8, 0).winner.build is None) == is_native
+        sure = replace(doubted, native_priors=())
+        assert choose("bcast", sure, 8, 0).winner.build is None

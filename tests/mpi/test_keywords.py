@@ -1,0 +1,82 @@
+"""Settings by keyword and hint, the context manager, patch and the public names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gridcoll
+from gridcoll import GridComm
+
+
+def test_keywords_are_this_communicators(world: MPI.Intracomm) -> None:
+    with GridComm(world, reproducible=True, algorithms={"bcast": "chain"}) as comm:
+        assert comm._need().settings.reproducible
+        assert comm._need().settings.algorithms == {"bcast": "chain"}
+        child = comm.Dup()
+        assert child._need().settings.reproducible  # type: ignore[attr-defined]
+        child.Free()
+        with GridComm(world) as other:
+            assert not other._need().settings.reproducible
+    assert comm == MPI.COMM_NULL
+    assert world != MPI.COMM_NULL
+
+
+def test_hints(world: MPI.Intracomm) -> None:
+    info = MPI.Info.Create()
+    info.Set("gridcoll_check", "1")
+    info.Set("gridcoll_force", "native")
+    info.Set("cb_nodes", "4")
+    with GridComm(world, info=info, force="grid") as comm:
+        assert comm._need().settings.check
+        assert comm._need().settings.force == "grid"
+        data = np.arange(5.0) if comm.rank == 0 else np.empty(5)
+        comm.Bcast(data)
+        assert data[4] == 4
+    info.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_say_different_things_all_raise(world: MPI.Intracomm) -> None:
+    with pytest.raises(gridcoll.DisagreementError, match="tolerance"):
+        GridComm(world, tolerance=0.1 if world.rank == 0 else 0.2)
+    with pytest.raises(gridcoll.UsageError, match="unknown keyword"):
+        GridComm(world, **({"speed": 1} if world.rank == 0 else {}))  # type: ignore[arg-type]
+
+
+def test_an_error_in_a_block_is_raised_by_whoever_has_it(world: MPI.Intracomm) -> None:
+    comm = GridComm(world)
+    try:
+        with comm:
+            if world.rank == 0:
+                raise RuntimeError("mine")
+            raise KeyError("ours")
+    except (RuntimeError, KeyError):
+        pass
+    assert comm != MPI.COMM_NULL
+    comm.Free()
+
+
+def test_patch(world: MPI.Intracomm) -> None:
+    original = MPI.COMM_WORLD
+    try:
+        with pytest.raises(gridcoll.UsageError):
+            gridcoll.patch(force="sometimes")
+        assert MPI.COMM_WORLD is original
+        gridcoll.patch(algorithms={"bcast": "chain"})
+        patched = MPI.COMM_WORLD
+        assert isinstance(patched, GridComm)
+        assert patched.bcast("said" if patched.rank == 0 else None) == "said"
+        gridcoll.patch()
+        assert MPI.COMM_WORLD is patched
+    finally:
+        setattr(MPI, "COMM_WORLD", original)  # noqa: B010
+
+
+def test_public_names() -> None:
+    for name in gridcoll.__all__:
+        assert getattr(gridcoll, name) is not None
+    assert set(dir(gridcoll)) == set(gridcoll.__all__)
+    with pytest.raises(AttributeError):
+        _ = gridcoll.nothing

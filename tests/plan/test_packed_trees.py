@@ -1,0 +1,112 @@
+"""Trees that share a message as unlike interfaces and links can carry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.wires import wires_from_spec
+from gridcoll.plan.check import check_plan
+from gridcoll.plan.choose import choose
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.packed_trees import best_packed, is_offered, links_of, use_in_turns
+from gridcoll.plan.registry import REGISTRIES
+from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
+from tests.plan.grids import unlike_model
+
+HOSTFILES = Path(__file__).parents[2] / "hostfiles"
+
+
+@st.composite
+def unlike_grids(draw: st.DrawFn, most_clusters: int, most_hosts: int = 5) -> GridSpec:
+    """Interfaces of 20 to 1000 Mbit/s, links of 10 to 1000 with 0.5 to 40 ms."""
+    n = draw(st.integers(2, most_clusters))
+    lines = ["version = 1", 'name = "unlike"']
+    for k in range(n):
+        hosts, slots = draw(st.integers(1, most_hosts)), draw(st.integers(1, 2))
+        nic = draw(st.sampled_from([20, 50, 100, 200, 1000]))
+        lines += ["[[clusters]]", f'name = "c{k}"', f"hosts = {hosts}", f"slots = {slots}"]
+        lines += [f'nic = "{nic} Mbit/s"']
+    for a in range(n):
+        for b in range(a):
+            latency = draw(st.sampled_from([0.5, 2, 5, 10, 40]))
+            rate = draw(st.sampled_from([10, 30, 100, 1000]))
+            lines += ["[[links]]", f'between = ["c{a}", "c{b}"]', f'latency = "{latency} ms"']
+            lines += [f'rate = "{rate} Mbit/s"']
+    return parse_gridfile("\n".join(lines))
+
+
+@pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
+@settings(max_examples=25, deadline=None)
+@given(spec=unlike_grids(4), data=st.data())
+def test_plans_are_right(collective: str, spec: GridSpec, data: st.DataObject) -> None:
+    model = declared_model(spec, spec.rank_hosts())
+    root = data.draw(st.integers(0, model.grid.n_ranks - 1))
+    n_units = data.draw(st.sampled_from([1, 7, 1000, 40_000]))
+    for candidate in REGISTRIES[collective]["packed-trees"].candidates(model, 40_000, root):
+        assert candidate.build
+        check_plan(candidate.build(n_units))
+
+
+def test_slow_interfaces_pass_on_next_to_nothing_at_a_megabyte() -> None:
+    model = unlike_model()
+    found = best_packed(model, 1 << 20)
+    assert found
+    slow, trees = model.grid.clusters[3].ranks, found.trees
+    n = len(trees.uses)
+    for rank in slow:
+        nodes = [trees.node(rank, trees.tree_of(k)) for k in range(n)]
+        degree = sum((node.parent >= 0) + len(node.children) for node in nodes) / n
+        assert degree < 1.1
+
+
+def test_an_allreduce_on_a_patchwork_comes_near_the_limit() -> None:
+    spec = read_gridfile(HOSTFILES / "patchwork.toml")
+    model, wires = unlike_model(), wires_from_spec(spec, spec.rank_hosts())
+    for n_bytes, most in ((1 << 20, 1.3), (16 << 20, 1.06)):
+        choice = choose("allreduce", model, n_bytes, 0, grid_only=True)
+        assert choice.winner.name == "packed-trees"
+        assert 1 <= (choice.winner.predicted_s or 0) / limit_s("allreduce", wires, n_bytes) <= most
+
+
+def test_it_takes_what_was_predicted() -> None:
+    model = unlike_model()
+    for collective in ("bcast", "reduce", "allreduce"):
+        (candidate,) = REGISTRIES[collective]["packed-trees"].candidates(model, 1 << 20, 0)
+        assert candidate.build
+        simulated_s = price_plan(candidate.build(1 << 20), model).makespan_s
+        assert candidate.predicted_s == pytest.approx(simulated_s, rel=0.1)
+
+
+@pytest.mark.parametrize("grid", ["three-sites", "one-cluster", "two-sites", "grid5000"])
+def test_even_grids_are_left_alone(grid: str) -> None:
+    spec = read_gridfile(HOSTFILES / f"{grid}.toml")
+    assert not is_offered(declared_model(spec, spec.rank_hosts()), 1 << 20)
+
+
+def test_turns_keep_to_shares_all_the_time() -> None:
+    uses = use_in_turns((0.5, 0.3, 0.2), 100)
+    for n in range(1, 101):
+        for tree, share in enumerate((0.5, 0.3, 0.2)):
+            n_taken = sum(which == tree for which, _ in uses[:n])
+            assert abs(n_taken - share * n) <= 1
+    assert [turn for which, turn in uses if which == 2] == list(range(20))
+
+
+def test_a_link_that_no_pair_of_hosts_filled_counts_as_wide() -> None:
+    """Two pairs of hosts of 200 and 50 Mbit/s carried 100, and one of 60 its 60."""
+    model = unlike_model()
+    measured = np.array(model.link_bytes_per_s)
+    measured[0, 3] = measured[3, 0] = 100e6 / 8
+    rows = tuple(map(tuple, measured.tolist()))
+    assert links_of(model)[0, 3] == model.link_bytes_per_s[0, 3]
+    links = links_of(replace(model, aggregate_bytes_per_s=rows, origin="measured"))
+    assert links[0, 3] == pytest.approx(250e6 / 8, rel=0.02)
+    assert links[0, 1] == pytest.approx(60e6 / 8, rel=0.02)

@@ -1,0 +1,149 @@
+"""Documents name commands, options, settings, messages and files that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from gridcoll.cli.group import group
+from gridcoll.measure.doctor import rules
+from gridcoll.variables import VARIABLES
+from tests.examples import DOCUMENTS, ROOT, blocks
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def unknown_options(line: str) -> list[str]:
+    """What ``line`` of a shell asks of gridcoll that it does not have."""
+    words = shlex.split(line, comments=True)
+    for at, word in enumerate(words):
+        if word == "gridcoll" and (at == 0 or words[at - 1] == "-m" or "=" in words[at - 1]):
+            return _unknown(words[at + 1 :])
+    return []
+
+
+def _unknown(words: list[str]) -> list[str]:
+    command: click.Command = group
+    context = click.Context(group)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        if found is None:
+            return [words[0]]
+        command, words = found, words[1:]
+    if command.name in ("run", "preload"):  # it takes its options by itself, and the application's
+        return []
+    known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
+    mine = words[: words.index("--")] if "--" in words else words
+    return [word for word in mine if word.startswith("-") and word.split("=")[0] not in known]
+
+
+def lines(text: str) -> list[str]:
+    """Lines of the shell examples in ``text``."""
+    return [line for block in blocks(text, "sh") for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_examples_exist(path: Path) -> None:
+    wrong = {line: unknown_options(line) for line in lines(path.read_text(encoding="utf-8"))}
+    assert {line: options for line, options in wrong.items() if options} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gridcoll discvoer",
+        "mpirun -n 3 python -m gridcoll bench bcast --byte 8",
+        "GRIDCOLL_CHECK=1 gridcoll explain bcast --grid a --size 1M",
+        "gridcoll cache lst",
+    ],
+)
+def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
+    assert unknown_options(line)
+
+
+def test_some_examples_are_seen() -> None:
+    found = [line for path in DOCUMENTS for line in lines(path.read_text(encoding="utf-8"))]
+    assert sum("gridcoll" in line for line in found) > 20
+
+
+def dead_links(path: Path, text: str) -> list[str]:
+    """Relative links of ``text``, the document at ``path``, that lead nowhere."""
+    found = []
+    for target in LINK.findall(text):
+        if "://" in target:
+            continue
+        place, _, anchor = target.partition("#")
+        file = (path.parent / place).resolve() if place else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            found.append(target)
+    return found
+
+
+def anchors(path: Path) -> set[str]:
+    """As the site makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    assert dead_links(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_a_dead_link_is_seen() -> None:
+    text = "[a](nowhere.md) [b](cluster.md#not-there) [c](cluster.md#slurm) ![](three-sites.svg)"
+    assert dead_links(ROOT / "docs/index.md", text) == ["nowhere.md", "cluster.md#not-there"]
+
+
+def test_every_page_is_on_the_site() -> None:
+    text = (ROOT / ".ci/mkdocs.yml").read_text(encoding="utf-8")
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == set(
+        re.findall(r": (\w+\.md)$", text, re.MULTILINE)
+    )
+
+
+def test_every_setting_is_documented() -> None:
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(GRIDCOLL_\S+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    assert rows == [(v.name, v.values.replace("|", " or "), v.good_for) for v in VARIABLES.values()]
+
+
+def test_every_finding_is_documented() -> None:
+    source = Path(rules.__file__).read_text(encoding="utf-8")
+    known = set(re.findall(r'Finding\(\s*"([\w-]+)"', source)) | {"window", "thin"}
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    section = text.split("## The doctor's findings")[1]
+    assert set(re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE)) == known
+
+
+def sources() -> str:
+    """All messages of the package on one line each, with … for what is filled in."""
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "gridcoll").rglob("*.py"))
+    )
+    return re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", text))
+
+
+def test_messages_with_remedies_are_those_of_the_package() -> None:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \|", text.split("## What else happens")[0], re.MULTILINE)
+    said = sources()
+    pieces = {row: [part for part in row.split("…") if len(part.strip(" :,")) > 3] for row in rows}
+    assert len(rows) > 12
+    for row, parts in pieces.items():
+        assert all(part.strip().rstrip(":") in said for part in parts), row
+
+
+def test_a_message_that_nobody_says_is_seen() -> None:
+    assert "this message is said by nobody" not in sources()
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    """The site works where there is no network."""
+    assert "font: false" in (ROOT / ".ci/mkdocs.yml").read_text(encoding="utf-8")
+    for path in DOCUMENTS:
+        assert not re.search(r"!\[[^\]]*\]\(https?:", path.read_text(encoding="utf-8")), path
