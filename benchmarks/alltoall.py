@@ -4,6 +4,7 @@
     python benchmarks/alltoall.py run [--base …] [--mpis …]    # the same measured, where it fits
     python benchmarks/alltoall.py plot           # both, and predicted against measured, into docs/
     python benchmarks/alltoall.py wins           # where LG is ahead of every other plan, simulated
+    python benchmarks/alltoall.py run --base nancy-rennes --pairs 30x30 --sizes 64K --longest 1s
 
 ``run`` needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes
 them. Clusters are those of a file in hostfiles with two of them, with other numbers of hosts.
@@ -43,6 +44,7 @@ MEASURED = {
     "n1 = n2": [(2, 2), (3, 3), (4, 4), (6, 6)],
     "n2 = 2 n1": [(1, 2), (2, 4), (3, 6), (4, 8)],
 }
+USUAL = "1,8,64,512,1K,4K,16K,64K,256K,512K,1M"
 LARGEST = {"n1 = n2": (30, 30), "n2 = 2 n1": (20, 40)}
 SWEPT = {"n1 = n2": (4, 4), "n2 = 2 n1": (3, 6)}
 """Measured at all sizes, with a model measured before; the others only at two."""
@@ -93,8 +95,10 @@ def _print_times(what: str, times: dict[str, float]) -> None:
     print(f"  {what:>10}  {both}  fastest {fastest} {milliseconds(times[fastest])}")
 
 
-def run(base: str, mpis: Iterable[str], repeats: int, sizes: str, pairs: Iterable[Pair]) -> None:
-    """Measure every pair of clusters, all sizes where figure 4 shows them."""
+def run(
+    base: str, mpis: Iterable[str], repeats: int, sizes: str, longest: str, pairs: Iterable[Pair]
+) -> None:
+    """Measure every pair of clusters at ``sizes``, else all sizes where figure 4 shows them."""
     for n1, n2 in pairs:
         with tempfile.TemporaryDirectory() as folder:
             grid = Path(folder) / f"{base}.toml"
@@ -103,8 +107,9 @@ def run(base: str, mpis: Iterable[str], repeats: int, sizes: str, pairs: Iterabl
                 name = f"{base}-{n1}x{n2}-{mpi}"
                 swept = (n1, n2) in SWEPT.values()
                 model = RESULTS / f"model-lg-{name}.json" if swept else grid
-                how = ["--sizes", sizes if swept else "64K,512K", "--repeats", str(repeats)]
-                how += ["--algorithms", "direct,farthest-first,lg", "--model-file", str(model)]
+                usual = USUAL if swept else "64K,512K"
+                how = ["--sizes", sizes or usual, "--repeats", str(repeats), "--longest", longest]
+                how += ["--algorithm", "direct,farthest-first,lg", "--keep", str(model)]
                 bench_on(str(grid), mpi, "alltoall", RESULTS / f"lg-{name}.json", *how)
 
 
@@ -267,7 +272,8 @@ def main() -> None:
     parser.add_argument("--grids", default=",".join(("two-sites", *GRIDS)), help="of wins")
     parser.add_argument("--pairs", default="", help="of run, as 4x4,3x6; default: all that fit")
     parser.add_argument("--mpis", default="mpich,openmpi,impi")
-    parser.add_argument("--sizes", default="1,8,64,512,1K,4K,16K,64K,256K,512K,1M")
+    parser.add_argument("--sizes", default="", help="of run; default: figure 4's, or 64K,512K")
+    parser.add_argument("--longest", default="8s", help="what takes so long is timed once")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     if options.what == "model":
@@ -275,7 +281,8 @@ def main() -> None:
     elif options.what == "run":
         named = [tuple(map(int, pair.split("x"))) for pair in options.pairs.split(",") if pair]
         pairs = named or [pair for shape in MEASURED.values() for pair in shape]
-        run(options.base, options.mpis.split(","), options.repeats, options.sizes, pairs)
+        how = options.repeats, options.sizes, options.longest
+        run(options.base, options.mpis.split(","), *how, pairs)
     elif options.what == "plot":
         plot(options.base, ROOT / "docs")
     else:

@@ -1,6 +1,6 @@
 """Every plan a choice is among, predicted and measured: was the chosen one the best?
 
-    python benchmarks/candidates.py run bcast [--grids …] [--mpis …] [--sizes …] [--algorithms …]
+    python benchmarks/candidates.py run bcast [--grids …] [--mpis …] [--sizes …] [--algorithm …]
     python benchmarks/candidates.py table bcast     # from the rows kept in benchmarks/results
     python benchmarks/candidates.py json bcast      # a line per candidate, for programs
 
@@ -61,7 +61,7 @@ def run(collective: str, options: argparse.Namespace) -> None:
             folder, dilation = results_folder(options.dilation), options.dilation
             rows = folder / f"candidates-{collective}-{grid}-{mpi}.json"
             how = ["--sizes", options.sizes, "--repeats", str(options.repeats)]
-            how += ["--algorithms", options.algorithms]
+            how += ["--algorithm", options.algorithm]
             models = options.models
             bench_on(grid, mpi, collective, rows, *how, models=models, dilation=dilation)
 
@@ -158,9 +158,7 @@ def main() -> None:
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--algorithms", default="tried", help="'tried', 'all' or names (default tried)"
-    )
+    parser.add_argument("--algorithm", default="candidates", help="'candidates', 'all' or names")
     add_models_option(parser)
     add_dilation_option(parser)
     options = parser.parse_args()

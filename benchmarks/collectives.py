@@ -1,15 +1,24 @@
-"""Collectives on named grids under every MPI: runs the benchmark there, then prints the tables.
+r"""Collectives on named grids under every MPI: runs the benchmark there, then prints the tables.
 
     python benchmarks/collectives.py run [--collectives …] [--grids …] [--mpis …] [--sizes …]
     python benchmarks/collectives.py table      # from the rows kept in benchmarks/results
     python benchmarks/collectives.py markdown   # the same as READMEs have it; also --grids, --mpis
+    python benchmarks/collectives.py brief      # one table for the README: --mpis, --sizes
     python benchmarks/collectives.py plot       # a figure per collective and grid, into docs/
+    python benchmarks/collectives.py run --natives tuned       # against the best setting by hand
+    python benchmarks/collectives.py markdown --natives tuned
 
 With `--dilation 4`, all of it on grids in slow motion: a dozen hosts need a dozen times the time of
 one processor, and where two emulate them that is part of every figure. Rows say what took how long
 in slow motion, limits included; only ratios compare.
 
-A grid is measured once per MPI for all collectives of a run.
+A grid is measured once per MPI for all collectives of a run, which are timed in one job. Of dozens
+of hosts (`grid5000-88`) a quick look is enough, if it is in the folder that `--models` names:
+
+    gridcoll testbed run grid5000-88 --mpi mpich -- \
+        gridcoll discover --budget 1s -o DIR/grid5000-88-mpich.json
+    python benchmarks/collectives.py run --models DIR --grids grid5000-88 --mpis mpich --repeats 3 \
+        --calls "bcast:64K,1M,4M allreduce:8,64K,1M alltoall:8,1K"
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
 """
@@ -18,12 +27,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 from on_grids import (
@@ -35,16 +45,20 @@ from on_grids import (
     add_models_option,
     bench_on,
     keep_rows,
+    model_on,
     read_rows,
     results_folder,
     slowed,
 )
 from rich.console import Console
 from rich.table import Table
+from tuned import print_markdown as print_tuned
+from tuned import sweep
 
-from gridcoll.model.bounds import Wires, plain_limit_s, wires_from_spec
+from gridcoll.model.bounds import plain_limit_s
+from gridcoll.model.wires import Wires, wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
-from gridcoll.topology.units import format_size
+from gridcoll.topology.units import format_size, parse_size_bytes
 
 SIZES = {
     **dict.fromkeys(("bcast", "allreduce", "reduce"), "8,64K,1M,4M"),
@@ -69,22 +83,43 @@ NATIVES = ("native", "native-nonblocking")
 
 
 def run(
-    collectives: Iterable[str],
+    calls: str,
     grids: Iterable[str],
     mpis: Iterable[str],
-    sizes: str,
     *extra: str,
     models: str = "",
     dilation: float = 1.0,
 ) -> None:
+    """All ``calls``, as ``bcast:8,64K alltoall:8``, in one job for each grid and MPI."""
+    with tempfile.TemporaryDirectory() as passing:
+        for grid, mpi in product(grids, mpis):
+            new, known = Path(passing, "rows.json"), models or passing
+            try:
+                bench_on(grid, mpi, calls, new, *extra, models=known, dilation=dilation)
+            finally:  # what was measured before a failure counts
+                rows: list[Row] = json.loads(new.read_text()) if new.exists() else []
+                new.unlink(missing_ok=True)
+                for collective in dict.fromkeys(row["collective"] for row in rows):
+                    kept = results_folder(dilation) / f"{collective}-{grid}-{mpi}.json"
+                    kept.parent.mkdir(exist_ok=True)
+                    keep_rows(kept, [row for row in rows if row["collective"] == collective])
+
+
+def run_tuned(
+    collectives: Iterable[str],
+    grids: Iterable[str],
+    mpis: Iterable[str],
+    sizes: str,
+    models: str,
+    budget_s: float,
+) -> None:
+    """As `run`, of the natives' documented settings."""
     with tempfile.TemporaryDirectory() as passing:
         for grid, mpi, collective in product(grids, mpis, collectives):
-            options = ["--sizes", sizes or SIZES[collective], *extra]
-            new, known = Path(passing, "rows.json"), models or passing
-            bench_on(grid, mpi, collective, new, *options, models=known, dilation=dilation)
-            kept = results_folder(dilation) / f"{collective}-{grid}-{mpi}.json"
-            kept.parent.mkdir(exist_ok=True)
-            keep_rows(kept, json.loads(new.read_text()))
+            declared = ROOT / "hostfiles" / f"{grid}.toml"
+            model = model_on(declared, mpi, models or passing)
+            rows = sweep(declared, mpi, collective, sizes or SIZES[collective], model, budget_s)
+            keep_rows(results_folder(1.0) / f"tuned-{collective}-{grid}-{mpi}.json", rows)
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
@@ -182,6 +217,20 @@ def print_markdown(collective: str, rows: list[Row], dilation: float) -> None:
         )
 
 
+def print_brief(rows: Iterable[Row]) -> None:
+    """One table for the README: a line per collective, MPI and size."""
+    print("\n| call | message | MPI | best native | gridcoll | faster |")
+    print("|---|--:|---|--:|--:|--:|")
+    for collective, mine in groupby(rows, key=lambda row: str(row["collective"])):
+        for (_, mpi, n_bytes), variants in by_case(mine).items():
+            ours, native_s = variants["gridcoll"], best_native_s(variants)
+            print(
+                f"| {TITLES[collective]} | {format_size(n_bytes)} | {mpi} "
+                f"| {native_s * 1e3:.0f} ms | {ours['median_s'] * 1e3:.0f} ms "
+                f"| {native_s / ours['median_s']:.1f} x |"
+            )
+
+
 def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> None:
     import matplotlib as mpl
 
@@ -225,32 +274,55 @@ def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> Non
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("run", "table", "markdown", "plot"))
+    parser.add_argument("what", choices=("run", "table", "markdown", "brief", "plot"))
     parser.add_argument("--collectives", default=",".join(README), help=", ".join(SIZES))
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default="")
+    parser.add_argument("--calls", default="", help="of run, as 'bcast:8,64K alltoall:8'")
     parser.add_argument("--repeats", default="7")
-    parser.add_argument("--algorithms", default="", help="time these as well")
+    parser.add_argument("--longest", default="8s", help="what takes so long is timed once")
+    parser.add_argument("--algorithm", default="", help="time these as well")
+    parser.add_argument(
+        "--natives", choices=("default", "tuned"), default="default", help="tuned: by hand"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, help="tuned: seconds for trying settings"
+    )
     add_models_option(parser)
     add_dilation_option(parser)
     options = parser.parse_args(arguments)
     collectives = options.collectives.split(",")
     grids, mpis = options.grids.split(","), options.mpis.split(",")
+    if options.natives == "tuned":
+        if options.what == "run":
+            run_tuned(collectives, grids, mpis, options.sizes, options.models, options.budget)
+        kept = [row for collective in collectives for row in read_rows(f"tuned-{collective}")]
+        print_tuned([row for row in kept if row["grid"] in grids and row["mpi"] in mpis])
+        return
     if options.what == "run":
-        extra = ["--algorithms", options.algorithms] if options.algorithms else []
-        extra += ["--repeats", options.repeats]
+        extra = ["--algorithm", options.algorithm] if options.algorithm else []
+        extra += ["--repeats", options.repeats, "--longest", options.longest]
         models, dilation = options.models, options.dilation
-        run(collectives, grids, mpis, options.sizes, *extra, models=models, dilation=dilation)
+        each = (f"{name}:{options.sizes or SIZES[name]}" for name in collectives)
+        calls = options.calls or " ".join(each)
+        run(calls, grids, mpis, *extra, models=models, dilation=dilation)
+    sizes = [parse_size_bytes(text) for text in options.sizes.split(",") if text]
+    brief: list[Row] = []
     for collective in collectives:
         kept = read_rows(collective, results_folder(options.dilation))
         rows = [row for row in kept if row["grid"] in grids and row["mpi"] in mpis]
+        if options.what == "brief":
+            brief += [row for row in rows if row["bytes"] in sizes]
+            continue
         if options.what == "plot":
             plot(collective, rows, ROOT / "docs", options.dilation)
         elif options.what == "markdown":
             print_markdown(collective, rows, options.dilation)
         else:
             print_tables(collective, rows, options.dilation)
+    if brief:
+        print_brief(brief)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gridcoll.errors import TestbedError
-from gridcoll.model.bounds import limit_s, wires_from_spec
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import wires_from_spec
 from gridcoll.topology import read_gridfile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +118,7 @@ def main() -> None:
         )
         heading("5. What was chosen, and why")
         run(
-            [python, "-m", "gridcoll", "explain", "bcast", "--grid", str(model), "--bytes", "1M"],
+            [python, "-m", "gridcoll", "explain", "bcast", "--grid", str(model), "--sizes", "1M"],
         )
     print_result(native, ours, with_limit=not lacks)
 

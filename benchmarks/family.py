@@ -35,7 +35,7 @@ SIZES = {
     "allreduce": "8,1K,8K,64K,256K,1M",
 }
 ALGORITHMS = {
-    **dict.fromkeys(("scatter", "gather"), "tried"),
+    **dict.fromkeys(("scatter", "gather"), "candidates"),
     "allreduce": "leaders,lanes,shares,ring",
 }
 PREFIX = "gridcoll:"
@@ -47,7 +47,7 @@ Series = dict[str, list[Row]]
 def run(collective: str, options: argparse.Namespace) -> None:
     grid, mpi, dilation = options.grid, options.mpi, options.dilation
     rows = results_folder(dilation) / f"family-{collective}-{grid}-{mpi}.json"
-    how = ["--sizes", SIZES[collective], "--algorithms", ALGORITHMS[collective], "--repeats", "5"]
+    how = ["--sizes", SIZES[collective], "--algorithm", ALGORITHMS[collective], "--repeats", "5"]
     bench_on(grid, mpi, collective, rows, *how, models=options.models, dilation=dilation)
 
 

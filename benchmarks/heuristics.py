@@ -41,7 +41,7 @@ def run(mpis: Iterable[str], sizes: str, repeats: int, models: str) -> None:
     names = ",".join([*HEURISTICS, UNAWARE])
     for mpi in mpis:
         rows = RESULTS / f"heuristics-{GRID}-{mpi}.json"
-        how = ("--sizes", sizes, "--repeats", str(repeats), "--algorithms", names)
+        how = ("--sizes", sizes, "--repeats", str(repeats), "--algorithm", names)
         bench_on(GRID, mpi, "bcast", rows, *how, models=models)
 
 
@@ -71,7 +71,11 @@ def print_tables(rows: list[Row]) -> None:
             for name, line in lines.items():
                 for row in line:
                     if row["bytes"] == n_bytes:
-                        seconds = row.get("stored_s"), row["predicted_s"], row["median_s"]
+                        seconds = (
+                            row.get("store_and_forward_s"),
+                            row["predicted_s"],
+                            row["median_s"],
+                        )
                         cells = map(milliseconds, seconds)
                         table.add_row(format_size(n_bytes), label_of(name), *cells)
             table.add_section()
@@ -86,7 +90,7 @@ def plot(rows: list[Row], folder: Path) -> None:
 
     folder.mkdir(exist_ok=True)
     panels: tuple[tuple[str, Seconds], ...] = (
-        ("predicted, store and forward", lambda row: row.get("stored_s")),
+        ("predicted, store and forward", lambda row: row.get("store_and_forward_s")),
         ("predicted, in segments", lambda row: row["predicted_s"]),
         ("measured", lambda row: row["median_s"]),
     )

@@ -28,7 +28,7 @@ Row = dict[str, Any]
 def bench_on(
     grid: str,
     mpi: str,
-    collective: str,
+    calls: str,
     rows: Path,
     *options: str,
     models: str = "",
@@ -36,25 +36,35 @@ def bench_on(
 ) -> None:
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
-    ``grid`` is the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured
-    model is kept in the folder ``models`` and reused from there, if one is given. It is measured by
-    a job of its own: what discovery has lost leaves connections with small windows, in which the
-    first collective would go. With a ``dilation``, the grid is emulated in slow motion.
+    ``calls`` is a collective, or several with sizes, as ``bcast:8,64K allreduce:8``. ``grid`` is
+    the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured model is kept
+    in the folder ``models`` and reused from there, if one is given. It is measured by a job of its
+    own: what discovery has lost leaves connections with small windows, in which the first
+    collective would go. With a ``dilation``, the grid is emulated in slow motion.
     """
     rows.parent.mkdir(exist_ok=True)
     plain = Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml")
     with slowed(plain, dilation) as declared:
-        gridcoll = str(Path(sys.executable).parent / "gridcoll")
-        on_grid = [gridcoll, "testbed", "run", str(declared), "--mpi", mpi, "--", "gridcoll"]
         if models:
-            Path(models).mkdir(parents=True, exist_ok=True)
-            kept = Path(models).absolute() / f"{declared.stem}-{mpi}.json"
-            if not kept.exists():
-                discover = ["discover", "--name", declared.stem, "--output", str(kept)]
-                subprocess.run([*on_grid, *discover], cwd=ROOT, check=True)
-            options = (*options, "--model-file", str(kept))
-        bench = ["bench", collective, "--grid", str(declared), "--json", str(rows), *options]
-        subprocess.run([*on_grid, *bench], cwd=ROOT, check=True)
+            options = (*options, "--keep", str(model_on(declared, mpi, models)))
+        bench = ["bench", *calls.split(), "--grid", str(declared), "--output", str(rows), *options]
+        subprocess.run([*_on(declared, mpi), *bench], cwd=ROOT, check=True)
+
+
+def _on(grid: Path, mpi: str) -> list[str]:
+    """What stands before the arguments of a ``gridcoll`` that runs on ``grid`` under ``mpi``."""
+    gridcoll = str(Path(sys.executable).parent / "gridcoll")
+    return [gridcoll, "testbed", "run", str(grid), "--mpi", mpi, "--", "gridcoll"]
+
+
+def model_on(grid: Path, mpi: str, models: str | Path) -> Path:
+    """Where in the folder ``models`` the measured model of ``grid`` is; measured if it is not."""
+    kept = Path(models).absolute() / f"{grid.stem}-{mpi}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        discover = ["discover", "--name", grid.stem, "--output", str(kept)]
+        subprocess.run([*_on(grid, mpi), *discover], cwd=ROOT, check=True)
+    return kept
 
 
 @contextmanager

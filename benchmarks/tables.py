@@ -1,6 +1,7 @@
 """Keep the tables of Markdown files what the command in the comment above each prints.
 
-A table stands between ``<!-- collectives.py markdown OPTIONS -->`` and ``<!-- end -->``.
+A table stands between ``<!-- collectives.py markdown OPTIONS -->`` and ``<!-- end -->``, or is of
+``programs.py``.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import collectives
+import programs
 from on_grids import RESULTS, ROOT
 
 from gridcoll.files import write_atomically
 
-FILES = (ROOT / "README.md", RESULTS / "README.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/programs.md")
+FILES = (*(ROOT / name for name in DOCUMENTS), RESULTS / "README.md")
 
-_REGION = re.compile(r"(<!-- collectives\.py (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SCRIPTS = {"collectives.py": collectives.main, "programs.py": programs.main}
+_REGION = re.compile(r"(<!-- (\w+\.py .*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BEGIN = re.compile(r"<!-- \w+\.py ")
 
 
 def renewed(text: str, printed: Callable[[Sequence[str]], str]) -> str:
-    """``text`` with every table as ``printed`` of its command's arguments gives it.
+    """``text`` with every table as ``printed`` of the words of its command gives it.
 
     Raises ValueError where a table has no end, or none begins.
     """
-    n_begun, n_ended = text.count("<!-- collectives.py "), text.count("<!-- end -->")
+    n_begun, n_ended = len(_BEGIN.findall(text)), text.count("<!-- end -->")
     found = list(_REGION.finditer(text))
     if not n_begun == n_ended == len(found) > 0:
         raise ValueError(f"{n_begun} tables begin and {n_ended} end, of which {len(found)} match")
@@ -37,10 +42,10 @@ def renewed(text: str, printed: Callable[[Sequence[str]], str]) -> str:
 
 
 def what_is_printed(arguments: Sequence[str]) -> str:
-    """What ``collectives.py ARGUMENTS`` prints."""
+    """What a script prints, the first of ``arguments``, with the others."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        collectives.main(arguments)
+        _SCRIPTS[arguments[0]](arguments[1:])
     return out.getvalue()
 
 

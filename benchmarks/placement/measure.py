@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("problem")
     parser.add_argument("--mpi", default="mpich")
     parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--output", type=Path, help="write the results here")
     arguments = parser.parse_args()
     stated = read_problem(arguments.problem)
     if stated.grid is None:
@@ -73,8 +73,8 @@ def main() -> None:
             f"{row['predicted_ms']:9.1f}{row['median_ms']:9.1f}{row['fastest_ms']:9.1f}"
             f"{row['slowest_ms']:9.1f} {star}{', '.join(row['clusters'])}"
         )
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

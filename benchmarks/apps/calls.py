@@ -1,0 +1,96 @@
+"""An application that does nothing but collective calls; `learning.py` and `drift.py` time it.
+
+    calls.py mix OUTPUT N_CALLS       # broadcast, allreduce, all-to-all of 8 B to 4 MiB, in turn
+    calls.py loop OUTPUT SECONDS      # 1 MiB broadcast and allreduce, 64 KiB all-to-all
+
+Rank 0 writes a row per call: its name, and when its last rank entered and left, in seconds. Ranks
+stamp by the machine's clock, which the hosts of an emulated grid share.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+MIX = {
+    "Bcast": {8: 4, 1 << 13: 2, 1 << 16: 3, 1 << 20: 3, 1 << 22: 1},
+    "Allreduce": {8: 5, 1 << 13: 3, 1 << 16: 2, 1 << 20: 3, 1 << 22: 1},
+    "Alltoall": {8: 1, 1 << 10: 2, 1 << 13: 2, 1 << 16: 2},
+}
+"""How often each size, in bytes, comes in the mix: applications make many short calls."""
+
+LOOP = (("Bcast", 1 << 20), ("Allreduce", 1 << 20), ("Alltoall", 1 << 16))
+
+Call = tuple[str, int]
+
+
+def mix(n_calls: int) -> Iterator[Call]:
+    """The same calls in the same order each time."""
+    deck = [
+        (name, n)
+        for name, sizes in MIX.items()
+        for n, how_often in sizes.items()
+        for _ in range(how_often)
+    ]
+    luck = random.Random(33)
+    for _ in range(n_calls):
+        yield luck.choice(deck)
+
+
+def loop(comm: MPI.Intracomm, seconds: float) -> Iterator[Call]:
+    """`LOOP` until rank 0 says that time is up, after whole rounds."""
+    began_s = time.monotonic()
+    going = np.ones(1, np.uint8)
+    while going[0]:
+        yield from LOOP
+        going[0] = time.monotonic() - began_s < seconds
+        comm.Bcast(going, 0)
+
+
+def runners(comm: MPI.Intracomm) -> dict[Call, Callable[[], None]]:
+    """What does each call, by its kind: buffers are made before anything is timed."""
+    n_ranks = comm.Get_size()
+    made: dict[Call, Callable[[], None]] = {}
+    for name, n in {*LOOP, *((name, n) for name, sizes in MIX.items() for n in sizes)}:
+        if name == "Bcast":
+            data = np.zeros(n, np.uint8)
+            made[name, n] = lambda data=data: comm.Bcast(data, 0)  # type: ignore[misc]
+        elif name == "Allreduce":
+            mine, result = np.ones(n // 8), np.empty(n // 8)
+            made[name, n] = lambda a=mine, b=result: comm.Allreduce(a, b)  # type: ignore[misc]
+        else:
+            sent, got = (np.zeros((n_ranks, n), np.uint8) for _ in range(2))
+            made[name, n] = lambda a=sent, b=got: comm.Alltoall(a, b)  # type: ignore[misc]
+    return made
+
+
+def main() -> None:
+    kind, output, amount = sys.argv[1:]
+    comm = MPI.COMM_WORLD
+    run = runners(comm)
+    MPI.Intracomm(comm).Barrier()
+    stamps: list[tuple[Call, float, float]] = []
+    for call in mix(int(amount)) if kind == "mix" else loop(comm, float(amount)):
+        began_s = time.monotonic()
+        run[call]()
+        stamps.append((call, began_s, time.monotonic()))
+    times = np.array([each[1:] for each in stamps])
+    latest = np.empty_like(times)
+    MPI.Intracomm(comm).Allreduce(times, latest, MPI.MAX)
+    if comm.Get_rank() == 0:
+        rows = [
+            {"call": f"{name} {n}", "entry_s": entry_s, "exit_s": exit_s}
+            for ((name, n), *_), (entry_s, exit_s) in zip(stamps, latest.tolist(), strict=True)
+        ]
+        Path(output).write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""What communicators made from a `GridComm` cost, beside the MPI library's own.
+
+    gridcoll testbed run GRID --mpi MPI -- python benchmarks/communicators.py --grid FILE
+    mpiexec -n 4 python benchmarks/communicators.py     # two declared clusters on this machine
+
+One line per way to make one: medians of native and of ours, in turns, with the fastest and the
+slowest, and their ratio. A time is that of the slowest rank, all of which begin together. Then a
+child that is made and used once, and one of hundreds that live at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gridcoll import GridComm
+from gridcoll.bench.runs import mpi_name
+from gridcoll.model import GridModel, declared_model, linear_plogp
+from gridcoll.topology import Grid, read_gridfile
+
+Make = Callable[[MPI.Intracomm], MPI.Intracomm]
+
+
+def local_model(n_ranks: int) -> GridModel:
+    """Two clusters of any kind."""
+    grid = Grid.from_labels([2 * rank // n_ranks for rank in range(n_ranks)])
+    near, far = linear_plogp(5e-6, 1e9), linear_plogp(5e-3, 1e8)
+    places = range(len(grid.clusters))
+    return GridModel(grid, tuple(tuple(near if a == b else far for b in places) for a in places))
+
+
+def by_group(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
+    """Of every second rank."""
+    whole = comm.Get_group()
+    part = whole.Incl(range(comm.Get_rank() % 2, comm.Get_size(), 2))
+    made: MPI.Intracomm = getattr(comm, name)(part)
+    part.Free()
+    whole.Free()
+    return made
+
+
+def idup(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Begun, and waited for."""
+    new, request = comm.Idup()
+    request.Wait()
+    return new
+
+
+def used(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A half, and a call on it."""
+    half = comm.Split(comm.Get_rank() % 2)
+    half.Allreduce(np.zeros(1), np.zeros(1))
+    return half
+
+
+def mesh_of(comm: MPI.Intracomm) -> MPI.Cartcomm:
+    """In two dimensions."""
+    return comm.Create_cart(MPI.Compute_dims(comm.Get_size(), 2))
+
+
+MAKERS: dict[str, Make] = {
+    "Dup": lambda comm: comm.Dup(),
+    "Idup": idup,
+    "Split": lambda comm: comm.Split(comm.Get_rank() % 2),
+    "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create": lambda comm: by_group(comm, "Create"),
+    "Create_group": lambda comm: by_group(comm, "Create_group"),
+    "Create_cart": mesh_of,
+    "Sub": lambda mesh: mesh.Sub([True, False]),  # type: ignore[attr-defined]
+    "Split + Allreduce": used,
+}
+
+
+def took_s(make: Make, comm: MPI.Intracomm, world: MPI.Intracomm, alive: list[Any] | None) -> float:
+    """Of the slowest rank; the child is freed afterwards, or kept in ``alive``."""
+    world.Barrier()
+    world.Barrier()  # the first may have ended at different times
+    since = time.perf_counter()
+    child = make(comm)
+    seconds: float = world.allreduce(time.perf_counter() - since, MPI.MAX)
+    if alive is None:
+        child.Free()
+    else:
+        alive.append(child)
+    return seconds
+
+
+def row_of(
+    name: str, make: Make, comms: list[MPI.Intracomm], repeats: int, *, keep: bool = False
+) -> dict[str, Any]:
+    """Both ways in turns; ``comms`` are native and ours."""
+    world = comms[0]
+    times: list[list[float]] = [[], []]
+    kept: list[Any] = []
+    for comm in comms:
+        took_s(make, comm, world, None)  # connections are made in the first one
+    for turn in range(repeats):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            times[which].append(took_s(make, comms[which], world, kept if keep else None))
+    for child in kept:
+        child.Free()
+    row: dict[str, Any] = {"what": name, "mpi": mpi_name(), "ranks": world.Get_size()}
+    for way, seconds in zip(("native", "gridcoll"), times, strict=True):
+        row |= {f"{way}_s": statistics.median(seconds), f"{way}_all_s": seconds}
+    row["ratio"] = row["gridcoll_s"] / row["native_s"]
+    return row
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """As the OSU benchmarks have it: a name, then numbers in columns."""
+    cells = [f"{row['what']:<22}"]
+    for way in ("native", "gridcoll"):
+        least, most = min(row[f"{way}_all_s"]), max(row[f"{way}_all_s"])
+        cells.append(
+            f"{1e3 * row[f'{way}_s']:10.3f} ({1e3 * least:.3f} - {1e3 * most:.3f})".ljust(36)
+        )
+    return "".join([*cells, f"{row['ratio']:6.3f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--grid", type=Path, help="the declared grid that the job runs on")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--alive", type=int, default=200, help="children at the same time")
+    parser.add_argument("--json", type=Path, help="write a row per line to this file")
+    options = parser.parse_args()
+    world = MPI.COMM_WORLD.Dup()
+    if options.grid:
+        hosts = world.allgather(MPI.Get_processor_name())
+        model = declared_model(read_gridfile(options.grid), hosts)
+    else:
+        model = local_model(world.Get_size())
+    comm = GridComm(world, model=model)
+    meshes: list[MPI.Intracomm] = [mesh_of(world), mesh_of(comm)]
+    speaks = world.Get_rank() == 0
+    if speaks:
+        print(f"# {mpi_name()}, {world.Get_size()} ranks, {model.n_clusters} clusters")
+        print(f"{'# Made':<22}{'native, ms':>10}{'gridcoll, ms':>38}{'ratio':>30}", flush=True)
+    rows = []
+
+    def add(name: str, make: Make, comms: list[MPI.Intracomm], n: int, *, keep: bool) -> None:
+        rows.append(row_of(name, make, comms, n, keep=keep))
+        if speaks:
+            print(line_of(rows[-1]), flush=True)
+
+    for name, make in MAKERS.items():
+        add(name, make, meshes if name == "Sub" else [world, comm], options.repeats, keep=False)
+    if options.alive:
+        name = f"Split, {options.alive} alive"
+        add(name, MAKERS["Split"], [world, comm], options.alive, keep=True)
+    if speaks and options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What learning from an application's own calls gains: the first calls, and the ones after.
+
+    python benchmarks/learning.py [--grid three-sites] [--mpi mpich] [--known MODEL.json]
+        [--start FILE] [--calls 400] [--output FOLDER]
+
+The same calls (`apps/calls.py mix`) run four times: by the MPI library's own collectives; by a
+kept full discovery (``--known``, measured if it is not there); by a start that timed no plan and no
+native (``--start``, the grid file as declared by default), frozen; and by the same with learning.
+The table has the total time of both halves. The plot has what calls took more than the
+same calls by what is known best, summed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from on_grids import MPIS, RESULTS, ROOT
+
+BIN = Path(sys.executable).parent
+DISCOVER = ("python", "-m", "gridcoll", "discover", "--output")
+WAYS = ("native", "discovered", "frozen", "learning")
+
+
+def environment(way: str, known: Path, start: Path) -> dict[str, str]:
+    """The settings of ``way``."""
+    return {
+        "native": {"GRIDCOLL_FORCE": "native", "GRIDCOLL_GRID": str(start)},
+        "discovered": {"GRIDCOLL_GRID": str(known), "GRIDCOLL_LEARN": "off"},
+        "frozen": {"GRIDCOLL_GRID": str(start), "GRIDCOLL_LEARN": "off"},
+        "learning": {"GRIDCOLL_GRID": str(start), "GRIDCOLL_LOG": "decisions"},
+    }[way]
+
+
+def on_grid(grid: Path, mpi: str, *command: str, settings: dict[str, str] | None = None) -> None:
+    """Run ``command`` with one rank per host of ``grid``."""
+    start = [sys.executable, "-m", "gridcoll", "testbed", "run", str(grid), "--mpi", mpi, "--"]
+    path = {"PYTHONPATH": str(ROOT)}
+    given = {**path, **(settings or {})}
+    assignments = [f"{name}={value}" for name, value in given.items()]
+    subprocess.run(
+        [*start, "env", *assignments, *command], cwd=ROOT, check=True, env={**os.environ, **path}
+    )
+
+
+def times(rows: list[dict[str, Any]]) -> list[float]:
+    """Seconds of each call: from its last entry to its last exit."""
+    return [row["exit_s"] - row["entry_s"] for row in rows]
+
+
+def total_s(rows: list[dict[str, Any]]) -> float:
+    """From the first entry to the last exit."""
+    return float(rows[-1]["exit_s"] - rows[0]["entry_s"])
+
+
+def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """The sum of what calls took more than by a full discovery."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    best = times(results["discovered"])
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for way in ("frozen", "learning"):
+        lost, total = [], 0.0
+        for took_s, best_s in zip(times(results[way]), best, strict=True):
+            total += took_s - best_s
+            lost.append(total)
+        axes.plot(lost, label=f"{way}, over discovered")
+    axes.axhline(0, color="grey", linewidth=0.5)
+    axes.set_xlabel("call")
+    axes.set_ylabel("seconds lost so far")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--grid", default="three-sites", help="the name of a file in hostfiles")
+    parser.add_argument("--mpi", default="mpich", choices=MPIS)
+    parser.add_argument("--known", type=Path, help="a model of a full discovery")
+    parser.add_argument("--start", type=Path, help="a model or grid file to start with")
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "learning")
+    options = parser.parse_args()
+    grid = ROOT / "hostfiles" / f"{options.grid}.toml"
+    folder = options.output.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    known = (options.known or folder / f"known-{options.grid}-{options.mpi}.json").absolute()
+    if "discovered" in options.ways and not known.exists():
+        on_grid(grid, options.mpi, *DISCOVER, str(known))
+    results = {}
+    for way in options.ways:
+        rows = folder / f"{options.grid}-{options.mpi}-{way}.json"
+        app = str(ROOT / "benchmarks" / "apps" / "calls.py")
+        command = ["python", "-m", "gridcoll", "run", app, "mix", str(rows), str(options.calls)]
+        settings = environment(way, known, (options.start or grid).absolute())
+        on_grid(grid, options.mpi, *command, settings=settings)
+        results[way] = json.loads(rows.read_text())
+    half = options.calls // 2
+    print(f"{options.grid}, {options.mpi}: seconds of calls 1-{half} and {half + 1}-{2 * half}")
+    best = results.get("discovered")
+    for way, found in results.items():
+        halves = [total_s(found[:half]), total_s(found[half:])]
+        over = ""
+        if best:
+            parts = (total_s(best[:half]), total_s(best[half:]))
+            ratios = (a / b for a, b in zip(halves, parts, strict=True))
+            over = "  (over discovered: {:.3f} {:.3f})".format(*ratios)
+        print(f"{way:>12}  {halves[0]:8.2f}  {halves[1]:8.2f}{over}")
+    if {"discovered", "frozen", "learning"} <= set(results):
+        draw(results, folder / f"regret-{options.grid}-{options.mpi}.svg")
+
+
+if __name__ == "__main__":
+    main()

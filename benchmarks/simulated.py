@@ -1,0 +1,257 @@
+"""What SimGrid makes of our plans, beside what we predict, and beside SMPI's own collectives.
+
+    python benchmarks/simulated.py [--ranks 88,256,…] [--calls …] [--json] [--plot FILE]
+
+For each number of ranks a declared grid: the papers' Table 3 grid for 88, then 4, 8 and 16 sites of
+64, 128 and 256 hosts, interfaces of 1 Gbit/s, 1 to 50 ms and 10 Gbit/s between sites. The chosen
+plan is replayed there by SimGrid's SMPI, and the same call is made with SMPI's own selectors
+(``ompi``, ``mpich``, ``mvapich2``, ``impi``) on the same platform. Needs ``smpirun`` and
+``smpicc``, on the PATH or at ``--smpirun``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from scale import Place, in_a_plane
+
+from gridcoll.bench.simgrid import Folder, find_simgrid
+from gridcoll.errors import FileError, UsageError
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.wires import wires_from_spec
+from gridcoll.plan import choose
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.ops import Send
+from gridcoll.plan.smpi import smpi_lines
+from gridcoll.topology.gridfile import parse_gridfile
+from gridcoll.topology.units import format_size, parse_size_bytes
+
+PLACES = {
+    88: lambda: Place((31, 29, 6, 1, 1, 20), 1, in_a_plane(6, 2)),
+    256: lambda: Place((64,) * 4, 1, in_a_plane(4, 3)),
+    1024: lambda: Place((128,) * 8, 1, in_a_plane(8, 3)),
+    4096: lambda: Place((256,) * 16, 1, in_a_plane(16, 3)),
+}
+CALLS = "bcast:8,bcast:64K,bcast:4M,allreduce:8,allreduce:64K,allreduce:4M,alltoall:8,alltoall:1K"
+SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
+MEDIAN_OFF, WORST_OFF = 0.15, 0.40
+"""Bars: how far a replay may be from the prediction."""
+
+MOST_MESSAGES = 600_000
+"""Of a plan that is replayed; a million take some minutes and gigabytes."""
+
+LONGEST = re.compile(r"longest (\S+)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call on one grid, times in seconds; None where that was left out or failed."""
+
+    n_ranks: int
+    collective: str
+    bytes: int
+    chosen: str
+    limit_s: float
+    predicted_s: float
+    walked_s: float | None
+    replayed_s: float | None
+    n_messages: int
+    selectors_s: dict[str, float | None]
+    took_s: float
+
+    @property
+    def off(self) -> float | None:
+        """The replay's distance from the prediction, as a part of the latter."""
+        return None if self.replayed_s is None else self.replayed_s / self.predicted_s - 1
+
+    @property
+    def best_selector_s(self) -> float | None:
+        return min((s for s in self.selectors_s.values() if s is not None), default=None)
+
+
+def compile_call(smpirun: Path, folder: Path) -> Path:
+    """The C program of one call, made with the ``smpicc`` beside ``smpirun``."""
+    program = folder / "simulated_call"
+    source = Path(__file__).with_name("simulated_call.c")
+    command = [str(smpirun.with_name("smpicc")), "-O1", "-o", str(program), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FileError(f"{command[0]}: {done.stderr.strip()[-300:]}")
+    return program
+
+
+def measure(
+    n_ranks: int,
+    call: str,
+    smpirun: Path,
+    program: Path,
+    path: Path,
+    selectors: Sequence[str],
+    timeout_s: float,
+) -> Row:
+    """Predict, replay, and ask the selectors, for one call."""
+    started = time.monotonic()
+    spec = parse_gridfile(PLACES[n_ranks]().text(f"ranks-{n_ranks}"))
+    hosts = spec.rank_hosts()
+    model, wires = declared_model(spec, hosts), wires_from_spec(spec, hosts)
+    collective, _, size = call.partition(":")
+    n_bytes = parse_size_bytes(size)
+    winner = choose(collective, model, n_bytes, 0, grid_only=True).winner
+    if winner.build is None or winner.predicted_s is None:
+        raise UsageError(f"{call}: no plan")
+    plan = winner.build(n_bytes)
+    folder = Folder.write(path, wires, spec.window_bytes)
+    n_messages = n_ranks * max(
+        sum(isinstance(op, Send) for op in plan.programs[rank]) for rank in (0, 1, n_ranks - 1)
+    )
+    walked_s = replayed_s = None
+    if n_messages <= MOST_MESSAGES:
+        timeline = price_plan(plan, model)
+        walked_s = timeline.makespan_s
+        n_messages = sum(isinstance(op, Send) for program in plan.programs for op in program)
+        folder.write_trace(smpi_lines(plan, model, timeline=timeline))
+        replayed_s = tried(lambda: folder.replay_s(smpirun, timeout_s))
+
+    def selector_s(name: str) -> float:
+        command = [str(program), collective, str(n_bytes)]
+        said = folder.run(smpirun, command, [f"--cfg=smpi/coll-selector:{name}"], timeout_s)
+        return float(LONGEST.search(said)[1])  # type: ignore[index]
+
+    asked = {name: tried(lambda name=name: selector_s(name)) for name in selectors}
+    return Row(
+        *(n_ranks, collective, n_bytes, winner.name, limit_s(collective, wires, n_bytes)),
+        *(winner.predicted_s, walked_s, replayed_s, n_messages, asked),
+        time.monotonic() - started,
+    )
+
+
+def tried(step) -> float | None:  # type: ignore[no-untyped-def]
+    """What ``step`` finds; None, and said so, where SimGrid fails or takes too long."""
+    try:
+        return float(step())
+    except (FileError, UsageError) as error:
+        print(f"  {error}"[:300], file=sys.stderr, flush=True)
+        return None
+
+
+def verdict(rows: Iterable[Row]) -> str:
+    """How far off replays are, against the bars."""
+    far = sorted(abs(row.off) for row in rows if row.off is not None)
+    if not far:
+        return "nothing was replayed"
+    median = statistics.median(far)
+    held = "held" if median <= MEDIAN_OFF and far[-1] <= WORST_OFF else "NOT held"
+    return (
+        f"replayed against predicted, {len(far)} calls: median {median:.0%} off (bar "
+        f"{MEDIAN_OFF:.0%}), worst {far[-1]:.0%} (bar {WORST_OFF:.0%}): {held}"
+    )
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """For people."""
+    table = Table("ranks", "call", "bytes", "chosen")
+    for column in ("limit ms", "predicted", "replayed", "off", *SELECTORS, "best/replayed"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        best = row.best_selector_s
+        table.add_row(
+            *(str(row.n_ranks), row.collective, format_size(row.bytes), row.chosen),
+            *map(_ms, (row.limit_s, row.predicted_s, row.replayed_s)),
+            "" if row.off is None else f"{row.off:+.0%}",
+            *(_ms(row.selectors_s.get(name)) for name in SELECTORS),
+            f"{best / row.replayed_s:.1f}" if best and row.replayed_s else "",
+        )
+    Console(width=150).print(table)
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.1f}"
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Replays and best selectors over the limit, by number of ranks, a panel per call."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    calls = list(dict.fromkeys((row.collective, row.bytes) for row in rows))
+    figure, all_axes = plt.subplots(
+        2, -(-len(calls) // 2), figsize=(14, 6), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axes, call in zip(all_axes.flat, calls, strict=False):
+        some = [row for row in rows if (row.collective, row.bytes) == call]
+        for label, style, of in (
+            ("predicted", "k--", lambda row: row.predicted_s),
+            ("replayed", "o-", lambda row: row.replayed_s),
+            ("best selector", "s-", lambda row: row.best_selector_s),
+        ):
+            points = [(row.n_ranks, of(row) / row.limit_s) for row in some if of(row)]
+            if points:
+                axes.loglog(*zip(*points, strict=True), style, label=label)
+        axes.set(title=f"{call[0]}, {format_size(call[1])}")
+        axes.grid(alpha=0.3)
+    all_axes.flat[0].legend()
+    figure.supxlabel("ranks")
+    figure.supylabel("time over the limit")
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", default=",".join(map(str, PLACES)))
+    parser.add_argument("--calls", default=CALLS)
+    parser.add_argument("--selectors", default=",".join(SELECTORS), help="empty: none")
+    parser.add_argument("--smpirun", default="", help="where it is, if not on the PATH")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds per replay")
+    parser.add_argument("--json", action="store_true", help="a line per row, for programs")
+    parser.add_argument("--rows", type=Path, help="show the rows of this file, run nothing")
+    parser.add_argument("--plot", type=Path, help="draw times over the limit into this file")
+    options = parser.parse_args(arguments)
+    if options.rows:
+        lines = options.rows.read_text().splitlines()
+        rows = [Row(**json.loads(line)) for line in lines]
+    else:
+        rows = run(options)
+    if not options.json:
+        print_table(rows)
+        print(verdict(rows))
+    if options.plot:
+        plot(rows, options.plot)
+
+
+def run(options: argparse.Namespace) -> list[Row]:
+    """All rows; each is printed when it is there."""
+    smpirun = find_simgrid(options.smpirun)
+    selectors = [name for name in options.selectors.split(",") if name]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = compile_call(smpirun, Path(folder))
+        for n_ranks in map(int, options.ranks.split(",")):
+            for call in options.calls.split(","):
+                at = Path(folder) / "platform"
+                row = measure(n_ranks, call, smpirun, program, at, selectors, options.timeout)
+                rows.append(row)
+                if options.json:
+                    print(json.dumps(asdict(row), ensure_ascii=False), flush=True)
+                else:
+                    print(f"{n_ranks} {call}: {row.off} {row.took_s:.0f} s", file=sys.stderr)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

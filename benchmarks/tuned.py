@@ -1,0 +1,217 @@
+"""Natives as an expert would set them: every documented algorithm and segment size, by hand.
+
+An MPI library reads such settings when it starts, so each is a job of its own, all of them on one
+emulated grid. All settings are run briefly, then the best again, longer, in turn with gridcoll
+under the library's own settings. `collectives.py run --natives tuned` keeps the best per row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from on_grids import Row
+
+from gridcoll.testbed.job import Job
+from gridcoll.testbed.testbed import Testbed
+from gridcoll.topology.units import format_size
+
+SEGMENTS = (16 << 10, 8 << 10, 32 << 10)
+N_FINALISTS = 2
+"""Settings per size that are run again: two brief series of the same setting differ by more than
+the best differ from each other."""
+
+BRIEFLY, LONGER = "3", "7"
+LONGEST_JOB_S = 60.0
+
+Settings = Mapping[str, str]
+
+OPENMPI = {
+    "bcast": {
+        "linear": 1, "chain": 2, "pipeline": 3, "split-binary": 4, "binary": 5, "binomial": 6,
+        "knomial": 7, "scatter-allgather": 8, "scatter-allgather-ring": 9,
+    },
+    "allreduce": {
+        "linear": 1, "nonoverlapping": 2, "recursive-doubling": 3, "ring": 4, "segmented-ring": 5,
+        "rabenseifner": 6, "allgather-reduce": 7,
+    },
+    "alltoall": {
+        "linear": 1, "pairwise": 2, "modified-bruck": 3, "linear-sync": 4,
+    },
+}  # fmt: skip
+"""``coll_tuned_*_algorithm``, as ``ompi_info --param coll tuned --level 9`` lists them."""
+
+OPENMPI_SEGMENTED = {
+    "bcast": ("chain", "pipeline", "split-binary", "binary", "binomial"),
+    "allreduce": ("segmented-ring",),
+}
+
+MPICH = {
+    "bcast": ("binomial", "scatter_recursive_doubling_allgather", "scatter_ring_allgather"),
+    "allreduce": (
+        *("recursive_doubling", "reduce_scatter_allgather", "recursive_multiplying", "ring"),
+        *("recexch", "k_reduce_scatter_allgather"),
+    ),
+    "alltoall": ("brucks", "k_brucks", "pairwise", "pairwise_sendrecv_replace", "scattered"),
+}
+"""``MPIR_CVAR_*_INTRA_ALGORITHM``, as the library describes its variables."""
+
+MPICH_TREES = (("kary", 1), ("kary", 2), ("knomial_1", 2), ("knomial_2", 4))
+"""Of pipelined tree broadcasts and allreduces, with their degrees; the first is a chain."""
+
+IMPI = {"bcast": range(1, 15), "allreduce": range(1, 25), "alltoall": range(1, 6)}
+"""``I_MPI_ADJUST_*``, by their numbers in Intel's reference."""
+
+
+def settings_of(mpi: str, collective: str) -> dict[str, Settings]:
+    """Environment variables by what the setting is called; the first are none at all."""
+    ways = {"openmpi": _openmpi, "mpich": _mpich, "impi": _impi}[mpi]
+    return {"as it comes": {}, **dict(ways(collective))}
+
+
+def _openmpi(collective: str) -> Iterator[tuple[str, Settings]]:
+    prefix = f"OMPI_MCA_coll_tuned_{collective}_algorithm"
+    for name, number in OPENMPI.get(collective, {}).items():
+        chosen = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", prefix: str(number)}
+        yield name, chosen
+        if name in OPENMPI_SEGMENTED.get(collective, ()):
+            for segment in SEGMENTS:
+                text = f"{name}, {segment >> 10} KiB segments"
+                yield text, {**chosen, f"{prefix}_segmentsize": str(segment)}
+    yield "han", {"OMPI_MCA_coll_han_priority": "100"}
+
+
+def _mpich(collective: str) -> Iterator[tuple[str, Settings]]:
+    name = f"MPIR_CVAR_{collective.upper()}"
+    plain = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"}
+    for algorithm in MPICH.get(collective, ()):
+        yield algorithm, {**plain, f"{name}_INTRA_ALGORITHM": algorithm}
+    tree_algorithm = {"bcast": "pipelined_tree", "allreduce": "tree"}.get(collective)
+    if tree_algorithm is None:
+        return
+    for (tree, degree), segment in product(MPICH_TREES, SEGMENTS):
+        yield (
+            f"pipelined {tree} tree of degree {degree}, {segment >> 10} KiB segments",
+            {
+                **plain,
+                f"{name}_INTRA_ALGORITHM": tree_algorithm,
+                f"{name}_TREE_TYPE": tree,
+                f"{name}_TREE_KVAL": str(degree),
+                f"{name}_TREE_PIPELINE_CHUNK_SIZE": str(segment),
+            },
+        )
+
+
+def _impi(collective: str) -> Iterator[tuple[str, Settings]]:
+    for number in IMPI.get(collective, ()):
+        yield f"algorithm {number}", {f"I_MPI_ADJUST_{collective.upper()}": str(number)}
+
+
+def sweep(
+    grid: Path, mpi: str, collective: str, sizes: str, model: Path, budget_s: float
+) -> list[Row]:
+    """A row per size: the best setting of ``mpi`` for ``collective`` on ``grid``, and gridcoll.
+
+    ``model`` is a measured model, for gridcoll's own time. After ``budget_s`` no more settings are
+    tried; rows say how many were.
+    """
+    found = settings_of(mpi, collective)
+    with Testbed.up(grid) as testbed, tempfile.TemporaryDirectory() as folder:
+        job = Job(testbed, mpi)
+
+        def run(name: str, repeats: str) -> dict[int, dict[str, Row]]:
+            output = Path(folder, "rows.json")
+            output.unlink(missing_ok=True)
+            options = ["--sizes", sizes, "--grid", str(grid), "--repeats", repeats]
+            command = ["gridcoll", "bench", collective, *options, "--output", str(output)]
+            # What is timed may neither learn nor wait for links to be measured.
+            own = {"GRIDCOLL_GRID": str(model), "GRIDCOLL_LEARN": "off"}
+            return _rows(job, command, {**os.environ, **own, **found[name]}, output)
+
+        end, n_tried = time.monotonic() + budget_s, 0
+        brief: dict[str, dict[int, dict[str, Row]]] = {}
+        for name in found:
+            if time.monotonic() > end:
+                break
+            n_tried += 1
+            if rows_of := run(name, BRIEFLY):
+                brief[name] = rows_of
+            said = {n_bytes: _native_s(variants) for n_bytes, variants in rows_of.items()}
+            print(f"{name}: {said or 'failed'}", flush=True)
+        finalists: dict[str, None] = {"as it comes": None}
+        for n_bytes in brief["as it comes"]:
+            order = sorted(brief, key=lambda name: _native_s(brief[name][n_bytes]))
+            finalists.update(dict.fromkeys(order[:N_FINALISTS]))
+        longer = {name: rows for name in finalists if (rows := run(name, LONGER))}
+    rows: list[Row] = []
+    for n_bytes, ours in longer["as it comes"].items():
+        best = min(longer, key=lambda name: _native_s(longer[name][n_bytes]))
+        rows.append(
+            {
+                "collective": collective,
+                "bytes": n_bytes,
+                "setting": best,
+                "variables": dict(found[best]),
+                "tuned_s": _native_s(longer[best][n_bytes]),
+                "native_s": _native_s(ours),
+                "gridcoll_s": ours["gridcoll"]["median_s"],
+                "limit_s": ours["gridcoll"]["limit_s"],
+                "n_settings": len(found),
+                "n_tried": n_tried,
+                "n_failed": n_tried - len(brief),
+            }
+        )
+    return rows
+
+
+def _native_s(variants: Mapping[str, Row]) -> float:
+    return min(row["median_s"] for name, row in variants.items() if name.startswith("native"))
+
+
+def _rows(
+    job: Job, command: Sequence[str], environment: Mapping[str, str], output: Path
+) -> dict[int, dict[str, Row]]:
+    """What a job found, by size and variant; nothing if it failed, as some settings do."""
+    process = job.start(command, environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        code = process.wait(LONGEST_JOB_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait(10)
+        code = 1
+    by_size: dict[int, dict[str, Row]] = {}
+    if code == 0 and output.exists():
+        for row in json.loads(output.read_text()):
+            by_size.setdefault(row["bytes"], {})[row["variant"]] = row
+    return by_size
+
+
+def verdict(row: Row) -> str:
+    """How gridcoll stands to the best setting, said where it is more than 5 % behind."""
+    ratio = row["tuned_s"] / row["gridcoll_s"]
+    return f"{ratio:.2f} x" + (" (behind)" if ratio < 0.95 else "")
+
+
+def print_markdown(rows: Sequence[Row]) -> None:
+    """A line per grid, MPI and size."""
+    print("\n| call | grid | MPI | message | by default | by hand | | tried | gridcoll | faster |")
+    print("|---|---|---|--:|--:|--:|---|--:|--:|--:|")
+    for row in rows:
+        case = f"{row['collective']} | {row['grid']} | {row['mpi']} | {format_size(row['bytes'])}"
+        times = [f"{row[name] * 1e3:.1f} ms" for name in ("native_s", "tuned_s", "gridcoll_s")]
+        tried = f"{row['n_tried']} of {row['n_settings']}"
+        print(
+            f"| {case} | {times[0]} | {times[1]} | {row['setting']} | {tried} | {times[2]} "
+            f"| {verdict(row)} |"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit("run it as: python benchmarks/collectives.py run --natives tuned")
