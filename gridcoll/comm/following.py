@@ -145,8 +145,13 @@ class Following:
         self.news.doubt = self._better = False
         return said
 
-    def step(self, point: Point, suspicion: int, now_s: float, total_s: float) -> Step:
+    def step(
+        self, point: Point, suspicion: int, now_s: float, total_s: float, *, doubt: bool = False
+    ) -> Step:
         """What follows from an agreed point. Collective.
+
+        ``suspicion`` and ``doubt`` are those of `Drift`: the one lets ways compete anew where a
+        look finds nothing, or is not due; the other is only worth a look.
 
         A network that is faster again than one that got slower is taken to be what it was. Where
         one got slower, a glance now and then tells when that is over, even if no call uses the
@@ -157,13 +162,13 @@ class Following:
         if suspicion < 0 and self.changed:
             self._tell("faster again: the links count as they did")
             return self._become(self.at_start, {})
-        wanted = bool(suspicion) or self._owes_look or point.doubt
+        wanted = bool(suspicion) or self._owes_look or point.doubt or doubt
         if self.at_start.origin != "measured":
             return self._compete(suspicion)
         least_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
         may_look = now_s - self._looked_s >= least_s
         if wanted and may_look:
-            return self._look(now_s, None)
+            return self._look(now_s, None, compete=bool(suspicion))
         if suspicion:
             return self._compete(suspicion)
         self._owes_look = wanted
@@ -195,8 +200,8 @@ class Following:
         self._heard = self.news.post(model)
         return Step(model)
 
-    def _look(self, now_s: float, only: Collection[Pair] | None) -> Step:
-        """Look at links, ``only`` those of some pairs or all."""
+    def _look(self, now_s: float, only: Collection[Pair] | None, *, compete: bool = False) -> Step:
+        """Look at links, ``only`` those of some pairs or all; ``compete`` if nothing is found."""
         began_s = time.monotonic()
         # Against what was there at first: factors of factors would drift.
         found = look_at_links(self._comm, self._messages(), self.at_start, only)
@@ -213,7 +218,7 @@ class Following:
         ):
             self._patience *= 2  # whoever said that links are better was wrong
             self._tell("links were looked at, and are what they were")
-            return Step(compete=only is None)
+            return Step(compete=compete)
         names = [cluster.name for cluster in self.at_start.grid.clusters]
         for a, b in sorted(changed.keys() | before.keys()):
             each = found.get((a, b), before.get((a, b)))

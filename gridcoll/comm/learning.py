@@ -270,8 +270,10 @@ class Learning:
     def _watch(self, point: Point) -> None:
         """Follow the network. Collective; see `Following.step`."""
         learner, following = self.learner, self.following
-        now_s, suspicion = point.seen[-1].ended_s, learner.drift.suspicion
-        step = following.step(point, suspicion, now_s, self.agreed.total_s)
+        now_s, drift = point.seen[-1].ended_s, learner.drift
+        step = following.step(
+            point, drift.suspicion, now_s, self.agreed.total_s, doubt=drift.take_doubt()
+        )
         if following.look_cost_s:
             learner.drift.worth_s = following.look_cost_s
         if step.model is not None:

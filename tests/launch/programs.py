@@ -98,11 +98,14 @@ class Toolchain:
             raise RuntimeError("no Fortran in the wheels")
         modules = self.lib_dir / "fortran" / "gfortran-mod-15" / self.family
         flags = ["-fallow-argument-mismatch", f"-I{modules}", f"-I{self.include}"]
+        # gfortran, where it is unpacked, does not find what gcc has installed; gcc finds f951.
+        compiler = fortran_of(self.debian)
+        flags += [f"-B{compiler}/", f"-L{compiler}"]
         of_mpi = {
             "mpich": ["-lmpichfort"],
             "openmpi": ["-lmpi_usempif08", "-lmpi_usempi_ignore_tkr", "-lmpi_mpifh"],
         }
-        return self.link([*flags, *arguments, *of_mpi[self.family]], "gfortran")
+        return self.link([*flags, *arguments, *of_mpi[self.family], "-lgfortran"])
 
     def compile(self, arguments: Sequence[str], compiler: str = "gcc") -> Done:
         command = [compiler, "-w", "-O1", f"-I{self.include}", *arguments]
@@ -230,6 +233,12 @@ def toolchain(mpi: str) -> Toolchain:
         return Toolchain(mpi, include, library, root)
     headers = "mpich" if mpi == "impi" else mpi
     return Toolchain(mpi, VENVS / headers / "include", VENVS / mpi / "lib")
+
+
+def fortran_of(root: Path) -> Path | None:
+    """Where gcc's Fortran compiler is among packages unpacked in ``root``."""
+    found = next((root / "usr" / "lib" / "gcc").glob("*/*/f951"), None)
+    return found.parent if found else None
 
 
 def has_compiler() -> bool:

@@ -1,8 +1,8 @@
 """Others' programs, natively and with plans forced: none may fail that native does not.
 
 What is not in a wheel is looked for where variables say: ``GRIDCOLL_TEST_MPICH_SOURCE`` names an
-unpacked source tree of MPICH (``apt-get source mpich``), ``GRIDCOLL_TEST_DEBIAN`` a folder in which
-Debian's packages of MPICH and Open MPI are unpacked (``dpkg -x``), for Fortran.
+unpacked source tree of MPICH, ``GRIDCOLL_TEST_DEBIAN`` a folder in which Debian's packages of
+MPICH, Open MPI, gfortran and hpcc are unpacked. ``make test-programs`` has both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.launch.mpich_suite import (
     programs_of,
     run_suite,
 )
-from tests.launch.programs import VENVS, has_compiler, planned_of, toolchain
+from tests.launch.programs import VENVS, fortran_of, has_compiler, planned_of, toolchain
 
 pytestmark = [
     pytest.mark.skipif(not has_compiler(), reason="needs a C compiler"),
@@ -42,8 +42,8 @@ needs_source = pytest.mark.skipif(
     not SOURCE.exists(), reason="GRIDCOLL_TEST_MPICH_SOURCE names no source tree of MPICH"
 )
 needs_debian = pytest.mark.skipif(
-    not DEBIAN or not shutil.which("gfortran"),
-    reason="needs gfortran, and GRIDCOLL_TEST_DEBIAN with Debian's MPIs",
+    not DEBIAN or fortran_of(Path(DEBIAN)) is None,
+    reason="GRIDCOLL_TEST_DEBIAN names no folder with Debian's MPIs and gfortran",
 )
 
 

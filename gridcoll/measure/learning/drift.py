@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Hashable
 
-from gridcoll.measure.learning.beliefs import Belief
+from gridcoll.measure.learning.beliefs import Belief, median
 
 FEWEST_BEFORE = 3
 """Observations of an arm before its calls can be off."""
@@ -35,6 +35,9 @@ N_COSTLY = 2
 MUCH_OFF = math.log(2.0)
 """Each of them by at least this: long calls lose much by their noise."""
 
+N_USUAL = 8
+"""Calls that a rank entered late, of one kind, that say what is usual."""
+
 FIRST_WORTH_S = 1.0
 """Until a look at the links showed what it takes."""
 
@@ -54,8 +57,12 @@ class Drift:
         self._slow: list[Belief] = []
         self._in_a_row: dict[Hashable, int] = {}
         self._last: deque[int] = deque(maxlen=N_LAST)
+        self._usual: dict[Hashable, deque[float]] = {}
+        self._n_late_off = 0
         self.suspicion = 0
         """1 where calls take longer than they did, -1 where less; 0 while nothing is off."""
+        self.doubt = False
+        """Whether calls that ranks entered late take much longer: the network may be why."""
 
     def look(self, kind: Hashable, belief: Belief, seconds: float, noise: float) -> None:
         """Compare one duration with ``belief``, which does not have it yet."""
@@ -82,6 +89,31 @@ class Drift:
             self.suspicion = 1
         if abs(self._in_a_row[kind]) >= N_IN_A_ROW or abs(sum(self._last)) >= N_TOGETHER:
             self.suspicion = sign or self.suspicion
+
+    def look_late(self, kind: Hashable, seconds: float) -> None:
+        """Compare a call that a rank entered late, from its first entry to its last exit.
+
+        Ranks come late because the application worked, or because the call before reached them
+        late. So this proves nothing, but is worth a look: in a loop of calls that wait for one
+        another, a longer link is seen here and nowhere else.
+        """
+        log = math.log(max(seconds, 1e-9))
+        usual = self._usual.setdefault(kind, deque(maxlen=N_USUAL))
+        if len(usual) < FEWEST_BEFORE or log - median(usual) <= MUCH_OFF:
+            usual.append(log)
+            self._n_late_off = 0
+            return
+        self._n_late_off += 1
+        if self._n_late_off >= N_TOGETHER:
+            self.doubt = True
+
+    def take_doubt(self) -> bool:
+        """Whether there was doubt; what is usual is learned anew then."""
+        doubt, self.doubt = self.doubt, False
+        if doubt:
+            self._usual.clear()
+            self._n_late_off = 0
+        return doubt
 
     def retract(self) -> None:
         """Beliefs lose the durations that made suspicious: they are of another network.

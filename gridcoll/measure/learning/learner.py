@@ -193,7 +193,9 @@ class Learner:
             return
         race, _ = found
         belief = race.beliefs[each.arm]
-        if not each.skewed:
+        if each.skewed:
+            self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
+        else:
             self.drift.look(each.kind, belief, each.seconds, race.noise)
         if each.arm != race.leader and race.beliefs[race.leader].n_observed:
             self.regret_s += max(0.0, each.seconds - race.expected_s(race.leader))

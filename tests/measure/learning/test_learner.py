@@ -183,6 +183,30 @@ def test_two_costly_calls_are_enough() -> None:
         assert learner.drift.suspicion == suspicion
 
 
+def late(learner: Learner, seconds: float, skew_s: float) -> bool:
+    """Whether a call that a rank enters late leaves doubt."""
+    learner.learn([Observation(BCAST, 0, seconds, skew_s)], seconds)
+    return learner.drift.doubt
+
+
+def test_a_link_that_only_shows_between_calls_is_worth_a_look() -> None:
+    """Ranks wait for one another in the call before, so that calls take as long as ever."""
+    learner = Learner()
+    learner.next_arm(BCAST, lambda: arms_of([1.0]))
+    assert not any(late(learner, 0.01, 0.005) for _ in range(20))
+    assert [late(learner, 0.01, 0.03) for _ in range(4)] == [False, False, False, True]
+    assert learner.drift.suspicion == 0
+    assert learner.drift.take_doubt()
+    assert not any(late(learner, 0.01, 0.03) for _ in range(20)), "it is usual now"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_application_that_works_unevenly_leaves_no_doubt(seed: int) -> None:
+    learner, luck = Learner(), random.Random(seed)
+    learner.next_arm(BCAST, lambda: arms_of([1.0]))
+    assert not any(late(learner, 0.01, luck.uniform(0.01, 0.03)) for _ in range(500))
+
+
 def test_what_was_known_of_a_network_counts_when_it_is_back() -> None:
     """But for the calls that showed that it was gone."""
     network, learner = one_kind([1.0, 0.7], [0.9, 0.95]), Learner()
