@@ -35,8 +35,11 @@ N_COSTLY = 2
 MUCH_OFF = math.log(2.0)
 """Each of them by at least this: long calls lose much by their noise."""
 
-N_USUAL = 8
+N_USUAL = 12
 """Calls that a rank entered late, of one kind, that say what is usual."""
+
+LATE_OFF = math.log(1.5)
+"""Off by at least this, `N_TOGETHER` of a kind in a row: how late ranks come varies by itself."""
 
 FIRST_WORTH_S = 1.0
 """Until a look at the links showed what it takes."""
@@ -58,7 +61,7 @@ class Drift:
         self._in_a_row: dict[Hashable, int] = {}
         self._last: deque[int] = deque(maxlen=N_LAST)
         self._usual: dict[Hashable, deque[float]] = {}
-        self._n_late_off = 0
+        self._unusual: dict[Hashable, list[float]] = {}
         self.suspicion = 0
         """1 where calls take longer than they did, -1 where less; 0 while nothing is off."""
         self.doubt = False
@@ -99,12 +102,12 @@ class Drift:
         """
         log = math.log(max(seconds, 1e-9))
         usual = self._usual.setdefault(kind, deque(maxlen=N_USUAL))
-        if len(usual) < FEWEST_BEFORE or log - median(usual) <= MUCH_OFF:
-            usual.append(log)
-            self._n_late_off = 0
-            return
-        self._n_late_off += 1
-        if self._n_late_off >= N_TOGETHER:
+        unusual = self._unusual.setdefault(kind, [])
+        unusual.append(log)
+        if len(usual) < N_USUAL or log - median(usual) <= LATE_OFF:
+            usual.extend(unusual)
+            unusual.clear()
+        elif len(unusual) >= N_TOGETHER:
             self.doubt = True
 
     def take_doubt(self) -> bool:
@@ -112,7 +115,7 @@ class Drift:
         doubt, self.doubt = self.doubt, False
         if doubt:
             self._usual.clear()
-            self._n_late_off = 0
+            self._unusual.clear()
         return doubt
 
     def retract(self) -> None:
