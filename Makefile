@@ -22,7 +22,7 @@ LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDE
 # Each count under one MPI, most ranks under the one that shares a core best; `make test-all` has
 # every count under each. `make test` runs those of RANKS_test, `make test-long` the others.
 RANKS_test := 4
-RANKS_mpich ?= 1 3 $(RANKS_test)
+RANKS_mpich ?= 1 $(RANKS_test)
 RANKS_openmpi ?= 8
 RANKS_impi ?= 5
 RANKS ?= $(RANKS_$(MPI))
@@ -87,6 +87,7 @@ test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all
 	$(MAKE) test-testbed MPI=mpich
 
 test-all: test-unit test-unit-long test-mpi-all ## Everything, under three MPIs at every rank count
+	GRIDCOLL_TEST_EVERY_PROGRAM=1 $(MAKE) test-programs MPI=mpich
 	$(MAKE) test-testbed MPI=mpich
 
 test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root, and is quick

@@ -110,7 +110,20 @@ def test_a_link_that_changes_and_is_back(
     running.finish()
 
 
-@pytest.mark.parametrize("running", ["mpich", "openmpi"], indirect=True)
+@pytest.fixture(scope="module", params=["mpich", "openmpi"])
+def going(
+    write_grid: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Running]:
+    """One job through all of what follows: its data are right to the end."""
+    with Testbed.up(write_grid()) as testbed:
+        job = Running(testbed, request.param, tmp_path_factory.mktemp("going"))
+        job.until(lambda: job.n_calls() >= ENOUGH_CALLS)
+        yield job
+        job.finish()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -121,10 +134,9 @@ def test_a_link_that_changes_and_is_back(
     ],
 )
 def test_a_job_goes_on_with_right_data(
-    running: Running, change: dict[str, str | tuple[str, str]]
+    going: Running, change: dict[str, str | tuple[str, str]]
 ) -> None:
-    running.change(**change)
-    running.goes_on()
-    running.change(**{name: change[name] for name in change if name in ("link", "host")})
-    running.goes_on()
-    running.finish()
+    going.change(**change)
+    going.goes_on()
+    going.change(**{name: change[name] for name in change if name in ("link", "host")})
+    going.goes_on()

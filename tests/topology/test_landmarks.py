@@ -48,7 +48,7 @@ def test_table_3(seed: int) -> None:
     assert group_nodes(88, replay.measure, 0.3).groups == replay.groups()
 
 
-SIZES = [12] * 50 + [30] * 40 + [90] * 40 + [250] * 40 + [800] * 20 + [2000] * 5 + [5000] * 5
+SIZES = [12] * 50 + [30] * 50 + [90] * 40 + [250] * 40 + [800] * 15 + [2000] * 3 + [5000] * 2
 
 
 @pytest.mark.parametrize(
