@@ -17,7 +17,7 @@ from gridcoll.launch.programs import (
     run_again_preloaded,
     run_program,
 )
-from gridcoll.variables import PREFIX, VARIABLES
+from gridcoll.variables import PREFIX, VARIABLES, over
 
 if TYPE_CHECKING:
     from gridcoll.measure.clusters import Progress
@@ -129,7 +129,10 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     settings, application = parse_run(argv[1:] if below else argv)
     if below and not is_preloaded():
         run_again_preloaded()
-    os.environ.update(settings)
+    said = over(os.environ, settings)
+    for name in {*os.environ} - {*said}:
+        del os.environ[name]
+    os.environ.update(said)
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application[1:])
