@@ -10,8 +10,13 @@ import click
 import pytest
 
 from gridcoll.cli.group import group
+from gridcoll.cli.run_options import parse_run
+from gridcoll.comm.hints import NAMES
+from gridcoll.comm.settings import read_settings
+from gridcoll.errors import UsageError
 from gridcoll.measure.doctor import rules
-from gridcoll.variables import VARIABLES
+from gridcoll.plan import REGISTRIES
+from gridcoll.variables import PREFIX, VARIABLES, Variable
 from tests.examples import DOCUMENTS, ROOT, blocks
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -106,10 +111,57 @@ def test_every_page_is_on_the_site() -> None:
     )
 
 
+def places_of(variable: Variable) -> str:
+    """Where ``variable`` can be given, as docs/settings.md says it."""
+    name = variable.name.removeprefix(PREFIX).lower()
+    is_algorithm = name == "<collective>"
+    places = ["keyword", "hint"] if is_algorithm or name in NAMES else []
+    with_value = ["--bcast", "chain"] if is_algorithm else [f"--{name}=1"]
+    try:
+        taken = bool(parse_run([f"--{name}"] if variable.flag else with_value)[0])
+    except UsageError:
+        taken = False
+    return ", ".join([*places, *(["option"] if taken else []), "environment"])
+
+
 def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(GRIDCOLL_\S+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
-    assert rows == [(v.name, v.values.replace("|", " or "), v.good_for) for v in VARIABLES.values()]
+    rows = re.findall(r"^\| `(GRIDCOLL_\S+)` \| (.*?) \| (.*) \| ([^|]*) \|$", text, re.MULTILINE)
+    assert rows == [
+        (v.name, v.values.replace("|", " or "), v.good_for, places_of(v))
+        for v in VARIABLES.values()
+    ]
+    assert {row[3] for row in rows} == {
+        "keyword, hint, option, environment",
+        "option, environment",
+        "environment",
+    }
+
+
+DIFFERENT = {
+    "GRIDCOLL_GRID": "grid.toml",
+    "GRIDCOLL_CACHE": "/elsewhere",
+    "GRIDCOLL_KEEP": "/elsewhere",
+    "GRIDCOLL_CHECK": "1",
+    "GRIDCOLL_FORCE": "grid",
+    "GRIDCOLL_TOLERANCE": "0.2",
+    "GRIDCOLL_REPRODUCIBLE": "1",
+    "GRIDCOLL_LEARN": "off",
+    "GRIDCOLL_LOG": "decisions",
+}
+"""By setting of a communicator, a value that is not the default."""
+
+
+def test_what_ranks_compare_is_what_the_page_says() -> None:
+    assert {*DIFFERENT} == {f"{PREFIX}{name.upper()}" for name in NAMES}
+    nothing = read_settings({}).text()
+    compared = {n for n, value in DIFFERENT.items() if read_settings({n: value}).text() != nothing}
+    for collective, algorithms in REGISTRIES.items():
+        variable = f"{PREFIX}{collective.upper()}"
+        assert read_settings({variable: next(iter(algorithms))}).text() != nothing
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    paragraph = text.split("must be the same on all ranks:")[1].split(" They are compared")[0]
+    assert {*re.findall(r"`(GRIDCOLL_\S+)`", paragraph)} == compared | {"GRIDCOLL_<COLLECTIVE>"}
 
 
 def test_every_finding_is_documented() -> None:

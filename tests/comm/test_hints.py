@@ -21,7 +21,6 @@ from gridcoll.errors import UsageError
 from gridcoll.measure.cache.folder import NOWHERE
 from gridcoll.plan import REGISTRIES
 from gridcoll.variables import PREFIX, VARIABLES
-
 from tests.examples import ROOT
 
 
