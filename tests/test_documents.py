@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+import gridcoll
+import gridcoll.errors
 from gridcoll.cli.group import group
 from gridcoll.cli.run_options import parse_run
 from gridcoll.comm.hints import NAMES
@@ -122,6 +124,25 @@ def places_of(variable: Variable) -> str:
     except UsageError:
         taken = False
     return ", ".join([*places, *(["option"] if taken else []), "environment"])
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    there = {entry.split(".")[-1] for entry in entries}
+    errors = {"DisagreementError", "FileError", "GridcollError", "PlanError", "UsageError"}
+    assert "gridcoll.errors" in entries
+    assert all(getattr(gridcoll.errors, name).__doc__ for name in errors)
+    assert {*gridcoll.__all__} | {"Keywords"} <= there | errors
+
+
+def test_the_claims_of_the_papers_are_on_the_site() -> None:
+    text = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r'^--8<-- "(\S+)"$', text, re.MULTILINE)
+    assert (ROOT / named).name == "CLAIMS.md"
+    assert (ROOT / named).exists()
+    # Nothing in it leads to a place that the site does not have.
+    assert LINK.findall((ROOT / named).read_text(encoding="utf-8")) == []
 
 
 def test_every_setting_is_documented() -> None:
