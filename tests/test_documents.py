@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -193,6 +195,30 @@ def test_every_finding_is_documented() -> None:
     assert set(re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE)) == known
 
 
+def messages(source: str) -> list[tuple[str, str]]:
+    """Errors that ``source`` raises, and what they say with … for what is filled in."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+            continue
+        if node.func.id.endswith("Error"):
+            found.append((node.func.id, _text(node.args[0])))
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(v) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return "…"
+
+
+def rows_of_messages() -> list[str]:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \|", text.split("## What else happens")[0], re.MULTILINE)
+
+
 def sources() -> str:
     """All messages of the package on one line each, with … for what is filled in."""
     text = "\n".join(
@@ -202,9 +228,7 @@ def sources() -> str:
 
 
 def test_messages_with_remedies_are_those_of_the_package() -> None:
-    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+)` \|", text.split("## What else happens")[0], re.MULTILINE)
-    said = sources()
+    rows, said = rows_of_messages(), sources()
     pieces = {row: [part for part in row.split("…") if len(part.strip(" :,")) > 3] for row in rows}
     assert len(rows) > 12
     for row, parts in pieces.items():
@@ -213,6 +237,63 @@ def test_messages_with_remedies_are_those_of_the_package() -> None:
 
 def test_a_message_that_nobody_says_is_seen() -> None:
     assert "this message is said by nobody" not in sources()
+
+
+SELF_EXPLAINING = {
+    "GridComm: unknown keyword …; known are …": "names what there is",
+    "… …: known are …": "names what there is",
+    "algorithms: must map collectives to names, got …": "says what it must be",
+    "nbytes: must not be negative, got …": "says what it must be",
+    "link …: must be two of the clusters …": "names what there is",
+    "run: name an application: FILE, -m MODULE or -c CODE": "says what to write",
+    "run: … needs an argument": "says what to write",
+    "sizes: must ascend, got …": "of a kept file: comes out as `cache file …`",
+    "first, last: times need their zone": "of a kept file: comes out as `cache file …`",
+    "grid file …: it gives ranks; the cache needs hosts by name": "of `cache import`; says why",
+    "…": "passes on what another rank raised",
+}
+"""Messages of a running job that need no remedy, each with the reason."""
+
+OF_USERS = {"UsageError", "FileError", "DisagreementError", "GridcollError", "TestbedError"}
+
+
+def without_remedy(said: Iterable[tuple[str, str]], rows: Iterable[str]) -> set[str]:
+    """Which messages no row is about. A `PlanError`, whatever it says, has a row by that name."""
+    patterns = [re.compile(".*".join(map(re.escape, row.split("…"))), re.DOTALL) for row in rows]
+    return {
+        text
+        for kind, text in said
+        if kind in OF_USERS
+        if text not in SELF_EXPLAINING and not any(each.search(text) for each in patterns)
+    }
+
+
+def said_by_jobs() -> list[tuple[str, str]]:
+    return [
+        message
+        for room in ("comm", "engine", "launch", "measure")
+        for path in sorted((ROOT / "gridcoll" / room).rglob("*.py"))
+        for message in messages(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_every_message_of_a_job_has_a_remedy() -> None:
+    said, rows = said_by_jobs(), rows_of_messages()
+    assert "PlanError" in rows
+    assert len(said) > 40
+    assert without_remedy(said, rows) == set()
+    texts = {text for _, text in said}
+    assert {*SELF_EXPLAINING} <= texts, "is said no more"
+
+
+def test_a_message_without_a_remedy_is_seen() -> None:
+    new = messages('raise UsageError(f"moon: {phase!r} is not full")')
+    assert new == [("UsageError", "moon: … is not full")]
+    assert without_remedy(new, rows_of_messages()) == {"moon: … is not full"}
+    # Of the rows, each is needed: without it something has no remedy, or commands say it.
+    rows = rows_of_messages()
+    without = [row for row in rows if row != "rank … has elements of …, rank … of …"]
+    assert without_remedy(said_by_jobs(), without) == {"…: rank … has elements of …, rank … of …"}
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
