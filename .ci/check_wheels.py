@@ -9,6 +9,7 @@ a search path that has no compiler on it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -51,7 +52,9 @@ def example_of(readme: Path) -> str:
     return found[1]
 
 
-def run(command: list[str], place: Path, settings: dict[str, str], ends: tuple[int, ...]) -> None:
+def run(
+    command: list[str], place: Path, settings: dict[str, str], ends: tuple[int, ...]
+) -> subprocess.CompletedProcess[str]:
     """Run ``command`` with nothing but ``settings`` and the environment's own programs."""
     clean = {"PATH": f"{place / 'bin'}:{place / 'tools'}", "HOME": str(place), **settings}
     done = subprocess.run(
@@ -59,6 +62,28 @@ def run(command: list[str], place: Path, settings: dict[str, str], ends: tuple[i
     )
     if done.returncode not in ends:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def faults_of_doctor(said: str, code: int, n_ranks: int) -> list[str]:
+    """What is wrong with ``gridcoll doctor --json``, which ``said`` that and ended with ``code``.
+
+    It looked at a job that works: findings of weight error are faults, and so is whatever is no
+    page at all. A launcher may say something around it.
+    """
+    try:
+        page, _ = json.JSONDecoder().raw_decode(said[said.index("{\n") :])
+        findings = [(each["severity"], each["code"]) for each in page["findings"]]
+        of_ranks = page["n_ranks"]
+    except (ValueError, KeyError, TypeError) as error:
+        return [f"no page of the doctor ({type(error).__name__}: {error})"]
+    faults = [f"found the error {name}" for severity, name in findings if severity == "error"]
+    if of_ranks != n_ranks:
+        faults.append(f"looked at {of_ranks} ranks of {n_ranks}")
+    expected = int(any(severity != "note" for severity, _ in findings))
+    if code != expected or page.get("ok") is not (expected == 0):
+        faults.append(f"exit code {code}, ok {page.get('ok')}, where {findings} ask for {expected}")
+    return faults
 
 
 def link_tools(place: Path) -> None:
@@ -87,8 +112,11 @@ def try_wheel(wheel: Path, mpi: str, example: str, place: Path) -> None:
     run([*started, "-c", ENGINE.format(expected=expected)], place, settings, (0,))
     run([*started, "example.py"], place, settings, (0,))
     run([*started, "-m", "gridcoll", "run", "application.py"], place, settings, (0,))
-    # It says so, with code 1, where there are more ranks than cores.
-    run([*started, "-m", "gridcoll", "doctor"], place, settings, (0, 1))
+    # Code 1 is of findings (there may be more ranks than cores here), and of tracebacks.
+    command = [*started, "-m", "gridcoll", "doctor", "--json"]
+    done = run(command, place, settings, (0, 1))
+    if faults := faults_of_doctor(done.stdout, done.returncode, int(RANKS)):
+        sys.exit(f"{' '.join(command)}: {'; '.join(faults)}\n{done.stdout}{done.stderr}")
     print(f"{wheel.name}: {mpi}: example, run and doctor at {RANKS} ranks: passed", flush=True)
 
 

@@ -109,7 +109,7 @@ def run(
                 model = RESULTS / f"model-lg-{name}.json" if swept else grid
                 usual = USUAL if swept else "64K,512K"
                 how = ["--sizes", sizes or usual, "--repeats", str(repeats), "--longest", longest]
-                how += ["--algorithm", "direct,farthest-first,lg", "--keep", str(model)]
+                how += ["--algorithm", "direct,farthest-first,lg", "--model", str(model)]
                 bench_on(str(grid), mpi, "alltoall", RESULTS / f"lg-{name}.json", *how)
 
 

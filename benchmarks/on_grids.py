@@ -46,7 +46,7 @@ def bench_on(
     plain = Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml")
     with slowed(plain, dilation) as declared:
         if models:
-            options = (*options, "--keep", str(model_on(declared, mpi, models)))
+            options = (*options, "--model", str(model_on(declared, mpi, models)))
         bench = ["bench", *calls.split(), "--grid", str(declared), "--output", str(rows), *options]
         subprocess.run([*_on(declared, mpi), *bench], cwd=ROOT, check=True)
 

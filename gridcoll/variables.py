@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PREFIX = "GRIDCOLL_"
@@ -102,3 +103,16 @@ _ENTRIES = (
 )
 
 VARIABLES: dict[str, Variable] = {entry.name: entry for entry in _ENTRIES}
+
+
+def over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
+    """``lower``, with what ``upper`` says instead.
+
+    ``GRIDCOLL_KEEP`` is ``GRIDCOLL_CACHE`` by another name, so that either replaces both.
+    """
+    said = dict(lower)
+    names = ("GRIDCOLL_CACHE", "GRIDCOLL_KEEP")
+    if any(name in upper for name in names):
+        for name in names:
+            said.pop(name, None)
+    return said | dict(upper)

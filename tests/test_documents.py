@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import pytest
 
+import gridcoll
+import gridcoll.errors
 from gridcoll.cli.group import group
+from gridcoll.cli.run_options import parse_run
+from gridcoll.comm.hints import NAMES
+from gridcoll.comm.settings import read_settings
+from gridcoll.errors import UsageError
 from gridcoll.measure.doctor import rules
-from gridcoll.variables import VARIABLES
+from gridcoll.plan import REGISTRIES
+from gridcoll.variables import PREFIX, VARIABLES, Variable
 from tests.examples import DOCUMENTS, ROOT, blocks
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -106,10 +115,76 @@ def test_every_page_is_on_the_site() -> None:
     )
 
 
+def places_of(variable: Variable) -> str:
+    """Where ``variable`` can be given, as docs/settings.md says it."""
+    name = variable.name.removeprefix(PREFIX).lower()
+    is_algorithm = name == "<collective>"
+    places = ["keyword", "hint"] if is_algorithm or name in NAMES else []
+    with_value = ["--bcast", "chain"] if is_algorithm else [f"--{name}=1"]
+    try:
+        taken = bool(parse_run([f"--{name}"] if variable.flag else with_value)[0])
+    except UsageError:
+        taken = False
+    return ", ".join([*places, *(["option"] if taken else []), "environment"])
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    there = {entry.split(".")[-1] for entry in entries}
+    errors = {"DisagreementError", "FileError", "GridcollError", "PlanError", "UsageError"}
+    assert "gridcoll.errors" in entries
+    assert all(getattr(gridcoll.errors, name).__doc__ for name in errors)
+    assert {*gridcoll.__all__} | {"Keywords"} <= there | errors
+
+
+def test_the_claims_of_the_papers_are_on_the_site() -> None:
+    text = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r'^--8<-- "(\S+)"$', text, re.MULTILINE)
+    assert (ROOT / named).name == "CLAIMS.md"
+    assert (ROOT / named).exists()
+    # Nothing in it leads to a place that the site does not have.
+    assert LINK.findall((ROOT / named).read_text(encoding="utf-8")) == []
+
+
 def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(GRIDCOLL_\S+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
-    assert rows == [(v.name, v.values.replace("|", " or "), v.good_for) for v in VARIABLES.values()]
+    rows = re.findall(r"^\| `(GRIDCOLL_\S+)` \| (.*?) \| (.*) \| ([^|]*) \|$", text, re.MULTILINE)
+    assert rows == [
+        (v.name, v.values.replace("|", " or "), v.good_for, places_of(v))
+        for v in VARIABLES.values()
+    ]
+    assert {row[3] for row in rows} == {
+        "keyword, hint, option, environment",
+        "option, environment",
+        "environment",
+    }
+
+
+DIFFERENT = {
+    "GRIDCOLL_GRID": "grid.toml",
+    "GRIDCOLL_CACHE": "/elsewhere",
+    "GRIDCOLL_KEEP": "/elsewhere",
+    "GRIDCOLL_CHECK": "1",
+    "GRIDCOLL_FORCE": "grid",
+    "GRIDCOLL_TOLERANCE": "0.2",
+    "GRIDCOLL_REPRODUCIBLE": "1",
+    "GRIDCOLL_LEARN": "off",
+    "GRIDCOLL_LOG": "decisions",
+}
+"""By setting of a communicator, a value that is not the default."""
+
+
+def test_what_ranks_compare_is_what_the_page_says() -> None:
+    assert {*DIFFERENT} == {f"{PREFIX}{name.upper()}" for name in NAMES}
+    nothing = read_settings({}).text()
+    compared = {n for n, value in DIFFERENT.items() if read_settings({n: value}).text() != nothing}
+    for collective, algorithms in REGISTRIES.items():
+        variable = f"{PREFIX}{collective.upper()}"
+        assert read_settings({variable: next(iter(algorithms))}).text() != nothing
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    paragraph = text.split("must be the same on all ranks:")[1].split(" They are compared")[0]
+    assert {*re.findall(r"`(GRIDCOLL_\S+)`", paragraph)} == compared | {"GRIDCOLL_<COLLECTIVE>"}
 
 
 def test_every_finding_is_documented() -> None:
@@ -118,6 +193,30 @@ def test_every_finding_is_documented() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     section = text.split("## The doctor's findings")[1]
     assert set(re.findall(r"^\| `([\w-]+)`", section, re.MULTILINE)) == known
+
+
+def messages(source: str) -> list[tuple[str, str]]:
+    """Errors that ``source`` raises, and what they say with … for what is filled in."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+            continue
+        if node.func.id.endswith("Error"):
+            found.append((node.func.id, _text(node.args[0])))
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(v) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return "…"
+
+
+def rows_of_messages() -> list[str]:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \|", text.split("## What else happens")[0], re.MULTILINE)
 
 
 def sources() -> str:
@@ -129,9 +228,7 @@ def sources() -> str:
 
 
 def test_messages_with_remedies_are_those_of_the_package() -> None:
-    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+)` \|", text.split("## What else happens")[0], re.MULTILINE)
-    said = sources()
+    rows, said = rows_of_messages(), sources()
     pieces = {row: [part for part in row.split("…") if len(part.strip(" :,")) > 3] for row in rows}
     assert len(rows) > 12
     for row, parts in pieces.items():
@@ -140,6 +237,63 @@ def test_messages_with_remedies_are_those_of_the_package() -> None:
 
 def test_a_message_that_nobody_says_is_seen() -> None:
     assert "this message is said by nobody" not in sources()
+
+
+SELF_EXPLAINING = {
+    "GridComm: unknown keyword …; known are …": "names what there is",
+    "… …: known are …": "names what there is",
+    "algorithms: must map collectives to names, got …": "says what it must be",
+    "nbytes: must not be negative, got …": "says what it must be",
+    "link …: must be two of the clusters …": "names what there is",
+    "run: name an application: FILE, -m MODULE or -c CODE": "says what to write",
+    "run: … needs an argument": "says what to write",
+    "sizes: must ascend, got …": "of a kept file: comes out as `cache file …`",
+    "first, last: times need their zone": "of a kept file: comes out as `cache file …`",
+    "grid file …: it gives ranks; the cache needs hosts by name": "of `cache import`; says why",
+    "…": "passes on what another rank raised",
+}
+"""Messages of a running job that need no remedy, each with the reason."""
+
+OF_USERS = {"UsageError", "FileError", "DisagreementError", "GridcollError", "TestbedError"}
+
+
+def without_remedy(said: Iterable[tuple[str, str]], rows: Iterable[str]) -> set[str]:
+    """Which messages no row is about. A `PlanError`, whatever it says, has a row by that name."""
+    patterns = [re.compile(".*".join(map(re.escape, row.split("…"))), re.DOTALL) for row in rows]
+    return {
+        text
+        for kind, text in said
+        if kind in OF_USERS
+        if text not in SELF_EXPLAINING and not any(each.search(text) for each in patterns)
+    }
+
+
+def said_by_jobs() -> list[tuple[str, str]]:
+    return [
+        message
+        for room in ("comm", "engine", "launch", "measure")
+        for path in sorted((ROOT / "gridcoll" / room).rglob("*.py"))
+        for message in messages(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_every_message_of_a_job_has_a_remedy() -> None:
+    said, rows = said_by_jobs(), rows_of_messages()
+    assert "PlanError" in rows
+    assert len(said) > 40
+    assert without_remedy(said, rows) == set()
+    texts = {text for _, text in said}
+    assert {*SELF_EXPLAINING} <= texts, "is said no more"
+
+
+def test_a_message_without_a_remedy_is_seen() -> None:
+    new = messages('raise UsageError(f"moon: {phase!r} is not full")')
+    assert new == [("UsageError", "moon: … is not full")]
+    assert without_remedy(new, rows_of_messages()) == {"moon: … is not full"}
+    # Of the rows, each is needed: without it something has no remedy, or commands say it.
+    rows = rows_of_messages()
+    without = [row for row in rows if row != "rank … has elements of …, rank … of …"]
+    assert without_remedy(said_by_jobs(), without) == {"…: rank … has elements of …, rank … of …"}
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:

@@ -131,3 +131,23 @@ def test_a_selection_that_loses_something_is_seen() -> None:
     assert unit_selections(text) == [["-m", "not long", "--ignore=tests/mpi", "tests"]]
     assert unit_selections(text.replace("-m 'not long' ", "")) == []
     assert mpi_runs("make: nothing to be done") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "fails"),
+    [
+        ({"CI": "true", "GRIDCOLL_TEST_BROWSER": ""}, True),  # make test-browser in CI
+        ({"GRIDCOLL_TEST_BROWSER": ""}, False),
+        ({"CI": "true"}, False),  # make test-unit
+    ],
+)
+def test_in_ci_the_page_is_looked_at(settings: dict[str, str], fails: bool) -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "GRIDCOLL_TEST_BROWSER")}
+    environment |= {"PATH": "", **settings}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "tests/draw/test_report_in_browser.py"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ("no Chromium here: the report page stays unseen" in done.stdout + done.stderr) is fails
+    assert (done.returncode != 0) is fails

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gridcoll.cli.completion import algorithms as algorithms_of
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.cli.options import GRID, ROOT
 from gridcoll.cli.renamed import RenamedOptions
 from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.errors import UsageError
@@ -29,7 +31,13 @@ FORMERLY = "tried"
 
 
 @click.command(
-    cls=RenamedOptions, renamed={"--algorithms": "--algorithm", "--model-file": "--keep"}
+    cls=RenamedOptions,
+    renamed={
+        "--algorithms": "--algorithm",
+        "--model-file": "--model",
+        "--keep": "--model",
+        "--trace": "--trace-plot",
+    },
 )
 @click.argument("collectives", nargs=-1, required=True, metavar="COLLECTIVE[:SIZES]...")
 @click.option(
@@ -51,23 +59,26 @@ FORMERLY = "tried"
     show_default=True,
     help="A variant that took so long at a size is run no more, or once more if its first run did.",
 )
-@click.option("--root", default=0, show_default=True)
+@ROOT
 @click.option(
     "--algorithm",
     "algorithms",
     default="",
-    help="Also time these, as flat,ecef (see gridcoll list); 'all', or 'candidates' of the choice.",
+    shell_complete=algorithms_of,
+    help="This algorithm, too; several as flat,ecef (see gridcoll list); 'all', or 'candidates' of "
+    "the choice.",
+)
+@click.option("--grid", "grid_name", default="", help=f"{GRID}; a declared one sets the limit.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the rows, when all are done.")
+@click.option("-o", "--output", default="", help="Write here: the rows, as JSON.")
+@click.option(
+    "--model",
+    "model_file",
+    default="",
+    help="A measured model (.json): used if the file is there, else measured and kept in it.",
 )
 @click.option(
-    "--grid", "grid_name", default="", help="Declared grid, file or name, that sets the limit."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, when all are done.")
-@click.option("-o", "--output", default="", help="Write the rows to this file as JSON.")
-@click.option(
-    "--keep", "model_file", default="", help="Keep the measured model in this file, or reuse it."
-)
-@click.option(
-    "--trace",
+    "--trace-plot",
     "trace_prefix",
     default="",
     help="Trace the largest size once: PREFIX-predicted.svg and PREFIX-traced.svg (bcast).",
@@ -166,7 +177,7 @@ def _check_trace(collectives: list[str], prefix: str) -> None:
         return
     others = [collective for collective in collectives if collective != "bcast"]
     if others:
-        raise UsageError(f"--trace: bcast is traced, {others[0]} is not")
+        raise UsageError(f"--trace-plot: bcast is traced, {others[0]} is not")
     new_figure(1, 1)
     check_writable(f"{prefix}-traced.svg")
 

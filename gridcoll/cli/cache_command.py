@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridcoll.cli.options import JSON
 from gridcoll.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from gridcoll.measure.cache.entries import AnyEntry
     from gridcoll.measure.cache.folder import Cache, Folder
     from gridcoll.measure.cache.knowledge import Knowledge
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="for scripts")
 
 
 @click.group()
@@ -38,7 +37,7 @@ def show_path() -> None:
 
 
 @command.command("list")
-@as_json_option
+@JSON
 def list_entries(as_json: bool) -> None:
     """List hosts, clusters, links and MPI libraries, one a line."""
     known = read_cache()
@@ -61,7 +60,7 @@ def list_entries(as_json: bool) -> None:
 
 
 @command.command("show")
-@as_json_option
+@JSON
 def show(as_json: bool) -> None:
     """Show clusters and the links between them: latency, rate, where from and how old."""
     known = read_cache()

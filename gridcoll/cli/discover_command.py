@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-o", "--output", default="", help="keep the model in this file, for GRIDCOLL_GRID")
+@click.option("-o", "--output", default="", help="write here: the model, for GRIDCOLL_GRID")
 @click.option("--name", default="", help="what to call the grid")
 @click.option(
     "--tolerance",
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     default="",
     help="spend at most that, as 60s or 10min: a quick look, then the most valuable things first",
 )
-@click.option("--json", "as_json", is_flag=True, help="print the model itself, for scripts")
+@click.option("--json", "as_json", is_flag=True, help="print JSON: the model itself")
 def command(
     output: str,
     name: str,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridcoll.cli.options import JSON
 from gridcoll.errors import GridcollError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@JSON
 @click.option(
     "--patience",
     default=60.0,

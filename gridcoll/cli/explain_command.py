@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gridcoll.cli.options import ALGORITHM, GRID, JSON, ROOT, SIZES
 from gridcoll.cli.renamed import RenamedOptions
 from gridcoll.errors import UsageError
 
@@ -27,20 +28,24 @@ UNEQUAL = "alltoallv"
     renamed={"--bytes": "--sizes", "--png": "--plot", "--svg": "--plot"},
 )
 @click.argument("collective")
-@click.option("--grid", required=True, help="declared grid (.toml), measured model (.json) or name")
-@click.option("--sizes", default="", help="bytes, as 64K; several as 8,1K,64K,1M")
+@click.option("--grid", required=True, help=GRID)
+@click.option("--sizes", default="", help=SIZES)
 @click.option(
     "--counts",
     metavar="FILE",
     help="of alltoallv, instead of sizes: what each rank (a line) has for each, in bytes",
 )
-@click.option("--root", default=0, show_default=True, help="the root rank")
-@click.option("--algorithm", default="", help="explain this one, whether it is the fastest or not")
-@click.option("--all", "everything", is_flag=True, help="also those that come to the same plan")
+@ROOT
+@ALGORITHM
+@click.option(
+    "--all", "everything", is_flag=True, help="all of them: also those that come to the same plan"
+)
 @click.option("--simulate", is_flag=True, help="also walk every plan through the network")
 @click.option("--gantt", is_flag=True, help="simulate the chosen plan and chart it")
-@click.option("--plot", multiple=True, metavar="FILE", help="chart it into this file, png or svg")
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@click.option(
+    "--plot", multiple=True, metavar="FILE", help="draw into this file, png or svg: the chart"
+)
+@JSON
 def command(
     collective: str,
     grid: str,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gridcoll.cli.options import ALGORITHM, GRID, ROOT
 from gridcoll.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,14 +18,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("collective")
-@click.option("--grid", required=True, help="declared grid (.toml), measured model (.json) or name")
+@click.option("--grid", required=True, help=GRID)
 @click.option("--sizes", required=True, help="bytes, as 64K; one size")
-@click.option("--root", default=0, show_default=True, help="the root rank")
-@click.option("--algorithm", default="", help="this one, whether it is the fastest or not")
+@ROOT
+@ALGORITHM
 @click.option(
     "--format", "kind", required=True, type=click.Choice(["goal", "smpi"]), help="for what it is"
 )
-@click.option("--output", default="", help="goal: file (default: print it); smpi: directory")
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    help="write here; goal: a file (default: print it); smpi: a directory",
+)
 def command(
     collective: str, grid: str, sizes: str, root: int, algorithm: str, kind: str, output: str
 ) -> None:

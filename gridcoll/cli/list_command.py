@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gridcoll.cli.options import JSON
 from gridcoll.errors import UsageError
 
 Entry = dict[str, str]
@@ -65,7 +66,7 @@ def _entries(registry: Mapping[str, Any]) -> list[Entry]:
 
 @click.command()
 @click.argument("section", required=False)
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@JSON
 def command(section: str | None, as_json: bool) -> None:
     """List algorithms, heuristics, shapes, closed forms, searches, studies and settings by name.
 

@@ -16,12 +16,14 @@ class RenamedOptions(click.Command):
 
     def __init__(self, *args: Any, renamed: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._renamed = renamed
+        self.renamed = renamed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, after the former names were replaced."""
-        return super().parse_args(ctx, [self._with_new_name(arg) for arg in args])
+        """As click does, after the former names were replaced; what follows ``--`` is not ours."""
+        end = args.index("--") if "--" in args else len(args)
+        mine = [self._with_new_name(arg) for arg in args[:end]]
+        return super().parse_args(ctx, [*mine, *args[end:]])
 
     def _with_new_name(self, arg: str) -> str:
         name, equals, value = arg.partition("=")
-        return self._renamed.get(name, name) + equals + value
+        return self.renamed.get(name, name) + equals + value

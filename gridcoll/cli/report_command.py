@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gridcoll.cli.options import JSON, SIZES, takes_grid
 from gridcoll.errors import UsageError
 
 DEFAULT_COLLECTIVES = "bcast,allreduce,alltoall,scatter,gather,allgather"
@@ -14,11 +15,13 @@ DEFAULT_SIZES = "8,1K,64K,1M"
 
 
 @click.command()
-@click.argument("grid")
+@takes_grid(required=True)
 @click.option("--html", metavar="FILE", default="", help="write the page into this file")
-@click.option("--collectives", default=DEFAULT_COLLECTIVES, show_default=True)
-@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help="bytes, as 8,64K,1M")
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@click.option(
+    "--collectives", default=DEFAULT_COLLECTIVES, show_default=True, help="of which, by commas"
+)
+@click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help=SIZES)
+@JSON
 def command(grid: str, html: str, collectives: str, sizes: str, as_json: bool) -> None:
     """Report on GRID: map, links, and for each call what is chosen, predicted and gained.
 

@@ -17,23 +17,24 @@ from gridcoll.launch.programs import (
     run_again_preloaded,
     run_program,
 )
-from gridcoll.variables import PREFIX, VARIABLES
+from gridcoll.variables import PREFIX, VARIABLES, over
 
 if TYPE_CHECKING:
     from gridcoll.measure.clusters import Progress
 
-_PLAIN = {
+PLAIN = {
     "--" + name.removeprefix(PREFIX).lower(): variable
     for name, variable in VARIABLES.items()
     if variable.option and "<" not in name
 }
+"""Options of `gridcoll run` that are settings, by name."""
 
 
 def help_text() -> str:
     """What ``gridcoll run --help`` prints."""
     rows = [
         (option if variable.flag else f"{option} {variable.values}", variable.good_for)
-        for option, variable in _PLAIN.items()
+        for option, variable in PLAIN.items()
     ]
     rows.append(("--COLLECTIVE NAME", "take this algorithm, as --bcast ecef-la-max-t"))
     options = "\n".join(f"  {left:<20}  {right}" for left, right in rows)
@@ -64,7 +65,7 @@ def parse_run(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     settings: dict[str, str] = {}
     while rest and rest[0].startswith("--") and rest[0] != "--":
         option, equals, value = rest.pop(0).partition("=")
-        variable = _PLAIN.get(option)
+        variable = PLAIN.get(option)
         if variable is not None and variable.flag:
             if equals:
                 raise UsageError(f"run: {option} takes no value, got {value!r}")
@@ -93,7 +94,7 @@ def _require_collective(option: str, algorithm: str | None = None) -> None:
 
     collective = option.removeprefix("--")
     if collective not in REGISTRIES:
-        known = ", ".join([*_PLAIN, *(f"--{name}" for name in REGISTRIES)])
+        known = ", ".join([*PLAIN, *(f"--{name}" for name in REGISTRIES)])
         raise UsageError(f"run: unknown option {option!r}; known are {known}")
     if algorithm is not None:
         check_forced(collective, algorithm)
@@ -129,7 +130,10 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     settings, application = parse_run(argv[1:] if below else argv)
     if below and not is_preloaded():
         run_again_preloaded()
-    os.environ.update(settings)
+    said = over(os.environ, settings)
+    for name in {*os.environ} - {*said}:
+        del os.environ[name]
+    os.environ.update(said)
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application[1:])

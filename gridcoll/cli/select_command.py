@@ -10,6 +10,7 @@ import msgspec
 
 from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.gridmap import stdout_console
+from gridcoll.cli.options import GRID, JSON
 from gridcoll.cli.placement_grid import load_placement_grid, plan_allreduce_price
 from gridcoll.cli.selection_report import selection_data, show_selection
 from gridcoll.errors import UsageError
@@ -28,16 +29,20 @@ from gridcoll.topology.hostfile import FORMATS, format_use
 
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.option("--grid", help="declared grid (.toml), measured model (.json) or name")
+@click.option("--grid", help=GRID)
 @click.option("--search", default=DEFAULT_SEARCH, help=f"one of {', '.join(SEARCHES)}")
-@click.option("--seed", default=0, help="of the searches that draw")
+@click.option("--seed", default=0, help="seed of what is drawn: by searches that do")
 @click.option("--elements", type=int, help="size of the mesh, in place of the problem's")
 @click.option("--allreduce", "form", help=f"{', '.join(FORMS)} or {PLAN}, for the problem's")
 @click.option("--correct", type=click.Path(path_type=Path), help="a run's times and faces (.json)")
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
-@click.option("--plot", type=click.Path(path_type=Path), help="draw the times around the choice")
+@JSON
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="draw into this file: the times around the choice",
+)
 @click.option("--hostfile", type=click.Path(path_type=Path), help="write the chosen hosts here")
-@click.option("--mpi", "kind", help=f"format of the hostfile: one of {', '.join(FORMATS)}")
+@click.option("--mpi", "kind", help=f"whose launcher, for --hostfile: {', '.join(FORMATS)}")
 def command(
     problem: Path,
     grid: str | None,

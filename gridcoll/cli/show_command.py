@@ -6,13 +6,14 @@ import json
 
 import click
 
+from gridcoll.cli.options import JSON, takes_grid
 from gridcoll.cli.renamed import RenamedOptions
 
 
 @click.command(cls=RenamedOptions, renamed={"--png": "--plot", "--svg": "--plot"})
-@click.argument("grid", required=False)
-@click.option("--plot", multiple=True, metavar="FILE", help="draw it into this file, png or svg")
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@takes_grid(required=False)
+@click.option("--plot", multiple=True, metavar="FILE", help="draw into this file, png or svg")
+@JSON
 def command(grid: str | None, plot: tuple[str, ...], as_json: bool) -> None:
     """Draw GRID: its sites, clusters, hosts and ranks, and what lies between the clusters.
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.cli.options import JSON
 from gridcoll.errors import UsageError
 
 if TYPE_CHECKING:
     from gridcoll.testbed.instances import Instance
 
-_MPI = click.option("--mpi", help="mpich, openmpi or impi; default: the current environment's")
+_MPI = click.option(
+    "--mpi", help="whose launcher: mpich, openmpi or impi; default: the environment's"
+)
 _CHECK = click.option("--check/--no-check", default=True, help="measure the grid before using it")
 _SETTINGS = ("rate", "latency", "loss", "cut")
 _ID = click.option("--id", "instance_id", help="which testbed; default: the only one that is up")
@@ -29,7 +32,9 @@ def command() -> None:
 @click.argument("grid")
 @_MPI
 @_CHECK
-@click.option("-n", "--ranks", type=click.IntRange(min=1), help="ranks; default: every slot")
+@click.option(
+    "-n", "--ranks", type=click.IntRange(min=1), help="how many ranks; default: every slot"
+)
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND...")
 def run(grid: str, mpi: str | None, check: bool, ranks: int | None, argv: tuple[str, ...]) -> None:
     """Bring GRID up, run COMMAND with one rank per host, take everything down.
@@ -68,7 +73,7 @@ def up(grid: str, check: bool) -> None:
 
 @command.command()
 @click.argument("instance_id", required=False, metavar="[ID]")
-@click.option("--all", "everything", is_flag=True, help="take every testbed down")
+@click.option("--all", "everything", is_flag=True, help="all of them: take every testbed down")
 @click.option("--all-stale", is_flag=True, help="only clear up after killed ones")
 def down(instance_id: str | None, everything: bool, all_stale: bool) -> None:
     """Take a testbed down, and every process on its hosts (default: the only one that is up)."""
@@ -134,7 +139,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="for scripts")
+@JSON
 def status(as_json: bool) -> None:
     """List the testbeds that are up."""
     from gridcoll.testbed.instances import list_instances

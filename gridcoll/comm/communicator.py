@@ -75,9 +75,10 @@ class GridComm(
         Use this instead of reading or measuring; the same on all ranks.
     **settings
         Of this communicator and what is made from it, instead of the environment's: ``grid``,
-        ``cache``, ``check``, ``force``, ``tolerance``, ``reproducible``, ``learn``,
-        ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of the same
-        names and the prefix ``gridcoll_``. Keywords win over hints, hints over the environment.
+        ``cache`` (or ``keep``), ``check``, ``force``, ``tolerance``, ``reproducible``, ``learn``,
+        ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of
+        the same names and the prefix ``gridcoll_``. Keywords win over hints, hints over the
+        environment.
 
     Raises
     ------

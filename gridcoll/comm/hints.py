@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from gridcoll.errors import UsageError
 from gridcoll.plan import REGISTRIES
-from gridcoll.variables import PREFIX, VARIABLES
+from gridcoll.variables import PREFIX, VARIABLES, over
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,11 +37,13 @@ class Keywords(TypedDict, total=False):
 
     grid: str | os.PathLike[str]
     cache: str | os.PathLike[str]
+    keep: str | os.PathLike[str]
     check: bool
     force: str
     tolerance: float
     reproducible: bool
     learn: bool
+    log: str
     algorithms: Mapping[str, str]
     info: MPI.Info
 
@@ -57,18 +59,19 @@ def environment_with(
     rest: dict[str, object] = dict(keywords)
     info, algorithms = rest.pop("info", None), rest.pop("algorithms", None) or {}
     if info is not None:
-        said |= _hints(info)  # type: ignore[arg-type]
+        said = over(said, _hints(info))  # type: ignore[arg-type]
+    own: dict[str, str] = {}
     for name, value in rest.items():
         if name not in NAMES:
             raise UsageError(f"GridComm: unknown keyword {name!r}; known are {', '.join(NAMES)}")
         if value is not None:
-            said[f"{PREFIX}{name.upper()}"] = _text(name, value)
+            own[f"{PREFIX}{name.upper()}"] = _text(name, value)
     if not isinstance(algorithms, Mapping):
         raise UsageError(f"algorithms: must map collectives to names, got {algorithms!r}")
     for collective, algorithm in algorithms.items():
         _check_collective("algorithms", collective)
-        said[f"{PREFIX}{collective.upper()}"] = str(algorithm)
-    return said
+        own[f"{PREFIX}{collective.upper()}"] = str(algorithm)
+    return over(said, own)
 
 
 def _hints(info: MPI.Info) -> dict[str, str]:

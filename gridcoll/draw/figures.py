@@ -20,9 +20,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError(
-            "pictures: matplotlib is not installed; pip install 'gridcoll[plot]'"
-        ) from None
+        raise UsageError("pictures: matplotlib is not installed; pip install matplotlib") from None
     return Figure(figsize=(width_in, height_in))
 
 

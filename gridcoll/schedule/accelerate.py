@@ -94,7 +94,7 @@ class Runner:
 
     def __init__(self, compiled: bool | None) -> None:
         if compiled and not has_numba():
-            raise UsageError("accelerate: numba is not installed; pip install 'gridcoll[fast]'")
+            raise UsageError("accelerate: numba is not installed; pip install numba")
         self.compiled = is_warm() if compiled is None else compiled
 
     def __call__(self, kernel: Callable[..., Any], *arguments: object) -> Any:

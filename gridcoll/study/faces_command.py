@@ -16,7 +16,10 @@ from gridcoll.study.plots import Figure, draw_figure
 
 
 @click.command()
-@click.option("--elements", type=click.IntRange(6), default=588_000, show_default=True)
+@click.option(
+    "--elements", type=click.IntRange(6), default=588_000, show_default=True,
+    help="Size of the mesh.",
+)  # fmt: skip
 @click.option("--hosts", default="2,4,8,16,32,64,128", show_default=True, help="Parts.")
 @click.option(
     "--partitioner", type=click.Choice(list(PARTITIONERS)), default="bisection", show_default=True,

@@ -13,6 +13,7 @@ from gridcoll.study.comparison import Score, Setting, compare
 from gridcoll.study.heuristics_command import hit_rates
 from gridcoll.study.options import (
     BUSY,
+    ITERATIONS,
     JSON,
     OVERLAP,
     PLOT,
@@ -36,7 +37,7 @@ PAPER_LATE_PERCENT = 45.0
     "--clusters", callback=parse_counts, default="3-10,15-50:5", show_default=True,
     help="Numbers of clusters, with 10 and 50 among them.",
 )  # fmt: skip
-@click.option("--iterations", type=click.IntRange(1), default=10_000, show_default=True)
+@ITERATIONS
 @BUSY
 @OVERLAP
 @SEED

@@ -42,7 +42,7 @@ ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
 
 
 @click.command()
-@click.option("--window", default="64 KiB", show_default=True, help="TCP window of one transfer.")
+@click.option("--window", default="64 KiB", show_default=True, help="TCP window of a flow.")
 @click.option(
     "--local-rate", default="67.2 Mbit/s", show_default=True, help="Between machines of a site."
 )
@@ -51,12 +51,15 @@ ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
     help="What a cluster does inside: paper 000's tree, or the best of paper 002's Table 1.",
 )  # fmt: skip
 @click.option("--variants", "all_variants", is_flag=True, help="4 MB, every reading of the papers.")
-@click.option("--root", type=click.IntRange(0, len(CLUSTERS) - 1), default=0, show_default=True)
+@click.option("--root", type=click.IntRange(0, len(CLUSTERS) - 1), default=0, show_default=True,
+              help="The root: a cluster.")  # fmt: skip
 @click.option(
     "--largest", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
     help="Largest message in MB (10⁶ bytes).",
 )  # fmt: skip
-@click.option("--points", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--points", type=click.IntRange(1), default=16, show_default=True, help="How many sizes."
+)
 @BUSY
 @OVERLAP
 @OUTPUT

@@ -13,6 +13,7 @@ from gridcoll.schedule import HEURISTICS, warm_up
 from gridcoll.study.comparison import SEVEN, Score, Setting, compare
 from gridcoll.study.options import (
     BUSY,
+    ITERATIONS,
     JSON,
     OUTPUT,
     OVERLAP,
@@ -47,7 +48,7 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     type=click.Choice(list(PARAMETERS)),
     default="table2",
     show_default=True,
-    help="; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
+    help="Ranges to draw from; " + "; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
 )
 @click.option(
     "--clusters",
@@ -56,7 +57,7 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     show_default=True,
     help="Numbers of clusters: single ones and ranges with an optional step.",
 )
-@click.option("--iterations", type=click.IntRange(1), default=10_000, show_default=True)
+@ITERATIONS
 @click.option(
     "--heuristic",
     "names",
@@ -69,14 +70,19 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     type=click.Choice(list(FILLINGS)),
     default="independent",
     show_default=True,
-    help="; ".join(f"{f.name}: {f.good_for}" for f in FILLINGS.values())
+    help="How links are drawn; "
+    + "; ".join(f"{f.name}: {f.good_for}" for f in FILLINGS.values())
     + ". The papers do not say. Of what paper 000 prints, per-cluster agrees with most; the "
     "default is the one that assumes least (see gridcoll study fillings).",
 )
-@click.option("--sizes", "size", help="The message, as 4MB, where --rate gives the gaps.")
-@click.option("--latency", callback=parse_duration_range, help="Range of L, as '1 ms - 15 ms'.")
+@click.option("--sizes", "size", help="Bytes, as 4MB, where --rate gives the gaps.")
+@click.option(
+    "--latency", callback=parse_duration_range, help="One way, a range as '1 ms - 15 ms'."
+)
 @click.option("--gap", callback=parse_duration_range, help="Range of g, as '100 ms - 600 ms'.")
-@click.option("--rate", callback=parse_rate_range, help="Range, as '1 MB/s - 100 MB/s'; not --gap.")
+@click.option(
+    "--rate", callback=parse_rate_range, help="Rate of a link, as '1 MB/s - 9 MB/s'; not --gap."
+)
 @click.option(
     "--internal-time", "inside", callback=parse_duration_range, help="Range of T, as '20 ms - 3 s'."
 )

@@ -43,15 +43,19 @@ Measured = dict[tuple[str, str], list[tuple[int, float]]]
 
 @click.command()
 @click.option("--table", type=click.Choice(["1", "2", "3"]), help="Of paper 003; 1 is also 002's.")
-@click.option("--figure", type=click.IntRange(1, 11), help="Of paper 003.")
+@click.option("--figure", type=click.IntRange(1, 11), help="Figure of the paper: 003.")
 @click.option("--sizes", help="Bytes, as 1K,64K,1M.")
 @click.option(
     "--ranks", type=click.IntRange(2),
-    help="Processes; by default 24 in a table, and as in the paper in a figure.",
+    help="How many ranks; default: 24 in a table, and as in the paper in a figure.",
 )  # fmt: skip
-@click.option("--model", type=click.Path(path_type=Path), help="Measured: its first cluster.")
-@click.option("--latency", default="50 us", show_default=True, help="Without --model.")
-@click.option("--rate", default="1 Gbit/s", show_default=True, help="Without --model.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="A measured model (.json): its first cluster."
+)
+@click.option("--latency", default="50 us", show_default=True, help="One way, without --model.")
+@click.option(
+    "--rate", default="1 Gbit/s", show_default=True, help="Rate of a link, without --model."
+)
 @click.option(
     "--measured", multiple=True, type=click.Path(path_type=Path),
     help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",

@@ -43,7 +43,10 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
     "--budgets", callback=parse_seconds, default="0.01,0.1,1", show_default=True,
     help="Seconds that best may take.",
 )  # fmt: skip
-@click.option("--instances", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--instances", type=click.IntRange(1), default=100, show_default=True,
+    help="How many grids are drawn for each number of clusters.",
+)  # fmt: skip
 @click.option("--exact", is_flag=True, help="Run optimal as well (meant for up to 12 clusters).")
 @click.option(
     "--accelerate/--plain", default=None,
@@ -52,8 +55,14 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
 @click.option(
     "--cpu-time", is_flag=True, help="Count processor time, not elapsed time: for busy machines."
 )
-@click.option("--parameters", type=click.Choice(list(PARAMETERS)), default="table2")
-@click.option("--filling", type=click.Choice(list(FILLINGS)), default="independent")
+@click.option(
+    "--parameters", type=click.Choice(list(PARAMETERS)), default="table2", show_default=True,
+    help="Ranges to draw from.",
+)  # fmt: skip
+@click.option(
+    "--filling", type=click.Choice(list(FILLINGS)), default="independent", show_default=True,
+    help="How links are drawn.",
+)  # fmt: skip
 @BUSY
 @OVERLAP
 @SEED

@@ -88,11 +88,18 @@ OVERLAP = click.option(
     show_default=True,
     help="When a cluster's internal broadcast starts.",
 )
-SEED = click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+SEED = click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of what is drawn."
+)
+ITERATIONS = click.option(
+    "--iterations", type=click.IntRange(1), default=10_000, show_default=True,
+    help="How many grids are drawn for each point.",
+)  # fmt: skip
 OUTPUT = click.option(
+    "-o",
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for tables (CSV, JSON) and, where there are any, plots.",
+    help="Write here: a directory for tables (CSV, JSON) and, where there are any, plots.",
 )
 PLOTS = click.option(
     "--plots",
@@ -102,14 +109,14 @@ PLOTS = click.option(
     help="Format of the plots.",
 )
 RESULT = click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the rows to this file, .csv or .json.",
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write here: the rows, into a .csv or .json file.",
 )  # fmt: skip
 PLOT = click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path),
     help="Draw into this file, .png or .svg.",
 )  # fmt: skip
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, instead of tables.")
 
 
 def make_accounting(busy: str, internal_start: str) -> Accounting:

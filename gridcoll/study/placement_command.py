@@ -33,7 +33,9 @@ from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, LEVEL, CaseKin
     help=f"One of {', '.join(CASE_KINDS)}, repeatedly; by default all.",
 )
 @click.option("--cases", type=int, help="How many of each; by default the paper's numbers.")
-@click.option("--elements", type=click.IntRange(1), help="Mesh size, in place of each case's own.")
+@click.option(
+    "--elements", type=click.IntRange(1), help="Size of the mesh, in place of each case's own."
+)
 @click.option(
     "--latencies", type=click.Choice(list(LATENCIES)), default=LEVEL, show_default=True,
     help="One per world, country and city, or one per branch: the longest on the way, or all.",

@@ -39,9 +39,15 @@ TABLE_5 = "588245,2480674,5135732,100000000,1000000000"
 
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.option("--elements", default=TABLE_5, show_default=True, help="Mesh sizes.")
+@click.option(
+    "--elements", default=TABLE_5, show_default=True, help="Size of the mesh; several by commas."
+)
 @click.option("--alone", help="A site to compare with: the same mesh on all its clusters.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the times around each choice.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Draw into this file: the times around each choice.",
+)
 @JSON
 def command(
     problem: Path, elements: str, alone: str | None, plot: Path | None, as_json: bool

@@ -30,13 +30,15 @@ SPREADS = {5: 1, 6: 2}
 
 
 @click.command()
-@click.option("--figure", type=click.IntRange(4, 6), default=4, show_default=True)
-@click.option("--sizes", help="Bytes of a block; by default those of the figure.")
+@click.option(
+    "--figure", type=click.IntRange(4, 6), default=4, show_default=True, help="Figure of the paper."
+)
+@click.option("--sizes", help="Bytes, of a block; by default those of the figure.")
 @click.option("--hindrance", type=click.FloatRange(0), default=0.0, show_default=True,
               help="h: how much flows beyond those that fill the backbone slow all.")  # fmt: skip
 @click.option("--window", default="64 KiB", show_default=True, help="TCP window of a flow.")
-@click.option("--latency", default="5.8 ms", show_default=True, help="One way between the sites.")
-@click.option("--backbone", default="10 Gbit/s", show_default=True)
+@click.option("--latency", default="5.8 ms", show_default=True, help="One way, between the sites.")
+@click.option("--backbone", default="10 Gbit/s", show_default=True, help="Its rate.")
 @click.option("--fit", is_flag=True, help="Which h gives the gains that the paper prints.")
 @RESULT
 @PLOT

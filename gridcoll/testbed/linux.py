@@ -142,9 +142,7 @@ def check_privileges() -> None:
     try:
         import pyroute2  # noqa: F401
     except ImportError:
-        raise TestbedError(
-            "testbed: needs the package pyroute2; pip install 'gridcoll[testbed]'"
-        ) from None
+        raise TestbedError("testbed: needs the package pyroute2; pip install pyroute2") from None
     _try_namespaces()
 
 

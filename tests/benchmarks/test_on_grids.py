@@ -54,7 +54,7 @@ def test_built_and_limited_by_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert command[command.index("--grid") + 1] == command[3]
     assert [command[3] for command in commands[:3]] == [str(GRID)] * 3
     assert all(command[3].endswith("three-sites-x4.toml") for command in commands[3:])
-    kept = [Path(command[command.index("--keep") + 1]) for command in benches]
+    kept = [Path(command[command.index("--model") + 1]) for command in benches]
     names = ["three-sites-mpich.json", "three-sites-mpich.json", "three-sites-x4-mpich.json"]
     assert [path.name for path in kept] == names
     measured = [Path(c[c.index("--output") + 1]) for c in commands if "discover" in c]

@@ -32,7 +32,7 @@ def declared(tmp_path, monkeypatch):
 def test_rows_are_printed_and_kept_and_the_model_is_reused(launch, tmp_path, monkeypatch):
     (tmp_path / "duo.toml").write_text(GRID)
     monkeypatch.setenv("GRIDCOLL_GRID", str(tmp_path / "duo.toml"))
-    options = ("--sizes", "0", "--output", "rows.json", "--keep", "m.json")
+    options = ("--sizes", "0", "--output", "rows.json", "--model", "m.json")
     done = launch(3, *BENCH, *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("native-nonblocking") == 1  # one rank speaks
@@ -65,7 +65,7 @@ def test_one_machine_has_no_limit(launch, tmp_path):
 def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
     for options, said in (
         (("--output", "nowhere/rows.json"), "cannot write nowhere/rows.json"),
-        (("--keep", "nowhere/m.json"), "cannot write nowhere/m.json"),
+        (("--model", "nowhere/m.json"), "cannot write nowhere/m.json"),
         (("--sizes", "8,many"), "many"),
     ):
         done = launch(3, *BENCH, *options)
@@ -84,15 +84,18 @@ def test_a_mistake_is_said_once_and_nothing_is_measured(launch, tmp_path):
         (("bcast", "--root", "99"), "--root 99: must be in [0, 3)"),
         (("bcast", "--algorithm", "flat,typo"), "bcast algorithm 'typo': known are "),
         (("bcast", "--grid", "nowhere.toml"), "grid 'nowhere.toml': no such file"),
-        (("barrier", "--trace", "t"), "--trace: bcast is traced, barrier is not"),
-        (("bcast", "barrier", "--trace", "t"), "--trace: bcast is traced, barrier is not"),
-        (("bcast", "--trace", "nowhere/t"), "cannot write nowhere/t-traced.svg"),
+        (("barrier", "--trace-plot", "t"), "--trace-plot: bcast is traced, barrier is not"),
+        (
+            ("bcast", "barrier", "--trace-plot", "t"),
+            "--trace-plot: bcast is traced, barrier is not",
+        ),
+        (("bcast", "--trace-plot", "nowhere/t"), "cannot write nowhere/t-traced.svg"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_found_before_measuring(launch, tmp_path, arguments, said):
     """Nor is a model kept, which is what is done first once all is well."""
-    options = ("--sizes", "8", "--keep", "m.json", "--output", "rows.json")
+    options = ("--sizes", "8", "--model", "m.json", "--output", "rows.json")
     done = launch(3, "-m", "gridcoll", "bench", *arguments, *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count(said) == done.stderr.count("gridcoll: ") == 1, done.stderr
@@ -110,7 +113,7 @@ def test_the_limit_is_that_of_a_grid_by_its_name(launch, tmp_path, declared):
 
 
 def test_a_trace_is_two_pictures(launch, tmp_path, declared):
-    done = launch(3, *BCAST, "--trace", "t")
+    done = launch(3, *BCAST, "--trace-plot", "t")
     assert done.returncode == 0, done.stderr
     for name in ("predicted", "traced"):
         assert done.stdout.count(f"ms: t-{name}.svg") == 1  # one rank speaks
@@ -123,7 +126,7 @@ def test_a_trace_is_two_pictures(launch, tmp_path, declared):
 
 def test_the_native_collective_cannot_be_traced(launch, tmp_path, declared, monkeypatch):
     monkeypatch.setenv("GRIDCOLL_BCAST", "native")
-    done = launch(3, *BCAST, "--trace", "t")
+    done = launch(3, *BCAST, "--trace-plot", "t")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# 65536 bytes: the native collective was chosen") == 1
     assert not list(tmp_path.glob("*.svg"))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from gridcoll.cli.run_options import PLAIN
+from gridcoll.plan import REGISTRIES
+from gridcoll.plan.natives import natives_of
 
 
 def said(shell: str, words: str = "", at: int = 1) -> str:
@@ -27,3 +34,77 @@ def test_scripts(shell: str) -> None:
 def test_commands_and_options() -> None:
     assert said("bash_complete", "gridcoll d").split() == ["plain,discover", "plain,doctor"]
     assert "plain,--budget" in said("bash_complete", "gridcoll discover --b", 2).split()
+
+
+def offered(*words: str) -> list[str]:
+    """What bash is offered for the last of the words after ``gridcoll``."""
+    lines = said("bash_complete", shlex.join(["gridcoll", *words]), len(words)).splitlines()
+    return [line.partition(",")[2] if not line.startswith(("file", "dir")) else line.split(",")[0]
+            for line in lines]  # fmt: skip
+
+
+def test_options_of_run() -> None:
+    """All that `gridcoll run --help` names: it reads them itself."""
+    found = offered("run", "--")
+    assert {*found} == {*PLAIN, "--preload", "--help", *(f"--{name}" for name in REGISTRIES)}
+    assert offered("run", "--gr") == ["--grid"]
+    assert offered("run", "--grid", "g.toml", "--che") == ["--check"]
+    assert offered("run", "--check", "--allr") == ["--allreduce"]
+
+
+def test_values_of_options_of_run() -> None:
+    assert offered("run", "--force", "") == ["grid", "native"]
+    assert offered("run", "--learn", "of") == ["off"]
+    assert offered("run", "--grid", "") == ["file"]
+    assert offered("run", "--trace", "") == ["dir"]
+    assert offered("run", "--cache", "") == ["off", "dir"]
+    chains = offered("run", "--bcast", "chain")
+    assert "chain" in chains
+    assert all(name.startswith("chain") for name in chains)
+    assert {*offered("run", "--alltoall", "")} >= {*REGISTRIES["alltoall"], "native", "native-v"}
+
+
+def test_what_is_the_applications_is_files() -> None:
+    assert offered("run", "app") == ["file"]
+    assert offered("run", "--check", "app") == ["file"]
+    assert offered("run", "app.py", "--gr") == ["file"]
+    assert offered("run", "--force", "grid", "app.py", "--gr") == ["file"]
+    assert offered("run", "app.py", "--force", "") == ["file"]
+
+
+def test_algorithms() -> None:
+    bcast = offered("explain", "bcast", "--grid", "three-sites", "--algorithm", "")
+    assert {*bcast} == {*REGISTRIES["bcast"], *natives_of("bcast")}
+    assert "lg" in offered("export", "alltoall", "--algorithm", "l")
+    assert "lg" not in offered("explain", "bcast", "--algorithm", "l")
+    assert "flat,ecef" in offered("bench", "bcast:8", "--algorithm", "flat,ec")
+    every = {name for registry in REGISTRIES.values() for name in registry}
+    assert {*offered("explain", "--algorithm", "")} >= every
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_itself() -> None:
+    """The script of settings.md, in a real bash."""
+    program = Path(sys.executable).with_name("gridcoll")
+    if not program.exists():
+        pytest.skip("gridcoll is not installed as a command here")
+    script = """
+    eval "$(_GRIDCOLL_COMPLETE=bash_source gridcoll)" || exit 1
+    complete -p gridcoll | grep -q _gridcoll_completion || exit 2
+    COMP_WORDS=(gridcoll run --rep) COMP_CWORD=2
+    _gridcoll_completion gridcoll
+    echo "${COMPREPLY[@]}"
+    COMPREPLY=() COMP_WORDS=(gridcoll explain bcast --algorithm ecef-la-max) COMP_CWORD=4
+    _gridcoll_completion gridcoll
+    echo "${COMPREPLY[@]}"
+    """
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    first, second = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert first == "--reproducible"
+    assert all(name.startswith("ecef-la-max") for name in second.split())
+    assert "ecef-la-max-t" in second.split()

@@ -5,17 +5,23 @@ Options of `gridcoll run` are the environment's.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import KeysView
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gridcoll.cli.run_options import parse_run
+from gridcoll.cli.run_options import parse_run, prepare_run
 from gridcoll.comm.hints import NAMES, OF_THE_PROCESS, Keywords, environment_with
 from gridcoll.comm.settings import read_settings
 from gridcoll.errors import UsageError
+from gridcoll.measure.cache.folder import NOWHERE
+from gridcoll.plan import REGISTRIES
 from gridcoll.variables import PREFIX, VARIABLES
+from tests.examples import ROOT
 
 
 class Info(dict[str, str]):
@@ -28,18 +34,18 @@ class Info(dict[str, str]):
         return super().keys()
 
 
-EXAMPLES: dict[str, tuple[Any, str]] = {
-    "grid": (Path("/here/grid.toml"), "there.toml"),
-    "cache": (Path("/here"), "/there"),
-    "keep": ("/here", "/there"),
-    "check": (True, "0"),
-    "force": ("grid", "native"),
-    "tolerance": (0.2, "0.4"),
-    "reproducible": (True, "0"),
-    "learn": (True, "off"),
-    "log": ("decisions", ""),
+EXAMPLES: dict[str, tuple[Any, str, str, Any]] = {
+    "grid": (Path("/here/grid.toml"), "there.toml", "grid_file", ""),
+    "cache": (Path("/here"), "/there", "places", NOWHERE),
+    "keep": ("/here", "/there", "places", NOWHERE),
+    "check": (True, "0", "check", False),
+    "force": ("grid", "native", "force", ""),
+    "tolerance": (0.2, "0.4", "tolerance", 0.3),
+    "reproducible": (True, "0", "reproducible", False),
+    "learn": (False, "on", "learn", True),
+    "log": ("decisions", "", "log_decisions", False),
 }
-"""By setting: a keyword, and something else as text."""
+"""By setting: a keyword, something else as text, what it decides, and the default of that."""
 
 
 def by_option(name: str, value: str) -> dict[str, str]:
@@ -53,10 +59,14 @@ def by_option(name: str, value: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_setting_in_four_ways(name: str) -> None:
-    keyword, other = EXAMPLES[name]
+    keyword, other, field, default = EXAMPLES[name]
     variable = f"{PREFIX}{name.upper()}"
     keywords: Any = {name: keyword}
     by_keyword = read_settings(environment_with(keywords, {}))
+    # An example that is the default would show nothing.
+    assert getattr(read_settings({}), field) == default
+    assert getattr(by_keyword, field) != default
+    assert replace(by_keyword, **{field: default}) == read_settings({})
     in_environment = {variable: environment_with(keywords, {})[variable]}
     info: Any = Info({f"gridcoll_{name}": in_environment[variable], "other": "left alone"})
     assert read_settings(environment_with({}, in_environment)) == by_keyword
@@ -74,9 +84,34 @@ def test_each_setting_in_four_ways(name: str) -> None:
 def test_every_setting_of_a_job_is_one_of_communicators() -> None:
     of_jobs = {v.name for v in VARIABLES.values() if v.option and "<" not in v.name}
     here = {f"{PREFIX}{name.upper()}" for name in (*NAMES, *OF_THE_PROCESS)}
-    assert of_jobs <= here
-    # Where a keyword has no variable yet, it is refused like any other.
-    assert {*Keywords.__annotations__} - {"algorithms", "info", "learn"} <= {*NAMES}
+    assert of_jobs == here
+
+
+def test_keywords_are_declared_and_described() -> None:
+    """What is accepted is what type checkers and readers of the docstring know of."""
+    assert {*Keywords.__annotations__} == {*NAMES, "algorithms", "info"}
+    source = (ROOT / "gridcoll/comm/communicator.py").read_text(encoding="utf-8")
+    described = source.split("**settings\n")[1].split("Raises\n")[0]
+    names = {*re.findall(r"``(\w+)``", described), *re.findall(r"``(algorithms)`` as", described)}
+    assert names - {"gridcoll_"} == {*Keywords.__annotations__}
+
+
+@pytest.mark.parametrize("place", ["keyword", "hint", "option"])
+@pytest.mark.parametrize(("mine", "other"), [("cache", "keep"), ("keep", "cache")])
+def test_either_name_of_the_cache_wins_over_both_below_it(
+    place: str, mine: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one setting: what the environment calls ``other`` is replaced, too."""
+    below = {f"{PREFIX}{other.upper()}": "/below"}
+    keywords: Any = {mine: "/above"}
+    if place == "hint":
+        keywords = {"info": Info({f"gridcoll_{mine}": "/above"})}
+    said = environment_with(keywords, below)
+    if place == "option":
+        monkeypatch.setattr(os, "environ", dict(below))
+        prepare_run([f"--{mine}", "/above", "-c", "pass"])
+        said = dict(os.environ)
+    assert read_settings(said).places.own == Path("/above")
 
 
 @pytest.mark.parametrize(
@@ -87,12 +122,22 @@ def test_settings_of_the_process(name: str, value: str) -> None:
     assert by_option(name, value) == {f"{PREFIX}{name.upper()}": value}
 
 
-def test_algorithms() -> None:
-    said = environment_with({"algorithms": {"bcast": "ecef"}}, {"GRIDCOLL_BCAST": "flat"})
-    assert read_settings(said).algorithms == {"bcast": "ecef"}
-    assert read_settings(by_option("bcast", "ecef")).algorithms == {"bcast": "ecef"}
-    info: Any = Info(gridcoll_bcast="flat")
-    assert read_settings(environment_with({"info": info}, {})).algorithms == {"bcast": "flat"}
+@pytest.mark.parametrize("collective", REGISTRIES)
+def test_algorithms(collective: str) -> None:
+    """Each collective's in four ways, in the same order."""
+    mine, other = [*REGISTRIES[collective], "native"][:2]
+    variable = f"{PREFIX}{collective.upper()}"
+    assert read_settings({}).algorithms == {}
+    wanted = {collective: mine}
+    said = environment_with({"algorithms": wanted}, {variable: other})
+    assert read_settings(said).algorithms == wanted
+    assert read_settings({variable: mine}).algorithms == wanted
+    assert read_settings(by_option(collective, mine)).algorithms == wanted
+    info: Any = Info({f"gridcoll_{collective}": mine})
+    by_hint = environment_with({"info": info}, {variable: other})
+    assert read_settings(by_hint).algorithms == wanted
+    both = environment_with({"algorithms": {collective: other}, "info": info}, {})
+    assert read_settings(both).algorithms == {collective: other}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The report page in a headless browser: what it lays out, what it fetches, what one sees.
 
 Chromium is taken from ``GRIDCOLL_TEST_BROWSER`` or the path; `make test-browser` gets it from
-Debian's packages, which it does not install.
+Debian's packages, which it does not install. It names a browser or says that it has none, which is
+an error in CI.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 from gridcoll.cli.group import group
+from tests.traces import trace_in
 
 pytest.importorskip("matplotlib")
 from matplotlib import image
@@ -30,9 +32,11 @@ from matplotlib import image
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 ASKED = os.environ.get("GRIDCOLL_TEST_BROWSER")
 BROWSER = ASKED or next(filter(None, map(shutil.which, NAMES)), "")
+if ASKED is not None and not BROWSER and os.environ.get("CI") == "true":
+    raise pytest.UsageError("no Chromium here: the report page stays unseen, an error in CI")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium here: make test-browser gets one")
 
-WIDTH, HEIGHT = 1200, 1600
+WIDTH, HEIGHT = 1200, 4000  # all of it is looked at
 
 ASK = """<script>
 addEventListener("load", () => {
@@ -40,6 +44,7 @@ addEventListener("load", () => {
     const b = each.getBoundingClientRect();
     return [b.x, b.y, b.width, b.height];
   };
+  const area = (each) => box(each)[2] * box(each)[3];
   const all = (what) => [...document.querySelectorAll(what)];
   document.body.dataset.said = JSON.stringify({
     mode: document.compatMode,
@@ -47,7 +52,8 @@ addEventListener("load", () => {
     pictures: all("svg").map(box),
     tables: all("table").map(box),
     headings: all("h1, h2").map((each) => each.textContent),
-    empty: all("th").filter((each) => box(each)[2] * box(each)[3] === 0).length,
+    cells: all("td").filter(area).map((each) => each.textContent),
+    empty: all("th").filter((each) => !area(each)).length,
   });
 });
 </script></body>"""
@@ -120,7 +126,7 @@ def faults(page: Path, width: int) -> list[str]:
             found.append(f"no {kind}")
         for x, y, w, h in said[kind]:
             part = pixels[int(y) : int(y + h), int(x) : int(x + w)]
-            if part.size and (part < 0.6).any(axis=2).mean() < 1e-3:
+            if not part.size or (part < 0.6).any(axis=2).mean() < 1e-3:
                 found.append(f"nothing to be seen in {kind}")
     colours = {tuple(c) for x, y, w, h in said["pictures"] for c in _coloured(pixels, x, y, w, h)}
     if len(colours) < 3:
@@ -136,17 +142,52 @@ def _coloured(pixels: Any, x: float, y: float, w: float, h: float) -> list[list[
     return [list(map(int, each)) for each in {tuple(each) for each in coarse}]
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    arguments = ["report", "three-sites", "--html", str(path)]
+def page_of(what: str, path: Path) -> Path:
+    """The page that is written into ``path``."""
+    arguments = ["report", what, "--html", str(path)]
     assert CliRunner().invoke(group, arguments, catch_exceptions=False).exit_code == 0
     return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return page_of("three-sites", tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def page_of_a_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    trace_in(folder)
+    return page_of(str(folder), folder / "report.html")
 
 
 @pytest.mark.parametrize("width", [WIDTH, 500])
 def test_the_page_as_it_is_seen(page: Path, width: int) -> None:
     assert faults(page, width) == []
+
+
+@pytest.mark.parametrize("width", [WIDTH, 500])
+def test_the_page_of_a_job_as_it_is_seen(page_of_a_job: Path, width: int) -> None:
+    assert faults(page_of_a_job, width) == []
+
+
+def test_the_parts_of_a_jobs_page(page_of_a_job: Path) -> None:
+    said = laid_out(page_of_a_job, WIDTH)
+    assert said["headings"][1:] == ["Clusters", "Links", "Decisions", "Traffic"]
+    assert len(said["tables"]) == 4
+    assert {"123 ms", "246 ms", "2.0 x", "8 KiB"} <= {*said["cells"]}
+
+
+def test_traffic_that_nobody_sees_is_a_fault(page_of_a_job: Path) -> None:
+    broken = page_of_a_job.with_name("broken.html")
+    text = page_of_a_job.read_text(encoding="utf-8")
+    before, heading, after = text.partition("<h2>Traffic</h2>")
+    assert heading
+    broken.write_text(
+        before + heading + after.replace("<table", "<table style='opacity: 0'", 1),
+        encoding="utf-8",
+    )
+    assert "nothing to be seen in tables" in faults(broken, WIDTH)
 
 
 def test_its_parts(page: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import gridcoll
 from gridcoll import GridComm
+from gridcoll.comm.hints import NAMES
+from gridcoll.comm.settings import read_settings
+from gridcoll.measure.cache.folder import Places
+from gridcoll.model.storage import write_model
+from gridcoll.plan import REGISTRIES
 
 
 def test_keywords_are_this_communicators(world: MPI.Intracomm) -> None:
@@ -35,6 +43,56 @@ def test_hints(world: MPI.Intracomm) -> None:
         comm.Bcast(data)
         assert data[4] == 4
     info.Free()
+
+
+OF_HINTS: dict[str, tuple[str, str, object, str]] = {
+    "check": ("1", "check", True, "0"),
+    "force": ("grid", "force", "grid", "native"),
+    "tolerance": ("0.2", "tolerance", 0.2, "0.4"),
+    "reproducible": ("1", "reproducible", True, "0"),
+    "learn": ("off", "learn", False, "on"),
+    "log": ("decisions", "log_decisions", True, ""),
+}
+"""By setting: a hint, what it decides, how that reads, and what the environment says meanwhile.
+
+Those that name files are added by the test.
+"""
+
+
+@pytest.mark.parametrize("name", [*NAMES, *REGISTRIES])
+def test_each_setting_as_a_hint(
+    world: MPI.Intracomm, name: str, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real `MPI.Info`, against the environment; what is made from it has it, too."""
+    value: str
+    other: str
+    expected: Any
+    if name in REGISTRIES:
+        first, second = [*REGISTRIES[name], "native"][:2]
+        value, field, expected, other = first, "algorithms", {name: first}, second
+    elif name == "grid":
+        path = mpi_tmp_path / "grid.json"
+        with GridComm(world) as known:
+            if world.rank == 0:
+                write_model(known.model, path)
+        value, field, expected, other = str(path), "grid_file", str(path), "/nowhere.json"
+    elif name in ("cache", "keep"):
+        value, field, other = str(mpi_tmp_path), "places", "off"
+        expected = Places(mpi_tmp_path, None, True)
+    else:
+        value, field, expected, other = OF_HINTS[name]
+    variable = f"GRIDCOLL_{name.upper()}"
+    monkeypatch.setenv(variable, other)
+    info = MPI.Info.Create()
+    info.Set(f"gridcoll_{name}", value)
+    with GridComm(world, info=info) as comm:
+        assert getattr(comm._need().settings, field) == expected
+        child = comm.Dup()
+        assert getattr(child._need().settings, field) == expected  # type: ignore[attr-defined]
+        child.Free()
+    info.Free()
+    # The environment alone says something else.
+    assert getattr(read_settings(), field) != expected
 
 
 @pytest.mark.mpi(min_size=2)

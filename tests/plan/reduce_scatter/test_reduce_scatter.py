@@ -47,6 +47,21 @@ def test_rank_order_needs_clusters_of_neighbours() -> None:
         check_plan(interleaved, rank_order=True)
 
 
+@pytest.mark.parametrize("n_bytes", [4 << 10, 1 << 20])
+def test_longer_messages_keep_order_among_neighbours_only(n_bytes: int) -> None:
+    """As docs/reproducible.md says of operations of users that are said to commute."""
+
+    def order(labels: list[int]) -> tuple[str, set[str]]:
+        found = choose("reduce_scatter", model_of(labels), n_bytes, 0, prefer_order=True)
+        keeping = {each.name for each in found.candidates if each.rank_order}
+        return found.reason.rsplit("; ", 1)[-1], keeping
+
+    how, keeping = order([0, 0, 0, 1, 1, 1])
+    assert keeping == {"lanes"}
+    assert "no plan keeps it" not in how
+    assert order([0, 1, 0, 1, 0, 1]) == ("not in rank order: no plan keeps it", set())
+
+
 @settings(max_examples=40, deadline=None)
 @given(grids, st.integers(1, 4))
 def test_one_sum_per_cluster_crosses_to_each_owner(labels: list[int], segment: int) -> None:
