@@ -23,7 +23,7 @@ LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDE
 # every count under each. `make test` runs those of RANKS_test, `make test-long` the others.
 RANKS_test := 4
 RANKS_mpich ?= 1 $(RANKS_test)
-RANKS_openmpi ?= 8
+RANKS_openmpi ?= 6
 RANKS_impi ?= 5
 RANKS ?= $(RANKS_$(MPI))
 ALL_RANKS := 1 3 4 5 8 12
@@ -80,7 +80,7 @@ test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all
 	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='-m long tests/mpi'
-	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)'
+	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi4py MPI=mpich
 	$(MAKE) test-programs MPI=mpich
 	$(MAKE) test-browser
