@@ -35,8 +35,11 @@ so that three or four are enough for thousands of nodes in space; the rest is fo
 SETTLED = 0.005
 """Of all nodes: so few found a nearer one, and nobody is looked for any more."""
 
-MOST_REPEATS = 2
+MOST_REPEATS = 6
 """Short links that keep groups apart are measured again so often: noise never shortens."""
+
+ENOUGH_REPEATS = 2
+"""So many in a row that change nothing end that: what is apart stays apart."""
 
 DIFFER = 1.5
 """Latencies of two nodes to a third one that differ by less say nothing: those of one wire differ
@@ -281,21 +284,37 @@ class _Search:
         return rounds
 
     def settle(self) -> SparseGroups:
-        """Groups, after short links that keep some apart were measured again."""
-        groups = SparseGroups(self._latencies, self._tolerance)
+        """Groups, after links that keep some apart were measured again: short ones, and long ones
+        round which a much shorter way leads. A busy host answers late for some milliseconds.
+        """
+        groups, n_same = SparseGroups(self._latencies, self._tolerance), 0
         for _ in range(MOST_REPEATS):
             between = [
                 (a, b)
                 for length_s, a, b in self._latencies.edges()
-                if length_s < SHORT_S and groups.label[a] != groups.label[b]
+                if groups.label[a] != groups.label[b]
+                and (length_s < SHORT_S or length_s > DIFFER * self._way_round_s(a, b))
             ]
             if not between:
                 break
             self._run(_in_rounds(between)[: ROUNDS_AT_ONCE * FIRST_ROUNDS])
             before, groups = groups, SparseGroups(self._latencies, self._tolerance)
-            if groups.members == before.members:
+            n_same = n_same + 1 if groups.members == before.members else 0
+            if n_same == ENOUGH_REPEATS:
                 break
         return groups
+
+    def _way_round_s(self, a: int, b: int) -> float:
+        """From ``a`` to ``b`` by a node that is near both; infinite where there is none."""
+        mine, theirs = self._latencies.of[a], self._latencies.of[b]
+        return min(
+            (
+                length_s + theirs[near]
+                for near, length_s in mine.items()
+                if length_s < SHORT_S and theirs.get(near, math.inf) < SHORT_S
+            ),
+            default=math.inf,
+        )
 
 
 def _first_rounds(order: Sequence[int]) -> list[list[Pair]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gridcoll.topology import read_gridfile
 from gridcoll.topology.clustering import find_clusters
 from gridcoll.topology.landmarks import group_nodes
 from gridcoll.topology.sparse_clustering import Latencies, SparseGroups
-from tests.topology.latencies import Replay, random_grid
+from tests.topology.latencies import Pair, Replay, random_grid
 from tests.topology.test_clustering import TABLE_3_MACHINES, TABLE_3_US
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").glob("*.toml"))
@@ -47,6 +48,8 @@ def test_table_3(seed: int) -> None:
     replay = Replay(TABLE_3_US * 1e-6, labels, scatter=0.0)
     assert group_nodes(88, replay.measure, 0.3).groups == replay.groups()
 
+
+THREE_SITES_S = np.array([[0.1, 5.2, 5.4], [5.2, 0.1, 12.2], [5.4, 12.2, 0.1]]) * 1e-3
 
 SIZES = [12] * 50 + [30] * 50 + [90] * 40 + [250] * 40 + [800] * 15 + [2000] * 3 + [5000] * 2
 
@@ -142,3 +145,34 @@ def test_one_node_and_two() -> None:
 
     assert group_nodes(1, measure, 0.3).groups == [[0]]
     assert group_nodes(2, measure, 0.3).groups == [[0, 1]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hosts_that_answer_late_now_and_then_stay_in_their_cluster(seed: int) -> None:
+    """By more than `SHORT_S`, too: a way round by a near host shows that the link is shorter."""
+    luck = random.Random(seed)
+    replay = Replay(THREE_SITES_S, np.repeat(np.arange(3), 4))
+
+    def measure(rounds: Sequence[Sequence[Pair]]) -> dict[Pair, tuple[float, float]]:
+        late_s = {
+            pair: luck.expovariate(1e3) if luck.random() < 0.3 else 0.0
+            for pairs in rounds
+            for pair in pairs
+        }
+        return {
+            pair: (shortest_s + late_s[pair], typical_s + late_s[pair])
+            for pair, (shortest_s, typical_s) in replay.measure(rounds).items()
+        }
+
+    assert group_nodes(12, measure, 0.3).groups == replay.groups()
+
+
+def test_a_long_link_with_a_shorter_way_round_is_not_measured_for_ever() -> None:
+    """Routes that are no straight lines: hosts apart stay apart."""
+    between_s = np.full((3, 3), 5e-3)
+    np.fill_diagonal(between_s, 0.1e-3)
+    between_s[0, 1] = between_s[1, 0] = 0.3e-3
+    between_s[1, 2] = between_s[2, 1] = 0.3e-3
+    replay = Replay(between_s, np.repeat(np.arange(3), 3))
+    assert group_nodes(9, replay.measure, 0.3).groups == replay.groups()
+    assert max(replay.n_measured.values()) <= 8
