@@ -1,0 +1,255 @@
+"""Programs that others wrote, as they are: whole runs, natively and by ``gridcoll run``.
+
+``python benchmarks/applications.py --theirs DIR`` runs them; docs/benchmarks.md says what DIR has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from on_grids import RESULTS, Row, read_rows
+
+from gridcoll.files import write_atomically
+from gridcoll.testbed.job import Job
+from gridcoll.testbed.run import interruptible
+from gridcoll.testbed.testbed import Testbed
+from gridcoll.topology.gridfile import read_gridfile
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of others' programs. ``{there}`` in its arguments is the folder that has it, ``{half}``
+    half the number of ranks.
+    """
+
+    project: str
+    does: str
+    arguments: str  # after "python"
+
+
+PROGRAMS = {
+    "mdd": Program("PyLops-MPI", "multi-dimensional deconvolution", "{there}/tutorials/mdd.py"),
+    "lsm": Program("PyLops-MPI", "least-squares migration", "{there}/tutorials/lsm.py"),
+    "cgls": Program("PyLops-MPI", "least squares, 15 iterations", "{there}/examples/plot_cgls.py"),
+    "dns": Program("mpi4py-fft", "Navier-Stokes by spectra, 64³", "{there}/spectral_dns_solver.py"),
+    "ocean": Program(
+        "Veros",
+        "ocean model, 31 days",
+        "{there}/bin/veros-run {there}/veros/setups/acc_basic/acc_basic.py -n 2 {half} "
+        "-s runlen 2678400 --diskless-mode",
+    ),
+    "farmer": Program(
+        "mpi-sppy",
+        "progressive hedging, 100 iterations",
+        "-m mpisppy.generic_cylinders --module-name mpisppy.tests.examples.farmer --num-scens 24 "
+        "--solver-name appsi_highs --max-iterations 100 --default-rho 1 "
+        "--linearize-proximal-terms",
+    ),
+}
+
+WAYS = ("native", "gridcoll")
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+_SAYS_WHEN = re.compile(r"(?im)^.*(\btime\b|current iteration).*$\n?|^\[ *[\d.]+\] ")
+"""Lines that tell times, and what some lines begin with."""
+
+_GRACE_S = 20.0
+
+Run = Callable[[Sequence[str]], "tuple[float, str] | None"]
+"""Runs a command on all ranks: seconds from the launcher's start to its end and what was printed,
+or None where it had to be ended."""
+
+
+def ended_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
+    """Wait for ``process``. If that takes longer, it is ended, and the answer is False."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return False
+    return True
+
+
+@contextmanager
+def _in_a_folder() -> Any:
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "printed").open("w+") as printed:
+        yield {"cwd": folder, "stdout": printed}, printed
+
+
+def run_here(n_ranks: int, limit_s: float) -> Run:
+    """On this machine."""
+    programs = Path(sys.executable).parent
+    mpiexec = [str(programs / "mpiexec"), "-n", str(n_ranks)]
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+
+    def run(command: Sequence[str]) -> tuple[float, str] | None:
+        with _in_a_folder() as (options, printed):
+            began = time.monotonic()
+            with subprocess.Popen([*mpiexec, *command], env=environment, **options) as process:
+                is_done = ended_within(process, limit_s)
+            return _outcome(process, time.monotonic() - began, printed) if is_done else None
+
+    return run
+
+
+def run_on(grid: Path, mpi: str, limit_s: float) -> Run:
+    """On the emulated ``grid``, which is built anew for each run; that is not counted."""
+
+    def run(command: Sequence[str]) -> tuple[float, str] | None:
+        with interruptible(), Testbed.up(grid) as testbed, _in_a_folder() as (options, printed):
+            job = Job(testbed, mpi)
+            began = time.monotonic()
+            process = job.start(command, **options)
+            is_done = ended_within(process, limit_s)
+            return _outcome(process, time.monotonic() - began, printed) if is_done else None
+
+    return run
+
+
+def _outcome(process: subprocess.Popen[Any], took_s: float, printed: Any) -> tuple[float, str]:
+    printed.seek(0)
+    text = printed.read()
+    if process.returncode:
+        sys.exit(f"{process.args}: exit code {process.returncode}\n{text[-4000:]}")
+    return took_s, text
+
+
+def time_them(
+    names: Sequence[str],
+    there: Path,
+    *,
+    grid: Path,
+    mpi: str,
+    local_ranks: int | None,
+    n_runs: int,
+    limit_s: float,
+    keep: Callable[[Row], None],
+) -> None:
+    """Call ``keep`` with a row for each program. Ends with an error where results differ.
+
+    Nothing is declared: a first run by gridcoll, told apart, finds an empty cache and measures.
+    Then both ways take turns ``n_runs`` times. A way that has to be ended after ``limit_s`` is not
+    tried again.
+    """
+    n_ranks = local_ranks or len(read_gridfile(grid).rank_hosts())
+    run = run_here(local_ranks, limit_s) if local_ranks else run_on(grid, mpi, limit_s)
+    for name in names:
+        with tempfile.TemporaryDirectory() as cache:
+            commands = _commands(PROGRAMS[name], there.resolve(), n_ranks, Path(cache, "known"))
+            took_s: dict[str, list[float]] = {"first": [], **{way: [] for way in WAYS}}
+            printed: dict[str, str] = {}
+            ended: set[str] = set()
+            for turn in ("first", *WAYS * n_runs):
+                way = "gridcoll" if turn == "first" else turn
+                if way in ended:
+                    continue
+                outcome = run(commands[way])
+                if outcome is None:
+                    ended.add(way)
+                    print(f"{name}, {turn}: ended after {limit_s:g} s", flush=True)
+                    continue
+                took_s[turn].append(outcome[0])
+                print(f"{name}, {turn}: {outcome[0]:.1f} s", flush=True)
+                _compare(name, printed, way, outcome[1])
+        medians = {f"{turn}_s": statistics.median(s) if s else None for turn, s in took_s.items()}
+        each = {f"{way}_each_s": [round(s, 3) for s in took_s[way]] for way in WAYS}
+        row = {"grid": grid.stem, "mpi": mpi, "local_ranks": local_ranks, "what": name}
+        keep({**row, **medians, **each, "ended_after_s": limit_s if ended else None})
+
+
+def _commands(program: Program, there: Path, n_ranks: int, cache: Path) -> dict[str, list[str]]:
+    variables = {
+        "PYTHONPATH": f"{there}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
+        "MPLBACKEND": "Agg",
+        "GRIDCOLL_CACHE": str(cache),
+        "GRIDCOLL_QUIET": "0",
+        **ONE_THREAD,
+    }
+    python = ["env", *(f"{name}={value}" for name, value in variables.items()), "python"]
+    arguments = program.arguments.format(there=there, half=n_ranks // 2).split()
+    return {
+        "native": [*python, *arguments],
+        "gridcoll": [*python, "-m", "gridcoll", "run", *arguments],
+    }
+
+
+def _compare(name: str, printed: dict[str, str], way: str, text: str) -> None:
+    """Enter what ``way`` printed. Ends with an error if the other way printed something else."""
+    printed[way] = results(text)
+    if len(printed) == len(WAYS) and not same_results(*printed.values()):
+        sys.exit(f"{name}: results differ\n" + "\n---\n".join(printed.values()))
+
+
+def results(text: str) -> str:
+    """What a program printed, without times, its lines in an order that does not tell ranks."""
+    return "\n".join(sorted(_SAYS_WHEN.sub("", text).splitlines()))
+
+
+def same_results(left: str, right: str) -> bool:
+    """Whether both print the same, numbers up to the rounding of sums in another order."""
+    words = [text.split() for text in (left, right)]
+    return len(words[0]) == len(words[1]) and all(map(_alike, *words))
+
+
+def _alike(left: str, right: str) -> bool:
+    try:
+        return math.isclose(float(left), float(right), rel_tol=1e-3, abs_tol=1e-9)
+    except ValueError:
+        return left == right
+
+
+def keep_in(path: Path) -> Callable[[Row], None]:
+    """Enters a row among those at ``path``, in place of that of the same program."""
+
+    def keep(new: Row) -> None:
+        old: list[Row] = json.loads(path.read_text()) if path.exists() else []
+        rows = [*(row for row in old if row["what"] != new["what"]), new]
+        rows.sort(key=lambda row: [*PROGRAMS].index(row["what"]))
+        write_atomically(path, json.dumps(rows, indent=1) + "\n")
+
+    return keep
+
+
+def print_markdown(folder: Path = RESULTS) -> None:
+    """A line per program, grid and MPI, from the rows kept."""
+    print("\n| project | program | grid | MPI | native | gridcoll | faster | on unknown hosts |")
+    print("|---|---|---|---|--:|--:|--:|--:|")
+    rows = read_rows("theirs", folder)
+    for name, program in PROGRAMS.items():
+        for row in rows:
+            if row["what"] == name:
+                times = [_said(row, turn) for turn in (*WAYS, "first")]
+                print(
+                    f"| {program.project} | {program.does} | {row['grid']} | {row['mpi']} "
+                    f"| {times[0]} | {times[1]} | {_gain(row)} | {times[2]} |"
+                )
+
+
+def _said(row: Row, turn: str) -> str:
+    took_s = row[f"{turn}_s"]
+    return f"ended after {row['ended_after_s']:g} s" if took_s is None else f"{took_s:.1f} s"
+
+
+def _gain(row: Row) -> str:
+    if row["native_s"] is None or row["gridcoll_s"] is None:
+        return "-"
+    return f"{row['native_s'] / row['gridcoll_s']:.2f} x"
