@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from compileall import compile_dir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from on_grids import RESULTS, Row, read_rows
+from on_grids import RESULTS, ROOT, Row, read_rows
 
 from gridcoll.files import write_atomically
 from gridcoll.testbed.job import Job
@@ -37,23 +37,37 @@ class Program:
 
     project: str
     does: str
+    imports: str
     arguments: str  # after "python"
 
 
 PROGRAMS = {
-    "mdd": Program("PyLops-MPI", "multi-dimensional deconvolution", "{there}/tutorials/mdd.py"),
-    "lsm": Program("PyLops-MPI", "least-squares migration", "{there}/tutorials/lsm.py"),
-    "cgls": Program("PyLops-MPI", "least squares, 15 iterations", "{there}/examples/plot_cgls.py"),
-    "dns": Program("mpi4py-fft", "Navier-Stokes by spectra, 64³", "{there}/spectral_dns_solver.py"),
+    "mdd": Program(
+        "PyLops-MPI", "multi-dimensional deconvolution", "pylops_mpi", "{there}/tutorials/mdd.py"
+    ),
+    "lsm": Program(
+        "PyLops-MPI", "least-squares migration", "pylops_mpi", "{there}/tutorials/lsm.py"
+    ),
+    "cgls": Program(
+        "PyLops-MPI", "least squares, 15 iterations", "pylops_mpi", "{there}/examples/plot_cgls.py"
+    ),
+    "dns": Program(
+        "mpi4py-fft",
+        "Navier-Stokes by spectra, 64³",
+        "mpi4py_fft",
+        "{there}/spectral_dns_solver.py",
+    ),
     "ocean": Program(
         "Veros",
         "ocean model, 31 days",
+        "veros.veros, scipy.sparse.linalg",
         "{there}/bin/veros-run {there}/veros/setups/acc_basic/acc_basic.py -n 2 {half} "
         "-s runlen 2678400 --diskless-mode",
     ),
     "farmer": Program(
         "mpi-sppy",
         "progressive hedging, 100 iterations",
+        "mpisppy.generic_cylinders, highspy",
         "-m mpisppy.generic_cylinders --module-name mpisppy.tests.examples.farmer --num-scens 24 "
         "--solver-name appsi_highs --max-iterations 100 --default-rho 1 "
         "--linearize-proximal-terms",
@@ -61,6 +75,8 @@ PROGRAMS = {
 }
 
 WAYS = ("native", "gridcoll")
+TURNS = ("start", "first", *WAYS)
+"""A program that imports the same and ends; a first run by gridcoll; and then both in turn."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -89,47 +105,45 @@ def ended_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
     return True
 
 
-@contextmanager
-def _in_a_folder() -> Any:
-    with tempfile.TemporaryDirectory() as folder, Path(folder, "printed").open("w+") as printed:
-        yield {"cwd": folder, "stdout": printed}, printed
-
-
 def run_here(n_ranks: int, limit_s: float) -> Run:
     """On this machine."""
     programs = Path(sys.executable).parent
-    mpiexec = [str(programs / "mpiexec"), "-n", str(n_ranks)]
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
 
-    def run(command: Sequence[str]) -> tuple[float, str] | None:
-        with _in_a_folder() as (options, printed):
-            began = time.monotonic()
-            with subprocess.Popen([*mpiexec, *command], env=environment, **options) as process:
-                is_done = ended_within(process, limit_s)
-            return _outcome(process, time.monotonic() - began, printed) if is_done else None
+    def start(command: Sequence[str], stdout: Any) -> subprocess.Popen[Any]:
+        mpiexec = [str(programs / "mpiexec"), "-n", str(n_ranks)]
+        return subprocess.Popen([*mpiexec, *command], env=environment, stdout=stdout)
 
-    return run
+    return lambda command: _timed(start, command, limit_s)
 
 
 def run_on(grid: Path, mpi: str, limit_s: float) -> Run:
     """On the emulated ``grid``, which is built anew for each run; that is not counted."""
 
     def run(command: Sequence[str]) -> tuple[float, str] | None:
-        with interruptible(), Testbed.up(grid) as testbed, _in_a_folder() as (options, printed):
+        with interruptible(), Testbed.up(grid) as testbed:
             job = Job(testbed, mpi)
-            began = time.monotonic()
-            process = job.start(command, **options)
-            is_done = ended_within(process, limit_s)
-            return _outcome(process, time.monotonic() - began, printed) if is_done else None
+            return _timed(lambda line, out: job.start(line, stdout=out), command, limit_s)
 
     return run
 
 
-def _outcome(process: subprocess.Popen[Any], took_s: float, printed: Any) -> tuple[float, str]:
-    printed.seek(0)
-    text = printed.read()
+def _timed(
+    start: Callable[[Sequence[str], Any], subprocess.Popen[Any]],
+    command: Sequence[str],
+    limit_s: float,
+) -> tuple[float, str] | None:
+    """As `Run` has it, in a folder where programs may write. Ends with an error if one fails."""
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "printed").open("w+") as printed:
+        began = time.monotonic()
+        process = start(["env", "-C", folder, *command], printed)
+        if not ended_within(process, limit_s):
+            return None
+        took_s = time.monotonic() - began
+        printed.seek(0)
+        text = printed.read()
     if process.returncode:
-        sys.exit(f"{process.args}: exit code {process.returncode}\n{text[-4000:]}")
+        sys.exit(f"{' '.join(command)}: exit code {process.returncode}\n{text[-4000:]}")
     return took_s, text
 
 
@@ -147,18 +161,20 @@ def time_them(
     """Call ``keep`` with a row for each program. Ends with an error where results differ.
 
     Nothing is declared: a first run by gridcoll, told apart, finds an empty cache and measures.
+    Told apart is also what starting and importing takes, on as many ranks.
     Then both ways take turns ``n_runs`` times. A way that has to be ended after ``limit_s`` is not
     tried again.
     """
+    compile_dir(ROOT / "gridcoll", quiet=1)  # as it is where it was installed
     n_ranks = local_ranks or len(read_gridfile(grid).rank_hosts())
     run = run_here(local_ranks, limit_s) if local_ranks else run_on(grid, mpi, limit_s)
     for name in names:
         with tempfile.TemporaryDirectory() as cache:
             commands = _commands(PROGRAMS[name], there.resolve(), n_ranks, Path(cache, "known"))
-            took_s: dict[str, list[float]] = {"first": [], **{way: [] for way in WAYS}}
+            took_s: dict[str, list[float]] = {turn: [] for turn in TURNS}
             printed: dict[str, str] = {}
             ended: set[str] = set()
-            for turn in ("first", *WAYS * n_runs):
+            for turn in ("start", "first", *WAYS * n_runs):
                 way = "gridcoll" if turn == "first" else turn
                 if way in ended:
                     continue
@@ -169,7 +185,8 @@ def time_them(
                     continue
                 took_s[turn].append(outcome[0])
                 print(f"{name}, {turn}: {outcome[0]:.1f} s", flush=True)
-                _compare(name, printed, way, outcome[1])
+                if way in WAYS:
+                    _compare(name, printed, way, outcome[1])
         medians = {f"{turn}_s": statistics.median(s) if s else None for turn, s in took_s.items()}
         each = {f"{way}_each_s": [round(s, 3) for s in took_s[way]] for way in WAYS}
         row = {"grid": grid.stem, "mpi": mpi, "local_ranks": local_ranks, "what": name}
@@ -187,6 +204,7 @@ def _commands(program: Program, there: Path, n_ranks: int, cache: Path) -> dict[
     python = ["env", *(f"{name}={value}" for name, value in variables.items()), "python"]
     arguments = program.arguments.format(there=there, half=n_ranks // 2).split()
     return {
+        "start": [*python, "-c", f"from mpi4py import MPI; import {program.imports}"],
         "native": [*python, *arguments],
         "gridcoll": [*python, "-m", "gridcoll", "run", *arguments],
     }
@@ -231,16 +249,16 @@ def keep_in(path: Path) -> Callable[[Row], None]:
 
 def print_markdown(folder: Path = RESULTS) -> None:
     """A line per program, grid and MPI, from the rows kept."""
-    print("\n| project | program | grid | MPI | native | gridcoll | faster | on unknown hosts |")
-    print("|---|---|---|---|--:|--:|--:|--:|")
+    print("\n| project | program | grid | MPI | start | native | gridcoll | faster | first time |")
+    print("|---|---|---|---|--:|--:|--:|--:|--:|")
     rows = read_rows("theirs", folder)
     for name, program in PROGRAMS.items():
         for row in rows:
             if row["what"] == name:
-                times = [_said(row, turn) for turn in (*WAYS, "first")]
+                times = [_said(row, turn) for turn in TURNS]
                 print(
                     f"| {program.project} | {program.does} | {row['grid']} | {row['mpi']} "
-                    f"| {times[0]} | {times[1]} | {_gain(row)} | {times[2]} |"
+                    f"| {times[0]} | {times[2]} | {times[3]} | {_gain(row)} | {times[1]} |"
                 )
 
 
