@@ -1,7 +1,7 @@
 """Keep the tables of Markdown files what the command in the comment above each prints.
 
 A table stands between ``<!-- collectives.py markdown OPTIONS -->`` and ``<!-- end -->``, or is of
-``programs.py``.
+``programs.py`` or ``applications.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import applications
 import collectives
 import programs
 from on_grids import RESULTS, ROOT
@@ -24,7 +25,11 @@ from gridcoll.files import write_atomically
 DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/programs.md")
 FILES = (*(ROOT / name for name in DOCUMENTS), RESULTS / "README.md")
 
-_SCRIPTS = {"collectives.py": collectives.main, "programs.py": programs.main}
+_SCRIPTS = {
+    "applications.py": applications.main,
+    "collectives.py": collectives.main,
+    "programs.py": programs.main,
+}
 _REGION = re.compile(r"(<!-- (\w+\.py .*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _BEGIN = re.compile(r"<!-- \w+\.py ")
 

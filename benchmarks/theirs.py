@@ -42,9 +42,6 @@ class Program:
 
 
 PROGRAMS = {
-    "mdd": Program(
-        "PyLops-MPI", "multi-dimensional deconvolution", "pylops_mpi", "{there}/tutorials/mdd.py"
-    ),
     "lsm": Program(
         "PyLops-MPI", "least-squares migration", "pylops_mpi", "{there}/tutorials/lsm.py"
     ),
