@@ -42,9 +42,6 @@ class Program:
 
 
 PROGRAMS = {
-    "lsm": Program(
-        "PyLops-MPI", "least-squares migration", "pylops_mpi", "{there}/tutorials/lsm.py"
-    ),
     "cgls": Program(
         "PyLops-MPI", "least squares, 15 iterations", "pylops_mpi", "{there}/examples/plot_cgls.py"
     ),
@@ -260,8 +257,12 @@ def print_markdown(folder: Path = RESULTS) -> None:
 
 
 def _said(row: Row, turn: str) -> str:
-    took_s = row[f"{turn}_s"]
-    return f"ended after {row['ended_after_s']:g} s" if took_s is None else f"{took_s:.1f} s"
+    """Seconds, with the least and the most of several runs."""
+    took_s, each_s = row[f"{turn}_s"], row.get(f"{turn}_each_s", [])
+    if took_s is None:
+        return f"ended after {row['ended_after_s']:g} s"
+    spread = f" ({min(each_s):.1f} – {max(each_s):.1f})" if len(each_s) > 1 else ""
+    return f"{took_s:.1f} s{spread}"
 
 
 def _gain(row: Row) -> str:

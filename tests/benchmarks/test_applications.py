@@ -91,7 +91,9 @@ def test_a_way_that_does_not_end_is_tried_once_and_told(
     theirs.keep_in(tmp_path / "theirs-three-sites-mpich.json")(row)
     theirs.print_markdown(tmp_path)
     line = capsys.readouterr().out.splitlines()[-1]
-    assert "| three-sites | mpich | 1.0 s | ended after 60 s | 4.5 s | - | 2.0 s |" in line
+    assert (
+        "| three-sites | mpich | 1.0 s | ended after 60 s | 4.5 s (4.0 – 5.0) | - | 2.0 s |" in line
+    )
 
 
 def test_other_results_are_an_error(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
