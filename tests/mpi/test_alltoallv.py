@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from gridcoll.comm.methods import vectors
+from gridcoll.plan.alltoall.vector import vector_program
 from tests.mpi.exchanges import METHODS, ROOM, SPACED, both, planned
 from tests.mpi.support import grid_comm, layouts
 
@@ -191,3 +193,27 @@ def test_native_where_an_exchange_is(world: MPI.Intracomm, n_planned: list[int])
         native.Alltoallv([np.arange(size, dtype="i4"), 1], [got, 1])
         assert (got == comm.Get_rank()).all()
         assert n_planned[0] == 0
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_call_like_an_earlier_one_is_not_planned_again(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever transposes again and again sends blocks of the same sizes; others are planned."""
+    n = world.Get_size()
+    written: list[int] = []
+
+    def watched(rank: int, *sizes: Any) -> Any:
+        written.append(rank)
+        return vector_program(rank, *sizes)
+
+    monkeypatch.setattr(vectors, "vector_program", watched)
+    with grid_comm(world, layouts(n)["two"]) as own:
+        comm = planned(own)
+        for call, length in enumerate((3, 3, 3, 5, 3)):
+            data = np.arange(n * length) + 100 * world.Get_rank() + call
+            into = np.empty_like(data)
+            comm.Alltoallv([data, [length] * n], [into, [length] * n])
+            block = np.arange(length) + length * world.Get_rank() + call
+            assert into.tolist() == [int(x) for r in range(n) for x in block + 100 * r]
+    assert len(written) == 2

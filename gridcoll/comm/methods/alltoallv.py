@@ -23,9 +23,7 @@ from gridcoll.comm.methods.vectors import Vectors
 from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import Part, PartedMemory, Typed
 from gridcoll.errors import PlanError
-from gridcoll.plan import Dataflow, dataflow
-from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
-from gridcoll.plan.alltoall.vector import vector_program
+from gridcoll.plan import Dataflow
 from gridcoll.plan.ops import Chunk
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ class AlltoallvMethods(GridMethods):
         source, into = blocks
         vectors.note(sum(map(_n_bytes, source)))
         too_long = _n_bytes(source[context.rank]) > _n_bytes(into[context.rank])
-        _run(context, list(map(_part, source)), list(map(_part, into)))
+        _run(context, vectors, list(map(_part, source)), list(map(_part, into)))
         # Blocks that were packed together are stored together.
         for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
             store()
@@ -172,15 +170,13 @@ class _Memory(PartedMemory):
                 super().copy(source, into)
 
 
-def _run(context: Context, source: list[Part], into: list[Part]) -> None:
-    rank, model = context.rank, context.model
+def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part]) -> None:
+    rank = context.rank
     # A block for oneself ends where the shorter of its two places does.
     n_own = min(len(source[rank]), len(into[rank]))
     for parts in (source, into):
         own = parts[rank]
         if isinstance(own, memoryview):
             parts[rank] = own[:n_own]
-    clusters = [cluster.ranks for cluster in model.grid.clusters]
-    peers = farthest_first_peers(clusters, far_order(model), rank)
-    program = vector_program(rank, list(map(len, source)), list(map(len, into)), peers)
-    context.run(dataflow(program), _Memory(into, source))
+    flow = vectors.direct(tuple(map(len, source)), tuple(map(len, into)))
+    context.run(flow, _Memory(into, source))

@@ -17,8 +17,10 @@ from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN, Decisions
 from gridcoll.comm.methods.moving import move
 from gridcoll.plan import Dataflow, dataflow
+from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.unequal import Counts
 from gridcoll.plan.alltoall.unequal_choice import asked_for, can_gain, choose_unequal
+from gridcoll.plan.alltoall.vector import vector_program
 
 PATIENCE = 4
 """Calls in a row at which telling led to nothing, before some are made without."""
@@ -48,11 +50,26 @@ class Vectors:
         )
         self._n_quiet = self._n_without = self._missed = self._idle = 0
         self._kept: OrderedDict[bytes, Dataflow | None] = OrderedDict()
+        self._direct: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Dataflow] = OrderedDict()
 
     @property
     def tells(self) -> bool:
         """Whether ranks tell each other their counts at the coming call."""
         return self._may_gain and self._n_without == 0
+
+    def direct(self, out: tuple[int, ...], into: tuple[int, ...]) -> Dataflow:
+        """This rank's share of the direct exchange of so many bytes to and from each rank."""
+        key = out, into
+        if key in self._direct:
+            self._direct.move_to_end(key)
+            return self._direct[key]
+        rank, model = self.decisions.rank, self.decisions.model
+        clusters = [cluster.ranks for cluster in model.grid.clusters]
+        peers = farthest_first_peers(clusters, far_order(model), rank)
+        flow = self._direct[key] = dataflow(vector_program(rank, out, into, peers))
+        if len(self._direct) > N_KEPT:
+            self._direct.popitem(last=False)
+        return flow
 
     def note(self, n_bytes: int) -> None:
         """A call was made directly, with so many bytes from this rank."""
