@@ -89,7 +89,6 @@ def test_python_instead_of_c_is_seen(small: Testbed, mpi: str) -> None:
 EAGER = {
     "mpich": ("-u", "MPIR_CVAR_POLLS_BEFORE_YIELD"),
     "openmpi": ("OMPI_MCA_mpi_yield_when_idle=0",),
-    "impi": ("-u", "I_MPI_THREAD_YIELD"),
 }
 """What makes ranks that wait keep their cores, for ``env``: the testbed has them give way."""
 
@@ -124,6 +123,7 @@ def found_of(found: dict[str, Any], code: str) -> tuple[str, str, str]:
 
 @pytest.mark.skipif(TOO_MANY > 17, reason="more ranks than cores would be too many here")
 class TestFaultsOfHosts:
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"], indirect=True)  # busy ranks take long
     def test_each_is_named_beside_the_others(
         self, small: Testbed, mpi: str, tmp_path: Path
     ) -> None:
