@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from gridcoll.errors import GridcollError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from gridcoll.measure.doctor.job import JobFacts
+    from gridcoll.measure.doctor.job import JobFacts, Kept
     from gridcoll.measure.doctor.rules import Finding
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -40,7 +41,10 @@ def command(as_json: bool, patience: float) -> None:
     code is 0 if all is well, 1 if something is wrong; notes are no faults.
     """
     from gridcoll.cli.voice import need_mpi
+    from gridcoll.measure.doctor.facts import is_first, own_sockets
 
+    inherited = own_sockets()
+    _warn_of_launcher()
     need_mpi()
     from mpi4py import MPI
 
@@ -69,10 +73,12 @@ def command(as_json: bool, patience: float) -> None:
                 progress=progress,
                 kept=_kept,
                 faults=(*faults, misfit) if misfit else faults,
+                inherited=inherited,
             )
         guard.end()
         findings = judge(job)
-        if leading:
+        # Where each process is a job of its own, one page is enough.
+        if leading and (len(job.ranks) > 1 or is_first(os.environ)):
             click.echo(json.dumps(_as_data(job, findings), indent=2, ensure_ascii=False)) if (
                 as_json
             ) else _print(job, findings)
@@ -118,6 +124,23 @@ class _Guard:
                 os._exit(1)
 
 
+def _warn_of_launcher() -> None:
+    """Say what is wrong before MPI starts, where that may end the job: MPICH below Open MPI's.
+
+    On every rank: the first that ends takes the others with it.
+    """
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ or "mpi4py.MPI" in sys.modules:
+        return
+    ask = (sys.executable, "-m", "mpi4py", "--mpi-lib-version")
+    said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+    if said.startswith("MPICH"):
+        sys.stderr.write(
+            "gridcoll doctor: the launcher is Open MPI's and the library is MPICH: if MPI does not "
+            "start now, start it with the mpiexec of MPICH, or have mpi4py load Open MPI\n"
+        )
+        sys.stderr.flush()
+
+
 def _settings() -> tuple[float, str, tuple[str, ...]]:
     """Tolerance, this rank's engine, and what gridcoll refuses here."""
     from gridcoll.comm.settings import read_settings
@@ -146,26 +169,30 @@ def _version() -> str:
     return VERSION
 
 
-def _kept(hosts: list[str]) -> tuple[str, list[str]]:
-    """What the next start would find of these ``hosts``, and what it would set aside."""
+def _kept(hosts: list[str]) -> Kept:
+    """What the next start would find of these ``hosts``, would set aside, and cannot write."""
     from gridcoll.comm.settings import read_settings
     from gridcoll.measure.cache.entries import Host
     from gridcoll.measure.cache.folder import Cache
+    from gridcoll.measure.doctor.job import Kept
 
     try:
         settings = read_settings()
     except GridcollError:
-        return "", []
+        return Kept()
     if settings.grid_file:
-        return f"the grid is read from {settings.grid_file}", []
+        return Kept(f"the grid is read from {settings.grid_file}")
     cache = Cache(settings.places, settings.tolerance)
     if cache.is_off:
-        return "off", []
+        return Kept("off")
     known = {entry.key[-1] for entry in cache.read() if isinstance(entry, Host)}
-    broken = [said for folder in (cache.own, cache.site) if folder for said in folder.warnings]
     n_known = len(known.intersection(hosts))
     where = settings.places.own or settings.places.site
-    return f"{n_known} of {len(hosts)} hosts are known in {where}" if n_known else "none", broken
+    return Kept(
+        f"{n_known} of {len(hosts)} hosts are known in {where}" if n_known else "none",
+        tuple(said for folder in (cache.own, cache.site) if folder for said in folder.warnings),
+        cache.own.why_not_writable() if cache.own else "",
+    )
 
 
 def _fits(comm: MPI.Intracomm) -> str:

@@ -516,3 +516,18 @@ def test_a_ring_of_sames_ends(known: Knowledge) -> None:
 def test_a_file_of_the_wrong_kind_is_an_error() -> None:
     with pytest.raises(FileError):
         decode_bundle(encode_entry(link()))
+
+
+class TestWhetherItCanBeWritten:
+    def test_where_it_can_no_trace_is_left(self, tmp_path: Path) -> None:
+        assert Folder(tmp_path / "new" / "v1").why_not_writable() == ""
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_in_the_way(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        for path in (tmp_path / "file", tmp_path / "file" / "v1"):
+            said = Folder(path).why_not_writable()
+            assert said == f"cannot write {path}: Not a directory"
+
+    def test_a_file_system_that_cannot_be_written(self) -> None:
+        assert "cannot write /proc/v1" in Folder(Path("/proc/v1")).why_not_writable()

@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -187,6 +188,16 @@ class Folder:
         """
         with self._locked():
             return self.write(change(self.read()))
+
+    def why_not_writable(self) -> str:
+        """What keeps entries from being written here, empty where nothing does. Leaves no trace."""
+        try:
+            place = next(each for each in (self.path, *self.path.parents) if each.exists())
+            with tempfile.TemporaryFile(dir=place) as file:
+                file.write(b"room")
+        except OSError as error:
+            return f"cannot write {self.path}: {error.strerror or error}"
+        return ""
 
     def write(self, entries: Iterable[AnyEntry]) -> int:
         """Replace the files of ``entries``. Raises `FileError`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from gridcoll.engine.agreement import together
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.doctor.facts import has_fast_network, look_around, own_connections
-from gridcoll.measure.doctor.job import JobFacts, LinkFacts, RankFacts
+from gridcoll.measure.doctor.job import JobFacts, Kept, LinkFacts, RankFacts
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
@@ -35,8 +36,9 @@ def examine(
     gridcoll: str,
     engine: str,
     progress: Progress = silent,
-    kept: Callable[[list[str]], tuple[str, list[str]]] = lambda hosts: ("", []),
+    kept: Callable[[list[str]], Kept] = lambda hosts: Kept(),
     faults: tuple[str, ...] = (),
+    inherited: frozenset[str] = frozenset(),
 ) -> JobFacts:
     """Look at the job that ``comm`` spans. Collective; the result is the same on all ranks.
 
@@ -53,9 +55,11 @@ def examine(
         As in `RankFacts`, of this rank.
     progress : callable
     kept : callable
-        What is known of these hosts, and what of that is broken; called on rank 0.
+        What is known of these hosts; called on rank 0.
     faults : tuple of str
         As in `JobFacts`; those of rank 0 count.
+    inherited : frozenset of str
+        Sockets that this process had before MPI started, by their numbers.
     """
     progress("hosts", 0, 1)
     tolerance, faults = comm.bcast((tolerance, faults), 0)
@@ -65,14 +69,13 @@ def examine(
     mine = replace(
         _own_facts(comm, gridcoll, engine),
         wall_offset_s=_wall_offset(comm),
-        connections=tuple(own_connections()),
+        connections=tuple(own_connections(inherited)),
         fast_network=has_fast_network(),
     )
     ranks = tuple(comm.allgather(mine))
     hosts = list(dict.fromkeys(facts.host.host for facts in ranks))
-    said = together(comm, lambda: kept(hosts) if comm.Get_rank() == 0 else ("", []))
-    known, broken = comm.bcast(said, 0)
-    return JobFacts(ranks, grid, tuple(links), faults, known, tuple(broken))
+    known = together(comm, lambda: kept(hosts) if comm.Get_rank() == 0 else Kept())
+    return JobFacts(ranks, grid, tuple(links), faults, *comm.bcast(known, 0))
 
 
 def _own_facts(comm: MPI.Intracomm, gridcoll: str, engine: str) -> RankFacts:
@@ -87,7 +90,20 @@ def _own_facts(comm: MPI.Intracomm, gridcoll: str, engine: str) -> RankFacts:
         engine=engine,
         node=node,
         threads=MPI.Query_thread() >= MPI.THREAD_MULTIPLE,
+        gives_way=_gives_way(),
     )
+
+
+def _gives_way() -> bool | None:
+    """As in `RankFacts`. Open MPI has other reasons than settings: more ranks than slots."""
+    try:
+        set_yield = ctypes.CDLL(MPI.__file__).opal_progress_set_yield_when_idle
+    except (OSError, AttributeError):  # another library, or another release
+        return None
+    set_yield.argtypes, set_yield.restype = (ctypes.c_bool,), ctypes.c_bool
+    before = bool(set_yield(True))
+    set_yield(before)
+    return before
 
 
 def _wall_offset(comm: MPI.Intracomm) -> float:

@@ -15,13 +15,16 @@ from pathlib import Path
 _SIOCGIFADDR = 0x8915
 _ESTABLISHED = "01"
 
-COUNTS_OF_RANKS = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "MPI_LOCALNRANKS",
-    "SLURM_STEP_NUM_TASKS",
+LAUNCHERS_SAY = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
-"""In which launchers tell their processes how many there are; the last is that of one host."""
+"""In which variables launchers tell their processes how many there are, and which this is.
+
+The first counts: an mpiexec within Slurm may start its own helpers, one per host, by srun.
+"""
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,18 @@ def look_around(host: str) -> HostFacts:
 
 def launched_ranks(said: Mapping[str, str]) -> int:
     """How many ranks the launcher started, as it says in the environment; 0: it does not say."""
-    counts = [said[name] for name in COUNTS_OF_RANKS if name in said]
-    return max((int(text) for text in counts if text.isdigit()), default=0)
+    for n_ranks, _ in LAUNCHERS_SAY:
+        if said.get(n_ranks, "").isdigit():
+            return int(said[n_ranks])
+    return 0
+
+
+def is_first(said: Mapping[str, str]) -> bool:
+    """Whether the launcher calls this process its first, or does not say which it is."""
+    for n_ranks, rank in LAUNCHERS_SAY:
+        if said.get(n_ranks, "").isdigit():
+            return said.get(rank, "0") == "0"
+    return True
 
 
 def resolve(host: str) -> tuple[str, ...]:
@@ -148,14 +161,23 @@ def _read(path: str) -> str:
         return ""
 
 
-def own_connections() -> list[Connection]:
-    """Established TCP connections of this process; without those to itself."""
+def own_sockets() -> frozenset[str]:
+    """Sockets that this process holds, by their numbers."""
     inodes = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             target = str(entry.readlink())
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
+    return frozenset(inodes)
+
+
+def own_connections(but: frozenset[str] = frozenset()) -> list[Connection]:
+    """Established TCP connections of this process; without those to itself.
+
+    And without the sockets ``but``: launchers leave theirs open in the processes that they start.
+    """
+    inodes = own_sockets() - but
     found = []
     for table in ("tcp", "tcp6"):
         for line in _read(f"/proc/self/net/{table}").splitlines()[1:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gridcoll.measure.doctor.facts import Connection, HostFacts
 from gridcoll.topology.grid import Grid
@@ -33,6 +34,8 @@ class RankFacts:
     fast_network : bool
     threads : bool
         Whether MPI lets several threads call it.
+    gives_way : bool or None
+        Whether a rank that waits gives its core away, as the MPI library says; None: it does not.
     """
 
     host: HostFacts
@@ -45,6 +48,7 @@ class RankFacts:
     connections: tuple[Connection, ...] = ()
     fast_network: bool = False
     threads: bool = True
+    gives_way: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,21 @@ class LinkFacts:
     bytes_per_s: float
 
 
+class Kept(NamedTuple):
+    """What rank 0 finds of the cache: see the fields of `JobFacts`."""
+
+    kept: str = ""
+    broken: tuple[str, ...] = ()
+    unwritable: str = ""
+
+
 @dataclass(frozen=True)
 class JobFacts:
     """Everything that rules judge.
 
     ``faults`` are settings and files that gridcoll refuses, in its own words; ``kept`` says what a
-    start of gridcoll would find of the grid, ``broken`` which kept files cannot be read.
+    start of gridcoll would find of the grid, ``broken`` which kept files cannot be read, and
+    ``unwritable`` why nothing can be kept.
     """
 
     ranks: tuple[RankFacts, ...]
@@ -71,6 +84,7 @@ class JobFacts:
     faults: tuple[str, ...] = ()
     kept: str = ""
     broken: tuple[str, ...] = ()
+    unwritable: str = ""
 
     @cached_property
     def nodes(self) -> dict[int, list[int]]:

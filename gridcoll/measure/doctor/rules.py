@@ -205,7 +205,9 @@ def oversubscribed(job: JobFacts) -> Iterator[Finding]:
                 _unbind(facts.vendor),
             )
             continue
-        polite = _waits_politely(facts.vendor, dict(facts.host.environment))
+        polite = facts.gives_way
+        if polite is None:
+            polite = _waits_politely(facts.vendor, dict(facts.host.environment))
         yield Finding(
             "oversubscribed",
             "note" if polite else "warning",
@@ -257,12 +259,21 @@ def busy_hosts(job: JobFacts) -> Iterator[Finding]:
 
 
 def clocks(job: JobFacts) -> Iterator[Finding]:
+    """Compared with one that most hosts agree with: rank 0's may be the one that is off."""
+    offsets_s = {node: job.ranks[node].wall_offset_s for node in job.nodes}
+    right = max(
+        offsets_s,
+        key=lambda node: sum(
+            abs(other_s - offsets_s[node]) <= MOST_WALL_OFFSET_S for other_s in offsets_s.values()
+        ),
+    )
     for host, facts in _by_host(job).items():
-        if abs(facts.wall_offset_s) > MOST_WALL_OFFSET_S:
+        off_s = facts.wall_offset_s - offsets_s[right]
+        if abs(off_s) > MOST_WALL_OFFSET_S:
             yield Finding(
                 "clock",
                 "warning",
-                f"{host}: its clock is {facts.wall_offset_s:+.1f} s off {job.host_of(0)}'s; "
+                f"{host}: its clock is {off_s:+.1f} s off {job.host_of(right)}'s; "
                 "gridcoll does not mind, logs, file times and make do",
                 "have chrony or ntpd set the clocks",
             )
@@ -344,10 +355,18 @@ def broken_cache(job: JobFacts) -> Iterator[Finding]:
             fault,
             "gridcoll cache list shows what is left",
         )
+    if job.unwritable:
+        yield Finding(
+            "cache",
+            "warning",
+            f"{job.host_of(0)}: {job.unwritable}; what is measured is not kept",
+            "make room there, or name a directory that jobs may write: GRIDCOLL_CACHE=DIR; off for "
+            "none",
+        )
 
 
 def measured_each_time(job: JobFacts) -> Iterator[Finding]:
-    if job.kept in ("none", "off") and len(job.nodes) > 1:
+    if job.kept in ("none", "off") and len(job.nodes) > 1 and not job.unwritable:
         yield Finding(
             "not-kept",
             "note",

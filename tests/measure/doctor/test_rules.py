@@ -13,10 +13,12 @@ from gridcoll.measure.doctor.facts import (
     Connection,
     HostFacts,
     Interface,
+    is_first,
     launched_ranks,
     list_interfaces,
     look_around,
     own_connections,
+    own_sockets,
     parse_address,
 )
 from gridcoll.measure.doctor.job import JobFacts, LinkFacts, RankFacts
@@ -112,6 +114,27 @@ FAULTY: list[tuple[str, str, Callable[[], JobFacts]]] = [
             )
         ),
     ),
+    (
+        "oversubscribed",
+        "note",
+        lambda: job(*(rank(n, node=0, vendor="Open MPI", gives_way=True) for n in range(4))),
+    ),
+    (
+        "oversubscribed",
+        "warning",
+        lambda: job(
+            *(
+                rank(
+                    n,
+                    node=0,
+                    vendor="Open MPI",
+                    gives_way=False,
+                    environment=(("OMPI_MCA_mpi_yield_when_idle", "1"),),
+                )
+                for n in range(4)
+            )
+        ),
+    ),
     ("busy", "warning", lambda: changed(0, load=5.0)),
     ("clock", "warning", lambda: changed(2, wall_offset_s=-3.0)),
     ("asymmetric", "warning", lambda: links((0, 1, 5e-3, 100), (1, 0, 5e-3, 20))),
@@ -123,6 +146,7 @@ FAULTY: list[tuple[str, str, Callable[[], JobFacts]]] = [
     ),
     ("rank-order", "note", lambda: job(labels=(0, 1, 0, 1))),
     ("cache", "warning", lambda: job(broken=("cache file x: no JSON",))),
+    ("cache", "warning", lambda: job(kept="none", unwritable="cannot write /x: Read-only")),
     ("not-kept", "note", lambda: job(kept="none")),
 ]
 
@@ -157,6 +181,26 @@ def test_remedies_fit_the_library(vendor: str) -> None:
     assert ("manual" in found.remedy) == (vendor == "another")
 
 
+def test_nothing_kept_is_told_once() -> None:
+    assert [each.code for each in rules.judge(job(kept="none", unwritable="cannot write"))] == [
+        "cache"
+    ]
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_the_clock_that_is_off_is_named(wrong: int) -> None:
+    """Offsets are from rank 0's clock, which may be the one that is off."""
+    offsets_s = [3600.0 * (number == wrong) for number in range(4)]
+    ranks = [rank(n, wall_offset_s=offset_s - offsets_s[0]) for n, offset_s in enumerate(offsets_s)]
+    (found,) = rules.clocks(job(*ranks))
+    assert found.what.startswith(f"h{wrong}: its clock is +3600.0 s off h{int(wrong == 0)}'s")
+
+
+def test_of_two_clocks_that_of_rank_0_is_right() -> None:
+    (found,) = rules.clocks(job(rank(0), rank(1, wall_offset_s=-5.0)))
+    assert found.what.startswith("h1: its clock is -5.0 s off h0's")
+
+
 def test_addresses_of_linux() -> None:
     assert parse_address("0100007F:1F90") == "127.0.0.1"
     assert parse_address("0000000000000000FFFF00000100000A:0016") == "10.0.0.1"
@@ -166,6 +210,22 @@ def test_what_launchers_say() -> None:
     assert launched_ranks({}) == 0
     assert launched_ranks({"PMI_SIZE": "4", "HOME": "/"}) == 4
     assert launched_ranks({"SLURM_STEP_NUM_TASKS": "many"}) == 0
+    # Slurm counts the helpers of an mpiexec that starts one rank.
+    assert launched_ranks({"SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "1"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "first"),
+    [
+        ({}, True),
+        ({"PMI_SIZE": "4", "PMI_RANK": "0", "SLURM_PROCID": "1"}, True),
+        ({"PMI_SIZE": "4", "PMI_RANK": "1"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, False),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, False),
+    ],
+)
+def test_which_process_is_the_first(said: dict[str, str], first: bool) -> None:
+    assert is_first(said) == first
 
 
 def test_this_host_is_looked_at() -> None:
@@ -187,3 +247,23 @@ def test_own_connections_are_seen() -> None:
         assert own_connections() == []  # to itself
         accepted.close()
         kept.close()
+
+
+def test_connections_that_a_launcher_left_open_do_not_count() -> None:
+    """Their other end is in another process."""
+    import socket
+    import subprocess
+    import sys
+
+    connect = (
+        "import socket, sys; other = socket.create_connection(('127.0.0.2', int(sys.argv[1])))"
+    )
+    connect += "; sys.stdin.read()"
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        other = subprocess.Popen(
+            (sys.executable, "-c", connect, str(server.getsockname()[1])), stdin=subprocess.PIPE
+        )
+        with other, server.accept()[0]:
+            assert Connection("127.0.0.2", "127.0.0.1") in own_connections()
+            assert own_connections(but=own_sockets()) == []
+            other.communicate()
