@@ -79,13 +79,6 @@ class _Run:
         return True
 
 
-def _refuse_to_cancel() -> None:
-    """The send that stands for a collective could be cancelled: then its end would be waited for
-    without end.
-    """
-    raise MPI.Exception(MPI.ERR_REQUEST)
-
-
 class GridRequest(MPI.Request):
     """The request of a non-blocking call; waits politely."""
 
@@ -99,15 +92,18 @@ class GridRequest(MPI.Request):
         self.Wait(status)
 
     def Cancel(self) -> None:
-        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
-        _refuse_to_cancel()
+        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises.
+
+        The send that stands for the collective could be cancelled, but `Wait` would never return.
+        """
+        raise MPI.Exception(MPI.ERR_REQUEST)
 
     def cancel(self) -> None:
         """As `Cancel`."""
-        _refuse_to_cancel()
+        self.Cancel()
 
 
-class GridPrequest(MPI.Prequest):
+class GridPrequest(GridRequest, MPI.Prequest):
     """The request of a persistent call; waits politely and starts without delay."""
 
     _free: Callable[[], None] | None = None
@@ -116,23 +112,6 @@ class GridPrequest(MPI.Prequest):
         """As `mpi4py.MPI.Prequest.Start`."""
         super().Start()
         progress().look()
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """As `mpi4py.MPI.Request.Wait`."""
-        progress().wait_until(lambda: self.Test(status))
-        return True
-
-    def wait(self, status: MPI.Status | None = None) -> None:
-        """As `mpi4py.MPI.Request.wait`."""
-        self.Wait(status)
-
-    def Cancel(self) -> None:
-        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
-        _refuse_to_cancel()
-
-    def cancel(self) -> None:
-        """As `Cancel`."""
-        _refuse_to_cancel()
 
     def Free(self) -> None:
         """As `mpi4py.MPI.Request.Free`."""

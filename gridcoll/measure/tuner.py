@@ -201,7 +201,7 @@ def _contenders(
     Or may be, as they ran too seldom for that to be known.
     """
     candidates = choose(name, model, n_bytes, 0).candidates
-    fastest_s = min(_predicted(each) for each in candidates)
+    fastest_s = min(each.expected_s for each in candidates)
     limit_s = max(CLOSE * fastest_s, fastest_s + CLOSE_S)
     plans: dict[str, Candidate] = {}
     natives: list[str] = []
@@ -209,8 +209,8 @@ def _contenders(
         if candidate.build is None:
             unsure = _fewest(n_runs.get(candidate.name, {}), n_bytes) < ENOUGH_RUNS
             close_s = max(limit_s, UNSURE * fastest_s) if unsure else limit_s
-            natives += [candidate.name] * (_predicted(candidate) <= close_s)
-        elif not plans or _predicted(candidate) <= limit_s:
+            natives += [candidate.name] * (candidate.expected_s <= close_s)
+        elif not plans or candidate.expected_s <= limit_s:
             plans.setdefault(family_of(name, candidate.name), candidate)
     return list(plans.values())[:MOST_PLANS], natives
 
@@ -222,10 +222,6 @@ def _fewest(n_runs: Mapping[int, int], n_bytes: int) -> int:
     below = max((n for n in n_runs if n <= n_bytes), default=min(n_runs))
     above = min((n for n in n_runs if n >= n_bytes), default=max(n_runs))
     return min(n_runs[below], n_runs[above])
-
-
-def _predicted(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
 
 
 def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> Step:
@@ -295,7 +291,7 @@ def _learn_plans(
     for plan, seconds in took:
         family = family_of(name, plan.name)
         old = learned.get(family) or _believed(model, name)
-        factor = old.at(n_bytes) * seconds / max(_predicted(plan), 1e-9)
+        factor = old.at(n_bytes) * seconds / max(plan.expected_s, 1e-9)
         learned[family] = old.updated(n_bytes, factor)
     return replace(model, corrections={**model.corrections, name: learned})
 

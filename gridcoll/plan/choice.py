@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gridcoll.plan.registry import Candidate
+from gridcoll.schedule.registry import SEVEN
 from gridcoll.topology.units import format_duration, format_size
 
 
@@ -38,9 +39,6 @@ class Choice:
 
         return choice_data(self)
 
-
-SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
-"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
 
 ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
 

@@ -93,7 +93,7 @@ def choose(
     if reproducible:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
-    fastest_first = tuple(sorted([*found, *natives], key=_predicted))
+    fastest_first = tuple(sorted([*found, *natives], key=lambda each: each.expected_s))
     left_out = "as asked" if grid_only else ""
     if reproducible:
         left_out = "because its result may be another one"
@@ -130,7 +130,7 @@ def _in_rank_order(
     ordered = next(plans, None)
     if ordered is None:
         return fastest, "not in rank order: no plan keeps it"
-    more = _predicted(ordered) / max(_predicted(fastest), 1e-12) - 1
+    more = ordered.expected_s / max(fastest.expected_s, 1e-12) - 1
     if n_bytes <= SHORT_IN_ORDER_BYTES or more <= ORDER_PART:
         return ordered, f"in rank order, which takes {more:.0%} more than {fastest.name}"
     return fastest, f"not in rank order, which would take {more:.0%} more"
@@ -190,12 +190,8 @@ def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes:
         factor = tried[family].at(n_bytes)
     elif tried:
         factor = max(1.0, min(correction.at(n_bytes) for correction in tried.values()))
-    predicted_s = (_predicted(candidate) + model.start_s) * factor
+    predicted_s = (candidate.expected_s + model.start_s) * factor
     return replace(candidate, predicted_s=predicted_s)
-
-
-def _predicted(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
 
 
 def _pick(
@@ -223,7 +219,7 @@ def _pick(
         return plans[0], "the fastest plan; native was not measured"
     if is_prior and model.n_clusters > 1:
         return _against_prior(native, native.predicted_s, plans[0])
-    gain_s = native.predicted_s - _predicted(plans[0])
+    gain_s = native.predicted_s - plans[0].expected_s
     if gain_s <= native.predicted_s * MARGIN:
         return native, f"{measured}no plan is predicted more than {MARGIN:.0%} faster"
     if gain_s <= START_PART * model.start_s:
@@ -233,14 +229,14 @@ def _pick(
 
 
 def _against_prior(native: Candidate, prior_s: float, plan: Candidate) -> tuple[Candidate, str]:
-    if _predicted(plan) <= PRIOR_SHORT * prior_s:
+    if plan.expected_s <= PRIOR_SHORT * prior_s:
         return plan, "the fastest plan; native was estimated, not measured"
     return native, f"estimated, not measured, more than {PRIOR_SHORT:g} times as fast as any plan"
 
 
 def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:
     """The plain one, unless a variant is ahead of it by the margin; and what to say of that."""
-    plain, best = natives[0], min(natives, key=_predicted)
-    if best is plain or _predicted(best) >= _predicted(plain) * (1 - MARGIN):
+    plain, best = natives[0], min(natives, key=lambda each: each.expected_s)
+    if best is plain or best.expected_s >= plain.expected_s * (1 - MARGIN):
         return plain, ""
     return best, f"measured more than {MARGIN:.0%} faster than {NATIVE}; "

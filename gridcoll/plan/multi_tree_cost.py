@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
@@ -165,7 +165,7 @@ class Pricing:
 
 
 @lru_cache(maxsize=256)
-def _trees_from(key: _ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
+def _trees_from(key: ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
     """Different trees over clusters from ``top``, where ``n_there`` hosts send."""
     model = key.model
     if model.n_clusters == 1:
@@ -177,19 +177,6 @@ def _trees_from(key: _ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]
     n = len(hosts)
     most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in SPARE)
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
-
-
-class _ModelKey:
-    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
-
-    def __init__(self, model: GridModel) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelKey) and other.model is self.model
 
 
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
@@ -222,7 +209,7 @@ def best_trees(
     found: list[tuple[float, int, FloatArray, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
-    for transfers in _trees_from(_ModelKey(model), top, int(pricing.hosts[top])):
+    for transfers in _trees_from(ModelKey(model), top, int(pricing.hosts[top])):
         entry_s, n_out = pricing.ways(transfers)
         loads = pricing.loads(transfers, n_out)
         served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]

@@ -63,6 +63,11 @@ class Candidate:
     observed_s: float | None = None
     n_calls: int = 0
 
+    @property
+    def expected_s(self) -> float:
+        """`predicted_s`, infinite where nothing is predicted: to compare candidates by."""
+        return float("inf") if self.predicted_s is None else self.predicted_s
+
 
 @dataclass(frozen=True)
 class Algorithm:

@@ -17,7 +17,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allgather.trees import Planner, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import is_unlike, links_of
+from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike, links_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.units import format_size
@@ -25,7 +25,6 @@ from gridcoll.topology.units import format_size
 MOST_RANKS = 40
 """Every rank grows all trees, and walks a plan through the network."""
 
-LEAST_BYTES = 8 << 10
 SEGMENTS_PASSED = 96
 """All blocks together are about so many segments: what a block is behind is one of these."""
 

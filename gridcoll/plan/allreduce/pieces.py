@@ -62,6 +62,10 @@ class Piece:
     owners: tuple[int, ...]
     home: int = EVERYWHERE
 
+    def owner(self, grid: Grid, cluster: int) -> int:
+        """The rank that collects this piece in ``cluster``."""
+        return grid.clusters[cluster].line[self.owners[cluster]]
+
 
 class Segment(NamedTuple):
     """Units ``start`` to ``stop`` of the message, of ``piece``."""
@@ -183,9 +187,6 @@ class _Writer:
         self._pieces = [piece for piece in pieces if piece.start < piece.stop]
         self._segments = cut_pieces(self._pieces, segment_units)
 
-    def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].line[piece.owners[cluster]]
-
     def _place(self, rank: int, piece: Piece) -> _Place:
         """The tree lies over the cluster's line turned so that the owner comes first."""
         cluster = self._grid.clusters[self._grid.cluster_of[rank]]
@@ -202,7 +203,7 @@ class _Writer:
     def _zone_units(self, rank: int) -> int:
         cluster = self._grid.cluster_of[rank]
         shared = len(self._grid.clusters) > 1 and any(
-            piece.home == EVERYWHERE and self._owner(piece, cluster) == rank
+            piece.home == EVERYWHERE and piece.owner(self._grid, cluster) == rank
             for piece in self._pieces
         )
         return (len(self._grid.clusters) + 1) * self._n_units if shared else 0
@@ -248,7 +249,7 @@ class _Writer:
                 self._combine(ops, terms, cluster, piece, tag, result, slots)
             else:
                 fold(ops, terms, result, slots)
-                home = self._owner(piece, piece.home)
+                home = piece.owner(self._grid, piece.home)
                 ops.append(Send(home, result, tag))
                 ops.append(Recv(home, result, tag + len(self._segments), DOWN))
             ops += [Send(child, result, tag + len(self._segments)) for child in place.children]
@@ -272,8 +273,8 @@ class _Writer:
         ]
         fold(ops, terms, zone[cluster], slots)
         others = [c for c in range(n_clusters) if c != cluster]
-        ops += [Send(self._owner(piece, c), zone[cluster], tag) for c in others]
-        ops += [Recv(self._owner(piece, c), zone[c], tag, UP) for c in others]
+        ops += [Send(piece.owner(self._grid, c), zone[cluster], tag) for c in others]
+        ops += [Recv(piece.owner(self._grid, c), zone[c], tag, UP) for c in others]
         fold(ops, list(enumerate(zone[:-1])), zone[-1], slots)
         ops.append(Copy(zone[-1], result))
 
@@ -292,6 +293,6 @@ class _Writer:
         fold(ops, terms, ours, slots)
         others = [c for c in range(len(self._grid.clusters)) if c != cluster]
         partial: list[tuple[int, Term]] = [(cluster, ours)]
-        partial += [(c, Incoming(self._owner(piece, c), tag, UP)) for c in others]
+        partial += [(c, Incoming(piece.owner(self._grid, c), tag, UP)) for c in others]
         fold(ops, partial, result, slots)
-        ops += [Send(self._owner(piece, c), result, tag + len(self._segments)) for c in others]
+        ops += [Send(piece.owner(self._grid, c), result, tag + len(self._segments)) for c in others]

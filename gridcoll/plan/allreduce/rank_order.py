@@ -101,9 +101,6 @@ class _Writer:
     def _blocks_of(self, cluster: int) -> list[Block]:
         return [b for b in self._blocks if self._grid.cluster_of[b.start] == cluster]
 
-    def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].line[piece.owners[cluster]]
-
     def _up(self, segment: int, block: Block) -> int:
         """The tag of a part on its way up; results have those after all of them."""
         return segment * self._grid.n_ranks + block.start
@@ -119,7 +116,7 @@ class _Writer:
         needs = [
             (all_in if piece.home in (cluster, EVERYWHERE) else ours) * align(stop - start)
             for piece, start, stop in self._segments
-            if self._owner(piece, cluster) == rank
+            if piece.owner(self._grid, cluster) == rank
         ]
         return _Room(needs, self._most_scratch)
 
@@ -133,10 +130,10 @@ class _Writer:
         room, n_owned = self.room_of(rank), 0
         for segment, (piece, start, stop) in own_first(self._grid, rank, self._segments):
             given, result = Chunk("input", start, stop), Chunk("output", start, stop)
-            owner = self._owner(piece, cluster)
+            owner = piece.owner(self._grid, cluster)
             if rank != owner:
                 ops.append(Send(owner, given, self._up(segment, Block(rank, rank + 1))))
-                source = owner if self._root < 0 else self._owner(piece, piece.home)
+                source = owner if self._root < 0 else piece.owner(self._grid, piece.home)
             else:
                 slots = Slots(room.first(n_owned), aligned=True)
                 n_owned += 1
@@ -147,7 +144,7 @@ class _Writer:
                     block = Block(member, member + 1)
                     self._receive(ops, member, segment, block, places, slots)
                 self._own(ops, rank, segment, places, slots)
-                source = rank if piece.home == EVERYWHERE else self._owner(piece, piece.home)
+                source = rank if piece.home == EVERYWHERE else piece.owner(self._grid, piece.home)
             if source != rank and self._root in (-1, rank):
                 ops.append(Recv(source, result, self._down(segment), DOWN))
             if rank == owner and self._root < 0:
@@ -177,19 +174,20 @@ class _Writer:
         others = [c for c in range(len(self._grid.clusters)) if c != cluster]
         for other in others:
             if piece.home in (other, EVERYWHERE):
-                owner = self._owner(piece, other)
+                owner = piece.owner(self._grid, other)
                 ops += [Send(owner, c, self._up(segment, block)) for block, c in ours.items()]
         if piece.home not in (cluster, EVERYWHERE):
             return
         for other in others:
             for block in self._blocks_of(other):
-                self._receive(ops, self._owner(piece, other), segment, block, ours, slots)
+                self._receive(ops, piece.owner(self._grid, other), segment, block, ours, slots)
         result = combine(ops, Block(0, self._grid.n_ranks), ours)
         if self._root in (-1, rank):
             ops.append(Copy(result, Chunk("output", start, stop)))
         if self._root in (-1, rank) and piece.home == EVERYWHERE:
             return
-        receivers = [self._root] if self._root >= 0 else [self._owner(piece, c) for c in others]
+        owners = [piece.owner(self._grid, c) for c in others]
+        receivers = [self._root] if self._root >= 0 else owners
         ops += [Send(other, result, self._down(segment)) for other in receivers if other != rank]
 
 

@@ -19,6 +19,7 @@ from gridcoll.constants import LINK_PACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.alltoall.relayed import LONGEST_PART, PARTS_BETWEEN, SHORTEST_PART
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
@@ -28,17 +29,8 @@ from gridcoll.topology.grid import Grid
 Counts = npt.NDArray[np.int64]
 """Bytes by source and target, (P, P)."""
 
-SHORTEST_PART = 4 << 10
-"""Blocks are not cut into shorter parts: a message costs as much as some kilobytes."""
-
-LONGEST_PART = 1 << 16
-"""A relay forwards a part when it has all of it."""
-
 MOST_PARTS = 64
 """Of a block, whatever its size."""
-
-PARTS_BETWEEN = 16
-"""All blocks between two clusters are at least so many parts, to meet the shares within a few %."""
 
 
 def counts_of(plan: Plan) -> Counts:
@@ -167,9 +159,7 @@ def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
     return kept
 
 
-def parts_program(
-    rank: int, model: GridModel, counts: Counts, parts: Sequence[Part], *, paced: bool = True
-) -> Program:
+def parts_program(rank: int, model: GridModel, counts: Counts, parts: Sequence[Part]) -> Program:
     """What ``rank`` does: its parts of what clusters exchange, and its blocks inside its own."""
     grid, places = model.grid, Places(rank, counts)
     come: list[Op] = []
@@ -204,7 +194,7 @@ def parts_program(
             forward.append(Send(part.target, chunk, second_hop))
     inside = exchange_own_cluster(grid.clusters[grid.cluster_of[rank]].ranks, places)
     ops = (*come, *forward, *leave, *inside, places.keep_own())
-    return _paced(rank, model, parts, ops) if paced else ops
+    return _paced(rank, model, parts, ops)
 
 
 def exchange_own_cluster(ranks: Sequence[int], places: Places) -> list[Op]:

@@ -21,6 +21,7 @@ from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.exchange import has_both
 from gridcoll.plan.alltoall.messages import messages_of, table_of
+from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
     Part,
@@ -40,7 +41,8 @@ from gridcoll.plan.alltoall.unequal_lg import (
     most_held,
     numbered_bundles,
 )
-from gridcoll.plan.alltoall.vector import LARGEST_MESSAGE, vector_program
+from gridcoll.plan.alltoall.vector import vector_program
+from gridcoll.plan.blocks import LARGEST_MESSAGE
 from gridcoll.plan.choice import Choice
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -49,9 +51,6 @@ from gridcoll.topology.units import format_size
 
 MOST_RANKS = 64
 """Every rank looks at all blocks."""
-
-LEAST_GAIN = 1.1
-"""Relays are taken where the busiest link or interface is busy so many times as long without."""
 
 MOST_KEPT = 2
 """No rank stores for others more than so many times what the busiest sends or gets."""

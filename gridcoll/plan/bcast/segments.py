@@ -10,7 +10,7 @@ import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import Plan
@@ -38,36 +38,23 @@ def segment_sizes(n_bytes: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _costs(model_key: _ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
+def _costs(model_key: ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
     return SegmentCosts(model_key.model, n_bytes, np.array(sizes))
 
 
-class _ModelKey:
-    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
-
-    def __init__(self, model: GridModel) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelKey) and other.model is self.model
-
-
 def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
-    return _costs(_ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+    return _costs(ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
 
 
 def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
-    inside_s = _inside(_ModelKey(model), n_bytes)
+    inside_s = _inside(ModelKey(model), n_bytes)
     by_shape = inside_s.min(axis=2)
     return by_shape.min(axis=1), tuple(INSIDE_SHAPES[k] for k in by_shape.argmin(axis=1))
 
 
 @lru_cache(maxsize=64)
-def _inside(key: _ModelKey, n_bytes: int) -> np.ndarray:
+def _inside(key: ModelKey, n_bytes: int) -> np.ndarray:
     """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
     return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
 
@@ -122,7 +109,7 @@ def best_segment(
 
 @lru_cache(maxsize=256)
 def _best_segment_of(
-    key: _ModelKey,
+    key: ModelKey,
     n_bytes: int,
     transfers: tuple[tuple[int, int], ...],
     shapes: tuple[str, ...],
@@ -153,7 +140,7 @@ def tree_candidate(
     tree = trees[0]
     if len(trees) == 1:
         segment, total = _best_segment_of(
-            _ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
+            ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
         )
     else:
         load = load_of(trees, model.grid)
