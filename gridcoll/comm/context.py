@@ -165,10 +165,6 @@ class Context:
         """Whether non-blocking and persistent calls may be ours."""
         return self._threads and not self.native_only and self.channel.is_open
 
-    def is_rank(self, root: SupportsIndex) -> bool:
-        """Whether `as_rank` gives one."""
-        return self.as_rank(root) is not None
-
     def as_rank(self, root: SupportsIndex) -> int | None:
         """``root`` as an int; None for what is no rank, which is left to MPI to refuse.
 

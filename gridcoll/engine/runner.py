@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.compiled import begin_compiled
 from gridcoll.engine.executor import Executor, Memory, Run, Trace, Transport
 from gridcoll.engine.waiting import Hold, PoliteWait, polls_at_once
@@ -18,7 +17,6 @@ def run_program(
     flow: Dataflow,
     transport: Transport,
     memory: Memory,
-    window: int = RECEIVES_POSTED,
     trace: Trace | None = None,
 ) -> None:
     """Run one rank's program to its end, waiting politely.
@@ -26,11 +24,11 @@ def run_program(
     Raises what a transfer failed of, or a signal's handler raised, when nothing is under way any
     more; a second interrupt, or one of the engine in Python between two waits, at once: see `Hold`.
     """
-    if trace is None and (compiled := begin_compiled(flow, transport, memory, window)):
+    if trace is None and (compiled := begin_compiled(flow, transport, memory)):
         compiled.run()
         compiled.check()
         return
-    executor = Executor(flow, transport, memory, window, trace)
+    executor = Executor(flow, transport, memory, trace=trace)
     wait, n_polls, hold = PoliteWait(), polls_at_once(), Hold(executor)
     try:
         while not executor.done:

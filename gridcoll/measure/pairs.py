@@ -61,20 +61,15 @@ def measure_pairs(
     comm: MPI.Intracomm,
     grid: Grid,
     pairs: Iterable[tuple[int, int]],
-    both_directions: bool = False,
     progress: Progress = silent,
     budget_bytes: int = BUDGET_BYTES,
 ) -> dict[tuple[int, int], PLogP]:
     """Measure pLogP between ``pairs`` of clusters, and inside where both are one. Collective.
 
-    Pairs that share no cluster are measured at once. Equal on all ranks; with ``both_directions``
-    also ``(b, a)``, measured from the other end.
+    Pairs that share no cluster are measured at once. Equal on all ranks.
     """
     wanted = [(a, b) for a, b in dict.fromkeys(pairs) if a != b or len(grid.clusters[a]) > 1]
     rounds = _packed(grid, disjoint_rounds(wanted))
-    if both_directions:
-        back = [[(b, a) for a, b in each if a != b] for each in rounds]
-        rounds = [each for both in zip(rounds, back, strict=True) for each in both if each]
     mine: list[tuple[int, int, PLogP]] = []
     done, n_links = 0, sum(map(len, rounds))
     rank = comm.Get_rank()

@@ -449,19 +449,6 @@ def pack_by_way(platform: Platform, limits_s: tuple[float, ...]) -> tuple[Packin
     return tuple(found)
 
 
-def pack_trees(platform: Platform, most_s: float = np.inf) -> Packing | None:
-    """Trees over the hosts of ``platform`` and their shares of a message.
-
-    Parameters
-    ----------
-    platform : Platform
-    most_s : float
-        No host is farther from a tree's top. Where a tree cannot do with that, None.
-    """
-    found = pack_by_way(platform, (most_s,))
-    return found[-1] if found else None
-
-
 def least_s(platform: Platform, n_bytes: float, spare: Spare) -> float:
     """Trees of any shape take no less for ``n_bytes``, where resources are idle for some time."""
     network = _Network(platform, n_bytes, spare)

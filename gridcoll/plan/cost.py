@@ -27,15 +27,8 @@ from gridcoll.plan.plan import Plan
 from gridcoll.plan.timeline import Timeline
 
 
-def price_plan(
-    plan: Plan,
-    model: GridModel,
-    *,
-    unit_bytes: int = 1,
-    reduce_bytes_per_s: float = math.inf,
-    copy_bytes_per_s: float = math.inf,
-) -> Timeline:
-    """Simulate ``plan`` over ``model``.
+def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline:
+    """Simulate ``plan`` over ``model``. Combining and copying take no time.
 
     Parameters
     ----------
@@ -43,8 +36,6 @@ def price_plan(
     model : GridModel
     unit_bytes : int
         Bytes per unit of the plan's chunks.
-    reduce_bytes_per_s, copy_bytes_per_s : float
-        How fast ranks compute and copy; a rank does one such op at a time.
 
     Raises
     ------
@@ -55,8 +46,7 @@ def price_plan(
     """
     if plan.n_ranks != model.grid.n_ranks:
         raise UsageError(f"plan: {plan.n_ranks} ranks, the model has {model.grid.n_ranks}")
-    speeds = {Reduce: reduce_bytes_per_s, Copy: copy_bytes_per_s}
-    return _Simulation(plan, _Costs(plan, model, unit_bytes), unit_bytes, speeds).run()
+    return _Simulation(plan, _Costs(plan, model, unit_bytes)).run()
 
 
 def freely_s(
@@ -136,20 +126,14 @@ class _Rank:
     start_s: list[float]
     end_s: list[float]
     sends: dict[int, list[tuple[float, int]]]  # by peer a heap of when and which became ready
-    cpu_free: float = 0.0
     wakes: float = math.inf  # when it looks again whether it can send
 
 
 class _Simulation:
     """Events by time; those of one time in the order in which they were made."""
 
-    def __init__(
-        self, plan: Plan, costs: _Costs, unit_bytes: int, speeds: dict[type, float]
-    ) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, costs: _Costs) -> None:
         self._costs = costs
-        self._unit_bytes = unit_bytes
-        self._speeds = speeds
         self._events: list[tuple[float, int, str, int, int]] = []  # time, number, what, rank, op
         self._n_events = 0
         self._link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
@@ -211,11 +195,9 @@ class _Simulation:
             case Recv():
                 self._postable.add((number, index))
                 self._deliver(time, number, op)
-            case Reduce(source=chunk) | Copy(source=chunk):
-                start = max(time, rank.cpu_free)
-                rank.start_s[index] = start
-                rank.cpu_free = start + chunk.size * self._unit_bytes / self._speeds[type(op)]
-                self._at(rank.cpu_free, "done", number, index)
+            case Reduce() | Copy():
+                rank.start_s[index] = time
+                self._at(time, "done", number, index)
 
     def _send(self, time: float, number: int, _index: int) -> None:
         """Start ready sends, the oldest first, as long as their links and ports are free."""

@@ -106,7 +106,6 @@ class Row:
     observed_s: float | None
     n_calls: int
     leads: bool
-    is_out: bool
 
 
 Races = OrderedDict[Kind, tuple[Race, tuple[Arm, ...]]]
@@ -116,8 +115,7 @@ Races = OrderedDict[Kind, tuple[Race, tuple[Arm, ...]]]
 class Learner:
     """Arms of all kinds of calls, the budget, and the watch for a network that changes."""
 
-    def __init__(self, budget: float = REGRET_BUDGET) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._races: Races = OrderedDict()
         self._former: list[Ratio] = []
         self.drift = Drift()
@@ -202,7 +200,7 @@ class Learner:
         race.observe(each.arm, each.seconds, each.skewed)
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
-        left_s = self._budget * self.total_s - self.regret_s
+        left_s = REGRET_BUDGET * self.total_s - self.regret_s
         ratios: list[Ratio] | None = None
         for kind in seen:
             race, _ = self._races[kind]
@@ -277,10 +275,7 @@ class Learner:
             return []
         race, arms = found
         return [
-            Row(
-                *(each, race.beliefs[arm].observed_s, race.n_calls(arm)),
-                *(arm == race.leader, arm not in race.alive),
-            )
+            Row(each, race.beliefs[arm].observed_s, race.n_calls(arm), arm == race.leader)
             for arm, each in enumerate(arms)
         ]
 
