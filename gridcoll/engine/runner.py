@@ -9,7 +9,7 @@ from gridcoll.plan.dataflow import Dataflow
 
 
 def begin_program(flow: Dataflow, transport: Transport, memory: Memory) -> Run:
-    """Start one rank's program by the fastest engine there is."""
+    """Start one rank's program by the fastest available engine."""
     return begin_compiled(flow, transport, memory) or Executor(flow, transport, memory)
 
 
@@ -21,8 +21,9 @@ def run_program(
 ) -> None:
     """Run one rank's program to its end, waiting politely.
 
-    Raises what a transfer failed of, or a signal's handler raised, when nothing is under way any
-    more; a second interrupt, or one of the engine in Python between two waits, at once: see `Hold`.
+    Raises the error of a transfer or of a signal's handler when no transfer is left under way. A
+    second interrupt, or one that hits the Python engine between two waits, is raised at once: see
+    `Hold`.
     """
     if trace is None and (compiled := begin_compiled(flow, transport, memory)):
         compiled.run()
@@ -37,7 +38,7 @@ def run_program(
             else:
                 hold.back(wait)
     except BaseException:
-        if executor not in Hold.abandoned:  # between two waits it cannot go on from anywhere
+        if executor not in Hold.abandoned:  # it cannot be resumed
             Hold.abandoned.append(executor)
         raise
     executor.check()

@@ -1,11 +1,11 @@
-"""What a plan takes: every message of it, walked through the network in the order of time.
+"""Simulates a plan: every message goes through the network in order of time.
 
-One-port, full duplex, pLogP. An interface sends one message at a time, each for the gap that holds
-inside its cluster, and takes messages in likewise. Ranks of one host share it; among themselves,
-where they do not need it, a message takes what an empty one does. Towards one peer a rank starts a
-message no sooner than that link's own gap after the last. Where the model knows what all flows
-between two clusters carry together, they share it. A flow that waits for its window keeps nothing
-else waiting. Works for any plan; `plan.predict` is the fast estimate for trees.
+One-port, full duplex, pLogP. An interface sends one message at a time and receives one at a time,
+each for the gap inside its cluster. Ranks of one host share the interface; a message between them
+does not use it and takes the time of an empty one. Messages to one peer start at least that link's
+gap apart. If the model has the aggregate bandwidth between two clusters, all flows share it. A flow
+that waits for its TCP window does not block others. Works for any plan; `plan.tree_cost` is the
+fast estimate for trees.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline
 def freely_s(
     one_way_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """A lone message's time without what its flow waits for a window, arrays alike.
+    """One-way time of a message without the wait for the flow's TCP window; arrays of one shape.
 
     ``busy_s`` is how long it keeps interfaces and links busy. A gap longer than that is mostly
-    waiting for acknowledgements, and other flows go on meanwhile.
+    waiting for acknowledgements, during which other flows go on.
     """
     waits_s = np.maximum(gap_s - busy_s, 0.0)
     least_s = np.minimum(latency_s + busy_s, one_way_s)
@@ -86,12 +86,14 @@ class _Costs:
         self._host_of = model.grid.host_of
 
     def port_of(self, rank: int, peer: int) -> int:
-        """What a message to or from ``peer`` keeps: the host's interface; at home, the rank."""
+        """The port that a message to or from ``peer`` uses: the host's interface, or inside a host
+        the rank itself.
+        """
         host = self._host_of[rank]
         return -1 - rank if host == self._host_of[peer] else host
 
     def port(self, rank: int, peer: int, size: int) -> float:
-        """How long a message keeps `port_of` of ``rank`` and ``peer``."""
+        """How long a message keeps that port busy."""
         cluster = self.cluster_of[rank]
         at_home = self._host_of[rank] == self._host_of[peer]
         return float(self._gap_s[cluster][cluster][0 if at_home else self._at[size]])
@@ -109,7 +111,7 @@ class _Costs:
 
 
 class _Link(NamedTuple):
-    """What a message takes from rank to rank; ``shared_s`` of what all flows carry together."""
+    """Times of a message from rank to rank; ``shared_s`` on the bandwidth that all flows share."""
 
     gap_s: float
     one_way_s: float
@@ -119,7 +121,7 @@ class _Link(NamedTuple):
 
 @dataclass
 class _Rank:
-    """How far a rank is. Times are those at which something is free again."""
+    """State of a rank."""
 
     flow: Dataflow
     n_waits: list[int]
@@ -130,7 +132,7 @@ class _Rank:
 
 
 class _Simulation:
-    """Events by time; those of one time in the order in which they were made."""
+    """Event queue: events by time, those of equal time in the order in which they were made."""
 
     def __init__(self, plan: Plan, costs: _Costs) -> None:
         self._costs = costs
@@ -220,7 +222,7 @@ class _Simulation:
             self._start(time, ready, number, index)
 
     def _free(self, number: int, peer: int) -> float:
-        """From when on a message to ``peer`` may start."""
+        """The earliest time at which a message to ``peer`` may start."""
         return max(self._link_free[number, peer], self._out_free[self._costs.port_of(number, peer)])
 
     def _start(self, time: float, ready: float, number: int, index: int) -> None:
@@ -246,7 +248,7 @@ class _Simulation:
             self._at(enters + link.freely_s, "arrive", op.peer, receive)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
-        """A message's end reaches the interface, which may still be busy with another."""
+        """The end of a message reaches the interface, which may still be busy with another one."""
         rank = self._ranks[number]
         op = rank.flow.program[index]
         if not isinstance(op, Recv):
