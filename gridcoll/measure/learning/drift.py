@@ -41,7 +41,8 @@ N_USUAL = 12
 """So many calls of one kind with a late rank show what is usual."""
 
 LATE_OFF = math.log(1.5)
-"""Off by at least this, `N_TOGETHER` of a kind in a row: how late ranks come varies by itself."""
+"""`N_TOGETHER` late calls of a kind in a row, off by at least this, are a doubt: lateness varies by
+itself."""
 
 FIRST_WORTH_S = 1.0
 """Assumed cost of a look at the links, until one was measured."""

@@ -114,7 +114,7 @@ class Race:
         """
         noise, former = self.noise, self.leader
         if self.is_skewed and self.beliefs[former].n_observed:
-            # Predictions only tell arms apart.
+            # Skewed calls take another time than predicted: predictions only rank arms.
             shift = Shift(self.beliefs[former].log_ratio())
             for belief in self.beliefs:
                 belief.shift = shift

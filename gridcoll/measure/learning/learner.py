@@ -169,7 +169,7 @@ class Learner:
         self.is_restless = bool(changes) or any(self._races[kind][0].trial for kind in seen)
         for kind in seen:
             self._races.move_to_end(kind)
-        # Set only here, at an agreed point: calls on the fast path do not ask.
+        # Forget kinds only here, where all ranks do so alike: the fast path does not pass here.
         while len(self._races) > N_KINDS:
             self._races.popitem(last=False)
             self.is_restless = True
