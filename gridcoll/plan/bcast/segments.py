@@ -30,7 +30,7 @@ _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
 
 
 def segment_sizes(n_bytes: int) -> np.ndarray:
-    """The papers' first pass: ``m / 2^i`` down to the smallest sensible segment."""
+    """Sizes of the papers' first pass: ``m / 2^i`` down to the smallest useful segment."""
     sizes = [max(n_bytes, 1)]
     while sizes[-1] // 2 >= SMALLEST_SEGMENT:
         sizes.append(-(-sizes[-1] // 2))
@@ -85,7 +85,7 @@ def best_segment(
 ) -> tuple[int, float]:
     """Segment size and predicted time: the halving pass, then hill climbing around its best.
 
-    Of the first pass's sizes that take at most ``as_good`` times the best, the largest.
+    Of first-pass sizes within ``as_good`` times the best, the largest is taken.
     """
     costs = _first_pass(model, n_bytes)
     halved = price(costs).total_s
@@ -115,7 +115,9 @@ def _best_segment_of(
     shapes: tuple[str, ...],
     relays: tuple[int, ...],
 ) -> tuple[int, float]:
-    """`best_segment` of one tree, on which most heuristics and roots agree among few clusters."""
+    """Cached `best_segment` of one tree: with few clusters many heuristics and roots give the
+    same.
+    """
 
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
@@ -134,8 +136,8 @@ def tree_candidate(
 ) -> Candidate:
     """``trees`` at their best segment size.
 
-    If ``paced``, no faster than links carry; for trees in which who sends to another cluster has
-    little else to send.
+    If ``paced``, sends are no faster than links carry: for trees in which a rank that sends to
+    another cluster sends little else.
     """
     tree = trees[0]
     if len(trees) == 1:
@@ -168,7 +170,7 @@ def segments_label(n_bytes: int, segment: int) -> str:
 def closed_form_s(
     name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
 ) -> float | None:
-    """What the tables say of strategy ``name``; None over several clusters: they know but one."""
+    """Closed form of strategy ``name``; None for several clusters, which the tables do not have."""
     if model.n_clusters > 1:
         return None
     size = segment or max(n_bytes, 1)
@@ -177,7 +179,7 @@ def closed_form_s(
 
 
 def shape_closed_form_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
-    """What the tables say of ``shape``, in segments or whole; None where they do not know it."""
+    """Closed form of ``shape``, segmented or not; None where the tables have none."""
     head, _, tail = shape.rpartition("-")
     if tail == "chain" and head:
         return closed_form_s("k-chain", model, n_bytes, segment, int(head))
