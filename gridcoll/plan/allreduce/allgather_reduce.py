@@ -92,7 +92,7 @@ def _steps(n: int) -> list[tuple[int, int]]:
 
 
 def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
-    """Seconds: the steps inside the slowest cluster, then the messages across."""
+    """Seconds: the steps inside clusters, then the messages across."""
     clusters, n = model.grid.clusters, model.n_clusters
     hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # ranks that share one
     gathered_s = np.array([_gathering_s(model, c, n_bytes) for c in range(n)])
