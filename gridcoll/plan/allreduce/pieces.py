@@ -1,10 +1,10 @@
-"""Allreduce: reduce inside clusters, combine between them, hand out inside; segment by segment.
+"""Allreduce in pieces: reduce inside clusters, combine between them, broadcast inside, in segments.
 
-The message is cut into pieces. Of each piece every cluster has an owner, who collects it from its
-cluster; owners of one piece combine it, at all of them at once or at a home; owners hand it out.
-One piece owned by coordinators is the papers' scheme for short messages (004 §2.2); a piece per
-member is reduce-scatter, an allreduce per lane, allgather, all at once. No op waits for a phase:
-a segment goes on as soon as it is there.
+The message is cut into pieces. Each piece has an owner in every cluster, which collects it from its
+cluster. The owners of a piece combine it, all of them or one (its home), and distribute the result.
+One piece owned by the coordinators is the papers' scheme for short messages (004 §2.2); a piece per
+member is reduce-scatter, allreduce per lane and allgather, all at once. No op waits for a phase: a
+segment goes on as soon as it is there.
 
 Every element is combined at one rank, or at the owners in the same order and at the same places
 in memory: all ranks get the same bits.
@@ -38,10 +38,10 @@ state(
 )
 
 EVERYWHERE = -1
-"""The home of a piece that the owners of all clusters combine, each for itself."""
+"""The home of a piece that all its owners combine."""
 
 UP, DOWN = 0, 1
-"""Streams: what waits to be combined, and what is."""
+"""Streams: contributions go up, results go down."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def plan_allreduce(
     shape : str
         Of the tree inside clusters, its root at the piece's owner; a name in `SHAPES`.
     label : str
-        How it came about, for people.
+        Description.
     """
     writer = _Writer(grid, n_units, tuple(pieces), segment_units, shape)
     scratch = ByRank(grid.n_ranks, writer.scratch_units)
@@ -127,9 +127,10 @@ def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
 
 
 def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
-    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next's.
+    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next
+    ranks'.
 
-    So that not all ranks send to the same owner at the same time.
+    So not all ranks send to the same owner at the same time.
     """
     cluster = grid.cluster_of[rank]
     place = grid.clusters[cluster].places[rank]
@@ -162,7 +163,7 @@ def _tree(shape: str, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Place:
-    """A rank's part in one piece: who it sends its partial result to, whose it gets."""
+    """A rank's place in the tree of one piece."""
 
     parent: int
     children: tuple[int, ...]
