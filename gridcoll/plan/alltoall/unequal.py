@@ -1,9 +1,9 @@
-"""All-to-all of blocks of any size, known to all ranks: parts that go directly or by way of others.
+"""All-to-all of blocks of any size, known to all ranks: parts go directly or through relays.
 
-What each rank has for each is a matrix of bytes, ``counts[source, target]``. How much of what two
-clusters exchange goes which way is given as shares; every block is cut into parts, which meet the
-shares by bytes, not by number. Thin links get no more than they carry: each rank sends its part of
-a link's load evenly over the time that the link needs for all of it.
+``counts[source, target]`` is the matrix of block sizes in bytes. Shares say how much of the data
+between two clusters takes which path; every block is cut into parts that fit the shares in bytes.
+Sends over thin links are paced: each rank spreads its part of a link's load evenly over the time
+that the link needs for all of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ state(
 
 
 class Places:
-    """Where a rank's blocks stand: one after another, by rank, in input and output."""
+    """Places of a rank's blocks: consecutive, by rank, in input and output."""
 
     def __init__(self, rank: int, counts: Counts) -> None:
         self.rank = rank
@@ -98,7 +98,7 @@ class Part(NamedTuple):
 
 
 def direct_shares(n_clusters: int) -> FloatArray:
-    """Those with which all goes the direct way, as `Routes` has them."""
+    """Shares as in `Routes`, with everything on the direct path."""
     shares = np.zeros((n_clusters,) * 3)
     every = np.arange(n_clusters)
     shares[:, every, every] = 1.0
@@ -160,7 +160,7 @@ def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
 
 
 def parts_program(rank: int, model: GridModel, counts: Counts, parts: Sequence[Part]) -> Program:
-    """What ``rank`` does: its parts of what clusters exchange, and its blocks inside its own."""
+    """Program of ``rank``: its parts between clusters, and its blocks inside its own."""
     grid, places = model.grid, Places(rank, counts)
     come: list[Op] = []
     leave: list[Op] = []
