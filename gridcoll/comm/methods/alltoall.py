@@ -110,7 +110,7 @@ class AlltoallMethods(GridMethods):
 
 
 def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:
-    """The argument as vectors, explicitly: mpi4py could read some buffers in another way."""
+    """Exchange plain blocks by native `VECTOR`; read other buffers, which it could misread."""
     if are_plain_blocks(sendbuf, recvbuf, comm.Get_size()):
         return native_call(VECTOR, "Alltoall")(comm, sendbuf, recvbuf)
     return comm._read_and_exchange(sendbuf, recvbuf)

@@ -114,7 +114,7 @@ def _run_known(
     context: Context, flow: Dataflow, blocks: tuple[list[Block], list[Block]] | None
 ) -> bool:
     """Run a plan that was written for counts that all ranks know."""
-    if blocks is None:  # the sizes were valid before
+    if blocks is None:  # they were read to exchange counts
         raise PlanError("arguments of an all-to-all that can be read cannot be packed")
     source, into = blocks
     scratch = [memoryview(bytearray(flow.scratch_units))]

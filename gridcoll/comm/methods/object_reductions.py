@@ -222,7 +222,7 @@ def _bracket(op: Combine, block: Block, parts: Mapping[Block, _Partial]) -> _Par
 
 
 def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
-    """Send ``partial``; returns it as the receiver sees it."""
+    """Send ``partial``; returns what was sent: an error if it cannot be pickled."""
     pickled, partial = _pack(partial)
     head, rest = memoryview(pickled.head(REDUCE_HEADER_BYTES)), pickled.rest(REDUCE_HEADER_BYTES)
     for parts in ((head,), (rest,), pickled.parts):
