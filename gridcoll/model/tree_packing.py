@@ -171,7 +171,6 @@ class _Network:
             enters = np.array([row(uplinks[c], together[c], enters_s[c]) for c in range(n)])
         self.n_rows = len(second)
         self.spare_s = np.array(spare_s)
-        self._n_bytes = n_bytes
         self.second = np.array([*second, 0.0])
         # Resources that each edge loads, (R of it, K, K): sender, receiver, link, uplinks.
         out, into = clusters[:, None], clusters[None, :]
