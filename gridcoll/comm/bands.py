@@ -1,4 +1,4 @@
-"""Where non-blocking and persistent calls of one communicator run beside each other."""
+"""Bands: ranges of tags in which non-blocking and persistent calls run beside each other."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ N_BANDS = 64
 """Programs of one communicator that may run at the same time: the first is for blocking calls."""
 
 N_AT_ONCE = 15
-"""Non-blocking calls under way at the same time; what is started beyond that waits for its turn."""
+"""Most non-blocking calls under way at the same time; further ones wait for their turn."""
 
 Begin = Callable[[Transport], tuple[Run, Callable[[], None]]]
-"""Gives what to advance and what to call at its end."""
+"""Returns the run, and a function to call at its end."""
 
 
 class Bands:
     """Bands of a communicator's own tags, each for one call at a time.
 
-    Non-blocking calls take the first `N_AT_ONCE` in turn: they are started in the same order on all
-    ranks. Persistent ones are not, so that each has a band of its own as long as it lives.
+    Non-blocking calls take the first `N_AT_ONCE` in turn, as all ranks start them in the same
+    order. Persistent calls may start in any order, so that each has its own band as long as it
+    lives.
     """
 
     def __init__(self, comm: MPI.Intracomm, bands: Sequence[MPITransport]) -> None:

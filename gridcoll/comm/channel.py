@@ -1,4 +1,4 @@
-"""Where our own messages travel: on private communicators, which users never see.
+"""Channels: our own messages go over private communicators, which users never see.
 
 Making a communicator takes several round trips between sites. So a communicator that is made from
 another one sends its messages over that one's private communicator, with ranks translated and in a
@@ -27,16 +27,17 @@ from gridcoll.engine.counting import CountingTransport, Sent
 from gridcoll.engine.transport import MPITransport, n_tags
 
 FEWEST_TAGS = 1 << 12
-"""A program with fewer tags could confuse long messages in short segments."""
+"""Fewest tags of a program: with fewer, messages of many segments could be confused."""
 
 MOST_TAGS = 1 << 14
-"""A part has no more for each program: what MPI has is for many parts."""
+"""Most tags of each program of a part, as there are many parts."""
 
 N_SMALLEST = 1 << 15
-"""Into so many programs' tags an MPI with many tags is divided at most."""
+"""Tags are divided among at most so many programs."""
 
 KEPT = OWN = 8
-"""One in so many tags is kept for `Create_group`; and one of a part for its communicator."""
+"""One in so many tags is kept for `Create_group`; and one in so many of a part for its own
+communicator."""
 
 N_CHILDREN = 64
 """A child gets one in so many of the tags that its parent has left: large parts for the first
@@ -44,10 +45,10 @@ children, whose own children need tags, and enough for hundreds."""
 
 
 N_OFFERS = 8
-"""Of the parts that are kept, one in so many is on offer at a time."""
+"""One in so many of the parts kept for groups is offered at a time."""
 
 N_TRIES = 32
-"""Offers before a group makes a private communicator: other threads may be about to take some."""
+"""Failed offers before a group makes a private communicator: other threads may take the parts."""
 
 _WORD_BITS = 62
 _WORD = (1 << _WORD_BITS) - 1
@@ -56,7 +57,7 @@ _WORD = (1 << _WORD_BITS) - 1
 def can_run_beside() -> bool:
     """Whether this rank can run programs beside the application.
 
-    Needs ``MPI.THREAD_MULTIPLE``: a lower level is the application's to choose, and honoured.
+    Needs ``MPI.THREAD_MULTIPLE``; an application may choose a lower level.
     """
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE and n_tags() >= N_BANDS * FEWEST_TAGS
 
@@ -99,12 +100,12 @@ class PrivateComm:
         self._turn = 0
 
     def hold(self) -> None:
-        """One channel more uses it."""
+        """Count one more user."""
         with self._lock:
             self._n_users += 1
 
     def release(self) -> None:
-        """One less. The last one's frees it, on each rank when it comes to that."""
+        """Count one user less; the last one frees it, on each rank at its own time."""
         with self._lock:
             self._n_users -= 1
             last = not self._n_users
@@ -114,8 +115,8 @@ class PrivateComm:
     def agree_on_slot(self, comm: MPI.Intracomm) -> int | None:
         """A slot that is free on all ranks of ``comm``, taken. Collective; None if there is none.
 
-        What one thread offers, another does not. So each offers a few of them only, and others the
-        next time: which, rank 0 says with what it offered before.
+        A slot is offered by one thread at a time. So each offer has a few slots only, and the next
+        offer others; rank 0 decides which.
         """
         turn = 0
         for _ in range(N_TRIES):
@@ -141,11 +142,11 @@ class PrivateComm:
         return None
 
     def slot_tags(self, slot: int) -> range:
-        """Those of a slot."""
+        """Tags of a slot."""
         return range(slot * self.part, (slot + 1) * self.part)
 
     def return_slot(self, slot: int) -> None:
-        """Nothing is under way in it any more on this rank."""
+        """Give a slot back: this rank has no messages under way in it."""
         with self._lock:
             self._free |= 1 << slot
 
@@ -192,13 +193,13 @@ class Channel:
 
     @classmethod
     def create(cls, comm: MPI.Intracomm, own: MPI.Intracomm, threads: bool) -> Channel:
-        """On a private communicator of its own, from `new_private`."""
+        """A channel on its own private communicator, made by `new_private`."""
         private = PrivateComm(own, N_BANDS if threads else 1)
         return cls(comm, Place(private, None, private.tags))
 
     @property
     def private(self) -> MPI.Intracomm:
-        """The private communicator that it is on."""
+        """The private communicator of this channel."""
         return self._private.comm
 
     @property
@@ -207,7 +208,7 @@ class Channel:
         return self._tags is not None
 
     def open(self) -> None:
-        """Agree on tags, if that has not been done. Collective, in a call that may wait."""
+        """Agree on tags, if not done yet. Collective, in a call that may block."""
         if self._tags is not None:
             return
         slot = self._private.agree_on_slot(self.comm)
@@ -221,7 +222,7 @@ class Channel:
         self._tags = private.tags
 
     def place_for_child(self, *, may_wait: bool) -> Place:
-        """Where the next child's messages go. To be called by all ranks of this communicator.
+        """The place of the next child. To be called by all ranks of this communicator.
 
         Collective where the last part has been given away and one ``may_wait``; without that, the
         child agrees on a slot.
@@ -242,11 +243,11 @@ class Channel:
         return Place(room.private, room.ranks, room.tags[:n_tags])
 
     def place_in_group(self) -> Place:
-        """Where a child's messages go that not all ranks know of."""
+        """The place of a child that not all ranks take part in."""
         return Place(self._private, self._ranks, None)
 
     def _divide(self) -> None:
-        """Once, what is our own of the tags, and what is for children: few of them have any."""
+        """Divide the tags, once, into our own and those for children."""
         if not self._is_divided and self._tags is not None:
             n_own = max(len(self._tags) // OWN, self._private.part)
             self._room = Place(self._private, self._ranks, self._tags[n_own:])
@@ -260,12 +261,12 @@ class Channel:
 
     @cached_property
     def transport(self) -> CountingTransport:
-        """Messages of one call at a time, counted."""
+        """Transport for the messages of one call at a time, counted."""
         return CountingTransport(self.messages, Sent(self.comm.Get_size()))
 
     @property
     def messages(self) -> MPITransport:
-        """The same messages, not counted: those between calls, that measure."""
+        """The same, not counted: for measurements between calls."""
         return MPITransport(self._private.comm, self._band(0), self._ranks)
 
     @cached_property
@@ -291,9 +292,9 @@ class Channel:
         return tags[number * n_tags : (number + 1) * n_tags]
 
     def free(self) -> None:
-        """Give everything back. What is under way ends first.
+        """Give everything back, after waiting for what is under way.
 
-        Persistent requests that are left keep it, as they would the user's communicator.
+        Remaining persistent requests keep the channel alive, as they do the user's communicator.
         """
         if "bands" in self.__dict__:
             self.bands.drain()

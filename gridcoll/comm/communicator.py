@@ -62,10 +62,10 @@ class GridComm(
     point-to-point messages are those of ``comm``. The grid is read from the file that
     ``GRIDCOLL_GRID`` names, or measured. Our own messages go over a private communicator.
 
-    What has a topology keeps it: of an `MPI.Cartcomm`, ``GridComm(cart)`` is one, too.
+    A topology is kept: for an `MPI.Cartcomm`, ``GridComm(cart)`` is an `MPI.Cartcomm`, too.
 
-    As a context manager, it is freed at the end, unless by an error: that may be one rank's alone,
-    and freeing is collective.
+    As a context manager, it is freed at the end of the block, but not after an error: that may have
+    happened on one rank only, and freeing is collective.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class GridComm(
     model : GridModel, optional
         Use this instead of reading or measuring; the same on all ranks.
     **settings
-        Of this communicator and what is made from it, instead of the environment's: ``grid``,
+        For this communicator and those made from it, instead of the environment's: ``grid``,
         ``cache`` (or ``keep``), ``check``, ``force``, ``tolerance``, ``reproducible``, ``learn``,
         ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of
         the same names and the prefix ``gridcoll_``. Keywords win over hints, hints over the
@@ -102,7 +102,7 @@ class GridComm(
     ) -> GridComm:
         if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
             raise TypeError(f"GridComm: needs an intracommunicator, got {type(comm).__name__}")
-        # By name: of several bases, Python takes only the first one's for safe here.
+        # Not super(): with several bases, Python refuses any `__new__` but this one as unsafe.
         return MPI.Intracomm.__new__(_kind_of(comm) if cls is GridComm else cls, comm)
 
     def __init__(
@@ -144,8 +144,8 @@ class GridComm(
     def explain(self, collective: str, nbytes: int, root: int = 0) -> Choice:
         """What a call would do, among which candidates, and why. Local.
 
-        Of candidates that did such calls, also what was observed. Where allreduces of this size
-        were sums of floats only, it is those that are explained.
+        For candidates that did such calls, also the observed times. If all allreduces of this size
+        were sums of floats, the choice for sums of floats is explained.
 
         Parameters
         ----------
@@ -165,10 +165,10 @@ class GridComm(
         return self._need().explain(collective, nbytes, root)
 
     def remeasure(self, links: Collection[tuple[str, str]] | None = None) -> None:
-        """Measure links between clusters anew; this communicator's calls follow. Collective.
+        """Measure links between clusters again and choose by the result. Collective.
 
-        Takes seconds. Calls do so by themselves, more coarsely, when they take another time than
-        they did. Other communicators go on with what they know.
+        Takes seconds. A coarser measurement starts by itself when calls become slower or faster
+        than before. Other communicators keep their model.
 
         Parameters
         ----------
@@ -218,9 +218,9 @@ class GridComm(
         return self._need().cluster_comms()
 
     def _take_context(self, context: Context) -> None:
-        """Take ``context``. Where no call can gain anything, MPI's own methods stand before ours.
+        """Take ``context``. Where no call can gain anything, install MPI's own methods.
 
-        So a call costs there what it costs without us. What a subclass overrides stays in front.
+        A call then costs what it costs without gridcoll. Methods that a subclass overrides stay.
         """
         super()._take_context(context)
         watch(context)
@@ -238,8 +238,8 @@ class GridComm(
         context = self._context
         if context is None or place is None or comm == MPI.COMM_NULL:
             return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
-        # Not the application's own class: its `__init__` would be missing, and mpi4py gives that to
-        # duplicates only.
+        # Not the application's subclass: its `__init__` would not run. mpi4py, too, keeps the
+        # subclass for duplicates only.
         new: GridComm = MPI.Intracomm.__new__(_kind_of(comm), comm)
         theirs, ours = comm.Get_group(), self.Get_group()
         try:
@@ -251,10 +251,10 @@ class GridComm(
         return new
 
     def __reduce__(self) -> Any:
-        """As mpi4py's of what has no name: our private communicator has none.
+        """Refuse to be pickled, as mpi4py's communicators without a name do.
 
-        By its handle, ``GridComm(MPI.COMM_WORLD)`` would arrive as one that knows no grid, whose
-        calls others, which do, would wait for.
+        Pickled by its handle, ``GridComm(MPI.COMM_WORLD)`` would become a communicator without a
+        grid: its calls would not match those of other ranks.
         """
         if self._context is None:
             return super().__reduce__()
@@ -273,8 +273,8 @@ class GridComm(
     def Free(self) -> None:
         """As `mpi4py.MPI.Comm.Free`, of what gridcoll made. Collective.
 
-        What ``GridComm(comm)`` was built on stays its owner's, and to be freed by him; this object
-        is null afterwards in any case.
+        The ``comm`` of ``GridComm(comm)`` is not freed: it belongs to its owner. This object is
+        null afterwards in any case.
         """
         self._end(super().Free)
 
@@ -306,7 +306,7 @@ _COLLECTIVES = {
     for name, method in vars(mixin).items()
     if not name.startswith("_")
 }
-"""What the mixins put in the place of MPI's own."""
+"""Methods by which the mixins replace MPI's own."""
 
 
 class GridCartcomm(GridComm, MPI.Cartcomm):
@@ -333,7 +333,7 @@ _KINDS: dict[type, type[GridComm]] = {
 
 
 def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
-    """The class that keeps ``comm``'s topology."""
+    """Our class for ``comm``'s topology."""
     for kind in type(comm).__mro__:
         if kind is MPI.Intracomm:
             break
@@ -366,9 +366,9 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
 def _meet(
     private: MPI.Intracomm, keywords: Keywords
 ) -> tuple[Settings, Hello, list[tuple[bool, HelloRow]]]:
-    """Settings, the same on all ranks, and what ranks tell each other first. Collective.
+    """Agree on settings, and exchange what `find_model` needs first. Collective.
 
-    In one exchange, since each crosses the grid several times.
+    All in one exchange, since each one crosses the grid several times.
     """
 
     def read() -> tuple[Settings, Hello]:
@@ -386,6 +386,6 @@ def _meet(
 
 
 def _read_own(keywords: Keywords) -> Settings:
-    """This rank's settings. What may be wrong here alone is found now, while all ranks ask."""
+    """This rank's settings. Errors of one rank are found here, where all ranks hear of them."""
     require_engine()
     return read_settings(environment_with(keywords))

@@ -26,24 +26,25 @@ from gridcoll.plan import Choice, Dataflow
 from gridcoll.plan.traffic import Traffic, traffic_of
 
 N_FAST_CALLS = 256
-"""Kinds of calls that the fast path holds; beyond, it begins anew."""
+"""Kinds of calls that the fast path holds; when there are more, it is emptied."""
 
 MOST_SCRATCH_BYTES = 128 << 10
-"""Of what stays prepared, for each kind of call of every communicator."""
+"""Limit of the scratch that is kept for each kind of call of every communicator."""
 
 Key = tuple[object, ...]
-"""Of a call, as one rank sees it."""
+"""Key of a call on this rank."""
 
 FastCall = Callable[..., None]
-"""Does a call that was decided before: takes the communicator and what mpi4py's method takes."""
+"""Does a call that was decided before. Takes the communicator and the arguments of mpi4py's
+method."""
 
 Read = Callable[..., None]
-"""Does a call by reading its arguments; takes the same."""
+"""Does a call after reading its arguments. Takes the same."""
 
 
 @dataclass(frozen=True)
 class ClusterComms:
-    """The communicators of the splitting.
+    """Communicators along the clusters of a grid.
 
     Attributes
     ----------
@@ -78,8 +79,8 @@ class Context:
     comm : MPI.Intracomm
         The communicator as plain mpi4py has it: for native collectives.
     fast_path : dict
-        Calls whose decision is made, by everything that this rank's decision depends on, as simple
-        values: native calls, and short plans as `engine.repeat` has them.
+        Functions for calls that were decided before: native calls, and short plans (see
+        `engine.repeat`). The key holds all that the decision depends on, as simple values.
 
     Parameters
     ----------
@@ -89,9 +90,9 @@ class Context:
     threads : bool
         Whether all ranks' MPI lets programs run beside the application.
     offset_s : float or None
-        What this rank's clock lacks of a common one, where that is known.
+        Common clock minus this rank's clock, where that is known.
     news : News or None
-        What communicators of the same processes found of the network.
+        Changes of the network found by communicators of the same processes.
     """
 
     def __init__(
@@ -114,7 +115,9 @@ class Context:
         self.learning = self._begin_to_learn(offset_s, news)
 
     def _begin_to_learn(self, offset_s: float | None, news: News | None) -> Learning | None:
-        """None where nothing may change, or inside one cluster: nothing is to be gained there."""
+        """None where settings forbid learning, or inside one cluster, where nothing can be
+        gained.
+        """
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
             return None
@@ -165,14 +168,10 @@ class Context:
         """Whether non-blocking and persistent calls may be ours."""
         return self._threads and not self.native_only and self.channel.is_open
 
-    def is_rank(self, root: SupportsIndex) -> bool:
-        """Whether `as_rank` gives one."""
-        return self.as_rank(root) is not None
-
     def as_rank(self, root: SupportsIndex) -> int | None:
-        """``root`` as an int; None for what is no rank, which is left to MPI to refuse.
+        """``root`` as an int; None for anything that is no rank: MPI is to refuse it.
 
-        One rank's int may be another's NumPy integer: both must go the same way.
+        An int on one rank may be a NumPy integer on another: both must lead to the same decision.
         """
         try:
             rank = index(root)
@@ -183,7 +182,7 @@ class Context:
     def explain(self, collective: str, n_bytes: int, root: int) -> Choice:
         """What such a call would do now, and what was observed of it."""
         learning, semantics = self.learning, ANY
-        # Sums of floats are chosen for by themselves.
+        # Sums of floats have a choice of their own.
         floats = Semantics(bitwise_equal=True)
         if learning is not None and not learning.knows(collective, n_bytes, root, ANY):
             semantics = floats if learning.knows(collective, n_bytes, root, floats) else ANY
@@ -219,7 +218,7 @@ class Context:
 
     @contextmanager
     def steadily(self) -> Iterator[None]:
-        """What is decided in here is no trial: the call is not made at once, or again and again."""
+        """Decisions inside this block are never trials: the call starts later, or is repeated."""
         self._steady = True
         try:
             yield
@@ -227,13 +226,13 @@ class Context:
             self._steady = False
 
     def stamped(self, call: FastCall) -> FastCall:
-        """``call``, which does what was decided last, as one to learn from."""
+        """``call``, which does the last decision, with time stamps if this communicator learns."""
         return call if self.learning is None else self.learning.stamped(call)
 
     def enter(self, key: Key | None, call: FastCall) -> None:
         """Enter ``call`` into the fast path, unless ``key`` is None.
 
-        Nothing is entered where ranks compare their calls: those have to be read.
+        Nothing is entered where ``GRIDCOLL_CHECK`` is on: arguments must be read to be compared.
         """
         if self.learning is not None and not self.learning.repeats:
             return
@@ -250,7 +249,7 @@ class Context:
             run_program(flow, self.channel.transport, memory)
 
     def prepare(self, flow: Dataflow, memory: Memory) -> Prepared | None:
-        """What `run` does, to be run by C; None where that is left to Python."""
+        """Prepare what `run` does for the C engine; None where Python has to run it."""
         return prepare(flow, self.channel.transport, memory)
 
     def repeat(
@@ -266,10 +265,10 @@ class Context:
         writes: bool = True,
         own: memoryview | None = None,
     ) -> None:
-        """Enter a call that was planned into the fast path, if it is short; see `Repeat`.
+        """Enter a planned call into the fast path, if it is short; see `Repeat`.
 
-        A call like it then starts at once: reading the arguments and looking its decision up takes
-        several times as long as starting it, on every rank. Longer ones would gain nothing.
+        The next call of this kind then starts at once: reading arguments and looking up the
+        decision takes several times as long as starting. Long calls would gain nothing.
         """
         if key is None or self.settings.check or not can_repeat():
             return
@@ -287,7 +286,7 @@ class Context:
         return traffic_of(self.model.grid, (row for mine in rows for row in mine))
 
     def own_traffic(self) -> Traffic:
-        """What this rank sent in plans so far; also of a communicator that is no more."""
+        """What this rank sent in plans so far; also after the communicator was freed."""
         return traffic_of(self.model.grid, self._sent())
 
     def _sent(self) -> list[tuple[int, int, int, int]]:

@@ -1,4 +1,4 @@
-"""What a call does: one decision, looked up by one key, the same on all ranks.
+"""Decisions: what a call does, looked up by one key, the same on all ranks.
 
 A decision depends on what every rank knows: the model, the settings, and the collective, size, root
 and semantics of the call. So communicators of the same ranks share what was decided, and so do all
@@ -24,17 +24,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 N_DECISIONS = 256
-"""Kept per set of ranks; they hold compiled plans."""
+"""Decisions kept per set of ranks; they hold compiled plans."""
 
 N_CHOICES = 512
-"""Choosing takes longer than compiling, and roots may go round hundreds of ranks."""
+"""Choices kept: more than decisions, as choosing takes longer than compiling, and a program may use
+hundreds of roots."""
 
 N_PARTS = 32
-"""Sets of ranks of children, and shapes of such sets, whose decisions are kept."""
+"""Rank sets of children, and shapes of such sets, whose decisions are kept."""
 
 
 class Semantics(NamedTuple):
-    """What a call asks of its result and of the way to it; see `choose`."""
+    """Reduction semantics that a call asks for; see `choose`."""
 
     rank_order: bool = False
     prefer_order: bool = False
@@ -66,7 +67,9 @@ class Decision:
 
 
 def size_class(n_bytes: int) -> int:
-    """The size that a choice is made for: the next of 1, 1.25, 1.5, 1.75 times a power of two."""
+    """The size that a choice is made for: rounded up to 1, 1.25, 1.5 or 1.75 times a power of
+    two.
+    """
     if n_bytes <= 8:
         return 8
     step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
@@ -74,10 +77,10 @@ def size_class(n_bytes: int) -> int:
 
 
 class Decisions:
-    """Everything decided so far for one set of ranks, and for those that are alike.
+    """All decisions so far for one set of ranks, and for sets of equal shape.
 
-    Threads that use communicators of such ranks share it: what one evicts while another looks, that
-    one decides again, alike.
+    Shared between threads: if one evicts an entry that another needs, that one decides again, with
+    the same result.
 
     Parameters
     ----------
@@ -87,8 +90,8 @@ class Decisions:
         Of these ranks.
     settings : Settings
     like : Decisions, optional
-        Those of other ranks with the same place of ours among them and a model that differs in
-        names only; they are shared.
+        Share the decisions of these: other ranks, with our rank number among them equal and a model
+        that differs in names only.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Decisions:
 
     @cached_property
     def native_only(self) -> bool:
-        """Whether no call can gain anything, so that not even its size need be looked at."""
+        """Whether no call can gain anything: then not even its size is looked at."""
         settings, grid = self.settings, self.model.grid
         if settings.check or settings.reproducible or settings.algorithms:
             return False
@@ -117,15 +120,15 @@ class Decisions:
 
     @cached_property
     def hub(self) -> int:
-        """The coordinator of the cluster that is nearest to all."""
+        """The coordinator of the most central cluster."""
         return self.model.grid.clusters[find_hub(self.model.latency_s)].coordinator
 
     def asks_for_native(self, collective: str) -> bool:
-        """Whether settings leave ``collective`` to the MPI library, whatever it costs."""
+        """Whether settings force ``collective`` to the MPI library."""
         return self._forced(collective) in NATIVES
 
     def is_forced(self, collective: str) -> bool:
-        """Whether settings say what ``collective`` is done by."""
+        """Whether settings force an algorithm for ``collective``."""
         return bool(self._forced(collective))
 
     def _forced(self, collective: str) -> str:
@@ -136,7 +139,7 @@ class Decisions:
     def choice(
         self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
     ) -> Choice:
-        """What to do with calls of this size class, among which candidates, and why."""
+        """The choice for calls of this size class, with all candidates and the reason."""
         key = (collective, size_class(n_bytes), root, semantics)
         found = self._choices.pop(key, None)
         if found is None:
@@ -153,7 +156,7 @@ class Decisions:
         return found
 
     def made(self) -> list[tuple[tuple[str, int, int, Semantics], Choice]]:
-        """Every choice that is kept, by what it was made for."""
+        """Every choice that is kept, with its key."""
         return list(self._choices.items())
 
     def decide(
@@ -185,7 +188,7 @@ class Decisions:
         return found
 
     def restrict(self, ranks: Sequence[int]) -> Decisions:
-        """Those of a communicator whose rank ``i`` is our ``ranks[i]``; we are one of them."""
+        """Decisions for a child whose rank ``i`` is our ``ranks[i]``; we are one of them."""
         key = tuple(ranks)
         if key == tuple(range(self.model.grid.n_ranks)):
             return self
@@ -200,14 +203,16 @@ class Decisions:
         return found
 
     def _shape(self, ranks: tuple[int, ...]) -> tuple[object, ...]:
-        """All that a model of ``ranks`` depends on but names, and our place among them."""
+        """All that decisions for ``ranks`` depend on, without names: equal for children of equal
+        shape.
+        """
         grid = self.model.grid
         seen: dict[str, int] = {}
         hosts = (seen.setdefault(grid.hosts[rank], len(seen)) for rank in ranks)
         return ranks.index(self.rank), *(grid.cluster_of[rank] for rank in ranks), *hosts
 
     def with_algorithm(self, collective: str, algorithm: str) -> Decisions:
-        """Those of the same ranks under another setting; nothing is decided in them yet."""
+        """Empty decisions of the same ranks with another setting."""
         algorithms = {**self.settings.algorithms, collective: algorithm}
         return Decisions(self.rank, self.model, replace(self.settings, algorithms=algorithms))
 

@@ -1,7 +1,8 @@
-"""How a communicator's model follows its links, and how its relatives learn of that.
+"""How a communicator's model follows changes of links, and tells related communicators.
 
-All that decides was exchanged at an agreed point: ranks come to looks, glances and other models at
-the same call.
+All decisions use values exchanged at an agreed point, so that all ranks measure links, or change
+the model, at the same call. A *look* measures links by all ranks together; a *glance* is one
+message each way.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from gridcoll.measure.learning.links import (
 from gridcoll.model import GridModel
 
 LOOK_EVERY_S = 60.0
-"""Links are looked at no more often than that because calls take another time."""
+"""Shortest time between two looks at all links that slow calls ask for."""
 
 GLANCE_EVERY_S = 1.0
-"""Links that changed are glanced at no more often than that, to see whether they are back."""
+"""Shortest time between two glances at changed links, to see whether they recovered."""
 
 IDLE_GLANCE_EVERY_S = 20.0
-"""The same of all others, which may have become faster than they were measured."""
+"""The same for other links, which may have become faster than when they were measured."""
 
 
 class News:
-    """What this process knows that communicators of some processes found of the network.
+    """Changes of the network that communicators of the same processes found, in this process.
 
-    Communicators of the same processes share one, in any order and on any thread: a rank may know
-    of a model that another one has not heard of. So all compare what they have before they use it.
+    These communicators run in any order and on any thread: one rank may have a model that another
+    rank does not have yet. So all ranks compare what they have before they use it.
     """
 
     def __init__(self, above: News | None = None) -> None:
@@ -62,9 +63,10 @@ class News:
             return found
 
     def post(self, model: GridModel) -> float:
-        """Tell ``model`` to communicators of these processes or of some of them; its digest.
+        """Pass ``model`` on to communicators of these processes or a subset; returns its digest.
 
-        Those of more processes hear that something changed: others do not know what.
+        Communicators of more processes only get the hint that something changed: their other ranks
+        do not have the new model.
         """
         digest = self._tell(model)
         above = self._above
@@ -86,7 +88,7 @@ class News:
 class Step(NamedTuple):
     """What follows from an agreed point.
 
-    ``model``: to go on with, if another one. ``compete``: all ways to do a call compete anew.
+    ``model``: a new model to use, if any. ``compete``: all candidates compete again.
     """
 
     model: GridModel | None = None
@@ -101,9 +103,9 @@ class Following:
     comm : MPI.Intracomm
         As plain mpi4py has it.
     messages : callable
-        Gives where our own messages go; between calls nothing is under way there.
+        Gives the transport for our own messages; it is idle between calls.
     model : GridModel
-        In use at first; what is found later is compared with that.
+        The first model; later measurements are compared with it.
     news : News
     tell : callable
         Writes a line about a decision.
@@ -121,13 +123,13 @@ class Following:
         self.news, self._heard = news, news.newest.digest if news.newest else 0.0
         self._better = False
         self.took_s = 0.0
-        """What looks and glances took on this rank since somebody asked."""
+        """Seconds that looks and glances took on this rank."""
         self.look_cost_s = 0.0
-        """What a look takes, as all ranks know."""
+        """Seconds that a look takes; equal on all ranks."""
         self.begin(model)
 
     def begin(self, at_start: GridModel) -> None:
-        """Compare with ``at_start`` from now on; it is in use."""
+        """Use ``at_start``, and compare with it from now on."""
         self.at_start = self.model = at_start
         self.changed: dict[Pair, Found] = {}
         self._looked_s, self._owes_look = -math.inf, False
@@ -140,7 +142,7 @@ class Following:
         self.changed = found_of(self.model, before)
 
     def say(self) -> Said:
-        """What this rank knows and others may not."""
+        """What this rank tells the others at the next agreed point."""
         said = Said(self.news.newest, self.news.doubt, self._better)
         self.news.doubt = self._better = False
         return said
@@ -150,11 +152,11 @@ class Following:
     ) -> Step:
         """What follows from an agreed point. Collective.
 
-        ``suspicion`` and ``doubt`` are those of `Drift`: the one lets ways compete anew where a
-        look finds nothing, or is not due; the other is only worth a look.
+        ``suspicion`` and ``doubt`` are those of `Drift`. After a suspicion candidates compete again
+        if a look finds nothing, or is not due; a doubt only asks for a look.
 
-        A network that is faster again than one that got slower is taken to be what it was. Where
-        one got slower, a glance now and then tells when that is over, even if no call uses the
+        If calls become faster after links had become slower, the first model is used again. While
+        links are slower, glances find out when that is over, even if no call uses the
         link. ``now_s`` is of the common clock, ``total_s`` what calls took so far.
         """
         if point.offer is not None and point.offer.digest != self._heard:
@@ -185,7 +187,7 @@ class Following:
         return Step(compete=True)
 
     def _take(self, offer: Offer) -> Step:
-        """Go on with what a relative found."""
+        """Use the model that a related communicator found."""
         self._heard = offer.digest
         if not isinstance(offer.what, GridModel) or offer.what.links == self.model.links:
             return Step()
@@ -203,7 +205,7 @@ class Following:
     def _look(self, now_s: float, only: Collection[Pair] | None, *, compete: bool = False) -> Step:
         """Look at links, ``only`` those of some pairs or all; ``compete`` if nothing is found."""
         began_s = time.monotonic()
-        # Against what was there at first: factors of factors would drift.
+        # Compared with the first model: factors of factors would drift.
         found = look_at_links(self._comm, self._messages(), self.at_start, only)
         took_s = self._comm.allreduce(time.monotonic() - began_s, MPI.MAX)
         self.took_s += time.monotonic() - began_s
@@ -216,7 +218,7 @@ class Following:
         if changed.keys() == before.keys() and all(
             each.is_like(before[pair]) for pair, each in changed.items()
         ):
-            self._patience *= 2  # whoever said that links are better was wrong
+            self._patience *= 2  # a glance that reported a better link was wrong
             self._tell("links were looked at, and are what they were")
             return Step(compete=compete)
         names = [cluster.name for cluster in self.at_start.grid.clusters]
@@ -230,9 +232,9 @@ class Following:
         return self._become(changed_model(self.at_start, changed) or self.at_start, changed)
 
     def _glance(self, now_s: float, total_s: float) -> None:
-        """See whether links are better, of disjoint pairs, if it is time for that. No exchange.
+        """If due, send one message each way over links of disjoint pairs of clusters. No exchange.
 
-        Whoever saw one says so at the next point.
+        A rank that sees a better link says so at the next agreed point.
         """
         every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
         if now_s - self._glanced_s < every_s * self._patience:
@@ -244,7 +246,7 @@ class Following:
         cost_s = max(each.expected_s for each in glances)
         if self._glance_cost_s + cost_s > OVERHEAD_PART * total_s:
             return
-        # What was not spent long ago is not saved for later.
+        # Unused budget of long ago is not saved up.
         self._glance_cost_s = max(self._glance_cost_s + cost_s, OVERHEAD_PART * total_s - cost_s)
         self._n_glances += 1
         self._glanced_s = now_s

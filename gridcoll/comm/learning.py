@@ -1,8 +1,7 @@
 """What one communicator learns from its calls: each is stamped, and at agreed points decisions
 change.
 
-A call is counted alike on all ranks, whether it comes by the fast path or its arguments are read:
-the number of a call is what ranks agree by.
+Ranks agree by the number of a call. So every call is counted on all ranks, by the fast path or not.
 """
 
 from __future__ import annotations
@@ -33,36 +32,37 @@ from gridcoll.plan.registry import Candidate, family_of
 from gridcoll.topology.units import format_duration, format_size
 
 PREDICTED = 0.25
-"""How far predictions of plans are off where none was tried, as a standard deviation of their
-logarithm: 10 to 20 % on most grids, a half on some."""
+"""Error of predictions of plans where none was measured, as a standard deviation of the logarithm:
+10 to 20 % on most grids, a half on some."""
 
 TRIED = 0.12
 """The same where plans and natives were timed at discovery."""
 
 UNTIMED_NATIVE = 0.7
-"""The same of natives that nobody timed: the library may take a tenth or ten times as long."""
+"""The same for natives that were not timed: they may take a tenth or ten times as long."""
 
 MOST_PLANS = 5
-"""Arms of one kind of calls that are plans, the best of each family."""
+"""At most so many plans compete for one kind of calls, the best of each family."""
 
 N_SHAPES = 32
 POINTS_PER_NOTE = 16
-"""What was learned is kept for others that often; and when the communicator is freed."""
+"""Agreed points between two copies of what was learned for later communicators; another one is made
+when the communicator is freed."""
 
 KEEP_EVERY_S = 300.0
-"""What was learned goes to the cache that often, and at the end."""
+"""Seconds between two writes of what was learned into the cache; another one at the end."""
 
 _open_learnings: WeakSet[Learning] = WeakSet()
 
 _known: dict[str, list[Ratio]] = {}
-"""What this process learned, by the shape of the communicator. Whether all ranks of another one
-know the same is found out at its first agreed point; else nobody uses it."""
+"""What this process learned, by the shape of the communicator. A later communicator uses it if its
+ranks find at their first agreed point that all have the same."""
 
 _log = logging.getLogger("gridcoll")
 
 
 def _keep_all() -> None:
-    """At the end of the job, of communicators that nobody freed."""
+    """Write what communicators learned that were not freed, at the end of the job."""
     for each in list(_open_learnings):
         each.keep()
 
@@ -72,7 +72,7 @@ atexit.register(_keep_all)
 
 @dataclass
 class _Call:
-    """A call that was decided and not yet made."""
+    """A call that was decided; ``made`` is false until it ran."""
 
     kind: Kind
     arm: int
@@ -93,11 +93,11 @@ class Learning:
     messages : callable
         Gives where our own messages go; between calls nothing is under way there.
     changed : callable
-        To be called when a call is to be done by something else.
+        To be called when decisions changed: empties the fast path.
     follow : callable
         Takes the model of a network that changed.
     offset_s : float or None
-        This rank's clock, if it was compared already.
+        Common clock minus this rank's clock, if known already.
     news : News or None
         Shared with other communicators of the same processes.
     """
@@ -139,7 +139,7 @@ class Learning:
         semantics: Semantics = ANY,
         steady: bool = False,
     ) -> Decision:
-        """As `Decisions.decide`; ``steady``: not for a trial, and not stamped."""
+        """As `Decisions.decide`; with ``steady`` never a trial, and not stamped."""
         decisions, self._call = self.decisions, None
         if not self._is_learned(collective, semantics):
             return decisions.decide(
@@ -177,7 +177,7 @@ class Learning:
         return Kind(collective, size_class(n_bytes), root, place, semantics)
 
     def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
-        """Do ``run``, the program of ``flow``, as the call decided last if it is of that."""
+        """Call ``run``, which runs ``flow``; with stamps if ``flow`` was decided last."""
         call = self._call
         if call is None or call.flow is not flow:
             run()
@@ -185,9 +185,9 @@ class Learning:
             self._stamped(call, run)
 
     def stamped(self, function: Callable[..., None]) -> Callable[..., None]:
-        """``function``, which does calls like the one decided last, with stamps around it.
+        """``function``, which does calls like the last one decided, with stamps around it.
 
-        That is a native collective about to be called, or a plan that ran.
+        It is a native collective about to be called, or a plan that ran.
         """
         call = self._call
         if call is None or call.made != (call.flow is not None):
@@ -204,7 +204,7 @@ class Learning:
         try:
             function(*args)
         finally:
-            # What turned out to be a call of another form was read, and counted, inside.
+            # A call whose buffers had another form was read, and counted, inside ``function``.
             if self.agreed.n_calls == n_calls:
                 self._end(call, entry_s)
 
@@ -219,14 +219,14 @@ class Learning:
 
     @property
     def repeats(self) -> bool:
-        """Whether the next call like the last one is done in the same way."""
+        """Whether the next call like the last one has the same decision."""
         call = self._call
         if call is None:
             return True
         return call.arm == self.learner.leader(call.kind) and self.learner.is_settled(call.kind)
 
     def _learn(self, point: Point) -> None:
-        """Take what all ranks know now. Collective, at the same call on all ranks."""
+        """Learn from what was exchanged. Collective, at the same call on all ranks."""
         learner, rank = self.learner, self.decisions.rank
         if self._brought:
             if point.same_knowledge:
@@ -253,7 +253,7 @@ class Learning:
             self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
 
     def _note(self) -> None:
-        """Keep what was learned for communicators of the same shape to come."""
+        """Keep what was learned for later communicators of the same shape."""
         if ratios := self.learner.ratios():
             _known.pop(self._shape, None)
             _known[self._shape] = ratios
@@ -283,7 +283,7 @@ class Learning:
             self._changed()
 
     def _begin_anew(self, model: GridModel) -> None:
-        """Go on with another model; with the first one, by what was learned with it."""
+        """Use another model. When the first one returns, what was learned with it returns, too."""
         self._follow(model)
         known = self.learner.restart()
         if model is not self.following.at_start:
@@ -293,7 +293,7 @@ class Learning:
             self._known_at_start = None
 
     def take(self, decisions: Decisions, *, measured: bool = False) -> None:
-        """Go on with other decisions; ``measured``: by a model that is to be believed."""
+        """Use other decisions; ``measured``: their model was measured thoroughly."""
         self.decisions, self._call = decisions, None
         self._candidates.clear()
         if measured:
@@ -314,7 +314,7 @@ class Learning:
         return bool(self.learner.rows(self._kind(collective, n_bytes, root, semantics)))
 
     def explain(self, choice: Choice, semantics: Semantics = ANY) -> Choice:
-        """``choice`` with what was observed of its candidates, and what leads by that. Local."""
+        """``choice`` with observed times of its candidates, and the winner by these. Local."""
         kind = self._kind(choice.collective, choice.n_bytes, choice.root, semantics)
         rows = {(row.arm.name, row.arm.label): row for row in self.learner.rows(kind)}
         if not rows:
@@ -342,7 +342,7 @@ class Learning:
         )
 
     def close(self) -> None:
-        """Let what is under way end. Collective."""
+        """Wait for exchanges under way. Collective."""
         self.agreed.close()
         self._note()
         self.keep()
@@ -350,7 +350,7 @@ class Learning:
 
 
 def shape_of(model: GridModel) -> str:
-    """The same for communicators that are alike but for who is in them."""
+    """A text that is equal for communicators of equal shape, whoever is in them."""
     grid, n = model.grid, range(model.n_clusters)
     sizes = [(len(cluster), len(cluster.nodes)) for cluster in grid.clusters]
     links = [f"{model.link(i, j).latency_s:.1e}" for i in n for j in n]
@@ -358,7 +358,9 @@ def shape_of(model: GridModel) -> str:
 
 
 def competitors(choice: Choice, model: GridModel, semantics: Semantics) -> tuple[Candidate, ...]:
-    """The winner, then the best plan of each family, and natives that the call may take."""
+    """Candidates that compete: the winner, the best plan of each family, and the allowed
+    natives.
+    """
     found = [choice.winner]
     families = {family_of(choice.collective, choice.winner.name)} if choice.winner.build else set()
     labels = {(choice.winner.label, choice.winner.predicted_s)}
@@ -373,7 +375,7 @@ def competitors(choice: Choice, model: GridModel, semantics: Semantics) -> tuple
             found += [candidate] if natives else []
             continue
         if semantics.prefer_order and choice.winner.rank_order and not candidate.rank_order:
-            continue  # what is tried keeps the order that was chosen
+            continue  # trials keep rank order where the winner does
         family = family_of(choice.collective, candidate.name)
         if n_plans < MOST_PLANS and family not in families:
             families.add(family)
@@ -384,7 +386,7 @@ def competitors(choice: Choice, model: GridModel, semantics: Semantics) -> tuple
 
 
 def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:
-    """What is known of ``candidates`` before they are tried."""
+    """``candidates`` as arms, with predicted time and its error."""
     was_tried = bool(model.corrections.get(collective))
     timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
     best_s = min(timed, default=1.0)

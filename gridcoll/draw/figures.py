@@ -24,12 +24,12 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     return Figure(figsize=(width_in, height_in))
 
 
-def write_picture(figure: Figure, path: str | Path, kind: str = "") -> None:
-    """Write ``figure`` as ``kind``, one of `FORMATS` (default: by the ending of ``path``).
+def write_picture(figure: Figure, path: str | Path) -> None:
+    """Write ``figure`` in the format of `FORMATS` that ``path`` ends in.
 
-    Raises `UsageError` for another kind, `FileError` when the file cannot be written.
+    Raises `UsageError` for another ending, `FileError` when the file cannot be written.
     """
-    kind = kind or Path(path).suffix.removeprefix(".")
+    kind = Path(path).suffix.removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"picture {path}: must be {' or '.join(FORMATS)}, got {kind!r}")
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Ranks raise together or not at all."""
+"""Agreement between ranks: an error is raised on all of them or on none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 ROW_BYTES = 1 << 10
-"""Of a rank in `tell_all`: a few hundred are usual, and a kilobyte takes no longer on its way."""
+"""Longest pickle of a rank that `tell_all` sends in one step: a few hundred bytes are usual, and a
+kilobyte takes no longer."""
 
 _LENGTH_BYTES = 8
 
@@ -23,7 +24,7 @@ _LENGTH_BYTES = 8
 def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
     """As ``comm.allgather``, in one collective where all pickles are short. Collective.
 
-    mpi4py's tells lengths first, and to a job that starts each exchange is new connections.
+    mpi4py exchanges lengths first; at the start of a job each exchange opens connections.
     """
     data = MPI.pickle.dumps(item)
     n_ranks, room = comm.Get_size(), ROW_BYTES - _LENGTH_BYTES
@@ -46,8 +47,8 @@ def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
 def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
     """Run ``step`` on every rank; if any rank's raises a `GridcollError`, all raise that one.
 
-    The lowest failing rank's error is the one raised; of an error of any other kind, as a file
-    system's, it becomes a `GridcollError`, for the others must not wait. Collective over ``comm``.
+    The error of the lowest failing rank is raised. Errors of other kinds, as of a file system, are
+    raised as a `GridcollError` so that no rank waits for ever. Collective over ``comm``.
     """
     failure: GridcollError | None = None
     result: T | None = None
@@ -71,7 +72,7 @@ def agree_on(
 ) -> tuple[T, list[R]]:
     """As `together`, and `require_equal` of the results' ``text``, in one exchange. Collective.
 
-    The exchange also brings all ranks' ``row`` of the result.
+    The exchange also gathers the ``row`` of every rank's result.
     """
     failure, result, said, mine = ("", ""), None, "", None
     try:
@@ -135,7 +136,7 @@ def require_equal(comm: MPI.Intracomm, what: str, value: str) -> None:
 def require_alike(comm: MPI.Intracomm, what: str, signatures: Iterable[str]) -> None:
     """Raise `DisagreementError` on all ranks unless all ``signatures`` of all are one. Collective.
 
-    Empty ones go with any.
+    An empty signature agrees with any.
     """
     mine = sorted({each for each in signatures if each})
     known = [(rank, each) for rank, have in enumerate(tell_all(comm, mine)) for each in have]

@@ -1,4 +1,4 @@
-"""The engine in C: the other half of every declaration in compiled.c.
+"""The engine in C, called by ctypes: each declaration has its counterpart in compiled.c.
 
 It is built when gridcoll is installed where a C compiler is at hand; without it, or with
 ``GRIDCOLL_ENGINE=python``, `Executor` does the same. Ranks of one job may differ in that.
@@ -39,9 +39,9 @@ _INTERFACE = 6
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3
-"""After so long without an end, Python has a look at its signals."""
+"""A run in C returns after so long, for Python to handle signals."""
 
-_LONGEST_MESSAGE_BYTES = (1 << 31) - 1  # counts are ints
+_LONGEST_MESSAGE_BYTES = (1 << 31) - 1  # MPI counts are ints
 
 _INT = ctypes.c_int64
 
@@ -76,7 +76,7 @@ class _Library:
     def __init__(self, path: Path) -> None:
         try:
             library = ctypes.CDLL(str(path))
-        except OSError as error:  # of another machine, where sites share the installation
+        except OSError as error:  # built for another machine, where sites share the installation
             raise UsageError(f"{path}: {error}; install gridcoll again") from None
         if library.gridcoll_interface() != _INTERFACE:
             raise UsageError(f"{path}: was built from another version; install gridcoll again")
@@ -108,9 +108,9 @@ class _Library:
 
 
 def _mpi_functions() -> list[ctypes._FuncPointer]:
-    """Of the MPI library that mpi4py runs on: its module has them among its dependencies.
+    """Functions of the MPI library that mpi4py uses, found through mpi4py's module.
 
-    Those that the process has loaded globally come first, as a profiler's that was loaded before.
+    Globally loaded ones come first, as those of a profiler that was preloaded.
     """
     names = [f"MPI_{name.capitalize()}" for name in _MPI._functions]
     everybodys = ctypes.CDLL(None)
@@ -120,7 +120,7 @@ def _mpi_functions() -> list[ctypes._FuncPointer]:
 
 @cache
 def _library() -> _Library | None:
-    """None where it is not wanted, was not built, or is of no use here, which is worth a word.
+    """The library; None where it is switched off, was not built, or does not work here (logged).
 
     Raises `UsageError` if it was asked for by name.
     """
@@ -141,12 +141,14 @@ def _library() -> _Library | None:
 
 
 def require_engine() -> None:
-    """Raise `UsageError` where ``GRIDCOLL_ENGINE`` asks for an engine that is not to be had."""
+    """Raise `UsageError` where ``GRIDCOLL_ENGINE`` asks for an engine that is not available."""
     _library()
 
 
 def c_functions() -> tuple[int | None, ...]:
-    """Addresses of what begins, runs and ends a run, for C callers; None where Python does that."""
+    """Addresses of the functions that begin, run and end a run, for C callers; None without C
+    engine.
+    """
     library = _library()
     if library is None:
         return None, None, None
@@ -155,14 +157,14 @@ def c_functions() -> tuple[int | None, ...]:
 
 
 class Prepared:
-    """A program and where its buffers are: all that a run of it needs. One run at a time.
+    """A program and the addresses of its buffers: all that a run needs. One run at a time.
 
     Made by `prepare`. Runs over other buffers of the same sizes need no other: see `repeat`.
     """
 
     def __init__(self, library: _Library, flow: Dataflow, call: _Call, *kept: object) -> None:
         self.c_library = library
-        flat = flow.flat  # two threads may each have made one, of which the flow keeps the last
+        flat = flow.flat  # two threads may each have made one; the flow keeps the last
         self._kept = (flat, call, *kept)  # buffers must outlive the run
         self.pointers = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
         self._n_ops = len(flow.program)
@@ -197,7 +199,7 @@ class CompiledRun:
         return bool(self._library.advance(self._run))
 
     def run(self) -> None:
-        """To its end, waiting politely; what a signal's handler raises comes after that."""
+        """Run to the end, waiting politely; what a signal's handler raises is raised after that."""
         wait, patience_ns = ctypes.addressof(self._library.wait), int(PATIENCE_S * 1e9)
         hold = Hold(self)
         while not hold.back(self._library.run, self._run, wait, patience_ns):
@@ -214,7 +216,7 @@ class CompiledRun:
             raise MemoryError("a reduction's intermediate result")
         if error:
             failure = MPI.Exception(error)
-            # Only statuses would say of what: our arguments leave one thing that it can be.
+            # Only statuses have the error class; with our arguments it can only be truncation.
             in_status = failure.Get_error_class() == MPI.ERR_IN_STATUS
             raise MPI.Exception(MPI.ERR_TRUNCATE) if in_status else failure
 

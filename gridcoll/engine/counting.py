@@ -1,4 +1,4 @@
-"""What really went out: messages and bytes, counted where they are handed over to be sent."""
+"""Counts messages and bytes that are really sent, where they are handed to MPI."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sent:
 
 
 class CountingTransport:
-    """Passes everything on to ``carrier`` and counts what is sent, in `sent`.
+    """Passes everything on to ``carrier`` and counts sends in `sent`.
 
     One count may serve several transports of one thread.
     """

@@ -15,7 +15,7 @@ from gridcoll.plan.dataflow import Dataflow
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 
 IDLE_POLLS = 100
-"""After so many in which nothing ended, more receives are posted."""
+"""After so many polls in which nothing ended, more receives are posted."""
 
 
 class Request(Protocol):
@@ -31,7 +31,7 @@ class Transport(Protocol):
     def irecv(self, view: Any, peer: int, tag: int) -> Request: ...
 
     def test_some(self, requests: list[Request]) -> Sequence[int]:
-        """The positions of those that ended, in any order; each is reported once.
+        """Positions of the requests that ended, in any order; each is reported once.
 
         Raises `TransferError` with these positions when some of them failed.
         """
@@ -47,7 +47,7 @@ class Run(Protocol):
 
 
 class TransferError(Exception):
-    """Transfers ended, and some of them failed: the positions of all, and what to raise."""
+    """Some transfers failed: the positions of all that ended, and the error to raise."""
 
     def __init__(self, ended: Sequence[int], cause: Exception) -> None:
         super().__init__(ended, cause)
@@ -58,10 +58,10 @@ class Memory(Protocol):
     """The buffers of one call."""
 
     def view(self, chunk: Chunk) -> Any:
-        """``chunk`` as something the transport takes."""
+        """``chunk`` as a buffer for the transport."""
 
     def place(self, flow: Dataflow) -> Placement | None:
-        """Where in the process's memory all that ``flow`` reaches into is; None if in pieces."""
+        """Addresses of the buffers that ``flow`` uses; None if a chunk lies in pieces."""
 
     def copy(self, source: Chunk, into: Chunk) -> None: ...
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...
@@ -81,8 +81,8 @@ class Executor:
     tested, all lanes in one call, which bounds the cost of a poll by the number of lanes and lets
     MPI look at its network once.
 
-    An op that fails (a message longer than what it is received into) stops nothing: what was left
-    under way would reach into buffers that are no more, and into later calls.
+    A failed op (a message longer than its receive buffer) stops nothing: transfers still under way
+    would write into freed buffers, or be matched by later calls.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Executor:
         return not self._n_left
 
     def check(self) -> None:
-        """Raise what the first transfer failed of, if one did. To be called when `done`."""
+        """Raise the error of the first failed transfer, if any. To be called when `done`."""
         if self._failure is not None:
             raise self._failure
 
@@ -145,7 +145,7 @@ class Executor:
                 self._widen()
             return False
         self._n_idle = 0
-        # From the last one: what takes a freed place then comes from behind it.
+        # From the last position on: the request that fills a freed place was handled already.
         for place in sorted(ended, reverse=True):
             index = self._head_ops[place]
             lane = self._lane_of[index]
@@ -164,8 +164,8 @@ class Executor:
     def _widen(self) -> None:
         """Post what else can be received.
 
-        A peer may have sent more that we do not wait for yet than its MPI library keeps for us
-        (Intel MPI 64 messages over TCP): then what we do wait for is stuck behind that for ever.
+        A peer may have sent more early messages than its MPI library buffers (Intel MPI: 64 over
+        TCP). The message that we wait for is then stuck behind these for ever.
         """
         self._n_idle = 0
         self._window += self._wider
@@ -209,7 +209,7 @@ class Executor:
         heappush(self._ready, (op.due_us if isinstance(op, Send) else 0, index))
 
     def _too_early(self) -> bool:
-        """Whether what is ready and due first may not start yet."""
+        """Whether the next ready op is not due yet."""
         due_us, _ = self._ready[0]
         return bool(due_us) and self._clock() < self._began_s + due_us * 1e-6
 

@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
 def address_of(view: memoryview) -> int:
     """Where the bytes of ``view`` begin; 0 where it has none."""
-    # The caller runs over MPI, whose function takes a tenth of NumPy's time.
+    # MPI's function takes a tenth of the time of NumPy's.
     from mpi4py.MPI import Get_address
 
     return Get_address(view) if view.nbytes else 0
@@ -67,7 +67,7 @@ class ByteMemory:
         return view[chunk.start : chunk.stop]
 
     def place(self, flow: Dataflow, unit_bytes: int = 1) -> Placement:
-        """The buffers that ``flow`` reaches into. Raises `PlanError` where they are too short."""
+        """The buffers that ``flow`` uses. Raises `PlanError` where they are too short."""
         addresses = []
         for name in BUFFERS:
             n_bytes, view = flow.extent[name] * unit_bytes, self._views[name]
@@ -84,13 +84,13 @@ class ByteMemory:
 
 
 def byte_memory(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
-    """The buffers of a run from ``source`` to ``into`` that begins now."""
+    """The buffers of a new run from ``source`` to ``into``."""
     return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What a chunk is that reaches across parts: memory in several places, one message."""
+    """A chunk that reaches across parts: memory in several places, sent as one message."""
 
     views: tuple[memoryview, ...]
 
@@ -101,7 +101,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Memory as a datatype describes it: a message whose bytes MPI gathers and spreads itself.
+    """Memory described by a datatype: MPI packs and unpacks it.
 
     ``spec`` is buffer, count and datatype, as mpi4py takes them; ``nbytes`` is what crosses a wire.
     """
@@ -139,7 +139,7 @@ class PartedMemory:
         }
 
     def view(self, chunk: Chunk) -> memoryview | Pieces | Typed:
-        """The bytes of ``chunk``, not copied. Raises `PlanError` for what is in no part."""
+        """The bytes of ``chunk``, not copied. Raises `PlanError` if it lies outside all parts."""
         pieces = tuple(self._pieces(chunk))
         if len(pieces) == 1:
             return pieces[0]
@@ -151,7 +151,7 @@ class PartedMemory:
             raise PlanError(f"{chunk}: the call's {chunk.buffer} buffer is {starts[-1]} bytes")
         at = chunk.start
         while at < chunk.stop:
-            # Of empty parts at one place, the last part that begins there is the one with bytes.
+            # Where empty parts begin at the same place, the last one is the one with bytes.
             part = bisect_right(starts, at) - 1
             stop = min(chunk.stop, starts[part + 1])
             yield _cut(parts[part], at - starts[part], stop - starts[part], chunk)
@@ -196,7 +196,7 @@ def _views(parts: Iterable[Part], chunk: Chunk) -> tuple[memoryview, ...]:
 
 
 def _chunks(op: Op) -> tuple[Chunk, Chunk]:
-    """What ``op`` works on, and where that goes."""
+    """Source and destination of ``op``; a transfer has one chunk for both."""
     match op:
         case Send(chunk=chunk) | Recv(chunk=chunk):
             return chunk, chunk

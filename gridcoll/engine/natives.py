@@ -1,4 +1,4 @@
-"""The MPI library's own collectives, run: by the call of that name, or another that does the same.
+"""Calls the MPI library's own collectives: by the method of that name, or an equivalent one.
 
 All ranks must take the same one: MPI does not match a blocking call with a non-blocking one.
 """
@@ -19,7 +19,7 @@ NativeCall = Callable[..., None]
 
 
 def native_call(native: str, method: str) -> NativeCall:
-    """What does plain mpi4py's ``method`` as ``native`` has it, one of `plan.natives.NATIVES`.
+    """A function that does mpi4py's ``method`` by ``native``, one of `plan.natives.NATIVES`.
 
     `VECTOR` takes contiguous buffers of equal blocks, as `are_plain_blocks` says.
     """
@@ -41,7 +41,7 @@ def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:
 
 
 def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
-    """Whether these are arrays whose bytes are equal blocks, which need no reading."""
+    """Whether these are arrays of equal contiguous blocks, whose arguments need no reading."""
     return (
         is_plain(sendbuf)
         and is_plain(recvbuf)
@@ -53,7 +53,7 @@ def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
 
 
 def is_plain(array: Any) -> bool:
-    """Of numbers as this machine has them, one after another: what MPI takes without a type."""
+    """Whether it is contiguous, of numbers in this machine's byte order: MPI needs no type then."""
     return (
         type(array) is np.ndarray
         and array.flags.c_contiguous

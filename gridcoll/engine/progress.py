@@ -7,8 +7,8 @@ cannot be persistent, and MPICH 5.0.2 ends the job when one is pending among oth
 Whatever starts a persistent request, `MPI.Prequest.Startall` included, starts its send, which the
 thread finds.
 
-What fails here is no fault of arguments: those were read. The job ends, with a traceback, since a
-send has no way to tell.
+Arguments were checked before, so a failure here is unexpected. It ends the job with a traceback,
+since a send cannot report an error.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ IDLE_PAUSE_S = 2e-3
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for programs under way, in case another rank is no more."""
 
-_WAIT_S = 10e-3  # between two looks at a request; the thread says when there is something to see
+_WAIT_S = 10e-3  # between two polls; the thread wakes us when something ended
 _NOTHING = (memoryview(bytearray(0)), MPI.BYTE)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What to run for a request.
+    """A program to run for a request.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Job:
         Runs over one transport take turns in the order in which they were started; it must be the
         same order on all ranks.
     begin : callable
-        Called in the thread at each start; returns what to advance, and what to call at the end.
+        Called in the thread at each start; returns the run, and a function to call at its end.
     """
 
     transport: Transport
@@ -71,19 +71,12 @@ class _Run:
         return self.begun[0].advance()
 
     def end(self) -> bool:
-        """Do what is to be done at the end, if that is reached."""
+        """Finish the run, if it is done; returns whether it was."""
         if self.begun is None or not self.begun[0].done:
             return False
         self.begun[0].check()
         self.begun[1]()
         return True
-
-
-def _refuse_to_cancel() -> None:
-    """The send that stands for a collective could be cancelled: then its end would be waited for
-    without end.
-    """
-    raise MPI.Exception(MPI.ERR_REQUEST)
 
 
 class GridRequest(MPI.Request):
@@ -99,15 +92,18 @@ class GridRequest(MPI.Request):
         self.Wait(status)
 
     def Cancel(self) -> None:
-        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
-        _refuse_to_cancel()
+        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises.
+
+        The send that stands for the collective could be cancelled, but `Wait` would never return.
+        """
+        raise MPI.Exception(MPI.ERR_REQUEST)
 
     def cancel(self) -> None:
         """As `Cancel`."""
-        _refuse_to_cancel()
+        self.Cancel()
 
 
-class GridPrequest(MPI.Prequest):
+class GridPrequest(GridRequest, MPI.Prequest):
     """The request of a persistent call; waits politely and starts without delay."""
 
     _free: Callable[[], None] | None = None
@@ -116,23 +112,6 @@ class GridPrequest(MPI.Prequest):
         """As `mpi4py.MPI.Prequest.Start`."""
         super().Start()
         progress().look()
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """As `mpi4py.MPI.Request.Wait`."""
-        progress().wait_until(lambda: self.Test(status))
-        return True
-
-    def wait(self, status: MPI.Status | None = None) -> None:
-        """As `mpi4py.MPI.Request.wait`."""
-        self.Wait(status)
-
-    def Cancel(self) -> None:
-        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises."""
-        _refuse_to_cancel()
-
-    def cancel(self) -> None:
-        """As `Cancel`."""
-        _refuse_to_cancel()
 
     def Free(self) -> None:
         """As `mpi4py.MPI.Request.Free`."""
@@ -172,7 +151,7 @@ class Progress:
         """Run ``job`` whenever the request is started; call ``free`` when that is freed."""
         with self._changed:
             tag = next(self._numbers) % self._n_tags
-            while tag in self._prepared:  # from the last time round
+            while tag in self._prepared:  # still used since numbers wrapped around
                 tag = next(self._numbers) % self._n_tags
             self._prepared[tag] = job
         request = GridPrequest(self._again_comm.Ssend_init(_NOTHING, 0, tag))
@@ -191,13 +170,14 @@ class Progress:
         with self._changed:
             if self._thread is None or not self._thread.is_alive():
                 self._ends_at_s = None
-                # A daemon, because Python waits for others before it calls what ends this one.
+                # A daemon: Python joins other threads before the exit handlers, one of which ends
+                # this one.
                 self._thread = threading.Thread(target=self._work, name="gridcoll", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def wait_until(self, poll: Callable[[], bool]) -> None:
-        """Call ``poll`` when something was completed, and now and then, until it returns true."""
+        """Call ``poll`` whenever something completed, and at intervals, until it returns true."""
         with self._changed:
             while not poll():
                 self._changed.wait(_WAIT_S)
@@ -242,7 +222,7 @@ class Progress:
                 wait()
 
     def _awaits_work(self) -> bool:
-        """Sleep while there is nothing to do; returns false when that is for good."""
+        """Sleep while there is nothing to do; returns false when the thread has to end."""
         with self._changed:
             if self._ends_at_s is not None:
                 return bool(self._queues) and time.monotonic() < self._ends_at_s
@@ -284,7 +264,7 @@ def open_progress() -> None:
         return
     opened = Progress()
     _progress.append(opened)
-    # An MPI that ends by itself does so after Python; one that is told to calls back.
+    # If MPI ends at exit, it does so after Python; after an explicit Finalize it calls back.
     atexit.register(opened.stop)
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=opened.stop), True)
 

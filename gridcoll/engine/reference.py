@@ -1,4 +1,4 @@
-"""All ranks of a plan in one process: the engine without MPI, for tests and for curiosity."""
+"""Runs all ranks of a plan in one process, without MPI: for tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridcoll.plan.plan import Plan
 
 @dataclass
 class _Message:
-    """One transfer. A send ends only when it is received, which no MPI promises to do sooner."""
+    """One transfer. A send ends only when it is received: MPI promises nothing earlier."""
 
     view: memoryview
     received: bool = False
@@ -71,7 +71,7 @@ def run_reference(
         for rank in range(plan.n_ranks)
     ]
     executors = [
-        # Nothing takes time here: whatever is due some time is due now.
+        # Nothing takes time here, so every op is due.
         Executor(
             dataflow(program), transports[rank], memories[rank], window, clock=lambda: math.inf
         )

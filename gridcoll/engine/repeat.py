@@ -1,8 +1,8 @@
 """Short calls that were made before, run again from one function in C.
 
-Reading a call's arguments, placing buffers and starting a run takes Python longer than the call
-itself takes between near ranks. So for calls that repeat, the engine in C has a function that
-Python calls as it calls its own: it looks at the buffers and runs. See the end of compiled.c.
+In Python, reading arguments, placing buffers and starting a run takes longer than a short call
+itself. So the engine in C has a function for repeated calls, called like a built-in: it checks the
+buffers and runs. See the end of compiled.c.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gridcoll.engine import compiled
 from gridcoll.engine.compiled import CompiledRun, Prepared
 
 SHORT_BYTES = 16 << 10
-"""Of all buffers of a call that stays prepared: longer ones would gain nothing."""
+"""Most bytes in all buffers of a call that is kept prepared: longer calls would gain nothing."""
 
 _FASTCALL = 0x80
 
@@ -96,9 +96,9 @@ class Repeat:
     writes : bool
         Whether ``output`` is written to.
     own : memoryview or None
-        Where ``output`` is copied to and sent from, if ``MPI.IN_PLACE`` stands for ``given``.
+        With ``MPI.IN_PLACE``, ``output`` is copied here and sent from here.
     read : callable
-        Called instead, with all arguments, where they are of another form.
+        Called with all arguments, if they have another form.
     """
 
     def __init__(
@@ -126,7 +126,9 @@ class Repeat:
         )
 
     def _finish(self, *args: object) -> None:
-        """End what C has left to Python: a long wait, a failure, a look for new sockets."""
+        """Finish a run that C hands over to Python: after a long wait, an error, or for new
+        sockets.
+        """
         pointer, self._state.run = self._state.run, None
         run = CompiledRun(self._prepared, pointer, *args)
         run.run()
@@ -146,13 +148,13 @@ def _form(form: Form) -> _Form:
 
 
 def can_repeat() -> bool:
-    """Whether this Python has what that takes."""
+    """Whether this Python can do that."""
     return hasattr(ctypes, "pythonapi") and sys.implementation.name == "cpython"
 
 
 @cache
 def _method(library: compiled._Library) -> tuple[_MethodDef, _Python]:
-    """What Python is told of the function in C, and that of Python."""
+    """How Python is to call the function in C, and the fallback in Python."""
     functions = [
         ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER) for name in _Python._functions
     ]
@@ -162,7 +164,7 @@ def _method(library: compiled._Library) -> tuple[_MethodDef, _Python]:
 
 
 def _new_function(library: compiled._Library, keeper: object, state: int) -> Callable[..., None]:
-    """A function of Python's own kind; it keeps ``keeper``, where others have their module."""
+    """A built-in function; ``keeper`` takes the place of its module, and lives as long."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.argtypes, new.restype = [_POINTER, ctypes.py_object, ctypes.py_object], ctypes.py_object
     capsule = ctypes.pythonapi.PyCapsule_New

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.compiled import begin_compiled
 from gridcoll.engine.executor import Executor, Memory, Run, Trace, Transport
 from gridcoll.engine.waiting import Hold, PoliteWait, polls_at_once
@@ -10,7 +9,7 @@ from gridcoll.plan.dataflow import Dataflow
 
 
 def begin_program(flow: Dataflow, transport: Transport, memory: Memory) -> Run:
-    """Start one rank's program by the fastest engine there is."""
+    """Start one rank's program by the fastest available engine."""
     return begin_compiled(flow, transport, memory) or Executor(flow, transport, memory)
 
 
@@ -18,19 +17,19 @@ def run_program(
     flow: Dataflow,
     transport: Transport,
     memory: Memory,
-    window: int = RECEIVES_POSTED,
     trace: Trace | None = None,
 ) -> None:
     """Run one rank's program to its end, waiting politely.
 
-    Raises what a transfer failed of, or a signal's handler raised, when nothing is under way any
-    more; a second interrupt, or one of the engine in Python between two waits, at once: see `Hold`.
+    Raises the error of a transfer or of a signal's handler when no transfer is left under way. A
+    second interrupt, or one that hits the Python engine between two waits, is raised at once: see
+    `Hold`.
     """
-    if trace is None and (compiled := begin_compiled(flow, transport, memory, window)):
+    if trace is None and (compiled := begin_compiled(flow, transport, memory)):
         compiled.run()
         compiled.check()
         return
-    executor = Executor(flow, transport, memory, window, trace)
+    executor = Executor(flow, transport, memory, trace=trace)
     wait, n_polls, hold = PoliteWait(), polls_at_once(), Hold(executor)
     try:
         while not executor.done:
@@ -39,7 +38,7 @@ def run_program(
             else:
                 hold.back(wait)
     except BaseException:
-        if executor not in Hold.abandoned:  # between two waits it cannot go on from anywhere
+        if executor not in Hold.abandoned:  # it cannot be resumed
             Hold.abandoned.append(executor)
         raise
     executor.check()

@@ -20,9 +20,9 @@ class MPITransport:
     ----------
     comm : MPI.Intracomm
     tags : range, optional
-        Those that the messages have; programs in different ones may run at the same time.
+        Tags of the messages; programs with different tags may run at the same time.
     ranks : sequence of int, optional
-        The place in ``comm`` of each rank of the plan; without, they are the same.
+        Rank in ``comm`` of each rank of the plan; by default the same.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class MPITransport:
 
 @contextmanager
 def _in_place(pieces: Pieces) -> Iterator[tuple[Any, int, MPI.Datatype]]:
-    """``pieces`` as MPI takes them where they are; it keeps the type while a transfer needs it."""
+    """``pieces`` as a message in MPI's form, without a copy; MPI keeps the type during a
+    transfer.
+    """
     lengths = [len(view) for view in pieces.views]
     kind = MPI.BYTE.Create_hindexed(lengths, [MPI.Get_address(view) for view in pieces.views])
     try:
@@ -91,8 +93,8 @@ def _in_place(pieces: Pieces) -> Iterator[tuple[Any, int, MPI.Datatype]]:
 
 def _one_by_one(requests: list[Any], error: MPI.Exception) -> TransferError:
     """Which of ``requests`` ended when testing them together raised ``error``, and what failed."""
-    # MPICH has freed those that failed, and only statuses would say of what: our arguments leave
-    # one thing that it can be. Open MPI keeps them, and says so again.
+    # MPICH has freed the failed ones, and only statuses have the error class; with our arguments it
+    # can only be truncation. Open MPI keeps them, and reports the error again.
     in_status = error.Get_error_class() == MPI.ERR_IN_STATUS
     ended, cause = [], MPI.Exception(MPI.ERR_TRUNCATE) if in_status else error
     for place, request in enumerate(requests):
@@ -107,6 +109,6 @@ def _one_by_one(requests: list[Any], error: MPI.Exception) -> TransferError:
 
 def n_tags() -> int:
     """How many tags messages may have."""
-    # Of the world: Open MPI 5 does not know it of communicators made by Create.
+    # Asked of the world: Open MPI 5 does not give it for communicators made by Create.
     largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
     return largest + 1

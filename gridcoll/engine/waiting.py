@@ -1,4 +1,4 @@
-"""Waiting that lasts as long as a WAN latency must not burn a core."""
+"""Polite waiting: a wait as long as a WAN latency must not burn a core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def polls_at_once() -> int:
 
 
 class PoliteWait:
-    """Paces a polling loop: spin, then sleep, a hundredth of what has been waited already.
+    """Paces a polling loop: spin first, then sleep a hundredth of the time waited so far.
 
     So waiting adds about a percent to the time of a message, and it costs a tenth of a core while
     a WAN latency goes by and next to nothing while a rank is late.
@@ -59,11 +59,13 @@ class PoliteWait:
 
 
 class Hold:
-    """Holds back what signals' handlers raise, as interrupts, while something is under way.
+    """Holds back exceptions of signal handlers, as `KeyboardInterrupt`, while transfers are under
+    way.
 
-    Transfers reach into buffers, and into later calls, until they end: so the first exception waits
-    for the end, as it would for a blocking call of the MPI library. A second one gets through; then
-    ``kept``, what transfers reach into, is kept for ever, and the communicator is of no more use.
+    Transfers use their buffers, and may match later calls, until they end. So the first exception
+    waits for the end, as it would in a blocking call of the MPI library. A second one is raised at
+    once; then ``kept``, the buffers in use, is never freed, and the communicator cannot be used any
+    more.
     """
 
     __slots__ = ("_held", "_kept")
@@ -86,7 +88,7 @@ class Hold:
             return None
 
     def release(self) -> None:
-        """Everything has ended: raise what was held back."""
+        """Raise what was held back; to be called when everything has ended."""
         if self._held is not None:
             raise self._held
 
@@ -96,7 +98,7 @@ def wait_politely(
 ) -> None:
     """Call ``poll`` until it returns true, pausing politely in between.
 
-    What a signal's handler raises comes after that: see `Hold`, also for ``kept``.
+    Exceptions of signal handlers are raised after that: see `Hold`, also for ``kept``.
     """
     wait, hold = wait or PoliteWait(), Hold((poll, kept))
     while not any(poll() for _ in range(polls_at_once())):
@@ -107,7 +109,6 @@ def wait_politely(
 def wait_for_all(comm: MPI.Intracomm) -> None:
     """Wait politely until every rank is here. Collective.
 
-    A blocking call right after it is short: ranks that were early do not spin, on cores that those
-    still at work may need.
+    A blocking call after it is short: early ranks do not spin on cores that late ranks need.
     """
     wait_politely(comm.Ibarrier().Test)

@@ -11,7 +11,7 @@ import signal
 import stat
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -95,15 +95,14 @@ def find_libpython() -> Path:
     )
 
 
-def preload_settings(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def preload_settings() -> dict[str, str]:
     """What the environment of a program must hold. Raises `UsageError`."""
-    env = os.environ if environment is None else environment
     if not LIBRARY.exists():
         raise UsageError(
             f"{LIBRARY.name} was not built: gridcoll was installed without a C compiler; install "
             "one, then gridcoll again"
         )
-    others = [each for each in env.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
+    others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
     return {
         "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),
         "GRIDCOLL_LIBPYTHON": str(find_libpython()),

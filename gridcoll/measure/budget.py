@@ -1,4 +1,4 @@
-"""A time limit that all ranks keep alike."""
+"""A time limit, checked alike on all ranks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class OutOfTimeError(GridcollError):
 
 
 class Budget:
-    """Tells ``progress``, and raises `OutOfTimeError` on all ranks where rank 0's clock says so.
+    """Reports to ``progress``, and raises `OutOfTimeError` on all ranks by rank 0's clock.
 
-    That is before a step that would end too late if it took as long as the one before it. Called
-    where all ranks come by, collective if there is a limit.
+    It raises before a step that would end too late if it took as long as the one before. Called by
+    all ranks; collective if there is a limit.
     """
 
     def __init__(self, comm: MPI.Intracomm, seconds: float, progress: Progress) -> None:

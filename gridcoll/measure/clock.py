@@ -1,6 +1,7 @@
 """One clock for all ranks, so that they can start at an agreed time instead of after a barrier.
 
-A barrier lets ranks go up to a WAN latency apart, which would be in every figure measured after it.
+Ranks leave a barrier up to a WAN latency apart, which would be part of every time measured after
+it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from gridcoll.topology.grid import Grid
 N_SAMPLES = 7
 
 FIRST_COUNTS_S = 3.0
-"""A first run that took so long counts: what it pays for others is a small part of it."""
+"""A first run that takes so long counts: the after-effects of earlier runs are a small part of
+it."""
 
 MOST_CROWDED = 64
-"""More ranks than that do not share the cores of one host, where each takes its time to wake."""
+"""With more ranks than that, not all share the cores of one host, where each would wake late."""
 
 _TAG = 2
 
@@ -51,7 +53,7 @@ class CommonClock:
     latest: Callable[[float], float]
 
     def now(self) -> float:
-        """Rank 0's clock, as far as this rank can tell."""
+        """Estimate of rank 0's clock."""
         return time.monotonic() + self.offset_s
 
 
@@ -60,23 +62,23 @@ def find_clock(
 ) -> CommonClock:
     """Compare clocks with rank 0 by the quickest of several round trips. Collective.
 
-    Of ``grid``, which is that of ``comm``, coordinators do; others compare with their coordinator,
-    all clusters at once. So thousands of ranks cost no more than the coordinators and the largest
-    cluster. Without one, all ranks are near each other.
+    With ``grid``, that of ``comm``, only coordinators compare with rank 0; other ranks with their
+    coordinator, all clusters at once. So thousands of ranks cost no more than the coordinators and
+    the largest cluster. Without ``grid``, all ranks count as near each other.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     grid = grid or Grid.from_labels([0] * size)
     mine = grid.clusters[grid.cluster_of[rank]].ranks
     offset_s = latency_s = 0.0
     for ranks in ([cluster.coordinator for cluster in grid.clusters], mine):
-        # Whoever is asked by the second has heard from rank 0 in the first, as its lowest rank.
+        # A rank that is asked in the second round got its offset in the first one.
         if rank == ranks[0]:
             for other in ranks[1:]:
                 _tell_time(comm, other, offset_s, n_samples)
         elif rank in ranks:
             latency_s, offset_s = _ask_time(comm, ranks[0], n_samples)
     latest = _find_latest(comm, grid)
-    most_s = 3 * latest(latency_s)  # no two ranks are farther apart, by way of rank 0
+    most_s = 3 * latest(latency_s)  # no two ranks are farther apart than by way of rank 0
     seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest), n_samples)
     slack_s = min(most_s, 1.5 * seen_s) + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
     return CommonClock(offset_s, slack_s, latest)
@@ -92,7 +94,9 @@ def _longest_wait(clock: CommonClock, n_samples: int) -> float:
 
 
 def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
-    """`CommonClock.latest`: one latency between clusters, where the library's takes several."""
+    """`CommonClock.latest` in one latency between clusters; the library's allreduce takes
+    several.
+    """
     pieces = [Piece(0, 1, (0,) * len(grid.clusters))]
     plan = plan_allreduce(grid, 1, pieces, 1, "binomial")
     flow, transport = dataflow(plan.programs[comm.Get_rank()]), MPITransport(comm)
@@ -108,7 +112,7 @@ def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
 
 
 def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int) -> None:
-    """Rank 0's time, as far as we know, whenever ``peer`` asks."""
+    """Send our estimate of rank 0's time to ``peer``, which asks for it."""
     stamp = np.zeros(1)
     for _ in range(n_samples):
         _receive(comm, stamp, peer)
@@ -117,7 +121,7 @@ def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int) 
 
 
 def _ask_time(comm: MPI.Intracomm, peer: int, n_samples: int) -> tuple[float, float]:
-    """Latency to ``peer``, and what our clock lacks of the time it tells."""
+    """Latency to ``peer``, and its time minus our clock."""
     stamp, samples = np.zeros(1), []
     for _ in range(n_samples):
         start = time.monotonic()
@@ -153,10 +157,10 @@ class Series:
     def run(self, step: Callable[[], object]) -> float:
         """Run ``step``; seconds until the last rank is done. Collective; equal on all ranks.
 
-        Between two runs no rank may do what takes its time.
+        Between two runs no rank may do anything that takes long.
         """
         clock = self._clock
-        # When the last one comes, or has ended, all know when all will have heard of it.
+        # From the time of the last rank, all know when every rank will have heard of it.
         first = math.isnan(self.ended_s)
         start = (clock.latest(clock.now()) if first else self.ended_s) + clock.slack_s
         # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core
@@ -183,10 +187,10 @@ def run_again(run: Callable[[], float], n_runs: int, long_s: float = math.inf) -
 
     Where that one takes ``long_s``, only one follows.
 
-    What ran before over the same connections lost segments of its own, and their windows are small
-    for a while: the first run after it would pay for that. A broadcast of a megabyte over three
-    sites takes 10 to 50 % longer straight after the library's own. Where a first message makes the
-    connection, it pays for that as well: among 88 hosts that was 10 s instead of half a second.
+    Earlier runs over the same connections may have lost segments, and TCP windows stay small for a
+    while, which slows the first run after them: a broadcast of a megabyte over three sites takes 10
+    to 50 % longer right after the library's own. The first message may also open the connection:
+    among 88 hosts that took 10 s instead of half a second.
     """
     is_long = run() >= long_s
     return [run() for _ in range(1 if is_long else n_runs)]

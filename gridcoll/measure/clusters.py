@@ -1,4 +1,4 @@
-"""Who is near whom: nodes by name, clusters by the latency between nodes."""
+"""Finds nodes by host name, and clusters by the latency between nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_PASSES = 12
 
 
 def silent(_what: str, _done: int, _of: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 Grouping = Callable[[MPI.Intracomm, Sequence[int], float, Progress], list[list[int]]]
@@ -64,7 +64,7 @@ def find_grid(
 
 
 def machine_id() -> str:
-    """What tells machines of one name apart; empty where nothing does."""
+    """Identifies machines of the same name; empty if nothing does."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -76,10 +76,9 @@ def find_groups(
 ) -> list[list[int]]:
     """Clusters of ``nodes`` (their leaders' ranks), as indices; equal on all ranks. Collective.
 
-    Links that turn out short are measured in further passes, because on them a busy moment of
-    either node weighs most. While a split rests on short links only, those are measured again: the
-    shortest of more samples is never longer, so a split that noise made goes away and one that the
-    network made stays.
+    Short links are measured in further passes, because noise of either node matters most on them.
+    While a split depends on short links only, those are measured again: the minimum of more samples
+    never grows, so a split caused by noise goes away and a real one stays.
     """
     passes = [_latency_pass(comm, nodes, None, progress)]
     short = (passes[0][0] < SHORT_LATENCY_S).astype(bool)
@@ -104,11 +103,11 @@ def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) 
 
 
 def certain_latency(passes: np.ndarray) -> np.ndarray:
-    """What each link's latency is at least, as far as (passes, 2, n, n) minima and medians show.
+    """Lower bound of each link's latency, from (passes, 2, n, n) minima and medians.
 
-    A link whose round trips scatter may be shorter than the shortest seen, by about as much as the
-    typical one is longer. Only a latency that is certain may keep two nodes apart. It says nothing
-    of which nodes are near: those of a busy host, whose medians are twice its minima, are all 0.
+    A link with scattered round trips may be shorter than the shortest one seen, by about as much as
+    the median is longer. Only a certain latency may separate two nodes. The bound does not show
+    which nodes are near: on a busy host, with medians twice the minima, all bounds are 0.
     """
     shortest, typical = passes[:, 0].min(axis=0), passes[:, 1].min(axis=0)
     return np.asarray(np.maximum(2 * shortest - typical, 0.0))
@@ -148,7 +147,7 @@ def _latency_pass(
 
 
 def resolution(passes: np.ndarray, short: np.ndarray) -> float:
-    """Below which latency, in seconds, repeated measurements cannot tell two links apart.
+    """The latency, in seconds, below which repeated measurements cannot distinguish two links.
 
     ``passes[k]`` is the k-th (n, n) matrix of shortest latencies, ``short`` says which links were
     measured in each. Measurements that differ by d cannot show a 30 % difference between links
@@ -162,7 +161,7 @@ def resolution(passes: np.ndarray, short: np.ndarray) -> float:
 
 
 def name_clusters(hosts: Sequence[Sequence[str]]) -> list[str]:
-    """A name per cluster: what its hosts' names share, made unique."""
+    """A name per cluster: the common prefix of its hosts' names, made unique."""
     names: list[str] = []
     for members in hosts:
         prefix = _common_prefix([host.split(".")[0] for host in members])

@@ -1,4 +1,4 @@
-"""γ of paper 003, section 5: how far flows inside a cluster hinder one another."""
+"""γ of paper 003, section 5: how much flows inside a cluster slow each other down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_EXCHANGING = 64
 
 MOST_CONTENTION = 4.0
 LEAST_SPREAD = 0.05
-"""Bounds closer than this part of the upper one say nothing of what lies between."""
+"""If the bounds differ by less than this part of the upper one, γ cannot be measured."""
 
 
 def measure_contention(

@@ -1,6 +1,6 @@
-"""Discovery: clusters, then pLogP of representative pairs and what else a choice rests on.
+"""Discovery: clusters, pLogP of representative pairs, and all else that a choice needs.
 
-It goes by stages, each of which is kept when it is finished.
+It has stages; the result of each finished stage is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NATIVE_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
 
 
 Stage = tuple[str, Callable[[GridModel], GridModel]]
-"""A part of a discovery, by which the model gains: its name, and what does it. Collective."""
+"""A stage: its name, and a function that returns a better model. Collective."""
 
 
 def discover(
@@ -54,7 +54,8 @@ def discover(
     """Measure the grid that ``comm`` spans. Collective; the result is the same on all ranks.
 
     At most C(C-1)/2 + C pLogP measurements for C clusters, twice the first term with
-    ``both_directions``. What was not measured yet is estimated, so that a model cut off is of use.
+    ``both_directions``. What was not measured yet is estimated, so that the model of an interrupted
+    discovery is useful.
 
     Parameters
     ----------
@@ -67,18 +68,17 @@ def discover(
     native : bool
         Time the MPI library's own collectives as well.
     collectives : collection of str
-        Those whose plans are tried and whose natives are timed.
+        Collectives whose plans are tried and whose natives are timed.
     progress : callable
     name : str
         Name of the grid in files.
     known : GridModel, optional
-        What an earlier discovery of these ranks had when it was cut off: its stages are not run
-        again.
+        Result of an interrupted discovery of these ranks: its stages are not run again.
     keep : callable
         Called on all ranks with the model after every stage.
     budget_s : float
-        Seconds to spend, by rank 0's clock. A quick look comes first, however long that takes;
-        a stage that would not end in time is given up, and nothing of it kept.
+        Seconds to spend, by rank 0's clock. A quick look comes first, however long it takes. A
+        stage that would not end in time is given up, and its results are dropped.
     """
     budget = Budget(comm, budget_s, progress)
     model = known
@@ -99,7 +99,7 @@ def discover(
                 model = replace(model, stages=(*model.stages, stage))
                 keep(model)
     except OutOfTimeError:
-        if model is None:  # no budget, no quick look, no end of it
+        if model is None:  # without a budget there is no quick look and no time limit
             raise
     return model
 
@@ -192,7 +192,9 @@ def _add_turns(
 
 
 def native_sizes(collective: str) -> tuple[int, ...]:
-    """At which sizes natives are timed, in bytes: of short messages also where plans are tried."""
+    """Sizes at which natives are timed, bytes: for short messages also those at which plans are
+    tried.
+    """
     short = (n_bytes for n_bytes in TRIAL_SIZES.get(collective, ()) if n_bytes < SETTLED_BYTES)
     return tuple(sorted({*NATIVE_SIZES, *short}))
 

@@ -1,4 +1,4 @@
-"""What our own engine costs: the gap between segments that all pass on, and the start of a plan."""
+"""Costs of our own engine: the gap between relayed segments, and the start of a plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gridcoll.topology.grid import Grid
 RELAY_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 
 MOST_IN_CHAIN = 64
-"""Ranks of a cluster whose relay gap stands for all."""
+"""Most ranks of a cluster in the chain that measures the relay gap."""
 
 
 def measure_relay_gap(
@@ -34,11 +34,10 @@ def measure_relay_gap(
 ) -> TimesBySize | None:
     """Seconds per segment while every cluster passes segments down a chain. Collective.
 
-    The gaps inside clusters are in it; what it has above them is our engine's cost, and that of
-    ranks which share cores. Links between clusters have no part in it, nor have more ranks of a
-    cluster than `MOST_IN_CHAIN`: each cluster goes by its own clock, all at about the same time,
-    and the slowest counts. None where no cluster has two ranks. ``inside``: a communicator of those
-    of this cluster that is there already, null for others.
+    It contains the gap inside the cluster; the rest is the cost of our engine, and of ranks that
+    share cores. Clusters measure by their own clocks, at about the same time, without links between
+    them, and with at most `MOST_IN_CHAIN` ranks each; the slowest counts. None if no cluster has
+    two ranks. ``inside``: an existing communicator of these ranks of this cluster, null on others.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
@@ -69,7 +68,7 @@ class _Chain:
         self._comm, self._clock = comm, find_clock(comm)
 
     def gap_s(self, segment: int, n_segments: int, n_repeats: int) -> float:
-        """Seconds that a segment more takes."""
+        """Seconds per additional segment."""
         self._run_s(segment, n_segments)
         long_s = min(self._run_s(segment, 3 * n_segments) for _ in range(n_repeats))
         short_s = min(self._run_s(segment, n_segments) for _ in range(n_repeats))

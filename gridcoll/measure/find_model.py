@@ -40,7 +40,7 @@ from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import read_gridfile
 
 QUICK_LOSS = "5 %"
-"""What calls after a quick start may take longer, at the median; single ones took up to 1.4 times
+"""Median factor by which calls after a quick start may be slower; single ones took up to 1.4 times
 as long (benchmarks/first_calls.py)."""
 
 
@@ -50,7 +50,7 @@ HelloRow: TypeAlias = tuple[str, str, list[str], list[str]]
 
 @dataclass(frozen=True)
 class Hello:
-    """What a rank tells the others first.
+    """What a rank tells the others at the start.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ def find_model(
         require_equal(comm, "model", digest(model))
         return model
     if met is None or grid_file:
-        # Rank 0 alone opens a file, and it counts as another one when it was written again.
+        # Only rank 0 opens a file; a file that was written again counts as another one.
         file = ""
         if grid_file:
             file = comm.bcast(_stamp(grid_file) if comm.Get_rank() == 0 else "", 0)
@@ -209,7 +209,7 @@ def _said_new(model: GridModel) -> GridModel:
 def _gather_known(
     comm: MPI.Intracomm, opening: _Opening, cache: Cache | None
 ) -> tuple[Knowledge, bool]:
-    """What concerns this job, the same on all ranks, and whether this job measured all of it.
+    """What is known about this job, equal on all ranks, and whether this job measured all of it.
 
     From the cache that rank 0 reads, and from what ranks remember of other communicators.
     """
@@ -230,7 +230,9 @@ def _gather_known(
 
 
 def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel]:
-    """On rank 0, what any rank remembers. Collective; nothing is sent where nobody does."""
+    """On rank 0, what any rank remembers. Collective; nothing is sent if no rank remembers
+    anything.
+    """
     holders: dict[str, int] = {}
     for rank, keys in enumerate(opening.keys):
         for key in sorted(keys):
@@ -247,7 +249,7 @@ def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel
 
 
 def _keep(cache: Cache, known: Knowledge, start: Start | None, model: GridModel) -> None:
-    """Write down what is new; nothing is opened where nothing is."""
+    """Write new entries to the cache; without any, no file is opened."""
     if not can_be_kept(model):
         return
 

@@ -1,4 +1,6 @@
-"""What several flows at once carry between clusters: more than one where windows limit it."""
+"""Aggregate bandwidth of several flows between clusters: more than one flow's if windows limit
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ from gridcoll.topology.rounds import rounds_of_pairs
 
 MESSAGE_BYTES = 1 << 15
 N_MESSAGES = 12
-"""Per flow, after a third as many that open its window."""
+"""Messages per flow, after a third as many that open its window."""
 
 MORE = 3
-"""So many times as many show what flows carry that windows limit: the first ones wait for none."""
+"""For flows limited by windows, so many times as many messages: the first ones are not limited."""
 
 FIRST_LANES = 16
 MOST_PER_RANK = 4
 WORTH_MORE = 1.1
-"""Flows of each rank are doubled as long as that carries so much more."""
+"""Flows per rank are doubled as long as bandwidth grows by this factor."""
 
 _TAG = 2
 
@@ -60,7 +62,7 @@ def measure_aggregate_bandwidth(
         n_lanes, n_flows, grows = FIRST_LANES, 1, True
         most_lanes = max(_n_lanes(grid, a, b) for a, b in pairs)
         while grows:
-            # Twice: the slower run met a disturbance.
+            # Twice, as the slower run was disturbed.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
             found = np.maximum(*runs)
             known = np.maximum(rates, one_flow_bytes_per_s)
@@ -106,7 +108,7 @@ def quick_aggregate_bandwidth(
         # A third of n opens windows, n run, and three times n again.
         n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
         numbers.append(n_few)
-        wait_for_all(comm)  # flows that begin when others end find more room than all have
+        wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
             continue
         _stream(comm, flows, max(n_few // 3, 1))
@@ -154,10 +156,10 @@ def _measure_steady(
     most_lanes: int,
     n_flows: int,
 ) -> np.ndarray:
-    """The same of what `MORE` times as many messages take longer."""
+    """The same, by the extra time of `MORE` times as many messages."""
     numbers = [N_MESSAGES, MORE * N_MESSAGES]
     few_s, many_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, numbers)
-    longer_s = np.maximum(many_s - few_s, many_s / 2)  # noise must not make flows free
+    longer_s = np.maximum(many_s - few_s, many_s / 2)  # noise must not make the difference zero
     return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, longer_s)
 
 
@@ -180,7 +182,7 @@ def _slowest_s(
         _stream(comm, flows, N_MESSAGES // 3)
     found = []
     for n_messages in numbers:
-        # Together from here on: flows that begin when others end find more room than all have.
+        # Start together: a flow that starts when others end gets more bandwidth.
         wait_for_all(comm)
         mine = np.zeros((n, n))
         if flows:

@@ -27,14 +27,15 @@ AGREE = 1.1
 with others: 88 on two processors take milliseconds where the wire takes 0.1."""
 
 TRIPS_AT_ONCE = 4
-"""With each peer while others are under way; the first opens a connection and does not count."""
+"""Round trips with each peer, beside others; the first one opens a connection and does not
+count."""
 
 LONG_S = 2.5e-3
 """A latency found while others were under way is known well enough to say that it is long, if trips
 agreed on it: more than that no host on which ranks share cores adds to three trips in turn."""
 
 STAGGER_S = 1e-3
-"""Between a rank's first messages to its peers: else it would have to answer all in one moment."""
+"""Pause between a rank's first messages, so that not all peers answer at once."""
 
 _TAG = 3
 
@@ -78,9 +79,8 @@ def trips_at_once(
 ) -> dict[int, tuple[float, float]]:
     """As `quick_latency`, with all peers together: those ``asked``, and those who ask us.
 
-    One after another they would take most of the time that a start has, as each begins by opening
-    a connection. Hosts that are busy with others answer late: that says what is far, not how near
-    the near ones are.
+    One after another they would take most of the time of a start, as each opens a connection. Busy
+    hosts answer late: so this shows what is far, but not how near the near ones are.
     """
     peers = [*asked, *asking]
     words = [bytearray(16) for _ in peers]  # an empty message, in the end what was found

@@ -1,4 +1,4 @@
-"""What this process's communicators know already, so that nothing is measured twice in a job."""
+"""Models that this process's communicators have, so that nothing is measured twice in a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpi4py import MPI
 from gridcoll.model import GridModel, digest
 
 MOST_MODELS = 32
-"""Of communicators of other processes each; the one used longest ago goes."""
+"""Models kept, each of other processes; the one used longest ago is dropped."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Remembered:
     processes : tuple of int
         Ranks in the world, by rank in the model.
     source : str
-        Where it came from; equal ones would find the same again.
+        Where it came from; an equal source gives the same model.
     """
 
     processes: tuple[int, ...]
@@ -57,14 +57,14 @@ def remember(processes: tuple[int, ...], model: GridModel, source: str) -> None:
 
 
 def forget_all() -> None:
-    """Begin anew, as tests do."""
+    """Forget everything, for tests."""
     _known.clear()
 
 
 def remembered(source: str) -> dict[str, Remembered]:
     """Everything remembered from ``source`` by key, newest first, as it is now.
 
-    Other threads may add and evict meanwhile: what one rank told the others it must have later.
+    A copy, since other threads may add and evict: a rank must keep what it told the others.
     """
     return {key: each for key, each in reversed(list(_known.items())) if each.source == source}
 

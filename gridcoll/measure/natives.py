@@ -1,4 +1,4 @@
-"""How long the MPI library's own collectives take: what a plan has to beat."""
+"""Times the MPI library's own collectives, which plans compete with."""
 
 from __future__ import annotations
 
@@ -76,16 +76,17 @@ CALLS = {
 """Of the library's own collectives, those that are timed: the call, by ranks and size."""
 
 LONG_CALL_S = 1.0
-"""What took this long in all is not run again: noise is no longer what matters."""
+"""After so long in all a native is not run again: noise is small by then."""
 
 ALIKE = 1.1
-"""Two runs that differ by no more need no third."""
+"""Two runs that differ by at most this need no third one."""
 
 COSTLY_S = 0.1
-"""Below, timing what will not be chosen costs little."""
+"""Shorter calls are timed even if they will not be chosen: that costs little."""
 
 SETTLED_BYTES = 8 << 10
-"""With shorter messages nothing is hopeless: what relays a few bytes may send more straight on.
+"""With shorter messages no native is hopeless: a library may relay a few bytes but send more
+directly.
 
 MPICH takes four times as long for an all-to-all of 8 bytes as for one of a kilobyte between sites.
 """
@@ -97,10 +98,10 @@ MOST_GAIN = 2.0
 """No variant of long messages was ever so much faster than the plain one."""
 
 FAR_BEHIND = 3.0
-"""A native that takes so many times as long as a plan will not be chosen for longer messages."""
+"""A native that takes so many times as long as a plan is not timed with longer messages."""
 
 TOO_LONG_S = 10.0
-"""Where the plain one takes longer, nobody waits for its variants."""
+"""If the plain native takes longer, its variants are not timed."""
 
 Step = Callable[[], None]
 
@@ -164,7 +165,7 @@ def _step(comm: MPI.Intracomm, native: str, method: str, args: tuple[Any, ...]) 
 
 
 def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:
-    """Whether it takes ``factor`` times as long as what it is up against, and long at that."""
+    """Whether it takes long, and ``factor`` times as long as its competitor."""
     return bool(against_s) and took_s > max(factor * (against_s or 0.0), COSTLY_S)
 
 
@@ -173,10 +174,9 @@ def _time_steps(
 ) -> dict[str, list[float]]:
     """Seconds of the runs of each of ``steps``, the plain native first. Collective.
 
-    They take turns to and fro, so that each comes after others in turn; at first each runs once
-    more before, which does not count, as it pays for what others left behind (see `run_again`).
-    Where a plan is predicted (``plan_s``) to be ahead of whatever a variant may come to, and the
-    plain one takes long, only that is timed.
+    They run alternately, back and forth. Before the first turn each runs once without counting,
+    because of after-effects of other runs (see `run_again`). If a plan is predicted (``plan_s``) to
+    be faster than any variant can be, and the plain native takes long, only the plain one is timed.
     """
     took: dict[str, list[float]] = {native: [] for native in steps}
     left, series, spent_s = list(steps), Series(clock), 0.0
@@ -203,7 +203,7 @@ def _time_steps(
 
 
 def _first_counts(took_s: float, against_s: float | None) -> bool:
-    """Whether a first run says enough: it took long, and more so if it is far behind."""
+    """Whether a first run is enough: it took long, or less long but is far behind."""
     enough_s = LONG_CALL_S if _is_hopeless(took_s, against_s, FAR_BEHIND) else FIRST_COUNTS_S
     return took_s >= enough_s
 

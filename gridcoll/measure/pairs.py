@@ -1,4 +1,4 @@
-"""pLogP of cluster pairs with few messages: what fixes ``L``, ``os``, ``or`` and ``g``, no more."""
+"""pLogP of cluster pairs with as few messages as ``L``, ``os``, ``or`` and ``g`` need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridcoll.topology.grid import Grid
 Pair = tuple[int, int]
 
 BUDGET_BYTES = 8 << 20
-"""That one link is asked to carry, in all: a thin one has others to serve."""
+"""Most bytes sent over one link in all: a thin one has other traffic to carry."""
 
 WITHIN = 0.15
 """A size where interpolation is right within this part need not be measured: of two runs of one
@@ -49,7 +49,8 @@ MOST_EMPTY_MESSAGES = 64
 holds them up."""
 
 LONG_S = 0.1
-"""A lone message that takes so long is a train: noise and round trips are a small part of it."""
+"""A single message that takes so long needs no train: noise and round trips are a small part of
+it."""
 
 MORE_EXCHANGES, SHORT_S = 2, 3e-3
 """So many more of what is so short: a busy moment of either end would be a large part of it."""
@@ -61,20 +62,15 @@ def measure_pairs(
     comm: MPI.Intracomm,
     grid: Grid,
     pairs: Iterable[tuple[int, int]],
-    both_directions: bool = False,
     progress: Progress = silent,
     budget_bytes: int = BUDGET_BYTES,
 ) -> dict[tuple[int, int], PLogP]:
     """Measure pLogP between ``pairs`` of clusters, and inside where both are one. Collective.
 
-    Pairs that share no cluster are measured at once. Equal on all ranks; with ``both_directions``
-    also ``(b, a)``, measured from the other end.
+    Pairs that share no cluster are measured at once. Equal on all ranks.
     """
     wanted = [(a, b) for a, b in dict.fromkeys(pairs) if a != b or len(grid.clusters[a]) > 1]
     rounds = _packed(grid, disjoint_rounds(wanted))
-    if both_directions:
-        back = [[(b, a) for a, b in each if a != b] for each in rounds]
-        rounds = [each for both in zip(rounds, back, strict=True) for each in both if each]
     mine: list[tuple[int, int, PLogP]] = []
     done, n_links = 0, sum(map(len, rounds))
     rank = comm.Get_rank()
@@ -110,7 +106,9 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
 
 
 def _packed(grid: Grid, rounds: Sequence[list[Pair]]) -> list[list[Pair]]:
-    """``rounds``, those inside clusters together with the first between, if no node is in two."""
+    """``rounds``, with pairs inside clusters joined to the first round between clusters, if no node
+    is in two pairs.
+    """
     if len(rounds) < 2 or any(a != b for a, b in rounds[0]):
         return list(rounds)
     together = [*rounds[0], *rounds[1]]
@@ -150,9 +148,9 @@ class End(Protocol):
 
 
 class _Link:
-    """A link under measurement, and what it may still be asked to carry.
+    """A link under measurement, and how many bytes may still be sent over it.
 
-    Both ends know how much that is, as they send and receive the same.
+    Equal on both ends, as they count the same messages.
     """
 
     def __init__(self, channel: End, budget_bytes: int) -> None:
@@ -195,7 +193,7 @@ class _Link:
         each_s = max(lone_s - self.empty_s, self._least_gap_s(n_bytes), 5e-6)
         is_long = lone_s >= max(LONG_S, 4 * self.empty_s)
         if self.channel.agree(int(is_long)) or not self.affords(4 * n_bytes):
-            # It outlasts its answer: less the empty round trip, it is the gap.
+            # A long message: its time less the empty round trip is the gap.
             gap_s = each_s
         else:
             wanted = math.ceil(1.2 * max(self.empty_s, LEAST_TRAIN_S) / each_s)
@@ -208,7 +206,7 @@ class _Link:
         return Sample(gap_s, lone_s - self.empty_s / 2, send_s, recv_s)
 
     def _least_gap_s(self, n_bytes: int) -> float:
-        """By what longer messages took: a lone one does not show how a window holds up a train."""
+        """Estimated by longer messages: a single one does not show how a window slows a train."""
         longer = [size for size in self.gaps_s if size > n_bytes]
         return self.gaps_s[min(longer)] * n_bytes / min(longer) if longer else 0.0
 
@@ -221,7 +219,7 @@ class _Link:
             longer_s = self.train(n_bytes, 2 * n)[1]
         gap_s, likely = gap_of_trains(took_s, longer_s, n, self.empty_s)
         if not n_bytes:
-            return gap_s  # a few microseconds more or less are lost in a round trip
+            return gap_s  # a few microseconds are within the noise of a round trip
         if not self.channel.agree(int(likely)) and self.affords(4 * n * n_bytes):
             # Handshakes and windows are a large part of short trains, and less of a longer one.
             took_s, longer_s, n = longer_s, self.train(n_bytes, 4 * n)[1], 2 * n
@@ -235,8 +233,8 @@ class _Link:
 def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
     """The link's pLogP, on the active end; None on the other.
 
-    Sizes are added where what is known does not foretell them within `WITHIN`: one between two
-    whose rates differ, a larger one while the rate still grows.
+    Sizes are added where interpolation errs by more than `WITHIN`: one between two whose rates
+    differ, a larger one while the rate still grows.
     """
     link = _Link(channel, budget_bytes)
     samples: dict[int, Sample] = {}
@@ -256,7 +254,7 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
         largest *= 2
         samples[largest] = link.sample(largest)
     for n_bytes in sorted(samples)[1:-1]:
-        # Who seems to be faster than longer messages are may have met a busy moment.
+        # If a size seems faster than longer ones, one of them may have been disturbed.
         doubtful = (
             samples[n_bytes].gap_s * largest < (1 - WITHIN) * samples[largest].gap_s * n_bytes
         )

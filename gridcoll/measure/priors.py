@@ -1,9 +1,9 @@
-"""What the MPI library's own collectives would take: its known algorithms, priced by the model.
+"""Estimates for natives that were not timed: the library's known algorithms, priced by the model.
 
-Where nobody timed them. Libraries work along rank numbers, whatever clusters ranks are in, and move
-a message on when all of it is there. These are the algorithms of Thakur, Rabenseifner and Gropp
-2005, which MPICH, Intel MPI and, with other thresholds, Open MPI have. What a library adds, as by
-waiting in a busy loop, is not in them: times are rather too short.
+Libraries work by rank numbers, whatever clusters ranks are in, and forward a message when all of it
+has arrived. These are the algorithms of Thakur, Rabenseifner and Gropp
+2005, which MPICH, Intel MPI and, with other thresholds, Open MPI have. Other costs, as of busy
+waiting, are not included: estimates are rather too short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SHORT_REDUCE_BYTES = 2 << 10
 SHORT_BLOCK_BYTES = 256
 LONG_BLOCK_BYTES = 32 << 10
 SHORT_GATHERED_BYTES = 512 << 10
-"""MPICH's defaults: up to the first three a few steps count, beyond them bytes do."""
+"""MPICH's defaults: algorithms with few steps up to the first three sizes, with few bytes
+beyond."""
 
 MOST_STEPS = 64
 """Of an exchange with thousands of steps so many are priced, spread evenly."""
@@ -48,14 +49,14 @@ class _Prices:
         self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
 
     def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
-        """Gap and lone time between clusters, (C, C) each."""
+        """Gap and one-way time between clusters, (C, C) each."""
         if n_bytes not in self._tables:
             gap_s, one_way_s = self._model.gap_and_one_way_s(np.array([float(n_bytes)]))
             self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
         return self._tables[n_bytes]
 
     def message_s(self, sender: np.ndarray, receiver: np.ndarray, n_bytes: float) -> np.ndarray:
-        """Lone messages; inside a host what an empty one takes."""
+        """One-way times; inside a host that of an empty message."""
         i, j = self._cluster[sender], self._cluster[receiver]
         at_home = self._host[sender] == self._host[receiver]
         lone_s, empty_s = self._times(n_bytes)[1][i, j], self._times(0)[1][i, j]
@@ -65,7 +66,7 @@ class _Prices:
         return float(self._times(n_bytes)[0][self._cluster[sender], self._cluster[receiver]])
 
     def step_s(self, step: _Step, n_bytes: float) -> float:
-        """Until the last of the messages is there: they share interfaces, and links."""
+        """Time until the last message has arrived; they share interfaces and links."""
         i, j = self._cluster[step.senders], self._cluster[step.receivers]
         away = self._host[step.senders] != self._host[step.receivers]
         lone_s = self.message_s(step.senders, step.receivers, n_bytes)
@@ -112,7 +113,9 @@ class _Prices:
         return total_s
 
     def ring_s(self, n_bytes: float) -> float:
-        """A block from every rank once around: the way of one, or what its slowest link takes."""
+        """Every rank's block once around the ring: limited by the path of one, or the slowest
+        link.
+        """
         ranks = np.arange(self.n)
         following = (ranks + 1) % self.n
         around_s = self.message_s(ranks, following, n_bytes)
@@ -122,7 +125,7 @@ class _Prices:
         return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
 
     def shifts_s(self, distances: Sequence[int], n_bytes: float) -> float:
-        """To the rank so far on, a step for each distance."""
+        """A step per distance: each rank sends to the rank so far ahead."""
         ranks = np.arange(self.n)
         some = distances
         if len(distances) > MOST_STEPS:
@@ -168,7 +171,7 @@ def _alltoall(prices: _Prices, n_bytes: int) -> float:
     distances = range(1, prices.n)
     if n_bytes > LONG_BLOCK_BYTES:
         return prices.shifts_s(distances, n_bytes)
-    # All are under way at once: latencies overlap, what interfaces and links carry does not.
+    # All are under way at once: latencies overlap, busy times of interfaces and links add up.
     together_s = prices.shifts_s(distances, n_bytes) - prices.shifts_s(distances, 0)
     return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0)
 
@@ -202,7 +205,7 @@ _PRIORS: Mapping[str, Callable[[_Prices, int], float]] = {
 
 
 def native_priors(model: GridModel) -> dict[str, TimesBySize]:
-    """Of each collective that discovery would time: what the library's algorithm would take."""
+    """Estimated time of the library's algorithm for each collective that discovery would time."""
     prices = _Prices(model)
     found = {}
     for name, price in _PRIORS.items():
@@ -212,7 +215,7 @@ def native_priors(model: GridModel) -> dict[str, TimesBySize]:
 
 
 def add_priors(model: GridModel) -> GridModel:
-    """``model`` with `native_priors` of collectives whose natives nobody timed.
+    """``model`` with `native_priors` for natives that were not timed.
 
     On one host nothing competes with them.
     """

@@ -22,7 +22,7 @@ FIRST_SIZES = (0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 """Sizes that every link is measured at, in bytes."""
 
 INTERPOLATION_TOLERANCE = 0.15
-"""A size between two others is measured for good when interpolation errs by more than this."""
+"""A size between two others is kept if interpolation errs by more than this."""
 
 MOST_ADDED_SIZES = 4
 MOST_MESSAGES = 1000
@@ -31,10 +31,10 @@ MOST_ATTEMPTS = 4
 """Trains whose times do not fit together are sent again so often."""
 
 LONG_PROBE_S = 0.5
-"""What takes so long is sent once: moments of noise are short."""
+"""A message that takes so long is sent only once: disturbances are short."""
 
 SAME_RATE = 0.05
-"""Between two sizes with the same rate but for this part, nothing is left to be found."""
+"""Between two sizes whose rates differ by less than this, no size is added."""
 
 LIKELY = 1.15
 """A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
@@ -97,7 +97,8 @@ class Channel:
     def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
         """The same, of the first half of two or more and of all; zeros on the passive end.
 
-        The first half alone would have been answered so much earlier as its last message came.
+        The answer to the first half alone would have come earlier by the time between their last
+        messages.
         """
         word = memoryview(bytearray(8))
         post: Callable[..., MPI.Request] = self.comm.Isend if self.active else self.comm.Irecv
@@ -126,7 +127,7 @@ class Channel:
         return time.perf_counter() - start if self.active else 0.0, send_s, recv_s
 
     def largest(self, value: int) -> int:
-        """Of both ends' ``value``, on both."""
+        """The larger one of both ends' values, on both ends."""
         got, given = memoryview(bytearray(8)), value.to_bytes(8, "little", signed=True)
         going = self.comm.Isend([given, MPI.BYTE], self.peer, _TAG)
         self.recv(got)
@@ -163,7 +164,7 @@ def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, fl
 
 @dataclass
 class Sample:
-    """What one size costs: gap, a lone message from end to end, and both ends' overheads."""
+    """Measurements of one size: gap, one-way time, and both ends' overheads."""
 
     gap_s: float
     one_way_s: float
@@ -199,18 +200,18 @@ def measure_plogp(channel: Channel) -> PLogP | None:
 
 
 def have_same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
-    """Whether nothing is left to be found between two sizes."""
+    """Whether no size is needed between two sizes."""
     rates = low / max(low_gap_s, 1e-12), high / max(high_gap_s, 1e-12)
     return max(rates) <= (1 + SAME_RATE) * min(rates)
 
 
 def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> Sample:
-    repeats = 3 if n_bytes < 1 << 12 else 2  # long messages repeat themselves well
+    repeats = 3 if n_bytes < 1 << 12 else 2  # times of long messages vary little
     lone_s = channel.round_trip_s(n_bytes)
     if channel.agree(int(lone_s - empty_s >= max(LONG_PROBE_S, empty_s))):
         n_messages, took_s = 1, lone_s  # which is a train that outlasts its answer
     else:
-        # Whoever else wants the core or the wire makes anything longer: the quickest is the link's.
+        # Other load makes everything longer: the shortest time is the link's.
         lone_s = min(lone_s, *(channel.round_trip_s(n_bytes) for _ in range(repeats - 1)))
         n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
     repeats = channel.agree(repeats if took_s < LONG_PROBE_S else 1)
@@ -247,8 +248,8 @@ def gap_of_trains(
 def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[int, float]:
     """A train that outlasts the round trip at its end, grown from a short one; and its time.
 
-    How long a lone message takes does not tell: with less than a TCP window under way, a link looks
-    faster than it is.
+    The time of a single message is no substitute: with less than a TCP window under way, a link
+    looks faster than it is.
     """
     wanted_s = max(empty_s, 10e-3)
     n_messages = 2
@@ -285,8 +286,8 @@ def measure_overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
 def fit_samples(samples: dict[int, Sample], empty_s: float) -> PLogP:
     """``L`` is half the empty round trip less ``g(0)``, or less ``os(0) + or(0)`` if that is less.
 
-    Neither gaps nor lone messages' times shrink with size: where one seems to, the smaller size met
-    a disturbance.
+    Neither gaps nor one-way times shrink with size: if they seem to, the smaller size was
+    disturbed.
     """
     sizes = sorted(samples)
     gaps, alone = (
@@ -294,7 +295,7 @@ def fit_samples(samples: dict[int, Sample], empty_s: float) -> PLogP:
         for what in ("gap_s", "one_way_s")
     )
     first = samples[sizes[0]]
-    # A lone message waits for nobody's gap: it pays no more than both ends' overheads.
+    # A single message waits for no gap: it pays only both ends' overheads.
     latency_s = max(empty_s / 2 - min(gaps[0], first.send_s + first.recv_s), empty_s / 4)
     return PLogP(
         latency_s=latency_s,

@@ -1,4 +1,4 @@
-"""A model in seconds: what a choice needs, from the fewest messages. Nothing is tried or timed."""
+"""A model within seconds, from as few messages as a choice needs. Nothing is tried or timed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def quick_model(
 
 
 def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = silent) -> GridModel:
-    """``model``, whose links are known, with the rest that a choice rests on. Collective."""
+    """``model`` with known links, completed with all else that a choice needs. Collective."""
     steps = 4
     progress("what plans cost", 0, steps)
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)

@@ -1,4 +1,4 @@
-"""What a start says to the user: one line on a terminal, bars where it takes long, else nothing."""
+"""What the user sees at a start: one line on a terminal, progress bars if it takes long."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gridcoll.measure.clusters import Progress, silent
 _log = logging.getLogger("gridcoll")
 
 LONG_S = 2.0
-"""What takes longer shows how far it is."""
+"""After so long, progress is shown."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun", "hydra_")
-"""Names of programs between a rank and the terminal begin so."""
+"""Prefixes of names of launcher programs between a rank and the terminal."""
 
 
 _open_bars: list[Callable[[], AbstractContextManager[Progress]]] = []
 
 
 def show_progress_with(open_bars: Callable[[], AbstractContextManager[Progress]]) -> None:
-    """Show what takes long with ``open_bars()``; a library alone says nothing."""
+    """Show progress with ``open_bars()``; without it, as a library, nothing is shown."""
     _open_bars[:] = [open_bars]
 
 
@@ -64,7 +64,7 @@ class Report:
 
 
 def speaks() -> bool:
-    """Whether somebody looks: ``GRIDCOLL_QUIET`` 1 says no, 0 yes, else a terminal does."""
+    """Whether to show anything: ``GRIDCOLL_QUIET`` 1 no, 0 yes, else if on a terminal."""
     quiet = os.environ.get("GRIDCOLL_QUIET", "")
     return quiet == "0" or (quiet != "1" and is_on_terminal())
 

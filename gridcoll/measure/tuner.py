@@ -1,9 +1,9 @@
-"""Which way is fastest: plans are run at discovery, then the closest plans and natives in turns.
+"""Autotuning at discovery: runs plans, then the fastest plans and natives alternately.
 
-A model is some ten percent off. So at each size the plan predicted fastest is run and its
-prediction corrected, until a plan that ran stays in front. Then whatever is within noise of the
-fastest, plans and natives, runs again alternately: of two that are measured one after the other,
-noise between the two measurements would decide for every later call of that size.
+Predictions have errors of some 10 %. So at each size the plan with the shortest prediction is run
+and its prediction corrected, until a plan that ran stays the fastest. Then all plans and natives
+within noise of the fastest run again, alternately: measured one after the other, noise between the
+measurements could decide for every later call of that size.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MOST_TRIALS = 4
 """Families tried at one size."""
 
 BEHIND = 1.5
-"""What takes so many times as long as the fastest, twice, runs no more."""
+"""A plan that takes so many times as long as the fastest, twice, is not run again."""
 
-_FACTORS = (0.25, 16.0)  # whatever is beyond was an accident of this moment
+_FACTORS = (0.25, 16.0)  # factors beyond these come from a disturbance
 
 
 def measure_corrections(
@@ -48,15 +48,14 @@ def measure_corrections(
     collective: str,
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Correction]:
-    """How far predictions are off, by family of algorithms. Collective; equal on all ranks.
+    """Correct predictions by family of algorithms. Collective; equal on all ranks.
 
-    At each size runs what is predicted fastest, corrects the prediction, and goes on until
-    something that ran already stays in front. Of families that did not run at a size, the model is
-    believed no more than of the best that did.
+    At each size, run the plan with the shortest prediction and correct it, until one that ran stays
+    the fastest. A family that did not run at a size gets the correction of the best one that did.
     """
     sizes = worth_trying(comm, model, collective, TRIAL_SIZES[collective])
     found: dict[int, dict[str, float]] = {}
-    clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
+    clock = find_clock(comm, model.grid)  # clocks drift noticeably within minutes
     for done, n_bytes in enumerate(sizes):
         progress(f"plans for {collective}", done, len(sizes))
         found[n_bytes] = _try_size(comm, model, clock, collective, n_bytes)
@@ -94,7 +93,8 @@ def _try_size(
 
 
 def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
-    """Of the more runs the shorter they are; of two where ``fastest_s`` is far ahead.
+    """Median of several runs, more of them where they are short; of two where ``fastest_s`` is much
+    shorter.
 
     Equal on all ranks.
     """
@@ -108,7 +108,7 @@ def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
 
 
 def _predicted_s(choice: Choice, wanted: Candidate) -> float:
-    """What ``choice``, made by a model without corrections, says of the same candidate."""
+    """Predicted time of the same candidate in ``choice``, made by a model without corrections."""
     same = (c for c in choice.candidates if (c.name, c.label) == (wanted.name, wanted.label))
     return max(next(same).predicted_s or 0.0, 1e-9)
 
@@ -119,7 +119,7 @@ def try_plans(
     progress: Callable[[str, int, int], None],
     collectives: Sequence[str] = tuple(RUNS),
 ) -> GridModel:
-    """``model`` with what trying plans of every collective shows. Collective."""
+    """``model`` with corrections of every collective, from running plans. Collective."""
     return replace(
         model,
         corrections={
@@ -130,30 +130,30 @@ def try_plans(
 
 
 CLOSE = 1.12
-"""Who is predicted, or was measured, to take at most so many times as long as the fastest plays."""
+"""Candidates whose predicted or measured time is at most so many times the fastest one compete."""
 
 CLOSE_S = 1e-3
-"""Or so much longer: to a call of a millisecond, ranks that share cores add another by noise."""
+"""Or at most so much longer: where ranks share cores, noise adds a millisecond to a call."""
 
 UNSURE = 1.6
-"""So many times as long where fewer than `ENOUGH_RUNS` of a native were counted."""
+"""The same for natives with fewer than `ENOUGH_RUNS` counted runs."""
 
 ENOUGH_RUNS = 3
 
 MOST_PLANS = 3
 RUNS_PER_TURN = 2
-"""After one that does not count."""
+"""Runs per turn, after one that does not count."""
 
 FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
 LONG_TURN_S = 1.2
-"""Of one collective at one size: then nobody runs again who ran already."""
+"""After so long for one collective at one size, no candidate gets another turn."""
 
 UNDECIDED = 1.1
-"""But those do whose one run took at most so many times what the fastest took: a run that loses
-segments takes a tenth longer than the next."""
+"""Except those whose only run took at most so many times as long as the fastest: a run that loses
+segments takes 10 % longer than the next."""
 
 NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
-"""How many runs of natives were counted: by collective, by native, by size."""
+"""Number of counted runs of natives: by collective, native, size."""
 
 
 def autotune(
@@ -163,17 +163,17 @@ def autotune(
     collectives: Sequence[str] = tuple(RUNS),
     n_runs: NativeRuns | None = None,
 ) -> GridModel:
-    """``model`` with what turns show of everything that may be fastest. Collective.
+    """``model`` after runs, in turns, of all candidates that may be the fastest. Collective.
 
     Equal on all ranks. Needs corrections and natives of ``collectives``. ``n_runs`` says how often
-    natives ran; enough where it says nothing.
+    natives ran; those that it lacks ran often enough.
     """
     sizes = [
         (name, n_bytes)
         for name in collectives
         for n_bytes in worth_trying(comm, model, name, TRIAL_SIZES[name])
     ]
-    clocks: dict[str, CommonClock] = {}  # they drift: within minutes that shows
+    clocks: dict[str, CommonClock] = {}  # clocks drift noticeably within minutes
     for done, (name, n_bytes) in enumerate(sizes):
         progress("plans and natives in turns", done, len(sizes))
         plans, natives = _contenders(model, name, n_bytes, (n_runs or {}).get(name, {}))
@@ -196,12 +196,12 @@ def autotune(
 def _contenders(
     model: GridModel, name: str, n_bytes: int, n_runs: Mapping[str, Mapping[int, int]]
 ) -> tuple[list[Candidate], list[str]]:
-    """The first plan of each family, and the natives, that are close to the fastest.
+    """The best plan of each family, and natives, if their times are close to the fastest.
 
-    Or may be, as they ran too seldom for that to be known.
+    Or may be close, as they ran too seldom to know.
     """
     candidates = choose(name, model, n_bytes, 0).candidates
-    fastest_s = min(_predicted(each) for each in candidates)
+    fastest_s = min(each.expected_s for each in candidates)
     limit_s = max(CLOSE * fastest_s, fastest_s + CLOSE_S)
     plans: dict[str, Candidate] = {}
     natives: list[str] = []
@@ -209,23 +209,19 @@ def _contenders(
         if candidate.build is None:
             unsure = _fewest(n_runs.get(candidate.name, {}), n_bytes) < ENOUGH_RUNS
             close_s = max(limit_s, UNSURE * fastest_s) if unsure else limit_s
-            natives += [candidate.name] * (_predicted(candidate) <= close_s)
-        elif not plans or _predicted(candidate) <= limit_s:
+            natives += [candidate.name] * (candidate.expected_s <= close_s)
+        elif not plans or candidate.expected_s <= limit_s:
             plans.setdefault(family_of(name, candidate.name), candidate)
     return list(plans.values())[:MOST_PLANS], natives
 
 
 def _fewest(n_runs: Mapping[int, int], n_bytes: int) -> int:
-    """How many runs what is known at ``n_bytes`` rests on: the fewer of both sizes around it."""
+    """Number of runs behind the time at ``n_bytes``: the smaller one of the two sizes around it."""
     if not n_runs:
         return ENOUGH_RUNS
     below = max((n for n in n_runs if n <= n_bytes), default=min(n_runs))
     above = min((n for n in n_runs if n >= n_bytes), default=max(n_runs))
     return min(n_runs[below], n_runs[above])
-
-
-def _predicted(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
 
 
 def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> Step:
@@ -256,14 +252,14 @@ def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
 
 
 def _is_late(series: Series) -> bool:
-    """Whether time is up, by rank 0's clock: what all ranks know alike."""
+    """Whether time is up, by rank 0's clock: equal on all ranks."""
     return series.ended_s - series.began_s > LONG_TURN_S
 
 
 def _run_turn(series: Series, step: Step) -> list[float]:
     """Seconds of `RUNS_PER_TURN` runs, after one that does not count; of one when time is up.
 
-    The first one counts, and is all, if it took so long that what was before it matters little.
+    If the first one takes long, it counts and is the only one: what ran before it matters little.
     """
     first_s = series.run(step)
     if first_s >= FIRST_COUNTS_S:
@@ -275,7 +271,7 @@ def _run_turn(series: Series, step: Step) -> list[float]:
 
 
 def _undecided(took: Sequence[Sequence[float]]) -> list[int]:
-    """Those between whom the first turn did not decide; nobody if it did."""
+    """Candidates between which the first turn did not decide; none if it did."""
     fastest_s = min(min(each) for each in took)
     close = [k for k, each in enumerate(took) if min(each) <= UNDECIDED * fastest_s]
     return close if len(close) > 1 else []
@@ -290,18 +286,18 @@ def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]
 def _learn_plans(
     model: GridModel, name: str, n_bytes: int, took: Sequence[tuple[Candidate, float]]
 ) -> GridModel:
-    """Corrections by which predictions are what was measured."""
+    """Corrections that make predictions equal to the measured times."""
     learned = dict(model.corrections.get(name, {}))
     for plan, seconds in took:
         family = family_of(name, plan.name)
         old = learned.get(family) or _believed(model, name)
-        factor = old.at(n_bytes) * seconds / max(_predicted(plan), 1e-9)
+        factor = old.at(n_bytes) * seconds / max(plan.expected_s, 1e-9)
         learned[family] = old.updated(n_bytes, factor)
     return replace(model, corrections={**model.corrections, name: learned})
 
 
 def _believed(model: GridModel, name: str) -> Correction:
-    """What `choose` makes of families that nobody tried."""
+    """The factor that `choose` uses for families that were not run."""
     tried, sizes = model.corrections.get(name, {}).values(), TRIAL_SIZES[name]
     best = (min((each.at(n) for each in tried), default=1.0) for n in sizes)
     return Correction(sizes, tuple(max(1.0, factor) for factor in best))

@@ -199,14 +199,6 @@ CLOSED_FORMS: dict[str, ClosedForm] = {
 }  # fmt: skip
 
 
-def find_closed_form(name: str) -> ClosedForm:
-    """The closed form of the strategy called ``name``. Raises `UsageError` listing the known."""
-    try:
-        return CLOSED_FORMS[name]
-    except KeyError:
-        raise UsageError(f"closed form {name!r}: known are {', '.join(CLOSED_FORMS)}") from None
-
-
 @dataclass(frozen=True)
 class ScatterCost:
     """One row of the table.

@@ -357,6 +357,19 @@ def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tupl
     return tuple(tuple(rate(i, j) for j in range(n)) for i in range(n))
 
 
+class ModelKey:
+    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+
+    def __init__(self, model: GridModel) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelKey) and other.model is self.model
+
+
 MOST_SAMPLED = 64
 """About so many ranks in all, since pairs grow with the square; but `FEWEST_PER_CLUSTER`."""
 

@@ -179,13 +179,12 @@ def least_exchange_s(
     host_bytes_per_s: FloatArray,
     uplink_bytes_per_s: FloatArray,
     spare_s: FloatArray,
-    tolerance: float = TOLERANCE,
 ) -> float:
     """No routes, over any number of clusters, are done with ``demand`` earlier.
 
     ``spare_s`` is how long each resource, as in `Routes.prices`, has nothing to do by then.
     """
-    rates = link_bytes_per_s, host_bytes_per_s, tolerance, uplink_bytes_per_s
+    rates = link_bytes_per_s, host_bytes_per_s, TOLERANCE, uplink_bytes_per_s
     prices = find_routes(demand, *rates).prices
     network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
     return network.least_by_any_s(prices) + float(prices @ spare_s)

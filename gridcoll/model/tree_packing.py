@@ -171,7 +171,6 @@ class _Network:
             enters = np.array([row(uplinks[c], together[c], enters_s[c]) for c in range(n)])
         self.n_rows = len(second)
         self.spare_s = np.array(spare_s)
-        self._n_bytes = n_bytes
         self.second = np.array([*second, 0.0])
         # Resources that each edge loads, (R of it, K, K): sender, receiver, link, uplinks.
         out, into = clusters[:, None], clusters[None, :]
@@ -447,19 +446,6 @@ def pack_by_way(platform: Platform, limits_s: tuple[float, ...]) -> tuple[Packin
         if packing.busy_s <= packing.least_s * (1 + TOLERANCE):
             break
     return tuple(found)
-
-
-def pack_trees(platform: Platform, most_s: float = np.inf) -> Packing | None:
-    """Trees over the hosts of ``platform`` and their shares of a message.
-
-    Parameters
-    ----------
-    platform : Platform
-    most_s : float
-        No host is farther from a tree's top. Where a tree cannot do with that, None.
-    """
-    found = pack_by_way(platform, (most_s,))
-    return found[-1] if found else None
 
 
 def least_s(platform: Platform, n_bytes: float, spare: Spare) -> float:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.placement.resources import FloatArray, Resources
+from gridcoll.model.plogp import FloatArray
+from gridcoll.placement.resources import Resources
 
 AllreducePrice = Callable[[tuple[int, ...]], float]
 """Seconds of one ALLREDUCE over all hosts of the clusters given (ascending indices)."""

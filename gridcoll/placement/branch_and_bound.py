@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gridcoll.model.plogp import FloatArray
 from gridcoll.placement.annealing import annealing_grouping
 from gridcoll.placement.cost import BoolArray, IterationCost, Tally
 from gridcoll.placement.found import Found, found
-from gridcoll.placement.resources import FloatArray, IntArray, as_mask
+from gridcoll.placement.resources import IntArray, as_mask
 
 MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof
 BATCH_NODES = 20_000  # bounds memory: one batch per level of the search is held at most

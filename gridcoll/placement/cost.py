@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gridcoll.errors import UsageError
+from gridcoll.model.plogp import FloatArray
 from gridcoll.placement.allreduce import PLAN, AllreducePrice, PricedAllreduce, find_form
 from gridcoll.placement.problem import Problem
-from gridcoll.placement.resources import FloatArray, IntArray, Resources, as_mask
+from gridcoll.placement.resources import IntArray, Resources, as_mask
 from gridcoll.topology.units import parse_size_bytes
 
 BoolArray = npt.NDArray[np.bool_]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gridcoll.model.plogp import FloatArray
 from gridcoll.placement.cost import BoolArray, IterationCost, Tally
-from gridcoll.placement.resources import FloatArray, as_mask
+from gridcoll.placement.resources import as_mask
 
 
 def flip_times(cost: IterationCost, mask: BoolArray) -> FloatArray:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
+from gridcoll.model.plogp import FloatArray
 from gridcoll.topology import GridSpec
 from gridcoll.topology.levels import find_levels
 
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 LARGE_BYTES = 1 << 20  # large enough for bandwidth alone to count

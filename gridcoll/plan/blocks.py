@@ -1,4 +1,4 @@
-"""A block for every rank, standing one after another: where each is, and how runs of them move."""
+"""Blocks of all ranks in one buffer: where each block is, and how runs of blocks move."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Standing:
         return Chunk(self.buffer, start, start + self.sizes[rank])
 
     def runs(self, ranks: Iterable[int]) -> list[Chunk]:
-        """The blocks of ``ranks`` in that order, neighbours together; empty blocks count not."""
+        """The blocks of ``ranks`` in that order, adjacent ones joined; empty blocks are left
+        out.
+        """
         found: list[Chunk] = []
         for chunk in map(self.block, ranks):
             if not chunk.size:
@@ -58,7 +60,7 @@ class Standing:
 
 
 def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op]:
-    """Copy the blocks of ``ranks`` from where they are to where they shall be."""
+    """Copy the blocks of ``ranks`` from one place to another."""
     ops: list[Op] = []
     for rank in ranks:
         here, there = source.block(rank), into.block(rank)
@@ -77,7 +79,9 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 
 
 class Messages:
-    """Writes sends to one peer and receives from it, numbered, in pieces that any MPI can count."""
+    """Writes numbered sends to one peer and receives from it, in pieces short enough for any
+    MPI.
+    """
 
     def __init__(self, peer: int) -> None:
         self._peer = peer
@@ -95,10 +99,10 @@ Parts: TypeAlias = Mapping[int, Sequence[int]]
 
 
 def exchange_parts(sends: Parts, receives: Parts) -> Program:
-    """What a rank does that exchanges with peers what only it and they know the sizes of.
+    """Program of a rank that exchanges parts of sizes known only to sender and receiver.
 
-    Parts stand one after another, in input what is sent and in output what comes, by peer in the
-    order of the mappings. No message reaches across two, so that each may lie where it likes.
+    Parts follow each other, to be sent in input and received in output, by peer in the order of the
+    mappings. No message contains two parts, so that each may have its own memory.
     """
     ops: list[Op] = []
     at = 0

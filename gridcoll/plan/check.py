@@ -1,4 +1,6 @@
-"""Proof that a plan is right: matched, free of deadlock, and doing what its collective states."""
+"""Proves that a plan is correct: matched, free of deadlock, and with the result of its
+collective.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from gridcoll.plan.statements import Content, Contribution, Runs, find_statement
 def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
     """Raise `PlanError` unless ``plan`` fulfils its collective's statement.
 
-    Receives are posted one at a time per lane, and sends end only when received, those of one lane
-    in the order in which they were started, as the engine looks at them: what is free of deadlock
-    under that is free of it under any MPI's buffering and any window of the engine.
+    Receives are posted one at a time per lane. Sends end only when received, and those of one lane
+    end in the order in which they started, as in the engine. A plan without deadlock under these
+    rules has none with any buffering of MPI and any window of the engine.
 
     Parameters
     ----------
@@ -38,7 +40,7 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
 def check_messages(plan: Plan) -> None:
     """Raise `PlanError` unless every message has one sender and one receiver, of one size.
 
-    Quick where `check_plan` is not: in thousands of ranks.
+    Fast also with thousands of ranks, where `check_plan` is slow.
     """
     _check_peers(plan)
     _check_matching(plan)

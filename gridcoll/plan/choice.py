@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gridcoll.plan.registry import Candidate
+from gridcoll.schedule.registry import SEVEN
 from gridcoll.topology.units import format_duration, format_size
 
 
@@ -13,8 +14,8 @@ from gridcoll.topology.units import format_duration, format_size
 class Choice:
     """What was chosen for a call, among what, and why. Candidates are ordered fastest first.
 
-    ``own_operations``: of a reduction by a plan, what an operation of the user's own that commutes
-    would be done by, and whether in rank order. ``sources``: where the numbers come from.
+    ``own_operations``: for a planned reduction, the plan for a commutative operation of the user's
+    own, and whether it keeps rank order. ``sources``: where the numbers come from.
     """
 
     collective: str
@@ -39,15 +40,12 @@ class Choice:
         return choice_data(self)
 
 
-SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
-"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
-
 ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line about a candidate. ``names`` are all algorithms that come to the same plan.
+    """One line about a candidate. ``names`` are all algorithms that give the same plan.
 
     ``index`` is the place of the first of them in the choice's candidates.
     """
@@ -70,7 +68,7 @@ def headline(choice: Choice) -> str:
 
 
 def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:
-    """The candidates, fastest first; ``merged``: those that come to the same plan in one row."""
+    """The candidates, fastest first; ``merged``: one row for those that give the same plan."""
     groups: dict[object, list[int]] = {}
     for index, candidate in enumerate(choice.candidates):
         same = (candidate.label, candidate.predicted_s) if merged else index
@@ -123,7 +121,9 @@ def format_choice(choice: Choice) -> str:
 
 
 def gain_of_best(choice: Choice) -> str:
-    """What the scheduler gained over the papers' seven, stored and forwarded; empty if unknown."""
+    """Gain of ``best`` over the papers' seven heuristics by the store-and-forward estimate; empty
+    if unknown.
+    """
     stored = {
         c.name: c.store_and_forward_s
         for c in choice.candidates

@@ -1,4 +1,4 @@
-"""Build candidates, price them, pick one: the same on every rank, because nothing else enters."""
+"""Build candidates, predict their times, pick one: all ranks alike, from the same input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridcoll.plan.sources import sources_of
 REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
 
 MOST_VECTOR_BYTES = (1 << 31) - 1
-"""Of all blocks together: not every MPI has places beyond."""
+"""Of all blocks together: the displacements of some MPIs are 32-bit integers."""
 
 
 def choose(
@@ -50,24 +50,25 @@ def choose(
     model : GridModel
     n_bytes, root : int
     forced : str
-        Take this algorithm whatever it costs; ``"native"`` for the MPI library's own. A variant of
-        that which the call does not have is the native one.
+        Take this algorithm whatever it costs; ``"native"`` for the MPI library's own. A native
+        variant that does not exist for this call counts as ``"native"``.
     grid_only : bool
         Leave the native collective out.
     rank_order : bool
-        Only reductions that keep rank order; the native collective does. Of its variants nothing
-        is known there: they were timed with an operation that commutes.
+        Only reductions that keep rank order. The native collective does. Its variants are left out:
+        they were timed with a commutative operation only.
     prefer_order : bool
-        Plans that keep rank order come first where that costs little, as `_in_rank_order` says:
-        for users' operations, which may claim to commute and yet take the first of equals.
+        Prefer plans that keep rank order where that costs little (see `_in_rank_order`). For users'
+        operations: some are declared commutative and yet depend on the order, as an ``argmax`` that
+        takes the first of equal values.
     reproducible : bool
-        Only reductions whose result is the same by all of them, bit for bit: ``forced`` counts
-        only among these, and the native collective is none.
+        Only plans of reductions that all give the same result, bit for bit. ``forced`` counts only
+        among these; the native collective is left out.
     bitwise_equal : bool
-        All ranks must get the same bits. Inside one cluster the native collective is trusted in
+        All ranks must get the same bits. Inside one cluster the native collective is trusted to do
         that; between clusters, some MPIs combine in different orders on different ranks.
     no_variants : bool
-        The call has no variant of the native collective, as those of objects.
+        The call has no native variants; calls with Python objects have none.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def choose(
     if reproducible:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
-    fastest_first = tuple(sorted([*found, *natives], key=_predicted))
+    fastest_first = tuple(sorted([*found, *natives], key=lambda each: each.expected_s))
     left_out = "as asked" if grid_only else ""
     if reproducible:
         left_out = "because its result may be another one"
@@ -120,9 +121,10 @@ def choose(
 def _in_rank_order(
     fastest_first: Sequence[Candidate], fastest: Candidate, n_bytes: int
 ) -> tuple[Candidate, str]:
-    """The plan for a user's operation that commutes, and what it does about rank order.
+    """The plan for a commutative operation of the user's, and a text about its rank order.
 
-    The fastest that keeps it, if the message is short or this takes hardly longer than ``fastest``.
+    It is the fastest plan in rank order if the message is short or that plan is hardly slower than
+    ``fastest``.
     """
     if fastest.rank_order:
         return fastest, "in rank order"
@@ -130,7 +132,7 @@ def _in_rank_order(
     ordered = next(plans, None)
     if ordered is None:
         return fastest, "not in rank order: no plan keeps it"
-    more = _predicted(ordered) / max(_predicted(fastest), 1e-12) - 1
+    more = ordered.expected_s / max(fastest.expected_s, 1e-12) - 1
     if n_bytes <= SHORT_IN_ORDER_BYTES or more <= ORDER_PART:
         return ordered, f"in rank order, which takes {more:.0%} more than {fastest.name}"
     return fastest, f"not in rank order, which would take {more:.0%} more"
@@ -157,7 +159,7 @@ def _natives(
 def _variant_s(
     variant: TimesBySize | None, native: TimesBySize | None, n_bytes: int
 ) -> float | None:
-    """Seconds; None beyond the size at which timing the variant was given up."""
+    """Seconds; None for sizes beyond the largest one at which the variant was timed."""
     if variant is None or native is None:
         return None
     given_up = variant.sizes_bytes[-1] < native.sizes_bytes[-1]
@@ -175,11 +177,11 @@ def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
 
 
 def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes: int) -> Candidate:
-    """``candidate`` with what was learned of its family when plans were tried.
+    """``candidate`` with its prediction corrected by measured runs of its family.
 
-    A family without trials gets the correction of the best that has some.
+    A family that never ran gets the correction of the best one that did.
     """
-    # A kept model may name a family as it was called before.
+    # A stored model may use a family's old name.
     tried = {
         canonical_name(collective, name): correction
         for name, correction in model.corrections.get(collective, {}).items()
@@ -190,12 +192,8 @@ def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes:
         factor = tried[family].at(n_bytes)
     elif tried:
         factor = max(1.0, min(correction.at(n_bytes) for correction in tried.values()))
-    predicted_s = (_predicted(candidate) + model.start_s) * factor
+    predicted_s = (candidate.expected_s + model.start_s) * factor
     return replace(candidate, predicted_s=predicted_s)
-
-
-def _predicted(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted_s is None else candidate.predicted_s
 
 
 def _pick(
@@ -223,7 +221,7 @@ def _pick(
         return plans[0], "the fastest plan; native was not measured"
     if is_prior and model.n_clusters > 1:
         return _against_prior(native, native.predicted_s, plans[0])
-    gain_s = native.predicted_s - _predicted(plans[0])
+    gain_s = native.predicted_s - plans[0].expected_s
     if gain_s <= native.predicted_s * MARGIN:
         return native, f"{measured}no plan is predicted more than {MARGIN:.0%} faster"
     if gain_s <= START_PART * model.start_s:
@@ -233,14 +231,14 @@ def _pick(
 
 
 def _against_prior(native: Candidate, prior_s: float, plan: Candidate) -> tuple[Candidate, str]:
-    if _predicted(plan) <= PRIOR_SHORT * prior_s:
+    if plan.expected_s <= PRIOR_SHORT * prior_s:
         return plan, "the fastest plan; native was estimated, not measured"
     return native, f"estimated, not measured, more than {PRIOR_SHORT:g} times as fast as any plan"
 
 
 def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:
-    """The plain one, unless a variant is ahead of it by the margin; and what to say of that."""
-    plain, best = natives[0], min(natives, key=_predicted)
-    if best is plain or _predicted(best) >= _predicted(plain) * (1 - MARGIN):
+    """The plain native, or a variant that is faster by `MARGIN`; and a text that says so."""
+    plain, best = natives[0], min(natives, key=lambda each: each.expected_s)
+    if best is plain or best.expected_s >= plain.expected_s * (1 - MARGIN):
         return plain, ""
     return best, f"measured more than {MARGIN:.0%} faster than {NATIVE}; "

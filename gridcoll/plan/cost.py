@@ -1,11 +1,11 @@
-"""What a plan takes: every message of it, walked through the network in the order of time.
+"""Simulates a plan: every message goes through the network in order of time.
 
-One-port, full duplex, pLogP. An interface sends one message at a time, each for the gap that holds
-inside its cluster, and takes messages in likewise. Ranks of one host share it; among themselves,
-where they do not need it, a message takes what an empty one does. Towards one peer a rank starts a
-message no sooner than that link's own gap after the last. Where the model knows what all flows
-between two clusters carry together, they share it. A flow that waits for its window keeps nothing
-else waiting. Works for any plan; `plan.predict` is the fast estimate for trees.
+One-port, full duplex, pLogP. An interface sends one message at a time and receives one at a time,
+each for the gap inside its cluster. Ranks of one host share the interface; a message between them
+does not use it and takes the time of an empty one. Messages to one peer start at least that link's
+gap apart. If the model has the aggregate bandwidth between two clusters, all flows share it. A flow
+that waits for its TCP window does not block others. Works for any plan; `plan.tree_cost` is the
+fast estimate for trees.
 """
 
 from __future__ import annotations
@@ -27,15 +27,8 @@ from gridcoll.plan.plan import Plan
 from gridcoll.plan.timeline import Timeline
 
 
-def price_plan(
-    plan: Plan,
-    model: GridModel,
-    *,
-    unit_bytes: int = 1,
-    reduce_bytes_per_s: float = math.inf,
-    copy_bytes_per_s: float = math.inf,
-) -> Timeline:
-    """Simulate ``plan`` over ``model``.
+def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline:
+    """Simulate ``plan`` over ``model``. Combining and copying take no time.
 
     Parameters
     ----------
@@ -43,8 +36,6 @@ def price_plan(
     model : GridModel
     unit_bytes : int
         Bytes per unit of the plan's chunks.
-    reduce_bytes_per_s, copy_bytes_per_s : float
-        How fast ranks compute and copy; a rank does one such op at a time.
 
     Raises
     ------
@@ -55,17 +46,16 @@ def price_plan(
     """
     if plan.n_ranks != model.grid.n_ranks:
         raise UsageError(f"plan: {plan.n_ranks} ranks, the model has {model.grid.n_ranks}")
-    speeds = {Reduce: reduce_bytes_per_s, Copy: copy_bytes_per_s}
-    return _Simulation(plan, _Costs(plan, model, unit_bytes), unit_bytes, speeds).run()
+    return _Simulation(plan, _Costs(plan, model, unit_bytes)).run()
 
 
 def freely_s(
     one_way_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """A lone message's time without what its flow waits for a window, arrays alike.
+    """One-way time of a message without the wait for the flow's TCP window; arrays of one shape.
 
     ``busy_s`` is how long it keeps interfaces and links busy. A gap longer than that is mostly
-    waiting for acknowledgements, and other flows go on meanwhile.
+    waiting for acknowledgements, during which other flows go on.
     """
     waits_s = np.maximum(gap_s - busy_s, 0.0)
     least_s = np.minimum(latency_s + busy_s, one_way_s)
@@ -96,12 +86,14 @@ class _Costs:
         self._host_of = model.grid.host_of
 
     def port_of(self, rank: int, peer: int) -> int:
-        """What a message to or from ``peer`` keeps: the host's interface; at home, the rank."""
+        """The port that a message to or from ``peer`` uses: the host's interface, or inside a host
+        the rank itself.
+        """
         host = self._host_of[rank]
         return -1 - rank if host == self._host_of[peer] else host
 
     def port(self, rank: int, peer: int, size: int) -> float:
-        """How long a message keeps `port_of` of ``rank`` and ``peer``."""
+        """How long a message keeps that port busy."""
         cluster = self.cluster_of[rank]
         at_home = self._host_of[rank] == self._host_of[peer]
         return float(self._gap_s[cluster][cluster][0 if at_home else self._at[size]])
@@ -119,7 +111,7 @@ class _Costs:
 
 
 class _Link(NamedTuple):
-    """What a message takes from rank to rank; ``shared_s`` of what all flows carry together."""
+    """Times of a message from rank to rank; ``shared_s`` on the bandwidth that all flows share."""
 
     gap_s: float
     one_way_s: float
@@ -129,27 +121,21 @@ class _Link(NamedTuple):
 
 @dataclass
 class _Rank:
-    """How far a rank is. Times are those at which something is free again."""
+    """State of a rank."""
 
     flow: Dataflow
     n_waits: list[int]
     start_s: list[float]
     end_s: list[float]
     sends: dict[int, list[tuple[float, int]]]  # by peer a heap of when and which became ready
-    cpu_free: float = 0.0
     wakes: float = math.inf  # when it looks again whether it can send
 
 
 class _Simulation:
-    """Events by time; those of one time in the order in which they were made."""
+    """Event queue: events by time, those of equal time in the order in which they were made."""
 
-    def __init__(
-        self, plan: Plan, costs: _Costs, unit_bytes: int, speeds: dict[type, float]
-    ) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, costs: _Costs) -> None:
         self._costs = costs
-        self._unit_bytes = unit_bytes
-        self._speeds = speeds
         self._events: list[tuple[float, int, str, int, int]] = []  # time, number, what, rank, op
         self._n_events = 0
         self._link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
@@ -211,11 +197,9 @@ class _Simulation:
             case Recv():
                 self._postable.add((number, index))
                 self._deliver(time, number, op)
-            case Reduce(source=chunk) | Copy(source=chunk):
-                start = max(time, rank.cpu_free)
-                rank.start_s[index] = start
-                rank.cpu_free = start + chunk.size * self._unit_bytes / self._speeds[type(op)]
-                self._at(rank.cpu_free, "done", number, index)
+            case Reduce() | Copy():
+                rank.start_s[index] = time
+                self._at(time, "done", number, index)
 
     def _send(self, time: float, number: int, _index: int) -> None:
         """Start ready sends, the oldest first, as long as their links and ports are free."""
@@ -238,7 +222,7 @@ class _Simulation:
             self._start(time, ready, number, index)
 
     def _free(self, number: int, peer: int) -> float:
-        """From when on a message to ``peer`` may start."""
+        """The earliest time at which a message to ``peer`` may start."""
         return max(self._link_free[number, peer], self._out_free[self._costs.port_of(number, peer)])
 
     def _start(self, time: float, ready: float, number: int, index: int) -> None:
@@ -264,7 +248,7 @@ class _Simulation:
             self._at(enters + link.freely_s, "arrive", op.peer, receive)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
-        """A message's end reaches the interface, which may still be busy with another."""
+        """The end of a message reaches the interface, which may still be busy with another one."""
         rank = self._ranks[number]
         op = rank.flow.program[index]
         if not isinstance(op, Recv):

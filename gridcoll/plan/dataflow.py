@@ -27,7 +27,7 @@ class Dataflow:
 
     @cached_property
     def scratch_units(self) -> int:
-        """As much scratch as the program touches."""
+        """Units of scratch that the program uses."""
         return scratch_of(self.program)
 
     @cached_property
@@ -47,9 +47,9 @@ class Dataflow:
     def tags(self) -> tuple[int, ...]:
         """By op, the tag that its message travels under; 0 for what is done locally.
 
-        Messages to one peer are numbered in the order of their tags in the plan, as they are there
-        among those from us. MPI has few tags, plans of many segments and ranks may have many; a
-        message that took another's tag could be received in the other's place.
+        Messages to one peer are numbered in the order of their tags in the plan; the peer numbers
+        them alike. A plan of many segments and ranks may have more tags than MPI, and two messages
+        with one tag could be confused.
         """
         of_peer: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for index, op in enumerate(self.program):
@@ -82,7 +82,7 @@ class Dataflow:
 
     @cached_property
     def extent(self) -> dict[str, int]:
-        """How many units of each buffer the program reaches into."""
+        """Units of each buffer that the program uses."""
         reach = dict.fromkeys(BUFFERS, 0)
         for op in self.program:
             for chunk in (*reads(op), *writes(op)):
@@ -102,7 +102,7 @@ class Dataflow:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """All of it as int64; see `flat_program`."""
+        """The program as int64; see `flat_program`."""
         return flat_program(self)
 
 
@@ -114,7 +114,7 @@ def _lane_key(op: Op) -> tuple[str, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Who touched a run of units last: its writer, and all readers since."""
+    """The last writer of a run of units, and all readers since."""
 
     writer: int = -1
     readers: frozenset[int] = frozenset()
@@ -123,8 +123,8 @@ class _Use:
 def dataflow(program: Program) -> Dataflow:
     """The dependencies of ``program``: a read waits for the last write, a write for all before it.
 
-    Two ops that touch no common unit are free to run in any order, whatever their place in the
-    program: that is what lets segment *k* go down one link while *k+1* comes up another.
+    Two ops that touch no common unit may run in any order, whatever their place in the program: so
+    segment *k* can leave over one link while *k+1* arrives over another.
     """
     uses: dict[str, IntervalMap[_Use]] = {}
     waits: list[set[int]] = []
@@ -164,10 +164,10 @@ _NOWHERE = Chunk("output", 0, 0)
 def flat_program(flow: Dataflow) -> np.ndarray:
     """``flow`` as an array of int64.
 
-    The numbers of ops, lanes, releases, receives and ops that are ready; then of each op its kind,
-    peer, tag, lane, buffer, start, size, the buffer and the start of where it goes, what it waits
-    for, when it is due, and where its releases begin; then all releases; where the receives of each
-    lane begin, all receives; what is ready. Lists that "begin" somewhere end where the next begins.
+    First the counts of ops, lanes, releases, receives and ready ops. Then for each op: kind, peer,
+    tag, lane, buffer, start, size, buffer and start of its destination, number of ops it waits for,
+    due time, index of its first release. Then all releases; for each lane the index of its first
+    receive; all receives; the ready ops. A list ends where the next one begins.
     """
     first_release = list(accumulate(map(len, flow.releases), initial=0))
     first_receive = list(accumulate(map(len, flow.receives), initial=0))

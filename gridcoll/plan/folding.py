@@ -1,4 +1,4 @@
-"""Combining what is here and what comes in, in a fixed order."""
+"""Combines local and incoming contributions in a fixed order."""
 
 from __future__ import annotations
 

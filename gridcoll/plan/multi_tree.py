@@ -1,10 +1,10 @@
 """Several trees over a grid, each carrying some of the segments: logarithmic depth, full bandwidth.
 
-One binary tree sends a message twice from every inner rank. Two that have each other's leaves as
-inner ranks send half of it twice, and nobody sends more than he gets (Sanders, Speck and Träff
-2009). More trees, each turned by an equal part of its cluster's hosts, also share out what leaves
-the cluster: whoever is the entry of one of ``K`` trees sends its part of the message to the
-entries of ``D`` other clusters, and has ``D / K`` of a message more to send.
+In one binary tree every inner rank sends the message twice. In two trees, where the leaves of one
+are the inner ranks of the other, each sends half of it twice, and no rank sends more than it
+receives (Sanders, Speck and Träff 2009). More trees, each rotated by an equal part of its cluster's
+hosts, also share the sends to other clusters: the entry of one of ``K`` trees sends its part of the
+message to the entries of ``D`` other clusters, ``D / K`` of a message in all.
 
 Hosts are the vertices. On each, one rank sends for its host-mates in one tree, and another in the
 next. A broadcast goes down all trees, a reduction up, an allreduce up and down at once.
@@ -62,7 +62,8 @@ def _shape(name: str, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], .
 
 
 def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
-    """Which of a cluster's hosts ``tree`` enters at: each as often as any, as far apart as can be.
+    """The host at which ``tree`` enters a cluster: all hosts equally often, as far apart as
+    possible.
 
     Of two trees, one has the first half of the hosts as its inner vertices, and one the second.
     """
@@ -125,7 +126,7 @@ class MultiTree:
         return {receiver: sender for sender, receiver in self.transfers}
 
     def _sender(self, cluster: int, at: int, tree: int) -> int:
-        """Who sends for host ``at`` of ``cluster`` in ``tree``."""
+        """The rank that sends for host ``at`` of ``cluster`` in ``tree``."""
         ranks = self._hosts[cluster][at]
         return ranks[tree % len(ranks)]
 
@@ -208,8 +209,8 @@ def plan_reduce_up(
 ) -> Plan:
     """Reduce to ``trees.root``, the segments of each tree as they are combined.
 
-    With ``unit_s``, what a rank has from the start it sends no faster than so: else all that it
-    passes on would queue behind that.
+    With ``unit_s``, a rank paces the sends of its own data: forwarded segments would queue behind
+    them.
     """
     if trees.root < 0:
         raise PlanError("reduction up several trees: they have no common root")
@@ -276,8 +277,8 @@ def _nodes_of(trees: Trees, rank: int, n_segments: int) -> dict[int, Node]:
 def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers:
     """A tree over all clusters of short ways from ``top``; no cluster has more than ``most`` below.
 
-    Clusters are taken in the order in which a message could reach them. Of those below one, that
-    with the longest way to go on is served first.
+    Clusters are added in the order in which a message could reach them. Of the children of a
+    cluster, the one with the longest path below it is served first.
     """
     n = len(latency_s)
     parent = np.full(n, top)

@@ -1,4 +1,4 @@
-"""What several trees over a grid take, for every number of trees, shape and segment size at once.
+"""Predicted times of several trees over a grid, for all numbers of trees, shapes and segment sizes.
 
 The first segment goes down its tree as if it were alone; the others follow at the rate of the
 busiest interface or link. Clusters of equal size cost the same, so that thousands of ranks cost no
@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
@@ -24,20 +24,20 @@ from gridcoll.topology.grid import Grid
 N_TREES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 MOST_SIZES = 32
-"""Of segments that are priced, the largest first."""
+"""How many segment sizes are priced, the largest first."""
 
 SHAPES_OF_ONE = ("flat", "binomial", "binary", "chain")
 SHAPES_OF_MANY = ("binary", "binomial", "flat")
 """Inside clusters, for one tree and for several."""
 
 SPARE = (0.0, 0.06, 0.15, 0.4, 1.0, 1e9)
-"""How much longer interfaces may be busy for what leaves their cluster: so many more clusters may
-be served from each, times its hosts."""
+"""A cluster sends to at most one other cluster plus so many times its hosts. More of them keep
+interfaces busy longer, but shorten paths."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best of a kind: trees, segments of so many bytes, seconds, and those of one segment."""
+    """The best of a kind: trees, bytes of a segment, seconds, and seconds per segment."""
 
     trees: MultiTree
     segment_bytes: int
@@ -146,7 +146,7 @@ class Pricing:
         return found
 
     def loads(self, transfers: Transfers, n_out: np.ndarray) -> Loads:
-        """What every segment asks of interfaces and links, for trees of any shape and number."""
+        """Load of interfaces and links per segment, for trees of any shape and number."""
         pairs, which = np.unique(np.stack([self.hosts, n_out]), axis=1, return_inverse=True)
         port_s = np.zeros((pairs.shape[1], len(self.segment)))
         np.maximum.at(port_s, which.reshape(-1), self.port_s)
@@ -165,7 +165,7 @@ class Pricing:
 
 
 @lru_cache(maxsize=256)
-def _trees_from(key: _ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
+def _trees_from(key: ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
     """Different trees over clusters from ``top``, where ``n_there`` hosts send."""
     model = key.model
     if model.n_clusters == 1:
@@ -177,19 +177,6 @@ def _trees_from(key: _ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]
     n = len(hosts)
     most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in SPARE)
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
-
-
-class _ModelKey:
-    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
-
-    def __init__(self, model: GridModel) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelKey) and other.model is self.model
 
 
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
@@ -214,15 +201,15 @@ def best_trees(
     top, root : int
         As of `MultiTree`.
     both_ways : bool
-        Up and down again: interfaces pass everything twice, and what goes down waits for what came
-        up by the longest way.
+        Up and down again, as an allreduce: interfaces pass everything twice, and the way down
+        starts when the longest path up has ended.
     """
     pricing = Pricing(model, n_bytes, top, root)
     rest = pricing.n_segments - 1
     found: list[tuple[float, int, FloatArray, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
-    for transfers in _trees_from(_ModelKey(model), top, int(pricing.hosts[top])):
+    for transfers in _trees_from(ModelKey(model), top, int(pricing.hosts[top])):
         entry_s, n_out = pricing.ways(transfers)
         loads = pricing.loads(transfers, n_out)
         served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
@@ -249,7 +236,7 @@ def segments_of(found: Found, n_units: int, n_bytes: int) -> tuple[int, float]:
 
 
 def nearest_to_all(model: GridModel) -> int:
-    """The cluster from which the farthest is nearest, over relays where that is shorter."""
+    """The cluster whose longest shortest path to another cluster is the shortest."""
     distance = np.array(model.latency_s)
     np.fill_diagonal(distance, 0.0)
     for k in range(len(distance)):

@@ -1,4 +1,4 @@
-"""The MPI library's own collectives: the call of that name, and other calls that do the same."""
+"""The MPI library's own collectives: the call of that name, and equivalent calls (variants)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VECTOR = "native-v"
 class Native:
     """An entry of the registry.
 
-    ``collectives`` are those for which it is a variant; the plain one, which all have, is none.
+    ``collectives`` are those that have this variant; empty for the plain native, which all have.
     """
 
     name: str

@@ -38,10 +38,10 @@ def _check_chunk(op: object, chunk: Chunk) -> None:
 class Send:
     """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer.
 
-    It waits for its data, and for ``after``, too, where that is given: a receiver's leave to send.
-    And it starts no sooner than ``due_us`` microseconds after its program: what several flows are
-    given at once, they carry side by side, and the one with the longest way is not ahead. Nothing
-    else waits for that.
+    It waits for its data, and for ``after`` if given: the receiver's permission in a rendezvous. It
+    starts no sooner than ``due_us`` microseconds after its program, so that sends can be paced:
+    flows that start together share the bandwidth, and the one over the longest link is not ahead.
+    Other ops do not wait for that time.
     """
 
     peer: int
@@ -67,8 +67,8 @@ class Send:
 class Recv:
     """Receive into ``chunk`` from rank ``peer``.
 
-    Receives of one ``stream`` from one peer end in program order; what comes over another stream,
-    as another tree's segments, may overtake them.
+    Receives of one ``stream`` from one peer end in program order. Messages of another stream, as
+    segments of another tree, may overtake them.
     """
 
     peer: int

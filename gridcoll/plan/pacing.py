@@ -1,6 +1,6 @@
-"""Sending one message after another, no faster than an interface, or a link, can.
+"""Pacing: sending one message after another, no faster than an interface or a link can.
 
-What several flows are given at once they carry side by side: what goes first is not there first.
+Messages that are sent at once share the bandwidth, so that the first one arrives late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Pace:
     unit_s : float
         How long the interface is busy with a unit.
     beside : frozenset of int
-        Ranks on the sender's own host: no interface is busy with what they get.
+        Ranks on the sender's own host: messages to them do not use the interface.
     """
 
     unit_s: float
@@ -32,10 +32,10 @@ class Pace:
 
 
 def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = False) -> Pace | None:
-    """How a rank keeps its sends apart; None where they may as well leave at once.
+    """The pace of a rank's sends; None where pacing gains nothing.
 
-    On one cluster all ways are as long, and no order is better than another. Where ``all_send``,
-    ranks of one host have a part of its interface each.
+    Inside one cluster all latencies are alike, and no order is better than another. With
+    ``all_send``, the ranks of a host share its interface.
     """
     if model.n_clusters == 1 or n_bytes < SHORTEST_PACED_BYTES:
         return None
@@ -46,7 +46,7 @@ def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = Fal
 
 
 def one_by_one(program: Program, pace: Pace) -> Program:
-    """``program``, whose sends start no sooner than those before them have left."""
+    """``program`` with sends that start when those before them should have left."""
     ops: list[Op] = []
     n_sent = 0
     for op in program:
@@ -61,11 +61,12 @@ def one_by_one(program: Program, pace: Pace) -> Program:
 def paced_by_links(
     plan: Plan, model: GridModel, unit_bytes: float = 1.0, *, all_send: bool = False
 ) -> Plan:
-    """``plan``, whose ranks send to other clusters no faster than thin links carry.
+    """``plan`` with sends to other clusters no faster than thin links carry.
 
-    What comes faster fills the queue before such a link, and is lost. What a rank passes on is
-    behind its time whatever it is given first, so that the first sends set the pace for all. Where
-    ``all_send``, the ranks of a cluster have a part of its links each.
+    Faster sends would fill the queue of the link's router, which then drops packets. Forwarded
+    messages leave after their due time anyway: the first sends set the pace of
+    all. With ``all_send``,
+    the ranks of a cluster share its links.
     """
     cluster_of, thin = model.grid.cluster_of, thin_links(model)
     if not thin.any():

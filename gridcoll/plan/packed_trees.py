@@ -1,12 +1,11 @@
-"""Trees with shares of a message, as interfaces and links can carry: their ranks, and their price.
+"""Packed trees: each carries a share of the message that fits interfaces and links.
 
-`model.tree_packing` says which trees over hosts, and how much of the message over each. Segments
-take trees in turn by those shares, and each time a tree is taken, hosts of a cluster change places
-in it, so that all of them are busy alike. Slow interfaces are leaves, as far as others can spare
-them the rest.
+`model.tree_packing` finds the trees over hosts, and the share of each. Segments use the trees in
+turn, in proportion to the shares; each time, hosts of a cluster change places in the tree, so that
+all of them are equally busy. Hosts with slow interfaces are leaves where possible.
 
-Trees of short ways carry less, those that carry most may be long: a few limits of the way are
-tried, and what a message of this length takes decides.
+Trees of small depth have less bandwidth, those with most bandwidth may be deep. So packings for a
+few limits of the depth in seconds are priced, and the fastest for this message is taken.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ LEAST_BYTES = 8 << 10
 N_SEGMENTS = (8, 16, 32, 64, 128, 256, 512)
 
 WAYS = (1.0, 1.12, 1.25, 1.4, 1.6, 2.2, np.inf)
-"""Limits of the way to the farthest host, times that which the nearest top has."""
+"""Limits of the time to the farthest host, as multiples of the least possible one."""
 
 MOST_GROWN = 3
 MOST_MOVES = 8
 LEAST_MOVE = 0.002
-"""A host is moved to another place of a tree where that saves this part."""
+"""A host is moved to another place in a tree if that saves this part of the time."""
 
 SHORT_BYTES = 4 << 10
-"""Ways are those of a message of this length."""
+"""Path times are for a message of this length."""
 
 
 Children = tuple[tuple[int, ...], ...]
@@ -91,7 +90,9 @@ class PackedTrees:
         return self._numbers[self.uses[segment % len(self.uses)]]
 
     def _sender(self, place: int, turn: int) -> int:
-        """Who sends for the host that has ``place`` when hosts have moved on ``turn`` places."""
+        """The rank that sends for the host at ``place`` when hosts have moved on ``turn``
+        places.
+        """
         first = 0
         for hosts in self.kinds:
             if place < first + len(hosts):
@@ -123,7 +124,7 @@ class PackedTrees:
 
 
 def children_of(platform: Platform, tree: HostTree) -> Children:
-    """By host, those below it: first who has the longest way to those farthest below."""
+    """By host, those below it, the one with the longest path to its last descendant first."""
     below: list[list[int]] = [[] for _ in tree.parents]
     for child, parent in enumerate(tree.parents):
         if parent >= 0:
@@ -145,7 +146,7 @@ def children_of(platform: Platform, tree: HostTree) -> Children:
 
 @dataclass(frozen=True)
 class Found:
-    """The best of what was tried, and what it takes."""
+    """The best packing so far, and its time."""
 
     trees: PackedTrees
     segment_bytes: int
@@ -155,7 +156,7 @@ class Found:
 
 
 def is_unlike(model: GridModel) -> bool:
-    """Whether interfaces or links are so unlike that equal shares would wait for the slowest."""
+    """Whether interfaces or links differ so much that equal shares would wait for the slowest."""
     rates = model.flow_bytes_per_s.diagonal()
     if rates.max() > UNLIKE_INTERFACES * rates.min():
         return True
@@ -164,10 +165,11 @@ def is_unlike(model: GridModel) -> bool:
 
 
 def links_of(model: GridModel) -> FloatArray:
-    """What each link may carry, (C, C), as far as is known.
+    """Bandwidth of each link, (C, C), as far as known.
 
-    It was measured with flows between pairs of hosts. Where those filled their interfaces, the link
-    was not what limited them, and all interfaces together do. What a grid file declares is known.
+    It was measured with flows between pairs of hosts. If those filled their interfaces, the link
+    was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
+    is taken as it is.
     """
     if model.origin == "declared":
         return model.link_bytes_per_s
@@ -215,8 +217,8 @@ def platform_of(
 def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ...]:
     """Which tree each of ``n`` segments takes, and how many places its hosts have moved on.
 
-    At every time, as nearly to the shares as can be: a tree's next is due in the middle of what
-    its next segment stands for.
+    At any time the numbers of segments are as close to the shares as possible: a tree's next
+    segment is due in the middle of the interval that it stands for.
     """
     due = [(0.5 / share, tree, 0) for tree, share in enumerate(shares) if share > 0]
     heapify(due)
@@ -229,7 +231,7 @@ def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ..
 
 
 class _Total(NamedTuple):
-    """What all takes, how long the busiest is busy, and which host of which tree is last."""
+    """Total time, busy time of the busiest resource, and which host of which tree is last."""
 
     total_s: float
     busy_s: float
@@ -238,7 +240,7 @@ class _Total(NamedTuple):
 
 
 class _Pricing:
-    """Of one packing: how long its trees are, and how busy hosts and links."""
+    """Costs of one packing: depth of its trees, and load of hosts and links."""
 
     def __init__(self, model: GridModel, platform: Platform, packing: Packing) -> None:
         self.model, self.platform, self.packing = model, platform, packing
@@ -263,10 +265,10 @@ class _Pricing:
                         self.links[k, b, a] += a != b
 
     def total(self, uses: Sequence[tuple[int, int]], segment_bytes: float) -> _Total:
-        """What all segments take, on trees as ``uses`` says.
+        """Time of all segments, on trees as in ``uses``.
 
-        A host has its last segment when as many as are sent at the pace of the slowest on its way
-        have followed the first. Going both ways, that came up to the tree's top before.
+        A host has its last segment when all have followed the first one at the rate of the slowest
+        edge on its path. Both ways, segments come up to the top of the tree before.
         """
         by_host_s, links_s = self._busy_s(uses, segment_bytes)
         ways_s, paces_s = self._ways_s(segment_bytes, by_host_s, links_s)
@@ -283,7 +285,9 @@ class _Pricing:
     def _ways_s(
         self, segment_bytes: float, by_host_s: FloatArray, links_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """A lone segment's way from each tree's top to its hosts, and the slowest on it, (T, H)."""
+        """One-way time of a segment from each tree's top to its hosts, and the slowest edge, (T,
+        H).
+        """
         gap_s, one_way_s = (
             each[:, :, 0] for each in self.model.gap_and_one_way_s(np.array([segment_bytes]))
         )
@@ -325,14 +329,14 @@ class _Pricing:
         sent = np.take_along_axis(self.sends[which], moved, axis=1).sum(axis=0)
         gap_s = self.model.gap_and_one_way_s(np.array([segment_bytes]))[0][:, :, 0]
         port_s = gap_s.diagonal()[self.clusters]
-        received = len(uses) if not self.both_ways else 0  # going both ways, as many as are sent
+        received = len(uses) if not self.both_ways else 0  # both ways: as many as are sent
         by_host_s = np.maximum(sent, received) * port_s
         crossed = self.links[which].sum(axis=0) * segment_bytes / self._link_rates
         return by_host_s, crossed
 
 
 def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
-    """The fastest packing and number of segments; None where no tree can be had."""
+    """The fastest packing and number of segments; None if there is no tree."""
     platform, kinds = platform_of(model, root)
     best: _Tried | None = None
     grown = grown_trees(platform, n_bytes)
@@ -352,7 +356,7 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
 
 
 class _Tried(NamedTuple):
-    """A packing, the segments it is used for, and what that takes."""
+    """A packing with the uses of its trees, and its time."""
 
     packing: Packing
     uses: tuple[tuple[int, int], ...]
@@ -363,7 +367,7 @@ class _Tried(NamedTuple):
 def _best_cut(
     model: GridModel, platform: Platform, packing: Packing, n_bytes: int, best: _Tried | None
 ) -> _Tried | None:
-    """The number of segments that ``packing`` takes the least time with, if that beats ``best``."""
+    """The best number of segments for ``packing``, if it is faster than ``best``."""
     pricing = _Pricing(model, platform, packing)
     for n in N_SEGMENTS:
         segment = -(-n_bytes // n)
@@ -378,9 +382,9 @@ def _best_cut(
 
 @lru_cache(maxsize=256)
 def grown_trees(platform: Platform, n_bytes: int) -> tuple[Packing, ...]:
-    """A tree for all of a message of this length, whose edges are done first, from each good top.
+    """From each good top, a single tree that takes the edge with the earliest end first.
 
-    Where latency weighs as much as throughput, neither shortest ways nor packings are best.
+    Where latency counts as much as bandwidth, neither shortest paths nor packings are best.
     """
     hops, clusters = np.array(platform.hops_s), np.array(platform.clusters)
     far_s = _shortest(hops, clusters)[np.ix_(clusters, clusters)].max(axis=1)
@@ -421,7 +425,7 @@ def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
 
 
 def _mended(model: GridModel, platform: Platform, best: _Tried) -> _Tried:
-    """With the host that is last moved below another one, as often as that helps."""
+    """Move the host that ends last below another one, as long as that helps."""
     firsts = np.searchsorted(np.array(platform.kind_of), np.arange(len(platform.counts))).tolist()
     for _ in range(MOST_MOVES):
         packing, total = best.packing, best.total
@@ -461,7 +465,7 @@ def _is_below(parents: Sequence[int], host: int, tops: Sequence[int]) -> bool:
 
 
 def _packings(platform: Platform) -> tuple[Packing, ...]:
-    """Different ones, by how long a way is allowed."""
+    """Different packings, by the limit of the depth."""
     hops = np.array(platform.hops_s)
     clusters = np.array(platform.clusters)
     far = _shortest(hops, clusters)
@@ -471,7 +475,7 @@ def _packings(platform: Platform) -> tuple[Packing, ...]:
 
 
 def _shortest(hops: FloatArray, clusters: np.ndarray) -> FloatArray:
-    """Shortest ways between clusters, relays allowed; inside one, a hop."""
+    """Shortest paths between clusters, relays allowed; inside one, a hop."""
     distance = hops.copy()
     for k in range(len(distance)):
         distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
@@ -486,7 +490,9 @@ def label_of(found: Found) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Where parts of a grid of some hosts are unlike, and no window limits flows."""
+    """Whether packed trees are worth trying: unlike parts, a few hosts, no window that limits
+    flows.
+    """
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
     if not 2 < n_hosts <= MOST_HOSTS or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False

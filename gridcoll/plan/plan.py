@@ -1,4 +1,4 @@
-"""`Plan`: what every rank does in one collective call, as data that cannot talk."""
+"""`Plan`: what every rank does in one collective call, as plain data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias, TypeVar, overload
 from gridcoll.plan.ops import Op, reads, writes
 
 Program: TypeAlias = tuple[Op, ...]
-"""One rank's ops. Order is priority, not time: an op runs when the data it needs is there."""
+"""One rank's ops. Their order is a priority: an op runs as soon as its data is there."""
 
 
 V = TypeVar("V")
 
 
 class ByRank(Sequence[V]):
-    """What ranks ``0..n_ranks-1`` have, each written when first asked for.
+    """A sequence by rank; each item is made when it is first asked for.
 
     A rank runs only its own program, and planning for thousands of ranks must not write them all.
     """
@@ -71,9 +71,9 @@ class Plan:
     collective : str
         Name of the before/after statement the plan fulfils, as ``"bcast"``.
     label : str
-        How, for people: ``"ecef, chain inside, 16 KiB segments"``.
+        Description: ``"ecef, chain inside, 16 KiB segments"``.
     n_units : int
-        Size of the message in units of ``unit_bytes``; what it means per rank is the collective's.
+        Size of the message in units of ``unit_bytes``, or of a block, as the collective defines.
     root : int
         The root rank, or -1 where there is none.
     programs : sequence of tuple of Op
@@ -81,7 +81,7 @@ class Plan:
     scratch_units : sequence of int
         Scratch space of each rank; empty if none needs any.
     blocks : tuple of int
-        Where ranks have blocks of different sizes: each rank's; empty if all have ``n_units``.
+        Each rank's block size where they differ; empty if all have ``n_units``.
     """
 
     collective: str

@@ -26,7 +26,7 @@ class Candidate:
     Attributes
     ----------
     name : str
-        What settings call it.
+        As in settings.
     label : str
         How it works, with the parameters chosen for this size.
     predicted_s : float or None
@@ -39,13 +39,13 @@ class Candidate:
     rank_order : bool
         Whether a reduction keeps rank order, as non-commutative operations need.
     reproducible : bool
-        Whether a reduction combines as all plans do that say so, whatever grid and root.
+        Whether a reduction combines in the one order that does not depend on grid and root.
     build_blocks : callable or None
-        Writes the plan for blocks of different sizes, given each rank's, where all ranks know them.
+        Writes the plan for blocks of different sizes; takes the size of every rank's block.
     closed_form_s : float or None
         What the papers' closed form says of the same strategy, where they have one.
     observed_s : float or None
-        Median of calls that it did, and of how many: `n_calls`.
+        Median time of the `n_calls` calls done by it so far.
     """
 
     name: str
@@ -63,14 +63,20 @@ class Candidate:
     observed_s: float | None = None
     n_calls: int = 0
 
+    @property
+    def expected_s(self) -> float:
+        """`predicted_s`, infinite where nothing is predicted: to compare candidates by."""
+        return float("inf") if self.predicted_s is None else self.predicted_s
+
 
 @dataclass(frozen=True)
 class Algorithm:
     """An entry of a collective's registry: writes candidates for one call.
 
-    ``candidates(model, n_bytes, root)`` may give none (where it makes no sense) or several. With
-    more than ``most_clusters`` clusters it takes too long to be tried unless it is asked for. What
-    is learned by running one algorithm holds for its ``family``: itself, unless it says otherwise.
+    ``candidates(model, n_bytes, root)`` returns none (where the algorithm makes no sense) or
+    several. With more than ``most_clusters`` clusters it is only considered when it is asked for:
+    building candidates would take too long. Measured corrections are shared by all algorithms of a
+    ``family``; by default an algorithm is its own family.
     """
 
     name: str
@@ -86,10 +92,10 @@ REGISTRIES: dict[str, dict[str, Algorithm]] = {}
 
 
 ALIASES: dict[str, dict[str, str]] = {}
-"""By collective, the name of an algorithm by the one that it had before; kept for one release."""
+"""New name of an algorithm by its old one, for each collective; kept for one release."""
 
 _noted: set[tuple[str, str]] = set()
-"""Collectives and old names that this process has been told of."""
+"""Collectives and old names that were logged already."""
 
 
 def register(collective: str, algorithm: Algorithm) -> Algorithm:
@@ -154,5 +160,5 @@ def check_forced(collective: str, name: str) -> str:
 
 
 def family_of(collective: str, algorithm: str) -> str:
-    """The family that corrections of ``algorithm``, named as it is now, go by."""
+    """The family whose corrections hold for ``algorithm`` (its current name)."""
     return REGISTRIES[collective][algorithm].family or algorithm

@@ -1,4 +1,4 @@
-"""Where the numbers that a choice rests on come from, for people."""
+"""Text about where the numbers behind a choice come from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gridcoll.model.summary import sources_said
 
 
 def sources_of(model: GridModel, collective: str) -> tuple[str, ...]:
-    """A line for links, one for the library's own collective, one for what plans took before."""
+    """One line each for links, natives, and measured runs of plans."""
     lines = [f"links: {sources_said(model)}"]
     if collective in model.native_priors:
         lines.append("native: reckoned from the library's known algorithms, not timed")

@@ -28,20 +28,22 @@ from gridcoll.schedule.trees import degrees, find_shape, profile
 from gridcoll.topology.grid import Grid
 
 Hosts = tuple[int, ...]
-"""How many places of the line each host has, one after another."""
+"""How many consecutive ranks of the line each host has."""
 
 
 @dataclass(frozen=True)
 class LineCosts:
-    """Counts of what happens until a place has the first segment, and of what passes then.
+    """Counts of sends and hops until a rank of the line has the first segment, and the load per
+    segment after that.
 
     Attributes
     ----------
     waits, hops : (k, 2) arrays
-        Between hosts and inside one: sends that others on the way made before, and the way's own.
-        Only places that no other exceeds in all are kept; the last one done is among them.
+        Column 0 between hosts, column 1 inside one. ``waits``: earlier sends of the ranks on the
+        path; ``hops``: edges of the path. Only ranks that no other rank exceeds in all counts are
+        kept; the rank that ends last is among them.
     busiest : float
-        Messages per segment that the busiest interface sends, or takes in.
+        Messages per segment that the busiest interface sends or receives.
     """
 
     waits: FloatArray
@@ -170,7 +172,7 @@ class SegmentCosts:
 
     @property
     def hop_s(self) -> FloatArray:
-        """A lone segment's way between two ranks of each cluster, (C, S)."""
+        """One-way time of a segment between two ranks of each cluster, (C, S)."""
         return self._inside_links[1]
 
     @cached_property
@@ -184,25 +186,25 @@ class SegmentCosts:
 
     @property
     def one_way_s(self) -> FloatArray:
-        """A lone segment's way over every link, (C, C, S)."""
+        """One-way time of a segment over every link, (C, C, S)."""
         return self._all_links[1]
 
     def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
-        """``g(s)`` and a lone segment's way of each transfer's link, (n, S) each."""
+        """``g(s)`` and one-way time of each transfer's link, (n, S) each."""
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
         return self.model.gap_and_one_way_s(self._segment, (senders, receivers))
 
     @cached_property
     def _at_home(self) -> tuple[FloatArray, FloatArray]:
-        """The same two of a message between ranks of one host, (C, 1) each: of an empty one."""
+        """The same two inside a host, (C, 1) each: those of an empty message."""
         every = range(self.model.n_clusters)
         return self.model.gap_and_one_way_s(np.zeros(1), (every, every))
 
     def way_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
-        """What ``waits`` and ``hops``, (…, C, 2) each, take, (…, C, S).
+        """Time of ``waits`` and ``hops``, (…, C, 2) each, (…, C, S).
 
-        Of either first those between hosts, then those inside one. A hop costs a lone segment's
-        way; a sender's further children wait a gap each.
+        In both, column 0 is between hosts, column 1 inside one. A hop costs the one-way time of a
+        segment, a wait costs a gap.
         """
         port_s, hop_s = self._at_home
         far = waits[..., :1] * self.port_s + hops[..., :1] * self.hop_s
@@ -219,9 +221,10 @@ class SegmentCosts:
         return result
 
     def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
-        """When the last member of each cluster has the first segment after the entry does, (C, S).
+        """How long after its entry rank the last member of each cluster has the first segment, (C,
+        S).
 
-        Members stand in a line, one for each cluster.
+        Each cluster's members form a line.
         """
         most = max(len(line.waits) for line in lines)
         waits, hops = np.zeros((2, most, len(lines), 2))
@@ -253,7 +256,7 @@ def price_tree(
 ) -> TreePrice:
     """Price one tree over clusters (see `GridTree`) at every segment size of ``costs``.
 
-    O(C) in the number of clusters whatever their sizes: a shape's cost is known by its counts.
+    O(C) in the number of clusters, whatever their sizes: a shape is priced by its counts.
     """
     n_out = [0] * len(shapes)
     for sender, _ in transfers:
@@ -277,9 +280,10 @@ def price_tree(
 def _inside(
     costs: SegmentCosts, shapes: Sequence[str], relays: Sequence[int], n_out: Sequence[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of every cluster, (C, S) each: from entry to relay, from entry to last rank, and the period.
+    """Of every cluster, (C, S) each: time from entry to relay, time from entry to last rank, and
+    period.
 
-    A cluster's relay serves ``n_out`` other clusters first.
+    A cluster's relay sends to ``n_out`` other clusters first.
     """
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
     lines = [line_costs(*key) for key in zip(shapes, hosts, strict=True)]
@@ -300,8 +304,8 @@ def _inside(
 def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
     """Price ``tree`` at every segment size of ``costs``, rank by rank.
 
-    As `predict.price_tree`, but the tree may cross between clusters wherever it likes; what crosses
-    on several edges shares the link.
+    As `price_tree`, but the tree may have any number of edges between two clusters; they share the
+    link.
     """
     cluster_of = costs.model.grid.cluster_of
     first = np.zeros((len(tree.children), len(costs.segment_bytes)))
@@ -330,7 +334,7 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
 
 
 def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
-    """Seconds of a broadcast in one piece that asks on every edge of ``tree`` before it sends.
+    """Seconds of an unsegmented broadcast with a rendezvous on every edge of ``tree``.
 
     A rank asks all its children one after the other, and sends to them in the order of their
     answers.
@@ -360,13 +364,14 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """What one segment, averaged over trees, asks of the busiest resource of each kind.
+    """Load of the busiest resource of each kind per segment, averaged over trees.
 
     Attributes
     ----------
     interfaces : (C,) array
-        Sends per segment of the busiest interface of each cluster, or what it takes in if that is
-        more, as where ranks share one; at least 1, what each rank receives.
+        Messages per segment that the busiest interface of each cluster sends or receives, whichever
+        is more (ranks of one host share an interface). At least 1: each rank receives every
+        segment.
     flows, links : dict of (int, int) to float
         Transfers per segment between clusters: of the busiest pair of ranks, and of all.
     """
@@ -377,7 +382,7 @@ class Load:
 
 
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
-    """The load of ``trees`` that take turns segment by segment, some more often than others."""
+    """The load of ``trees`` that share the segments in turn, some more often than others."""
     sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
     pairs: Counter[tuple[int, int]] = Counter()
     for tree, n_turns in Counter(trees).items():
@@ -422,7 +427,7 @@ def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
 
 
 def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
-    """Add ``line`` to ``total``, turned by ``places``; `numpy.roll` would take most of choosing."""
+    """Add ``line``, rotated by ``places``, to ``total``; `numpy.roll` would be too slow."""
     at = places % max(len(line), 1)
     total[at:] += line[: len(line) - at]
     total[:at] += line[len(line) - at :]
@@ -431,8 +436,8 @@ def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
 def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) -> TreePrice:
     """Price ``trees`` together at every segment size of ``costs``.
 
-    The first segments go down all trees as if each were alone; from then on the busiest interface
-    sets the rate for all, and the busiest flow or link of a tree for that tree.
+    The first segments go down all trees as if each tree were alone. After that the busiest
+    interface sets the rate of all trees, and the busiest flow or link of a tree that of this tree.
     """
     interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
     pace_s = _pace_between(costs, load)
@@ -447,7 +452,7 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
 
 
 def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
-    """Seconds per segment of the message that every link, or its busiest flow, is busy, (S,)."""
+    """Seconds per segment that the busiest link, or flow on it, is busy, (S,)."""
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     gaps, _ = costs.between(list(load.flows))
     return {

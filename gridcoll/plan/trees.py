@@ -11,7 +11,7 @@ from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
 
 SMALLEST_SEGMENT = 1024
-"""Bytes; of shorter messages hardly anything is the wire's."""
+"""Bytes; shorter messages cost hardly less."""
 
 LARGEST_SEGMENT = 1 << 28
 """MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
@@ -60,7 +60,7 @@ def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...
 
 @dataclass(frozen=True)
 class GridTree:
-    """A broadcast tree, written by clusters so that it can be priced without naming ranks.
+    """A broadcast tree in terms of clusters, so that it can be priced without listing ranks.
 
     A cluster's members stand in a line: the rank the message enters at, then the others. Its shape
     is laid over that line; its relay is the place in the line that sends to other clusters.
@@ -77,7 +77,7 @@ class GridTree:
         ``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain
         of chains, in which no rank sends anything twice.
     lane : int
-        Turns the lines, so that several trees use several hosts' interfaces and flows.
+        Rotates the lines, so that several trees use the interfaces and flows of several hosts.
     """
 
     root: int

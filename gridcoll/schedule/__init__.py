@@ -4,7 +4,7 @@ from gridcoll.schedule.anytime import best, warm_up
 from gridcoll.schedule.batch import Batch, BatchSchedules
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.registry import HEURISTICS, Heuristic, find_heuristic
-from gridcoll.schedule.schedule import Schedule, Transfer, children, depths, parents
+from gridcoll.schedule.schedule import Schedule, Transfer, children, parents
 from gridcoll.schedule.timeline import Timeline, make_schedule, time_transfers, timeline
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Transfer",
     "best",
     "children",
-    "depths",
     "find_heuristic",
     "make_schedule",
     "parents",

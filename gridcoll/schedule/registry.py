@@ -22,6 +22,9 @@ from gridcoll.schedule.batch import Batch, BatchSchedules, one_by_one
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
 
+SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
+"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
+
 _BHAT = "Bhat, Raghavendra & Prasanna, JPDC 63 (2003)"
 _PMEO = "Barchet-Steffenel & Mounié, PMEO-PDS 2006"
 

@@ -76,11 +76,3 @@ def parents(schedule: Schedule) -> tuple[int | None, ...]:
     for sender, receiver in schedule.transfers:
         row[receiver] = sender
     return tuple(row)
-
-
-def depths(schedule: Schedule) -> tuple[int, ...]:
-    """How many transfers stand between the root and each cluster."""
-    row = [0] * schedule.n_clusters
-    for sender, receiver in schedule.transfers:
-        row[receiver] = row[sender] + 1
-    return tuple(row)

@@ -117,16 +117,12 @@ class Profile:
     gaps, latencies : (k,) arrays
     root_degree, max_degree : int
         Sends per segment at the root, and the most at any vertex: the period of a pipeline.
-    last_gaps, last_latencies : int
-        The same counts for the last vertex ``n - 1``, from which a relay may go on.
     """
 
     gaps: np.ndarray
     latencies: np.ndarray
     root_degree: int
     max_degree: int
-    last_gaps: int
-    last_latencies: int
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +143,4 @@ def profile(shape: str, n: int) -> Profile:
         latencies=np.array([latencies for _, latencies in kept], dtype=float),
         root_degree=len(children[0]),
         max_degree=max(len(sends) for sends in children),
-        last_gaps=counts[-1][0],
-        last_latencies=counts[-1][1],
     )

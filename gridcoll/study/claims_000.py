@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gridcoll.study.comparison import SEVEN, Score
+from gridcoll.schedule.registry import SEVEN
+from gridcoll.study.comparison import Score
 
 Scores = Mapping[tuple[int, str], Score]
 """By number of clusters and heuristic."""

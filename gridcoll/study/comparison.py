@@ -11,10 +11,8 @@ from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS, Accounting, Batch, find_heuristic
 from gridcoll.schedule.anytime import solve
 from gridcoll.schedule.instance import Floats
+from gridcoll.schedule.registry import SEVEN
 from gridcoll.study.parameters import PARAMETERS, Parameters, draw_batch
-
-SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
-"""The heuristics the papers compare."""
 
 ENTRIES_PER_CHUNK = 1_000_000
 """Matrix entries worked on at a time: 8 MB per matrix."""

@@ -109,11 +109,11 @@ class Faces:
     beta_needed: float
 
 
-def count_faces(mesh: Mesh, part: Ints, beta: float = Update().beta_host) -> Faces:
+def count_faces(mesh: Mesh, part: Ints) -> Faces:
     """Faces between parts; ``beta_needed`` is the least that is an upper bound."""
     across = part[mesh.faces[:, 0]] != part[mesh.faces[:, 1]]
     n_parts = int(part.max()) + 1
     counts = np.bincount(part[mesh.faces[across]].ravel(), minlength=n_parts)
     surface = (mesh.n_elements / n_parts) ** (2 / 3)
     most = int(counts.max())
-    return Faces(n_parts, most, float(counts.mean()), beta * surface, most / surface)
+    return Faces(n_parts, most, float(counts.mean()), Update().beta_host * surface, most / surface)

@@ -10,7 +10,8 @@ import click
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS, warm_up
-from gridcoll.study.comparison import SEVEN, Score, Setting, compare
+from gridcoll.schedule.registry import SEVEN
+from gridcoll.study.comparison import Score, Setting, compare
 from gridcoll.study.options import (
     BUSY,
     ITERATIONS,

@@ -12,7 +12,8 @@ from gridcoll.schedule import HEURISTICS, Batch
 from gridcoll.schedule.anytime import solve
 from gridcoll.schedule.instance import Floats, Instance
 from gridcoll.schedule.optimal import optimal
-from gridcoll.study.comparison import SEVEN, Setting, chunk_size
+from gridcoll.schedule.registry import SEVEN
+from gridcoll.study.comparison import Setting, chunk_size
 
 
 @dataclass(frozen=True)

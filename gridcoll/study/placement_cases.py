@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gridcoll.model.plogp import FloatArray
 from gridcoll.placement import IterationCost, Phase, Problem, Resources
-from gridcoll.placement.resources import FloatArray
 
 ALPHA_S = (6.75e-6, 1.46e-5, 8.20e-6, 8.94e-6, 1.47e-5, 1.033e-5)  # Table 4, then §2.3.1
 HIDDEN_PART = 2.198 / 10.33  # of α, the part an UPDATE may overlap (§2.3.1)

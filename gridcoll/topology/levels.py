@@ -10,15 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gridcoll.topology.clustering import DEFAULT_TOLERANCE, find_clusters
+from gridcoll.topology.clustering import find_clusters
 
 Groups = tuple[tuple[int, ...], ...]
 """Clusters by index, every cluster in one group; groups and members ascending."""
 
 
-def find_levels(
-    latency_s: npt.ArrayLike, tolerance: float = DEFAULT_TOLERANCE
-) -> tuple[Groups, ...]:
+def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
     """Partitions of clusters, each of groups of the one before; the last has one group.
 
     Empty for one cluster. ``latency_s`` is (C, C) between clusters; its diagonal is ignored.
@@ -33,7 +31,7 @@ def find_levels(
     groups: Groups = tuple((cluster,) for cluster in range(len(matrix)))
     while len(groups) > 1:
         between = np.array([[matrix[np.ix_(a, b)].max() for b in groups] for a in groups])
-        joined = find_clusters(between, tolerance)
+        joined = find_clusters(between)
         if len(joined) == len(groups):  # none nearer to each other than to the rest
             joined = [list(range(len(groups)))]
         groups = tuple(

@@ -6,7 +6,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.model import PLogP
-from gridcoll.model.closed_forms import CLOSED_FORMS, Call, find_closed_form
+from gridcoll.model.closed_forms import CLOSED_FORMS, Call
 
 # L = 10 s, g(m) = m seconds; of 40 bytes in segments of 10.
 LINK = PLogP(10.0, (0, 100), (0.0, 100.0), (0.0, 100.0), (0.0, 100.0))
@@ -32,18 +32,18 @@ LINK = PLogP(10.0, (0, 100), (0.0, 100.0), (0.0, 100.0), (0.0, 100.0))
     ],
 )
 def test_by_hand(name: str, n_ranks: int, total_s: float) -> None:
-    assert find_closed_form(name).cost_s(Call(LINK, n_ranks, 40, 10)) == pytest.approx(total_s)
+    assert CLOSED_FORMS[name].cost_s(Call(LINK, n_ranks, 40, 10)) == pytest.approx(total_s)
 
 
 def test_a_degree_of_its_own() -> None:
     """Three chains and the root's step: 3 + ceil((22 - 7) / 7)."""
     call = Call(LINK, 22, 40, 10, degree=3)
-    assert find_closed_form("k-chain").cost_s(call) == pytest.approx((3 + 3) * 20 + 30)
+    assert CLOSED_FORMS["k-chain"].cost_s(call) == pytest.approx((3 + 3) * 20 + 30)
 
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_alone_nothing_is_sent(name: str) -> None:
-    assert find_closed_form(name).cost_s(Call(LINK, 1, 40, 10)) == 0.0
+    assert CLOSED_FORMS[name].cost_s(Call(LINK, 1, 40, 10)) == 0.0
 
 
 def test_a_short_last_segment_counts_as_one() -> None:
@@ -72,8 +72,3 @@ def test_wrong_numbers_are_refused(wrong: dict[str, int], says: str) -> None:
     numbers = {"n_ranks": 2, "n_bytes": 1, "segment_bytes": 1, **wrong}
     with pytest.raises(UsageError, match=says):
         Call(LINK, **numbers)
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="closed form 'star': known are flat, flat-rendezvous"):
-        find_closed_form("star")

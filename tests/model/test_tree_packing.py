@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.model.tree_packing import TOLERANCE, Platform, pack_by_way, pack_trees
+from gridcoll.model.tree_packing import TOLERANCE, Packing, Platform, pack_by_way
 
 
 def platform(
@@ -16,6 +16,12 @@ def platform(
     n = len(counts)
     links, hops = ((link,) * n,) * n, ((1.0,) * n,) * n
     return Platform(counts, tuple(range(n)), rates, links, (float("inf"),) * n, hops, root)
+
+
+def pack_trees(some: Platform, most_s: float = float("inf")) -> Packing | None:
+    """The best packing in which no host is farther than ``most_s`` from a tree's top."""
+    found = pack_by_way(some, (most_s,))
+    return found[-1] if found else None
 
 
 def test_like_hosts_pass_what_a_ring_passes() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.schedule import Schedule, Transfer, children, depths, parents
+from gridcoll.schedule import Schedule, Transfer, children, parents
 
 CHAIN = (Transfer(1, 0), Transfer(0, 2), Transfer(1, 3))
 
@@ -12,7 +12,6 @@ def test_tree_readings() -> None:
     schedule = Schedule(4, 1, CHAIN, 1.0)
     assert children(schedule) == ((2,), (0, 3), (), ())
     assert parents(schedule) == (1, None, 0, 1)
-    assert depths(schedule) == (1, 0, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from gridcoll.comm.arguments.buffers import (
 )
 from gridcoll.comm.arguments.elements import read_elements
 from gridcoll.engine.memory import Typed
-from gridcoll.plan.alltoall.vector import LARGEST_MESSAGE
+from gridcoll.plan.blocks import LARGEST_MESSAGE
 
 
 @dataclass(frozen=True, slots=True)

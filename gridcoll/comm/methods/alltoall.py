@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpecB, InPlace
 
 LENGTH_BYTES = 8
-"""Objects tell each other their pickles' lengths first."""
+"""First the ranks exchange the lengths of their pickles."""
 
 
 class AlltoallMethods(GridMethods):
@@ -110,7 +110,7 @@ class AlltoallMethods(GridMethods):
 
 
 def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:
-    """As vectors, known to be so; the MPI library would take some buffers for what they are not."""
+    """Exchange plain blocks by native `VECTOR`; read other buffers, which it could misread."""
     if are_plain_blocks(sendbuf, recvbuf, comm.Get_size()):
         return native_call(VECTOR, "Alltoall")(comm, sendbuf, recvbuf)
     return comm._read_and_exchange(sendbuf, recvbuf)
@@ -144,7 +144,7 @@ def _pickle_each(sendobj: Any, n_ranks: int) -> list[Pickled]:
 def _exchange_data(
     context: Context, pickles: Sequence[Pickled], words: Sequence[int]
 ) -> list[memoryview]:
-    """What comes from every rank before any parts, given what they said of it."""
+    """Bytes to come from every rank before its parts, by the lengths that it sent."""
     lengths, coming = [len(pickled.data) for pickled in pickles], list(map(length_of, words))
     into = memoryview(bytearray(sum(coming)))
     flow = dataflow(vector_program(context.rank, lengths, coming))

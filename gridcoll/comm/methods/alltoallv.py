@@ -1,9 +1,9 @@
 """All-to-all of blocks of any size and type, as a user calls it.
 
-What one rank has for another only these two know. So nothing is chosen by sizes unless ranks tell
-each other: where an all-to-all of middling blocks goes by a plan, these go directly, those with the
-longest way first. Where the grid is such that another way may gain, all ranks learn all counts at
-calls that they know alike (`vectors`), and take that way if it is predicted to be faster.
+Only sender and receiver know the size of a block. So no choice depends on sizes unless ranks
+exchange them. If an all-to-all of medium blocks uses a plan on this grid, blocks are sent directly,
+those over the longest links first. Where another way may be faster on this grid, all ranks exchange
+all counts at calls known to all (`vectors`), and use it if it is predicted to be faster.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CHOICE_BYTES = 8192
 """An all-to-all of blocks of this size decides between a plan and the native collective."""
 
 PACKS = MPI.get_vendor()[0] == "MPICH"
-"""Whether blocks with gaps are packed before they leave. Where it is to gather and to spread them
-itself, MPICH 5.0.2 takes 1.4 times as long; Open MPI 5.0.11 and Intel MPI 2021.18 take less time
+"""Whether blocks with gaps are packed before they are sent. If MPI is to pack them, MPICH 5.0.2
+takes 1.4 times as long; Open MPI 5.0.11 and Intel MPI 2021.18 take less time
 (measured by ``benchmarks/apps/fourier.py`` on three sites)."""
 
 Block = Message | Typed
@@ -57,7 +57,7 @@ class AlltoallvMethods(GridMethods):
             super().Alltoallw(sendbuf, recvbuf)
 
     def _exchange(self, name: str, sendbuf: Any, recvbuf: Any, read: Read) -> bool:
-        """Whether it was done: not where the native collective is to do it, or to refuse it."""
+        """Whether the call was done; if not, the native collective does it, or raises."""
         context = self._planning()
         if context is None:
             return False
@@ -70,7 +70,7 @@ class AlltoallvMethods(GridMethods):
         if context.settings.check:
             what = name if blocks else f"{name} with arguments that MPI refuses"
             require_equal(context.comm, name, what)
-            if name == "Alltoallv":  # of the other, only two ranks know which types they exchange
+            if name == "Alltoallv":  # in `Alltoallw`, only the two ranks know a block's type
                 require_alike(context.comm, name, map(signature, (sendbuf, recvbuf)))
         flow = vectors.flow(context, _sizes(blocks)) if tells else None
         if blocks is None or (native and flow is None):
@@ -91,7 +91,9 @@ class AlltoallvMethods(GridMethods):
         return True
 
     def _vectors_of(self, context: Context) -> Vectors:
-        """What is known of this communicator's calls; anew for another model or other settings."""
+        """The counts of this communicator's calls; empty again after a change of model or
+        settings.
+        """
         if self._vectors is None or self._vectors.decisions is not context.decisions:
             self._vectors = Vectors(context.decisions)
         return self._vectors
@@ -110,7 +112,7 @@ def _run_known(
     context: Context, flow: Dataflow, blocks: tuple[list[Block], list[Block]] | None
 ) -> bool:
     """Run a plan that was written for counts that all ranks know."""
-    if blocks is None:  # they were right before
+    if blocks is None:  # they were read to exchange counts
         raise PlanError("arguments of an all-to-all that can be read cannot be packed")
     source, into = blocks
     scratch = [memoryview(bytearray(flow.scratch_units))]
@@ -135,7 +137,7 @@ def _copy(block: Block) -> Block:
 def _read_both(
     sendbuf: Any, recvbuf: Any, read: Read, context: Context, *, packed: bool = False
 ) -> tuple[list[Block], list[Block]] | None:
-    """What is sent, by receiver, and where to; None where these arguments are wrong.
+    """Blocks to send and to receive, by rank; None for invalid arguments.
 
     This is read before anything is sent. Errors are dropped here: the native call that follows
     raises what plain mpi4py raises.
@@ -157,7 +159,7 @@ def _read_both(
 
 
 class _Memory(PartedMemory):
-    """What a rank has for itself moves from type to type, as a message does."""
+    """Copy this rank's own block, from type to type as a message."""
 
     def copy(self, source: Chunk, into: Chunk) -> None:
         match self.view(source), self.view(into):
@@ -172,7 +174,7 @@ class _Memory(PartedMemory):
 
 def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part]) -> None:
     rank = context.rank
-    # A block for oneself ends where the shorter of its two places does.
+    # Its length is the shorter one of the two places.
     n_own = min(len(source[rank]), len(into[rank]))
     for parts in (source, into):
         own = parts[rank]

@@ -1,4 +1,4 @@
-"""What the mixins of `GridComm` share: one file per collective, one class of state behind them."""
+"""Base class of the mixins of `GridComm`; there is one file per kind of collective."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gridcoll.plan.natives import NATIVE
 class GridMethods(MPI.Intracomm):
     """Base of the mixins. A method without a context, or with nothing to gain, is MPI's own.
 
-    A method looks its arguments up in the fast path first, by their sizes alone: where a call like
-    it was decided before, that is done again at once. Reading the arguments anew would take some
-    thirty microseconds between two calls of a program, whose data, not ours, is in the caches.
+    A method first looks in the fast path, by the sizes of its arguments: a call like one before is
+    repeated at once. Reading the arguments would take some thirty microseconds, as the caches hold
+    the program's data, not ours.
     """
 
     # Class attributes, because MPI's own Dup builds objects without calling __init__.
@@ -41,7 +41,7 @@ class GridMethods(MPI.Intracomm):
     def _natively(
         self, context: Context, method: str, native: str | None, key: Key | None, *args: Any
     ) -> None:
-        """Do the call by ``native``, and by the fast path the next time.
+        """Do the call by ``native``, and enter it into the fast path.
 
         ``native`` is None for a call whose arguments could not be read: MPI is to refuse it.
         """

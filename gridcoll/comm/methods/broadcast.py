@@ -73,7 +73,7 @@ class BroadcastMethods(GridMethods):
 
 
 def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Arrived:
-    """What ``root`` has pickled, whose length only it knows; None elsewhere. Collective."""
+    """Broadcast the pickle of ``root``; only the root knows its length. Collective."""
     head = memoryview(
         pickled.head(BCAST_HEADER_BYTES) if pickled else bytearray(BCAST_HEADER_BYTES)
     )
@@ -84,7 +84,7 @@ def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Ar
     _broadcast(context, [missing], root)
     arrived = Arrived(kind_of(head), data)
     if pickled:
-        arrived.take(pickled.parts)  # the root gets a copy, too: that can be sent as it is
+        arrived.take(pickled.parts)  # the root gets a copy, too; it can be sent without another one
     _broadcast(context, arrived.parts, root)
     return arrived
 
@@ -126,7 +126,7 @@ def _enter(
 
 
 def _memory(flow: Dataflow, *parts: memoryview) -> Memory:
-    """The message, and a few bytes for plans that ask before they send."""
+    """Memory of the message, and a few bytes for plans with a rendezvous."""
     n_scratch = flow.scratch_units
     scratch = memoryview(bytearray(n_scratch)) if n_scratch else None
     if len(parts) == 1:

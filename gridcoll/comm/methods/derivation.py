@@ -1,6 +1,6 @@
-"""Communicators made from one: each knows its part of the grid, and nothing is measured again.
+"""Communicators made from another one: each gets its part of the grid, and nothing is measured.
 
-Nor does any of them cost a message of ours: see `channel`. `Create_from_group` has no parent to
+None of them costs a message of ours: see `channel`. `Create_from_group` has no parent to
 take a grid from and stays MPI's own.
 """
 
@@ -31,16 +31,16 @@ class DerivationMethods(GridMethods):
         raise NotImplementedError
 
     def _derive(self, make: Callable[[], MPI.Comm]) -> MPI.Intracomm:
-        """What ``make`` makes of all our ranks or some. Collective.
+        """The communicator that ``make`` returns, of all our ranks or some. Collective.
 
-        The place comes first: whatever MPI says to this rank's arguments, all ranks count alike.
+        The place is taken first, so that all ranks count alike even if MPI raises on this one.
         """
         context = self._context
         place = None if context is None else _place_of(context)
         return self._child(make(), place)
 
     def _duplicate(self: Derived, make: Callable[[], Derived]) -> Derived:
-        """What ``make`` gives, a duplicate of us, with the grid that we know. Collective."""
+        """The duplicate that ``make`` returns, with our grid. Collective."""
         context = self._context
         if context is None:
             return make()
@@ -52,7 +52,7 @@ class DerivationMethods(GridMethods):
     def _begin_duplicate(
         self: Derived, make: Callable[[], tuple[Derived, MPI.Request]]
     ) -> tuple[Derived, MPI.Request]:
-        """The same of one that is under way; nobody may wait."""
+        """The same for a non-blocking duplicate: no rank may wait."""
         context = self._context
         if context is None:
             return make()

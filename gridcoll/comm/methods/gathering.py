@@ -35,13 +35,13 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """At the root: where blocks go, and what it has itself, None if that is there already."""
+    """At the root: where blocks go, and its own block; None if that is in place."""
 
     into: Vectors
     mine: memoryview | None
 
     def own(self, root: int) -> memoryview:
-        """The root's block, which may have to be brought to its place."""
+        """The root's block, copied to its place if it has another length."""
         block = self.into.block(root)
         if self.mine is None or len(self.mine) == len(block):
             return block if self.mine is None else self.mine

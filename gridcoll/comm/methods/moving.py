@@ -1,4 +1,4 @@
-"""What the methods share that move blocks of bytes from rank to rank."""
+"""Functions for methods that move blocks of bytes from rank to rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 
 def read_or_leave(read: Callable[[], T]) -> T | None:
-    """What ``read`` gives, or None for wrong arguments: of these the MPI library says more."""
+    """The result of ``read``, or None for invalid arguments: MPI's own error says more about
+    them.
+    """
     try:
         return read()
     except Exception:
@@ -33,7 +35,7 @@ def read_or_leave(read: Callable[[], T]) -> T | None:
 
 
 def in_place(buffer: Any) -> bool:
-    """Whether ``buffer`` stands for the other one, as mpi4py has it."""
+    """Whether ``buffer`` means in place, as in mpi4py."""
     return buffer is None or buffer is MPI.IN_PLACE
 
 
@@ -42,7 +44,7 @@ def agree(
 ) -> None:
     """Where checks are asked for, raise unless all ranks make the same call.
 
-    ``root`` is None where there is none; ``n_bytes`` where this rank's arguments were wrong.
+    ``root`` is None for collectives without one; ``n_bytes`` is None for invalid arguments.
     ``specs`` are the buffer arguments that count on this rank: all hold the same types.
     """
     if context.settings.check:
@@ -53,7 +55,7 @@ def agree(
 
 
 def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None:
-    """The same for a call whose sizes ranks do not share."""
+    """The same for a call whose sizes differ between ranks."""
     if context.settings.check:
         require_equal(context.comm, method, f"{method} root={root}")
         require_alike(context.comm, method, map(signature, specs))
@@ -62,7 +64,7 @@ def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None
 def decide_or_leave(
     context: Context, collective: str, n_bytes: int | None, root: int
 ) -> tuple[Dataflow | None, str | None]:
-    """A rank's share of a plan, or which native does it; neither for wrong arguments."""
+    """This rank's share of a plan, or the name of a native; neither for invalid arguments."""
     if n_bytes is None:
         return None, None
     decision = context.decide(collective, n_bytes, root)
@@ -75,23 +77,25 @@ def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview)
 
 
 def blank_memory(flow: Dataflow, n_bytes: int) -> ByteMemory:
-    """For a program that is to run over other buffers: its own of so many bytes."""
+    """Memory of ``n_bytes`` to prepare a program that will run over other buffers."""
     own = memoryview(bytearray(n_bytes))
     return byte_memory(flow, own, own)
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
-    """A message to oneself: raises what MPI raises where it is too long, leaves what it is not."""
+    """Copy by a message to oneself: truncation raises as in MPI, and a short one leaves the
+    rest.
+    """
     MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[into, MPI.BYTE], source=0)
 
 
 def even_of(sizes: tuple[int, ...]) -> bool:
-    """Whether all blocks are alike."""
+    """Whether all blocks have the same size."""
     return len(set(sizes)) == 1
 
 
 def mean_of(sizes: tuple[int, ...]) -> int:
-    """The block that a choice is made for where they differ."""
+    """The block size that a choice is made for where sizes differ."""
     return -(-sum(sizes) // len(sizes))
 
 
@@ -122,7 +126,7 @@ def _sizes(parts: Mapping[int, Sequence[memoryview]]) -> _Sizes:
 
 @lru_cache(maxsize=256)
 def _exchange_flow(sends: _Sizes, receives: _Sizes) -> Dataflow:
-    """What heads are moved by is the same again and again."""
+    """Cached: the same exchange is repeated in loops."""
     return dataflow(exchange_parts(dict(sends), dict(receives)))
 
 
@@ -134,14 +138,15 @@ def _chained(parts: Mapping[int, Sequence[memoryview]]) -> list[memoryview]:
 def uneven_flow(
     build: Callable[[tuple[int, ...]], Plan] | None, blocks: tuple[int, ...], rank: int
 ) -> Dataflow | None:
-    """A rank's share of what ``build`` makes for ``blocks`` that all ranks know; None for none."""
+    """This rank's share of the plan for ``blocks``, known on all ranks; None without ``build``."""
     return dataflow(build(blocks).programs[rank]) if build else None
 
 
 def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
-    """A rank's share of moving what objects begin with; None for the native collective.
+    """This rank's share of moving the heads of objects; None for the native collective.
 
-    Of objects the native one takes two calls, lengths first: it must be twice as fast as a plan.
+    mpi4py makes two native calls for objects, lengths first: a native must be twice as fast as a
+    plan.
     """
     flow = context.decide(collective, HEADER_BYTES, root, semantics=PLAIN).flow
     if flow is not None or context.decisions.asks_for_native(collective):
@@ -155,7 +160,7 @@ def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
 
 
 def gather_heads(context: Context, flow: Dataflow, head: memoryview) -> Heads:
-    """What all ranks' objects begin with, on every rank; ``flow`` is that of `heads_flow`."""
+    """The heads of all ranks' objects, on every rank; ``flow`` is from `heads_flow`."""
     heads = Heads(n_ranks := context.model.grid.n_ranks)
     if again := context.fast_path.get(_HEADS):
         again(context.comm, head, heads.view)
@@ -186,18 +191,18 @@ def _even_flow(build: Callable[[int], Plan] | None, n_bytes: int, rank: int) -> 
 
 @lru_cache(maxsize=256)
 def take_flow(root: int, n_bytes: int) -> Dataflow:
-    """A rank's share of a scatter of blocks whose sizes only the root knows all of."""
+    """A rank's share of a scatter whose block sizes only the root knows."""
     return dataflow(take_block(root, n_bytes))
 
 
 @lru_cache(maxsize=256)
 def give_flow(root: int, n_bytes: int) -> Dataflow:
-    """A rank's share of a gather of such blocks."""
+    """A rank's share of such a gather."""
     return dataflow(backwards(take_block(root, n_bytes)))
 
 
 def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
-    """The root's share of such a scatter: paced, unless settings ask for the flat one as it is."""
+    """The root's share of such a scatter: paced, unless settings force an algorithm."""
     asked = context.settings.algorithms.get("scatterv", "")
     mean = sum(sizes) // len(sizes)
     pace = None if asked else pace_of(context.model, context.rank, mean)

@@ -1,10 +1,10 @@
 """Non-blocking and persistent collectives as a user calls them.
 
-They run beside the application where ``MPI.THREAD_MULTIPLE`` allows; elsewhere, and where the
-library's own blocking call would win, they are MPI's own. So are reductions by an operation of the
-user's: he may free it before they end, and MPI has no way to keep it. ``GRIDCOLL_CHECK`` has no
-part here: comparing the arguments of a non-blocking call would block it, and those of persistent
-ones are always compared (where they differ, the call is MPI's own).
+They run in a thread beside the application if MPI has ``MPI.THREAD_MULTIPLE``. Otherwise, and where
+the library's own blocking call would be chosen, they are MPI's own. So are reductions by a user's
+operation, which may be freed before they end: MPI has no way to keep it. ``GRIDCOLL_CHECK`` has no
+effect here: comparing arguments would block a non-blocking call, and those of persistent calls are
+always compared (where they differ, the call is MPI's own).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class _Call:
     text : str
         The same on all ranks of a correct call.
     decide : callable
-        What to do, as a blocking call would.
+        Decides as for a blocking call.
     load : callable
-        Gives the buffers of a run that begins, and what to do at its end.
+        Returns the buffers of a new run, and a function to call at its end.
     free : callable
         To be called when it is over.
     """
@@ -63,7 +63,9 @@ class _Call:
 
 
 class _Kept:
-    """Buffer arguments with datatypes of their own: the user may free his before the call ends."""
+    """Buffer arguments with duplicated datatypes: the user may free the originals before the call
+    ends.
+    """
 
     def __init__(self, *specs: Any) -> None:
         self._types: list[MPI.Datatype] = []

@@ -1,9 +1,9 @@
 """Reductions of Python objects: one crossing between clusters, combined in mpi4py's own order.
 
-Parts of the bracket that lie in one cluster are combined inside it, as a tree; what they come to
-goes straight to where all is combined. How long a partial result is, is not known before it is
-there, so that every message has a head that says it. Short objects of an ``allreduce`` go to all
-ranks at once.
+Parts of mpi4py's bracketing that lie in one cluster are combined there, along a tree; each partial
+result goes directly to the rank that combines all. Lengths of partial results are not known before,
+so every message starts with a head that has its length. Short objects of an ``allreduce`` are sent
+to all ranks at once.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partia
     if shorts is None:
         partial = _reduce(context, sendobj, op, hub)
     else:
-        # Only MPI's own operations are sure to come to the same everywhere.
+        # Only MPI's own operations are sure to give equal results on all ranks.
         everywhere = all(kind == Kind.PREDEFINED_OP for kind, _ in shorts)
         if (everywhere or context.rank == hub) and partial.error is None:
             partial = _combine_all(op, shorts)
@@ -103,14 +103,14 @@ def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partia
     if context.rank == hub:
         pickled, partial = _pack(partial)
     everybodys = _unpack(broadcast_pickle(context, pickled, hub))
-    # Our own error says more than what came back of it.
+    # Our own error says more than its copy from the collector.
     return partial if partial.error is not None else everybodys
 
 
 def _flow_of_heads(context: Context, hub: int) -> Dataflow | None:
     """How to gather the heads of all objects everywhere; None where a reduction is faster.
 
-    That is up to the hub and down again, about a broadcast each way.
+    A reduction goes up to the hub and down again, about a broadcast each way.
     """
     choice = context.decisions.choice
     gathered_s = choice("allgather", HEADER_BYTES, 0, PLAIN).winner.predicted_s
@@ -121,7 +121,7 @@ def _flow_of_heads(context: Context, hub: int) -> Dataflow | None:
 
 
 def _combine_all(op: Combine, objects: Sequence[tuple[int, bytes]]) -> _Partial:
-    """What all ranks' objects, by kind and data, come to; or the first error among them."""
+    """All ranks' objects combined; or the first error among them."""
     for kind, data in objects:
         if kind == Kind.ERROR:
             return _Partial(error=GridcollError(data.decode()))
@@ -137,7 +137,7 @@ def _combine_all(op: Combine, objects: Sequence[tuple[int, bytes]]) -> _Partial:
 
 
 def _left_to_mpi(context: Context, collective: str) -> bool:
-    """Whether to make no plan; without ``rc.fast_reduce``, mpi4py's order is another one."""
+    """Whether to leave it to mpi4py; without ``rc.fast_reduce`` its order differs."""
     settings = context.settings
     if context.native_only or not mpi4py.rc.fast_reduce:
         return True
@@ -151,7 +151,7 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
 
 @dataclass(frozen=True)
 class _Partial:
-    """A partial result, or why there is none."""
+    """A partial result, or the error."""
 
     value: Any = None
     error: Exception | None = None
@@ -165,7 +165,7 @@ def _attempt(make: Callable[[], Any]) -> _Partial:
 
 
 def _pack(partial: _Partial) -> tuple[Pickled, _Partial]:
-    """What is sent, and what it then stands for: not everything can be pickled."""
+    """The message for a partial result, and its kind: some objects cannot be pickled."""
     pickled = _attempt(lambda: pickle_of(partial.value))
     error = partial.error or pickled.error
     if error is None:
@@ -192,7 +192,7 @@ def _combine(op: Combine, left: _Partial, right: _Partial) -> _Partial:
 def _reduce(context: Context, sendobj: Any, op: Combine, collector: int) -> _Partial:
     """The result at ``collector``; elsewhere what this rank made of its part.
 
-    Collective. After an error on some rank all still send and receive what they would have.
+    Collective. After an error on a rank all still send and receive as planned.
     """
     blocks = whole_blocks(context.model.grid.cluster_of)
     ours = next(block for block in blocks if context.rank < block.stop)
@@ -210,7 +210,7 @@ def _reduce(context: Context, sendobj: Any, op: Combine, collector: int) -> _Par
     parts.setdefault(context.rank, partial)
     by_block = {block: parts[block.start] for block in blocks}
     result = _bracket(op, Block(0, blocks[-1].stop), by_block)
-    # Our own error says more than what came back of it.
+    # Our own error says more than its copy from the collector.
     return partial if partial.error is not None else result
 
 
@@ -222,7 +222,7 @@ def _bracket(op: Combine, block: Block, parts: Mapping[Block, _Partial]) -> _Par
 
 
 def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
-    """Send ``partial``; returns what it is taken for."""
+    """Send ``partial``; returns what was sent: an error if it cannot be pickled."""
     pickled, partial = _pack(partial)
     head, rest = memoryview(pickled.head(REDUCE_HEADER_BYTES)), pickled.rest(REDUCE_HEADER_BYTES)
     for parts in ((head,), (rest,), pickled.parts):

@@ -47,9 +47,9 @@ class _Scattering:
     block: bool
 
     def _decide(self, context: Context) -> Decision:
-        """What to do. Uneven blocks of operations that do not commute are left to MPI.
+        """Decide. Uneven blocks with a non-commutative operation are left to MPI.
 
-        Only `Reduce_scatter_block` has native variants: it is what was timed.
+        Only `Reduce_scatter_block` has native variants, as only this was timed.
         """
         reduction, counts = self.reduction, self.counts
         semantics = Semantics(
@@ -69,7 +69,7 @@ class _Scattering:
         return Decision(uneven_flow(winner.build_blocks, counts, context.rank))
 
     def run(self, context: Context) -> str | None:
-        """Do it, or say which native collective does: on all ranks alike."""
+        """Do it, or return the native collective to use: equal on all ranks."""
         if runs_whole(context, self.reduction, len(self.reduction.input)):
             native = self._run_whole(context)
         else:
@@ -207,7 +207,7 @@ def _into(
     *,
     block: bool = False,
 ) -> _Scattering:
-    """Of one memory for both, the result is at its beginning."""
+    """With one buffer for both, the result is at its beginning."""
     if given.elements.datatype != into.datatype:
         raise ValueError("types differ")
     output = into.view[: counts[rank] * into.datatype.Get_size()]

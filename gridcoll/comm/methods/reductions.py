@@ -1,4 +1,4 @@
-"""Reductions as a user calls them, and the barrier, which is one over nothing."""
+"""Reductions as a user calls them, and the barrier, a reduction of no data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _accepted: dict[tuple[int, int], bool] = {}
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a call reduces.
+    """Arguments of a reduction.
 
     ``output`` is None on ranks that get no result; ``aliased`` says whether it shares memory with
     ``input``, ``copied`` whether either is a copy of memory that the CPU cannot reach.
@@ -72,9 +72,9 @@ class Reduction:
 
     @property
     def prefer_order(self) -> bool:
-        """Whether rank order may matter although the operation is said to commute.
+        """Whether rank order may matter although the operation is declared commutative.
 
-        As in an ``argmax`` that takes the first of equals: what MPI libraries do keeps it.
+        As for an ``argmax`` that takes the first of equal values: MPI libraries keep rank order.
         """
         return self.op.handle not in _OPS and self.op.Is_commutative()
 
@@ -89,7 +89,7 @@ class Reduction:
         return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
 
     def semantics(self, context: Context, collective: str) -> Semantics:
-        """What the operation asks of its result."""
+        """Semantics that the operation needs."""
         return Semantics(
             rank_order=self.rank_order,
             prefer_order=self.prefer_order,
@@ -98,7 +98,7 @@ class Reduction:
         )
 
     def decide(self, context: Context, collective: str, root: int) -> Decision:
-        """What to do, given what the operation asks of its result."""
+        """Decide, with the semantics that the operation needs."""
         semantics = self.semantics(context, collective)
         unit_bytes = self.elements.datatype.Get_size()
         return context.decide(
@@ -106,14 +106,14 @@ class Reduction:
         )
 
     def memory(self, flow: Dataflow) -> ElementMemory:
-        """The buffers of a run that begins now."""
+        """The buffers of a new run."""
         given = copy_view(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
     def repeat(self, context: Context, key: Key | None, flow: Dataflow, read: Read) -> None:
-        """Enter this call for other buffers like these; see `Context.repeat`.
+        """Enter this call into the fast path; see `Context.repeat`.
 
-        Not operations of the user's own: a later one may have the handle of one that is no more.
+        Not with users' operations: a new one may get the handle of a freed one.
         """
         n_bytes, datatype = len(self.input), self.elements.datatype
         if key is None or n_bytes > SHORT_BYTES or not self.predefined:
@@ -134,12 +134,12 @@ class Reduction:
         )
 
     def run(self, context: Context, flow: Dataflow) -> None:
-        """Do it, and bring the result to where the user wants it."""
+        """Run it, and copy the result to the user's buffer."""
         context.run(flow, self.memory(flow))
         self.store()
 
     def store(self) -> None:
-        """Bring the result to where the user wants it."""
+        """Copy the result to the user's buffer."""
         if self.elements.store:
             self.elements.store()
 
@@ -150,8 +150,8 @@ class ReductionMethods(ObjectReductionMethods):
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM) -> None:
         """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
 
-        Where the call is native, that depends on the MPI library: inside one cluster, where native
-        was asked for, and for datatypes with gaps.
+        For native calls that depends on the MPI library: inside one cluster, where native is
+        forced, and for datatypes with gaps.
         """
         key: Key | None = None
         if type(op) is Op:
@@ -262,7 +262,7 @@ def _text(call: Reduction | None) -> str:
 def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
     """The reduction, or None where it is left to MPI: all ranks alike, or with an error to raise.
 
-    What is wrong with the arguments, MPI and mpi4py say best.
+    Errors in arguments are left to MPI and mpi4py to report.
     """
     try:
         output = read_elements(recvbuf, writable=True)

@@ -35,7 +35,7 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Scattering:
-    """At the root: where blocks are, and where its own goes, None if it stays there."""
+    """At the root: where blocks are, and where its own goes; None if it stays in place."""
 
     source: Vectors
     mine: Message | None
@@ -47,7 +47,7 @@ class _Scattering:
         return self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
 
     def store(self, own: memoryview) -> None:
-        """Bring the root's block to where the user wants it."""
+        """Copy the root's block to the user's buffer."""
         if self.mine is None:
             return
         if len(self.mine.view) != len(own):
@@ -142,7 +142,7 @@ class ScatteringMethods(GridMethods):
 
 
 def _take(context: Context, flow: Any, message: Message) -> None:
-    """Run a rank's share, and bring what it got to where the user wants it."""
+    """Run a rank's share, and copy what it received to the user's buffer."""
     move(context, flow, _NOTHING, message.view)
     if message.store:
         message.store()

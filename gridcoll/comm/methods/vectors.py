@@ -1,10 +1,11 @@
-"""What ranks tell each other of the counts of `Alltoallv` and `Alltoallw`, and when.
+"""When ranks exchange the counts of `Alltoallv` and `Alltoallw`.
 
-Telling costs about a latency of the longest link. Whether it can pay is first a matter of the grid.
-Where it can, ranks tell at every call as long as that leads to a faster way now and then; after
-some calls at which the direct way stayed, more and more calls are made without. A rank's largest
-call in between is told at the next one: if it was larger than any at which the direct way stayed,
-ranks tell at every call again. All that depends only on what was told: ranks never disagree.
+An exchange costs about a latency of the longest link; the grid decides whether it can pay at all.
+Where it can, ranks exchange counts at every call as long as that leads to a faster way now and
+then. After some calls without gain, more and more calls are made without an exchange. The next
+exchange also carries each rank's largest call in between: if it was larger than any without gain,
+ranks exchange at every call again. All this depends on exchanged values only, so ranks never
+disagree.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from gridcoll.plan.alltoall.unequal_choice import asked_for, can_gain, choose_un
 from gridcoll.plan.alltoall.vector import vector_program
 
 PATIENCE = 4
-"""Calls in a row at which telling led to nothing, before some are made without."""
+"""After so many exchanges in a row without gain, some calls are made without one."""
 
 MOST_WITHOUT = 64
-"""Calls in a row; telling then costs at most a 65th of a latency per call."""
+"""Most calls in a row without an exchange, which then costs 1/65 of a latency per call."""
 
 N_KEPT = 16
 """Counts whose plan is kept, per communicator."""
@@ -54,7 +55,7 @@ class Vectors:
 
     @property
     def tells(self) -> bool:
-        """Whether ranks tell each other their counts at the coming call."""
+        """Whether ranks exchange counts at the next call."""
         return self._may_gain and self._n_without == 0
 
     def direct(self, out: tuple[int, ...], into: tuple[int, ...]) -> Dataflow:
@@ -72,13 +73,14 @@ class Vectors:
         return flow
 
     def note(self, n_bytes: int) -> None:
-        """A call was made directly, with so many bytes from this rank."""
+        """Enter a call without an exchange, with so many bytes from this rank."""
         if self._n_without:
             self._n_without -= 1
             self._missed = max(self._missed, n_bytes)
 
     def flow(self, context: Context, sizes: tuple[list[int], list[int]] | None) -> Dataflow | None:
-        """This rank's share of a way that is faster than the direct one; None for that. Collective.
+        """This rank's share of a plan that is faster than the direct way; None if there is none.
+        Collective.
 
         ``sizes`` are the bytes to and from each rank; None where this rank's arguments are wrong.
         Then, and where the two ends of a block differ, nothing is planned on any rank.

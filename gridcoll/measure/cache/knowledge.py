@@ -140,7 +140,7 @@ def labels_of(known: Knowledge, hosts: Sequence[str]) -> Labels:
     return tuple(found[host] for host in hosts)
 
 
-def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str], name: str = "") -> Grid:
+def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str]) -> Grid:
     """The grid of a job whose rank ``i`` is in cluster ``labels[i]``."""
     groups: dict[str, list[Process]] = {}
     for rank, (label, host) in enumerate(zip(labels, hosts, strict=True)):
@@ -150,7 +150,7 @@ def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str], name:
         entry = known.cluster(label)
         place = (entry.site, entry.region) if entry else ("", "")
         clusters.append(Cluster(label, tuple(members), *place))
-    return Grid(tuple(clusters), name)
+    return Grid(tuple(clusters))
 
 
 def known_links(known: Knowledge, grid: Grid) -> dict[tuple[int, int], PLogP]:

@@ -295,8 +295,9 @@ def eager_bytes(model: GridModel) -> int:
     return eager
 
 
-def copy_rate(n_bytes: int = 1 << 22) -> float:
+def copy_rate() -> float:
     """Bytes per second that this process copies in memory."""
+    n_bytes = 1 << 22
     source, target = np.ones(n_bytes, np.uint8), np.empty(n_bytes, np.uint8)
     best_s = float("inf")
     for _ in range(3):

@@ -1,9 +1,9 @@
-"""Agreed points: what all ranks saw of the calls since the last one, put together.
+"""Agreed points: calls at which all ranks learn how long the last calls took on all ranks.
 
 Ranks stamp entry and exit of each call. At a call number that all ranks know, a non-blocking
-reduction of the largest values starts; some calls later, at a number that they know too, it is
-there: the network carried it beside the calls between. So it costs next to no time. Whatever is
-decided is decided there, by what was exchanged.
+maximum over ranks starts. It ends some calls later, at a number known to all, too: the network did
+it beside the calls between, so that it costs little. All decisions are taken there, by exchanged
+values only.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from mpi4py import MPI
 from gridcoll.engine.waiting import wait_politely
 
 OVERHEAD_PART = 0.01
-"""Of the time in collectives: what exchanges may cost."""
+"""Exchanges may cost this part of the time in collectives."""
 
 FIRST_CALLS = 4
-"""Until the first point."""
+"""Calls before the first agreed point."""
 
 FEWEST_CALLS = 1
-"""From the end of an exchange to the next one: calls that take a second are told of one by one."""
+"""Calls from the end of an exchange to the next one, at least; with long calls, every call is
+exchanged."""
 
 MOST_CALLS = 1024
 MOST_STAMPED = 256
-"""Of the calls between two points the last ones are exchanged, so that a message stays short."""
+"""At most so many calls are exchanged, the last ones, so that the message stays short."""
 
 FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
 
 LATENCIES = 5.0
-"""An exchange takes so many latencies, about: libraries reduce along trees of ranks."""
+"""An exchange takes about so many latencies, as libraries reduce along trees of ranks."""
 
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank is no more."""
@@ -54,7 +55,7 @@ class Stamp(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A call as all ranks saw it: from its last entry to its last exit, and how late the last was.
+    """A call on all ranks: time from last entry to last exit, and from first to last entry.
 
     ``ended_s`` is its last exit on the common clock.
     """
@@ -74,15 +75,15 @@ class Point:
     seen : list of Seen
         Empty as long as there is no common clock.
     total_s : float
-        Of all calls since the last point, as the rank that spent most saw them.
+        Time of all calls since the last point, on the rank that spent most.
     overhead_s : float
-        What exchanges cost so far.
+        Cost of exchanges so far.
     on_clock : bool
         Whether all ranks have a common clock.
     same_knowledge : bool
-        Whether all ranks brought the same knowledge from before.
+        Whether all ranks have the same knowledge from earlier communicators.
     offer : Offer or None
-        What every rank had to offer, if it was the same.
+        What ranks offered, if all offered the same.
     doubt, better : bool
         Whether any rank said so.
     """
@@ -98,7 +99,7 @@ class Point:
 
 
 class Offer(NamedTuple):
-    """Something that other calls of this rank found, and a digest of it."""
+    """What another communicator of this rank found, and its digest."""
 
     digest: float
     what: object
@@ -125,9 +126,9 @@ class Agreed:
     latency_s : float
         The longest one way between its ranks.
     offset_s : float or None
-        What this rank's clock lacks of the common one; None without one.
+        Common clock minus this rank's clock; None without a common clock.
     knowledge : float
-        A digest of what this rank brings from before.
+        Digest of this rank's knowledge from earlier communicators.
     say : callable
         Gives what this rank says at the start of an exchange.
     """
@@ -153,7 +154,8 @@ class Agreed:
         self._under_way: _Exchange | None = None
 
     def end(self, tag: object, entry_s: float, exit_s: float) -> Point | None:
-        """A call is over, by `time.monotonic`; what all know where this is an agreed point.
+        """Enter a finished call, times by `time.monotonic`; the `Point`, if this call is an agreed
+        point.
 
         Collective: to be called alike on all ranks.
         """
@@ -172,7 +174,7 @@ class Agreed:
         return point
 
     def spend(self, seconds: float) -> None:
-        """Count what else learning cost this rank."""
+        """Add other costs of learning on this rank."""
         self._own_overhead_s += seconds
 
     def _start(self) -> None:
@@ -181,7 +183,7 @@ class Agreed:
         stamps, self._stamps = self._stamps[-MOST_STAMPED:], []
         offset_s = self.offset_s or 0.0
         mine = np.empty(_N_HEAD + 3 * len(stamps))
-        # The smallest overhead: whoever waits longer waits for a rank that is late.
+        # The smallest of all ranks: a longer wait is for a late rank.
         on_clock = self.offset_s is not None
         said = self._say()
         digest = said.offer.digest if said.offer else 0.0
@@ -216,7 +218,7 @@ class Agreed:
         self._mean_call_s = total_s / exchange.n_calls
         on_clock = not off_clock
         if not on_clock:
-            self.offset_s = None  # as no rank may use what another one lacks
+            self.offset_s = None  # no rank may use values that another rank does not have
         entries, exits, firsts = (all_s[_N_HEAD + k :: 3] for k in range(3))
         seen = [
             Seen(tag, max(exit_s - entry_s, 1e-9), entry_s + first_s, exit_s)
@@ -239,7 +241,7 @@ class Agreed:
         return int(min(max(n_calls, FEWEST_CALLS), MOST_CALLS))
 
     def close(self) -> None:
-        """Let what is under way end. Collective."""
+        """Wait for the exchange under way. Collective."""
         if self._under_way is not None:
             self._under_way.wait()
             self._under_way = None
@@ -279,9 +281,9 @@ _ending: list[int] = []
 
 
 def _open_ending() -> None:
-    """Once per process: whatever ends MPI, exchanges under way end before.
+    """Register, once per process, that exchanges under way end before MPI does.
 
-    An MPI that ends by itself does so after Python; one that is told to calls back.
+    If MPI ends at exit, it does so after Python; after an explicit Finalize it calls back.
     """
     if not _ending:
         _ending.append(MPI.Comm.Create_keyval(delete_fn=_finish_all))

@@ -1,8 +1,8 @@
-"""How long each way to do a call takes, as far as is known: a prediction, sharpened by real calls.
+"""Beliefs: how long each way to do a call takes, by prediction and observed calls.
 
-Times are kept as logarithms: predictions are off, and durations vary, by factors. The belief about
-an arm is a normal distribution of the logarithm of its time. Its mean starts at the prediction and
-moves to what was observed; its standard deviation starts at how far such predictions are off.
+Times are kept as logarithms, as errors of predictions and noise are factors. The belief about an
+arm is a normal distribution of the logarithm of its time. Its mean starts at the prediction and
+moves to the observations; its standard deviation starts at the error of such predictions.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 N_KEPT = 24
-"""Observations of an arm that count: older ones describe a network that may have changed."""
+"""The last so many observations of an arm count: the network may have changed since older ones."""
 
 LEAST_NOISE = 0.03
 """Two runs of the same call differ by some 3 % on an idle network, as a standard deviation."""
 
 FIRST_NOISE = 0.10
-"""What is assumed until a class of calls shows its own noise."""
+"""Assumed noise until enough calls of the class were observed."""
 
 N_NOISE = 4
 """Observations that `FIRST_NOISE` counts as."""
 
 
 ENOUGH_WEIGHT = 0.5
-"""Of what neighbours know of an arm, for it to lead without having been tried."""
+"""With so small a standard deviation by neighbours, an arm may lead without a trial."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Arm:
     name : str
         Of the algorithm, or a native.
     family : str
-        What is learned of one member holds for the others.
+        Arms of a family share what is learned.
     predicted_s : float
     spread : float
         Standard deviation of the logarithm of measured over predicted, of such predictions.
@@ -55,7 +55,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Shift:
-    """What other calls say of an arm: log of measured over predicted, and how sure that is."""
+    """Correction of an arm by other calls: log of measured over predicted, and its weight."""
 
     mean: float = 0.0
     weight: float = 0.0
@@ -66,13 +66,13 @@ NO_SHIFT = Shift()
 
 @dataclass
 class Belief:
-    """What is known of one arm.
+    """The belief about one arm.
 
     Attributes
     ----------
     arm : Arm
     shift : Shift
-        What neighbours know.
+        Correction by neighbouring sizes and roots.
     n_calls : int
         All observations so far, also those that no longer count.
     """
@@ -88,7 +88,7 @@ class Belief:
         self.n_calls += 1
 
     def forget(self) -> None:
-        """The network changed: what was observed no longer counts."""
+        """Drop the observations: the network changed."""
         self.logs.clear()
 
     @property
@@ -98,12 +98,12 @@ class Belief:
 
     @property
     def is_told(self) -> bool:
-        """Whether more is known than the prediction: of itself, or well enough by neighbours."""
+        """Whether there are observations, of this arm or enough of neighbours."""
         return bool(self.logs) or self.shift.weight >= ENOUGH_WEIGHT
 
     @property
     def median_log(self) -> float:
-        """Of what was observed: one late rank or lost segment in a few calls does not move it."""
+        """Median of the logarithms: a lost segment in a few calls does not move it."""
         return median(self.logs)
 
     @property
@@ -138,7 +138,7 @@ def median(values: Iterable[float]) -> float:
 def noise_of(beliefs: Sequence[Belief]) -> float:
     """Standard deviation of the logarithm of one duration, from all arms of a class.
 
-    By median deviations: few calls that were disturbed do not count.
+    By median deviations, so that a few disturbed calls do not count.
     """
     deviations = [
         abs(log - belief.median_log)
@@ -155,6 +155,6 @@ def noise_of(beliefs: Sequence[Belief]) -> float:
 
 
 def probability_faster(mine: tuple[float, float], other: tuple[float, float]) -> float:
-    """That the first of two beliefs, each a mean and a deviation, is about the smaller time."""
+    """Probability that the first of two beliefs (mean, deviation) has the smaller time."""
     gap, deviation = other[0] - mine[0], math.hypot(mine[1], other[1])
     return 0.5 * (1 + math.erf(gap / (deviation * math.sqrt(2))))

@@ -1,8 +1,9 @@
-"""Whether the network is another one than before, seen from calls that take what they never took.
+"""Detects a changed network by calls that take longer or shorter than ever before.
 
-A call is off when it takes longer or shorter than calls of its kind by the same arm did, by more
-than their spread. One is nothing: a lost segment does that. Several in a row, in one direction, are
-a network that changed. Two are enough where they lost more time than finding out would take.
+A call is off when its time differs from that of earlier calls of its kind by the same arm by more
+than their spread. One such call means nothing: a lost segment can cause it. Several in a row in one
+direction mean that the network changed; two are enough if they lost more time than a look at the
+links takes.
 """
 
 from __future__ import annotations
@@ -14,35 +15,37 @@ from collections.abc import Hashable
 from gridcoll.measure.learning.beliefs import Belief, median
 
 FEWEST_BEFORE = 3
-"""Observations of an arm before its calls can be off."""
+"""An arm needs so many observations before a call can be off."""
 
 SPREADS = 4.0
-"""Off by so many standard deviations."""
+"""A call is off by at least so many standard deviations,"""
 
 LEAST_OFF = math.log(1.25)
-"""And by at least this: a change of less changes no plan."""
+"""and by at least this log ratio: a smaller change changes no plan."""
 
 N_IN_A_ROW = 3
-"""Calls of one kind."""
+"""A change needs so many calls of one kind in a row that are off,"""
 
 N_TOGETHER, N_LAST = 4, 6
-"""Or so many of the last few calls of all kinds."""
+"""or so many of the last few calls of all kinds,"""
 
 
 N_COSTLY = 2
-"""Or so many in a row, of any kind, that lost `Drift.worth_s`: a link cut for a while is in one."""
+"""or so many in a row, of any kind, that lost `Drift.worth_s` in all."""
 
 MUCH_OFF = math.log(2.0)
-"""Each of them by at least this: long calls lose much by their noise."""
+"""Each of these is off by at least this log ratio: the noise of long calls alone loses much
+time."""
 
 N_USUAL = 12
-"""Calls that a rank entered late, of one kind, that say what is usual."""
+"""So many calls of one kind with a late rank show what is usual."""
 
 LATE_OFF = math.log(1.5)
-"""Off by at least this, `N_TOGETHER` of a kind in a row: how late ranks come varies by itself."""
+"""`N_TOGETHER` late calls of a kind in a row, off by at least this, are a doubt: lateness varies by
+itself."""
 
 FIRST_WORTH_S = 1.0
-"""Until a look at the links showed what it takes."""
+"""Assumed cost of a look at the links, until one was measured."""
 
 
 class Drift:
@@ -51,7 +54,7 @@ class Drift:
     Parameters
     ----------
     worth_s : float
-        What it takes to find out what is wrong.
+        Cost of a look at the links.
     """
 
     def __init__(self, worth_s: float = FIRST_WORTH_S) -> None:
@@ -65,15 +68,15 @@ class Drift:
         self.suspicion = 0
         """1 where calls take longer than they did, -1 where less; 0 while nothing is off."""
         self.doubt = False
-        """Whether calls that ranks entered late take much longer: the network may be why."""
+        """Whether calls with a late rank take much longer: the network may be the cause."""
 
     def look(self, kind: Hashable, belief: Belief, seconds: float, noise: float) -> None:
-        """Compare one duration with ``belief``, which does not have it yet."""
+        """Compare one duration with ``belief``, before it is entered there."""
         if belief.n_observed < FEWEST_BEFORE:
             return
         off = math.log(max(seconds, 1e-9)) - belief.median_log
         sign = 0
-        # The median of few observations is off itself.
+        # The median of few observations has an error itself.
         spread = noise * math.sqrt(1 + math.pi / 2 / belief.n_observed)
         if abs(off) > max(SPREADS * spread, LEAST_OFF):
             sign = 1 if off > 0 else -1
@@ -111,7 +114,7 @@ class Drift:
             self.doubt = True
 
     def take_doubt(self) -> bool:
-        """Whether there was doubt; what is usual is learned anew then."""
+        """Whether there was doubt; after a doubt, what is usual is learned again."""
         doubt, self.doubt = self.doubt, False
         if doubt:
             self._usual.clear()
@@ -119,7 +122,7 @@ class Drift:
         return doubt
 
     def retract(self) -> None:
-        """Beliefs lose the durations that made suspicious: they are of another network.
+        """Remove the suspicious durations from beliefs: they belong to the changed network.
 
         To be called once all of them were entered.
         """

@@ -1,8 +1,8 @@
-"""Calls of one kind: which arm leads, which are out, and which one to try next.
+"""Calls of one kind: which arm leads, which are eliminated, which one to try next.
 
-Sequential elimination: an arm is out once it is faster than the leader with a probability of less
-than what the confidence leaves. Trying an arm costs regret, time that the leader would not have
-taken; so nothing is tried whose expected regret is more than what is left of the budget.
+Sequential elimination: an arm is out once the leader is faster with the given confidence. A trial
+costs regret, the time that it takes longer than the leader. An arm is not tried if its expected
+regret exceeds the rest of the budget.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gridcoll.measure.learning.beliefs import (
 )
 
 CONFIDENCE = 0.95
-"""That the arm which is left is the fastest one, but for `INDIFFERENT`."""
+"""Probability that the arm which is left is the fastest one, up to `INDIFFERENT`."""
 
 INDIFFERENT = 0.02
-"""Log of a ratio of times that is not worth a trial, nor a change."""
+"""A log ratio of times that is worth neither a trial nor a change."""
 
 CHANGE_PROBABILITY = 0.75
 """An arm leads when it is faster than the leader with this probability."""
 
 TRIAL_CALLS = 2
-"""In a row: more is known of both by the next agreed point."""
+"""Trials in a row; by the next agreed point more is known."""
 
 
 @dataclass
 class Trial:
-    """Calls that go to an arm that does not lead."""
+    """Trials to come: calls by an arm that does not lead."""
 
     arm: int
     n_left: int
@@ -44,8 +44,8 @@ class Trial:
 class Race:
     """The arms of calls of one kind. The first arm leads at the start.
 
-    Durations of calls that a rank entered late are kept apart (see `Observation`): what such calls
-    take cannot be compared with others. Whichever there are more of decide.
+    Durations of calls with a late rank (see `Observation`) are kept apart, as they cannot be
+    compared with others. The larger group of the two decides.
     """
 
     def __init__(self, arms: Sequence[Arm]) -> None:
@@ -58,13 +58,13 @@ class Race:
 
     @property
     def is_skewed(self) -> bool:
-        """Whether in most calls a rank was late. They take less than was predicted."""
+        """Whether a rank was late in most calls. Such calls take less than predicted."""
         clean, skewed = self._n_by_skew
         return skewed > clean
 
     @property
     def beliefs(self) -> list[Belief]:
-        """Of all arms, from calls that can be compared."""
+        """Beliefs of all arms, from comparable calls."""
         return self._by_skew[self.is_skewed]
 
     @property
@@ -81,11 +81,11 @@ class Race:
         self._noise = None
 
     def n_calls(self, arm: int) -> int:
-        """All that were observed."""
+        """Number of observed calls."""
         return sum(beliefs[arm].n_calls for beliefs in self._by_skew)
 
     def forget(self) -> None:
-        """The network changed: every arm may be the fastest again."""
+        """Start again with all arms: the network changed."""
         for beliefs in self._by_skew:
             for belief in beliefs:
                 belief.forget()
@@ -94,7 +94,7 @@ class Race:
         self.trial = None
 
     def next_arm(self) -> int:
-        """Which arm does the next call; counts it. To be called alike on all ranks."""
+        """The arm for the next call; counts the call. Same calls on all ranks."""
         if self.trial is None:
             return self.leader
         arm = self.trial.arm
@@ -104,15 +104,17 @@ class Race:
         return arm
 
     def expected_s(self, arm: int) -> float:
-        """The time that a call by ``arm`` should take."""
+        """Expected time of a call by ``arm``."""
         mean, deviation = self.beliefs[arm].posterior(self.noise)
         return math.exp(mean + deviation**2 / 2)
 
     def settle(self) -> bool:
-        """Take out arms that cannot win, and let the fastest lead; whether the leader changed."""
+        """Eliminate arms that cannot win, and let the fastest lead; returns whether the leader
+        changed.
+        """
         noise, former = self.noise, self.leader
         if self.is_skewed and self.beliefs[former].n_observed:
-            # Predictions only tell arms apart.
+            # Skewed calls take another time than predicted: predictions only rank arms.
             shift = Shift(self.beliefs[former].log_ratio())
             for belief in self.beliefs:
                 belief.shift = shift
@@ -125,7 +127,7 @@ class Race:
                 self.leader = arm
                 break
         mean, deviation = known[self.leader]
-        # By so little an arm may be faster and yet be out.
+        # An arm is out even if it may be faster by this little.
         goal = (mean - INDIFFERENT, deviation)
         least = (1 - CONFIDENCE) / max(len(known) - 1, 1)
         out = {arm for arm in self.alive if probability_faster(known[arm], goal) < least}

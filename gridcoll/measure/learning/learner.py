@@ -1,7 +1,7 @@
-"""What calls of one communicator taught, and what they do next. Needs no MPI.
+"""Learns from the calls of one communicator, and decides what they do next. Needs no MPI.
 
-All ranks hold the same learner: it is told the same calls in the same order, and durations that
-were exchanged. So no rank ever decides anything else than the others.
+All ranks have equal learners: each gets the same calls in the same order, with exchanged durations.
+So all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.elimination import Race
 
 REGRET_BUDGET = 0.05
-"""Of the time spent in collectives so far: what trials may have cost altogether."""
+"""Trials may cost this part of the time in collectives so far."""
 
 SKEW_PART = 0.3
-"""A rank that enters by more than this part of a call's duration after the first one is late."""
+"""A rank is late if it enters later than the first one by this part of the call's duration."""
 
 N_KINDS = 512
-"""Kinds of calls that are kept: roots may go round hundreds of ranks."""
+"""Kinds of calls that are kept; a program may use hundreds of roots."""
 
 SIZE_REACH = 2.0
-"""Doublings of the size over which what was learned loses a factor e of its weight."""
+"""Observations at another size lose a factor e of their weight per so many doublings."""
 
 OTHER_CLUSTER = 0.5
-"""Weight of what was learned with a root in another cluster."""
+"""Weight of observations with a root in another cluster."""
 
 OTHER_FAMILY = 0.5
-"""Weight for a plan that was not tried of what other plans of the same call showed of the model."""
+"""For a plan without trials: weight of what other plans of the same call showed."""
 
 MOST_WEIGHT = 4.0
-"""Neighbours count for at most so many times what the prediction does."""
+"""Neighbours weigh at most so many times as much as the prediction."""
 
 FORMER = 0.5
-"""Weight of what was learned before the network changed."""
+"""Weight of observations from before the network changed."""
 
 
 class Kind(NamedTuple):
-    """What calls that share their decision have in common.
+    """A kind of calls: those that share a decision.
 
-    ``place`` is the root's cluster; ``rest`` whatever else decides.
+    ``place`` is the root's cluster; ``rest`` all else that the decision depends on.
     """
 
     collective: str
@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One call as all ranks know it: ``skew_s`` is from the first entry to the last one."""
+    """One call, equal on all ranks; ``skew_s`` is the time from first to last entry."""
 
     kind: Kind
     arm: int
@@ -80,7 +80,7 @@ class Change(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """Log of measured over predicted of one family at one kind of calls."""
+    """Log of measured over predicted time of one family, for one kind of calls."""
 
     kind: Kind
     family: str
@@ -100,38 +100,37 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of an arm, for people."""
+    """What is known of an arm, for `explain`."""
 
     arm: Arm
     observed_s: float | None
     n_calls: int
     leads: bool
-    is_out: bool
 
 
 Races = OrderedDict[Kind, tuple[Race, tuple[Arm, ...]]]
-"""Of all kinds of calls, the last called last."""
+"""Races of all kinds of calls, the last called kind last."""
 
 
 class Learner:
     """Arms of all kinds of calls, the budget, and the watch for a network that changes."""
 
-    def __init__(self, budget: float = REGRET_BUDGET) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._races: Races = OrderedDict()
         self._former: list[Ratio] = []
         self.drift = Drift()
         self.total_s = 0.0
         self.regret_s = 0.0
         self.is_restless = False
-        """Whether calls that were decided before are to be decided anew."""
+        """Whether earlier decisions must be taken again, so that the fast path has to be
+        emptied."""
         self.n_starts = 1
-        """Arms that `next_arm` gave before the last start are of another list."""
+        """Number of starts: arm numbers from before the last start are no longer valid."""
 
     def next_arm(self, kind: Kind, arms: Callable[[], Sequence[Arm]]) -> int:
-        """Which of ``arms`` does the next call of ``kind``; the first one until more is known.
+        """The arm for the next call of ``kind``; the first one until more is known.
 
-        Counts the call: to be called alike on all ranks.
+        Counts the call: all ranks must call it alike.
         """
         found = self._races.get(kind)
         if found is None:
@@ -145,24 +144,24 @@ class Learner:
         return found[0].next_arm()
 
     def is_settled(self, kind: Kind) -> bool:
-        """Whether the next call does what the last one did, until the next agreed point."""
+        """Whether calls keep their arm until the next agreed point."""
         found = self._races.get(kind)
         return found is not None and found[0].trial is None
 
     def leader(self, kind: Kind) -> int:
-        """Which arm leads; the first one until more is known."""
+        """The leading arm; the first one until more is known."""
         found = self._races.get(kind)
         return found[0].leader if found else 0
 
     def learn(self, observations: Sequence[Observation], total_s: float) -> list[Change]:
-        """Enter what was exchanged at an agreed point; what changes by that.
+        """Enter the observations of an agreed point; returns the changed decisions.
 
-        ``total_s`` is what all calls took since the last time, also those that were not observed.
+        ``total_s`` is the time of all calls since the last point, observed or not.
         """
         self.total_s += total_s
         for each in observations:
             self._observe(each)
-        # Kinds that were not called may never be again.
+        # Kinds without calls are skipped: they may never be called again.
         called = dict.fromkeys(each.kind for each in observations)
         seen = [kind for kind in called if kind in self._races]
         changes = [change for kind in seen if (change := self._settle(kind))]
@@ -170,7 +169,7 @@ class Learner:
         self.is_restless = bool(changes) or any(self._races[kind][0].trial for kind in seen)
         for kind in seen:
             self._races.move_to_end(kind)
-        # Here alone, where all ranks do: whoever repeats a call does not ask.
+        # Forget kinds only here, where all ranks do so alike: the fast path does not pass here.
         while len(self._races) > N_KINDS:
             self._races.popitem(last=False)
             self.is_restless = True
@@ -202,7 +201,7 @@ class Learner:
         race.observe(each.arm, each.seconds, each.skewed)
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
-        left_s = self._budget * self.total_s - self.regret_s
+        left_s = REGRET_BUDGET * self.total_s - self.regret_s
         ratios: list[Ratio] | None = None
         for kind in seen:
             race, _ = self._races[kind]
@@ -215,7 +214,7 @@ class Learner:
             left_s -= race.plan_trial(left_s)
 
     def ratios(self) -> list[Ratio]:
-        """What was observed of families, at all kinds of calls."""
+        """Observed ratios of families, for all kinds of calls."""
         current = [
             Ratio(kind, belief.arm.family, belief.log_ratio(), _trust(belief))
             for kind, (race, _) in self._races.items()
@@ -226,7 +225,7 @@ class Learner:
         return current + self._former
 
     def observed(self) -> list[Observed]:
-        """What arms took, at kinds of calls for which no rank was late as a rule."""
+        """Observed times of arms, for kinds of calls in which ranks are rarely late."""
         return [
             Observed(
                 *(kind, belief.arm.family, belief.n_observed),
@@ -239,14 +238,13 @@ class Learner:
         ]
 
     def bring(self, ratios: Sequence[Ratio]) -> None:
-        """Take what was learned elsewhere of calls like these."""
+        """Take over what another communicator learned."""
         self._former += [each._replace(weight=FORMER * each.weight) for each in ratios[:N_KINDS]]
 
     def restart(self) -> Races:
-        """The model changed: kinds begin anew, with what was learned of families before.
+        """Start again with a new model; ratios of families are kept.
 
-        Predictions are other ones now, and so may be the arms. Gives what was known by the old
-        ones, for `resume`.
+        Predictions, and so the arms, may differ. Returns the old races, for `resume`.
         """
         self.n_starts += 1
         self.drift.retract()
@@ -258,14 +256,14 @@ class Learner:
         return races
 
     def resume(self, races: Races) -> None:
-        """The model is again what it was when `restart` gave ``races``."""
+        """Go on with ``races``, which `restart` returned: the old model is back."""
         for race, _ in races.values():
             race.trial = None
         self.n_starts += 1
         self._races = races
 
     def forget(self) -> None:
-        """Something changed that the model does not show: arms compete anew."""
+        """Let all arms compete again: something changed that the model does not show."""
         for race, _ in self._races.values():
             race.forget()
         self.drift = Drift(self.drift.worth_s)
@@ -277,15 +275,12 @@ class Learner:
             return []
         race, arms = found
         return [
-            Row(
-                *(each, race.beliefs[arm].observed_s, race.n_calls(arm)),
-                *(arm == race.leader, arm not in race.alive),
-            )
+            Row(each, race.beliefs[arm].observed_s, race.n_calls(arm), arm == race.leader)
             for arm, each in enumerate(arms)
         ]
 
     def kinds(self) -> list[Kind]:
-        """All that were called."""
+        """All kinds that were called."""
         return list(self._races)
 
 
@@ -294,7 +289,7 @@ def _trust(belief: Belief) -> float:
 
 
 def _shift(kind: Kind, belief: Belief, others: Sequence[Belief], ratios: Sequence[Ratio]) -> Shift:
-    """What neighbouring sizes and roots say of the family, and other plans of the model."""
+    """Correction of an arm by its family at neighbouring sizes and roots, and by other plans."""
     family = belief.arm.family
     logs: list[tuple[float, float]] = []
     for ratio in ratios:

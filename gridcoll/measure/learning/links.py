@@ -1,8 +1,8 @@
-"""Links looked at again while an application runs, and the model that follows from it.
+"""Measures links again, briefly, while an application runs, and updates the model.
 
-A look takes a fraction of a second: a few empty round trips and a short train in each direction,
-between the coordinators of disjoint pairs of clusters at once. What it finds is compared with what
-the model says; a link that is as it was stays as it was measured.
+A look takes a fraction of a second: a few empty round trips and a short train in each direction
+between coordinators, in disjoint pairs of clusters at once. The result is compared with the model;
+a link that did not change keeps its measured values.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Pair = tuple[int, int]
-"""Of clusters, by number: a sender and a receiver."""
+"""Two clusters by number: sender and receiver."""
 
 CHANGED = 1.25
-"""A link is another one when its latency or its gap is so many times what it was, or the inverse:
-measured again on the same network, both are within a tenth, beside other traffic a fifth."""
+"""A link has changed when its latency or its gap is so many times as large or as small as before:
+measured again on the same network, both are within 10 %, beside other traffic within 20 %."""
 
 TRAIN_S = 40e-3
-"""How long a train should take by the model: where a link has a tenth of its rate, it is 0.4 s."""
+"""Length of a train by the model; over a link with a tenth of its rate it takes 0.4 s."""
 
 MESSAGE_BYTES = 32 << 10
 FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
 
 N_SHORT = 4
-"""Messages of a short train: one that takes twice what it should needs no longer one."""
+"""Messages of a short train. If it takes twice its predicted time, no longer train is sent."""
 
 MUCH = 2.0
 
@@ -46,18 +46,18 @@ FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
 
 @dataclass(frozen=True)
 class Found:
-    """What a link has over what the model says: factors of its latency and of its gap."""
+    """A measured link relative to the model: factors of latency and gap."""
 
     latency: float
     gap: float
 
     @property
     def changed(self) -> bool:
-        """Whether it is another link than before."""
+        """Whether the link changed."""
         return any(map(_is_off, (self.latency, self.gap)))
 
     def nearer(self, other: Found) -> Found:
-        """Of two looks, what is nearer to the model."""
+        """Of two looks, the values nearer to the model."""
         return Found(
             *(
                 min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
@@ -66,12 +66,12 @@ class Found:
         )
 
     def is_like(self, other: Found) -> bool:
-        """Whether both are the same link, but for what two looks differ by."""
+        """Whether both describe the same link, up to the differences between two looks."""
         return not (_is_off(self.latency / other.latency) or _is_off(self.gap / other.gap))
 
 
 class _Wire:
-    """What `Channel` asks of a communicator, over a transport: its ranks and tags are ours."""
+    """A communicator as `Channel` needs it, over a transport with our ranks and tags."""
 
     def __init__(self, transport: MPITransport) -> None:
         self._transport = transport
@@ -97,10 +97,10 @@ def look_at_links(
     model: GridModel,
     only: Collection[Pair] | None = None,
 ) -> dict[Pair, Found]:
-    """What links between clusters have over the model, all or ``only`` those of some pairs.
+    """Compare links between clusters with the model, all or ``only`` those of some pairs.
 
-    Both directions of each. Collective; equal on all ranks. What seems to have changed is looked at
-    twice: beside the rest of other traffic a link may look worse than it is.
+    Both directions of each. Collective; equal on all ranks. A link that seems to have changed is
+    measured twice: beside other traffic it may look worse than it is.
     """
     found = _pass(comm, transport, model, only)
     changed = [pair for pair, each in found.items() if each.changed]
@@ -129,7 +129,9 @@ def _pass(
 
 
 def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:
-    """Pairs of clusters, all or those of ``only``, in rounds of disjoint ones; first the lower."""
+    """Pairs of clusters, all or those of ``only``, in rounds of disjoint pairs; lower number
+    first.
+    """
     wanted = None if only is None else {(min(pair), max(pair)) for pair in only}
     rounds = (
         [pair for pair in pairs if wanted is None or pair in wanted]
@@ -141,7 +143,7 @@ def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[li
 def _look(
     transport: MPITransport, first: bool, peer: int, model: GridModel, pair: Pair
 ) -> list[tuple[Pair, Found]]:
-    """Of both directions, what this end measured."""
+    """Both directions, as this end measured them."""
     found = []
     for active, way in ((first, pair), (not first, pair[::-1])):
         link = model.link(*way)
@@ -160,9 +162,9 @@ def _look(
 
 
 def _train(channel: Channel, n: int, trip_s: float, expected_s: float) -> tuple[float, int]:
-    """Seconds of a train of ``n`` messages, or of fewer if those are much too slow; how many.
+    """Seconds and number of messages of a train: ``n``, or fewer if these are much too slow.
 
-    A first one opens the window of a connection that was idle.
+    A first message opens the TCP window of an idle connection.
     """
     n_short = min(n, N_SHORT)
     channel.train_s(MESSAGE_BYTES, n_short)
@@ -182,11 +184,11 @@ class Glance:
     ----------
     pair : Pair
     n_bytes : int
-        As few as tell a link that is better.
+        As few as needed to recognise a better link.
     expected_s : float
-        What that takes if the link is what the model says.
+        Predicted time over the link of the model.
     better_s : float
-        What takes less than that was sent over a better one.
+        A shorter time than this means a better link.
     """
 
     pair: Pair
@@ -195,7 +197,9 @@ class Glance:
     better_s: float
 
     def is_better(self, transport: MPITransport, rank: int, model: GridModel) -> bool:
-        """Do it; whether this rank saw a better link. To be called by all, short of waiting."""
+        """Do it; returns whether this rank saw a better link. All ranks call it; others do not
+        wait.
+        """
         ends = [model.grid.clusters[cluster].coordinator for cluster in self.pair]
         if rank not in ends:
             return False
@@ -204,9 +208,9 @@ class Glance:
 
 
 def glance_of(model: GridModel, before: GridModel | None, pair: Pair) -> Glance:
-    """How to see cheaply that the link of ``pair`` is better than ``model`` says.
+    """The cheapest message that shows whether the link of ``pair`` is better than in ``model``.
 
-    ``before``: a model of the link as it may be again; None: any that takes half the time.
+    ``before``: a model of the link that may be back; None: any link that takes half the time.
     """
 
     def trip_s(model: GridModel, n_bytes: int) -> float:
@@ -225,7 +229,7 @@ def glance_of(model: GridModel, before: GridModel | None, pair: Pair) -> Glance:
 
 
 def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
-    """What links of ``model`` that are others than ``before`` have over those."""
+    """Links of ``model`` that differ from ``before``, relative to these."""
     n = range(model.n_clusters)
     return {
         (a, b): Found(
@@ -239,9 +243,9 @@ def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
 
 
 def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | None:
-    """``model`` with the links that changed; None where none did.
+    """``model`` with the changed links; None if none changed.
 
-    What natives took was measured on another network.
+    Measured times of natives are dropped: they belong to another network.
     """
     changed = {pair: each for pair, each in found.items() if each.changed}
     if not changed:
@@ -254,7 +258,7 @@ def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | 
 def with_links(
     model: GridModel, new: Mapping[Pair, PLogP], gaps: Mapping[Pair, float]
 ) -> GridModel:
-    """``model`` with ``new`` links, where several flows have ``gaps`` times the gap they had."""
+    """``model`` with ``new`` links; gaps of several flows are multiplied by ``gaps``."""
     links = tuple(
         tuple(new.get((i, j), link) for j, link in enumerate(row))
         for i, row in enumerate(model.links)
@@ -281,7 +285,7 @@ def with_links(
 
 
 def scaled(link: PLogP, found: Found) -> PLogP:
-    """``link`` with another latency, and another rate: what a message of no bytes costs stays."""
+    """``link`` with another latency and rate; the cost of an empty message stays."""
     latency_s = link.latency_s * (found.latency if _is_off(found.latency) else 1.0)
     factor = found.gap if _is_off(found.gap) else 1.0
     gaps = tuple(link.gap_s[0] + (each - link.gap_s[0]) * factor for each in link.gap_s)
@@ -302,7 +306,7 @@ def remeasure_links(
 ) -> GridModel:
     """``model`` with the links of ``pairs`` measured anew, both ways alike. Collective.
 
-    Thoroughly, as discovery does it: that takes seconds.
+    As thoroughly as discovery does; takes seconds.
     """
     rank = comm.Get_rank()
     mine: list[tuple[Pair, PLogP]] = []

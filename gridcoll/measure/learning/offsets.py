@@ -1,4 +1,4 @@
-"""What this rank's clock lacks of rank 0's, by few messages that all clusters send at once."""
+"""Rank 0's clock minus this rank's clock, by a few messages of all clusters at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ N_SAMPLES = 3
 """Round trips; the shortest counts."""
 
 SPIN_S = 300e-6
-"""A pause would be an error of the clock."""
+"""Spin this long: a pause would be an error of the clock."""
 
 
 def compare_clocks(
@@ -22,13 +22,13 @@ def compare_clocks(
     grid: Grid,
     now: Callable[[], float] = time.monotonic,
 ) -> float:
-    """What ``now`` lacks of rank 0's clock, seconds. Collective over the ranks of ``grid``.
+    """Rank 0's clock minus ``now``, seconds. Collective over the ranks of ``grid``.
 
-    Coordinators compare with the first of them, others with their coordinator.
+    Coordinators compare with the first coordinator, other ranks with their own one.
     """
     mine = grid.clusters[grid.cluster_of[rank]].ranks
     offset_s = 0.0
-    # Whoever is asked by the second has heard from the first.
+    # A coordinator has its own offset from the first round before it is asked in the second.
     for ranks in (sorted(cluster.coordinator for cluster in grid.clusters), mine):
         if rank == ranks[0]:
             _tell_all(messages, ranks[1:], lambda: now() + offset_s)  # noqa: B023
@@ -38,7 +38,7 @@ def compare_clocks(
 
 
 def _tell_all(messages: Transport, peers: Sequence[int], now: Callable[[], float]) -> None:
-    """Our time, to each of ``peers`` whenever it asks."""
+    """Send our time to each of ``peers`` whenever it asks."""
     nothing = {peer: memoryview(bytearray(1)) for peer in peers}
     asked = {peer: messages.irecv(nothing[peer], peer, 0) for peer in peers}
     n_left = dict.fromkeys(peers, N_SAMPLES)
@@ -65,7 +65,7 @@ def _tell_all(messages: Transport, peers: Sequence[int], now: Callable[[], float
 
 
 def _ask(messages: Transport, peer: int, now: Callable[[], float]) -> float:
-    """What our clock lacks of the time that ``peer`` tells."""
+    """The clock of ``peer`` minus ours."""
     samples = []
     for _ in range(N_SAMPLES):
         began_s, answer = now(), memoryview(bytearray(8))

@@ -1,4 +1,4 @@
-"""What was learned, as a model has it, and kept for later jobs of the same shape."""
+"""Turns what was learned into a model's corrections, kept for later jobs of the same shape."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gridcoll.model import Correction, GridModel, TimesBySize
 from gridcoll.plan.natives import NATIVE, NATIVES
 
 FEWEST_CALLS = 3
-"""Of an arm, for its median to be kept."""
+"""Observations of an arm that are needed to keep its median."""
 
 V = TypeVar("V")
 
 
 def learned_model(model: GridModel, learner: Learner) -> GridModel | None:
-    """``model`` with corrections and times of natives as observed, and no others; None for none.
+    """``model`` with observed corrections and times of natives only; None without any.
 
-    Of several roots, the one that was called most counts.
+    Of several roots, the one with most calls counts.
     """
     plans: dict[str, dict[str, dict[int, tuple[int, float]]]] = {}
     natives: dict[str, dict[str, dict[int, tuple[int, float]]]] = {}
@@ -67,9 +67,9 @@ def _without(named: Mapping[str, V], name: str) -> dict[str, V]:
 
 
 def keep_outcomes(places: Places, model: GridModel, learner: Learner) -> int:
-    """Write what was learned into the cache; how many entries.
+    """Write what was learned into the cache; returns the number of entries.
 
-    To be called on one rank. What cannot be written is lost: the job goes on.
+    To be called on one rank. Errors are ignored, so that the job goes on.
     """
     if places.own is None or not can_be_kept(model):
         return 0

@@ -1,9 +1,9 @@
-"""Allgather and reduce-scatter by a tree per owner, such that no interface or link is busy longest.
+"""Allgather and reduce-scatter by a tree per owner that balance the load of interfaces and links.
 
-Every block is somebody's broadcast, and all of them share interfaces and links. Trees are grown one
-after another, edge by edge, each where it would be done first beside all that is there already;
-then each tree is grown again beside all others, as often as that helps. Slow interfaces hand on
-nothing, and what would cross a thin link goes round it.
+Every block is a broadcast, and all broadcasts share interfaces and links. Trees are grown one after
+another, edge by edge: each edge is the one that ends first with the load so far. Then each tree is
+grown again beside all others, as long as that helps. Hosts with slow interfaces forward nothing,
+and trees avoid thin links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allgather.trees import Planner, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import is_unlike, links_of
+from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike, links_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.units import format_size
@@ -25,9 +25,8 @@ from gridcoll.topology.units import format_size
 MOST_RANKS = 40
 """Every rank grows all trees, and walks a plan through the network."""
 
-LEAST_BYTES = 8 << 10
 SEGMENTS_PASSED = 96
-"""All blocks together are about so many segments: what a block is behind is one of these."""
+"""All blocks together are about so many segments; forwarding delays a block by one of them."""
 
 N_PASSES = 3
 
@@ -59,13 +58,13 @@ class TreeWays:
         return self._children[owner][rank]
 
     def upwards(self, rank: int) -> list[list[int]]:
-        """Side by side, the own one last."""
+        """All owners at the same time, the own one last."""
         n = len(self.order)
         return [[(rank + k) % n for k in range(1, n + 1)]]
 
 
 class _Loads:
-    """How long interfaces and links are busy with what there is, for blocks of one size."""
+    """Busy times of interfaces and links with the edges so far, for blocks of one size."""
 
     def __init__(self, model: GridModel, n_bytes: int) -> None:
         self.cluster = np.array(model.grid.cluster_of)
@@ -76,14 +75,14 @@ class _Loads:
         self.port_s = block_s[self.cluster]
         self.link_s = link_s[ends]
         self.hop_s = (model.latency_s + model.gap_s(n_bytes // 8))[ends]
-        # What comes to a busy interface waits for half of all that does, until it is handed on.
+        # A block at a busy interface waits on average for half of its load.
         self.wait_s = 0.5 * (len(self.cluster) - 1) * self.port_s
         self.apart = self.cluster[:, None] != self.cluster[None, :]
         self.out_s = np.zeros(len(self.cluster))
         self.pipe_s = np.zeros((model.n_clusters, model.n_clusters))
 
     def take(self, parents: Sequence[int], times: float = 1.0) -> None:
-        """Load what the edges of a tree use; -1 ``times`` for what they no longer do."""
+        """Add the load of a tree's edges; remove it with ``times`` -1."""
         for child, parent in enumerate(parents):
             if parent >= 0:
                 self.out_s[parent] += times * self.port_s[parent]
@@ -92,7 +91,7 @@ class _Loads:
                     self.pipe_s[pipe] += times * self.link_s[parent, child]
 
     def grow(self, owner: int) -> list[int]:
-        """A tree whose edges are done first, beside what there is."""
+        """A tree grown by the edge that ends first, beside the load so far."""
         n = len(self.out_s)
         parents, way_s = [-1] * n, np.full(n, np.inf)
         way_s[owner] = 0.0
@@ -151,7 +150,7 @@ def _backwards(model: GridModel) -> GridModel:
 def packed_candidates(
     model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool = False
 ) -> list[Candidate]:
-    """One, whose price is what a walk through the network takes."""
+    """One candidate, priced by simulation."""
     grid = model.grid
     n = grid.n_ranks
     if (

@@ -1,6 +1,6 @@
-"""Allgather: every rank's block goes to all, each down its owner's tree, segment by segment.
+"""Allgather: every rank's block goes to all others, down a tree from its owner, in segments.
 
-The busiest interface, flow or link sets the rate, and a segment's own way comes on top.
+Its time is that of the busiest interface, flow or link, plus the path of one segment.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _plan(
 
 
 def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") -> Plan:
-    """Coordinators collect their clusters' blocks, exchange them, and hand all out.
+    """Coordinators collect the blocks of their clusters, exchange them, and broadcast all.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") 
     sizes : sequence of int
         Blocks by rank.
     shape : str
-        Of the tree down which a coordinator hands out; a name in `SHAPES`.
+        Of the tree for a coordinator's broadcast; a name in `SHAPES`.
     label : str
     """
     writer = _Leaders(grid, sizes, shape)
@@ -101,7 +101,9 @@ def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") 
 
 
 class _Leaders:
-    """A cluster's blocks travel together; where its ranks are no interval, by way of scratch."""
+    """A cluster's blocks are sent in one message; through scratch if its ranks are not
+    consecutive.
+    """
 
     def __init__(self, grid: Grid, sizes: Sequence[int], shape: str) -> None:
         self._grid = grid
@@ -180,7 +182,7 @@ class BlockCosts:
 
     @cached_property
     def links(self) -> tuple[FloatArray, FloatArray]:
-        """``g(s)`` and a lone segment's way, (C, C, S) each."""
+        """``g(s)`` and one-way time of a segment, (C, C, S) each."""
         segment = np.minimum(self.segment_bytes, self.n_bytes).astype(float)
         return self.model.gap_and_one_way_s(segment)
 
@@ -198,17 +200,18 @@ class BlockCosts:
 
     @cached_property
     def beside(self) -> tuple[FloatArray, FloatArray]:
-        """Between ranks of one host, ``g`` and a lone message's way: an empty one's, (C,) each."""
+        """Between ranks of one host, ``g`` and one-way time: those of an empty message, (C,)
+        each.
+        """
         every = range(self.model.n_clusters)
         gap_s, one_way_s = self.model.gap_and_one_way_s(np.zeros(1), (every, every))
         return gap_s[:, 0], one_way_s[:, 0]
 
 
 def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
-    """To one rank of each other cluster, to one of each other host, and to those beside, (S,).
+    """To one rank of each other cluster, one of each other host, and the ranks of its host, (S,).
 
-    Who gets it from elsewhere hands it on likewise. ``upwards``: the other way, combined by that
-    one.
+    Receivers forward it likewise. ``upwards``: in the other direction, combined on the way.
     """
     one_way_s, sizes, n = costs.links[1], costs.sizes, costs.model.n_clusters
     hosts, most, least = costs.hosts
@@ -266,7 +269,8 @@ def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
         n_beside = costs.sizes[c] - hosts[c]
         for table, seconds in zip((gaps_s, ways_s), costs.beside, strict=True):
             table += [np.full_like(pace_s, seconds[c])] * n_beside
-    # A block goes on when it is there and the one before it has gone; not over one of the hops.
+    # A block is forwarded when it is there and the one before has left; one of the hops is not
+    # used.
     steps_s = np.array([np.maximum(way_s, costs.n_segments * pace_s) for way_s in ways_s])
     last_s = np.min([way_s - gap_s for way_s, gap_s in zip(ways_s, gaps_s, strict=True)], axis=0)
     return np.asarray(steps_s.sum(axis=0) - steps_s.min(axis=0) + last_s)
@@ -362,7 +366,7 @@ def _along(
 
 
 def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -> list[Candidate]:
-    """Every block goes to each other cluster and host once, whose ranks take turns in receiving."""
+    """Every block enters each other cluster and host once; its ranks take turns in receiving."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []
@@ -380,7 +384,7 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
 
 
 def _intervals(grid: Grid) -> bool:
-    """Whether ranks of a cluster, or of a host, are neighbours: sums are in rank order then."""
+    """Whether the ranks of each cluster and host are consecutive: then sums are in rank order."""
     return all(c.line == tuple(range(c.coordinator, c.coordinator + len(c))) for c in grid.clusters)
 
 

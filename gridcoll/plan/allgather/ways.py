@@ -1,4 +1,4 @@
-"""The ways that every rank's block takes to all others: a tree per owner, known by arithmetic.
+"""Trees for the blocks of all ranks, one per owner, computed by arithmetic.
 
 An allgather sends every block down its owner's tree; a reduce-scatter combines it on the way up.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Ways(Protocol):
     """A tree per owner.
 
-    ``order`` holds all ranks; blocks of owners soon before a rank in it are handled first.
+    ``order`` holds all ranks; a rank first handles blocks of owners shortly before it.
     ``stream_of[owner]`` is the stream that the owner's segments come over.
     """
 
@@ -28,13 +28,15 @@ class Ways(Protocol):
     stream_of: tuple[int, ...]
 
     def parent(self, owner: int, rank: int) -> int:
-        """Who ``rank`` has the owner's block from; -1 for its owner."""
+        """The rank that sends the owner's block to ``rank``; -1 for the owner."""
 
     def children(self, owner: int, rank: int) -> Sequence[int]:
-        """Who ``rank`` hands the owner's block to, in order."""
+        """The ranks to which ``rank`` forwards the owner's block, in order."""
 
     def upwards(self, rank: int) -> list[list[int]]:
-        """All owners as ``rank`` serves them when blocks go up; those of a list side by side."""
+        """All owners in the order of ``rank`` when blocks go up; those of a list at the same
+        time.
+        """
 
 
 class RingWays:
@@ -62,9 +64,8 @@ class RingWays:
 class LaneWays:
     """To one rank of each other cluster, to one of each other host of the own, and to those beside.
 
-    Who gets it from elsewhere hands it on likewise: inside its cluster, or on its host. So a block
-    enters every host once. Members take turns in receiving, whatever the sizes of clusters and
-    hosts.
+    A rank that gets it from outside forwards it likewise, in its cluster or host. So a block enters
+    every host once. Members take turns in receiving, for any sizes of clusters and hosts.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -136,11 +137,11 @@ class LaneWays:
         ]
 
     def _source(self, owner: int, cluster: int) -> int:
-        """Who of ``cluster`` has the owner's block first."""
+        """The rank of ``cluster`` that gets the owner's block first."""
         return owner if self.stream_of[owner] == cluster else self.entry(owner, cluster)
 
     def _door(self, owner: int, node: tuple[int, ...]) -> int:
-        """Who of another node of a cluster has the owner's block first."""
+        """The rank of another node of a cluster that gets the owner's block first."""
         return node[self._place[owner] % len(node)]
 
 

@@ -1,13 +1,13 @@
 """Short allreduces: every rank gathers all contributions and combines them itself.
 
-Inside its cluster every rank gathers what all have (Bruck et al. 1997: a step for every bit of how
-many there are) and combines it. The partial results cross to all ranks of the others, each from
-another rank of its cluster, as node-aware allreduces have it (Bienz, Olson and Gropp 2019), and
-every rank combines those as well. That is one WAN latency and one way inside, where trees take one
-up and one down; and more messages.
+Every rank gathers the contributions of its cluster (Bruck et al. 1997: a step per bit of the
+cluster's size) and combines them. Then the partial results are sent to all ranks of the other
+clusters, each by another rank of its cluster, as in node-aware allreduces (Bienz, Olson and Gropp
+2019), and every rank combines these as well. That takes one WAN latency and one gather inside,
+where trees go up and down; but it has more messages.
 
-All ranks combine in rank order within clusters, then clusters in order, each at the same places in
-memory but for multiples of `ALIGNED_UNITS`: all get the same bits.
+All ranks combine in rank order within clusters, then clusters in order, at the same alignment in
+memory (`ALIGNED_UNITS`): all get the same bits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
 
 
 def _gather(cluster: Cluster, place: int, n_units: int) -> list[Op]:
-    """What all have to the beginning of scratch, that of ``place`` and of those behind it first."""
+    """Gather all contributions at the beginning of scratch, that of ``place`` first, then the next
+    ones.
+    """
     line, n = cluster.line, len(cluster)
     ops: list[Op] = [Copy(Chunk("input", 0, n_units), Chunk("scratch", 0, n_units))]
     for step, (have, more) in enumerate(_steps(n)):
@@ -90,7 +92,7 @@ def _steps(n: int) -> list[tuple[int, int]]:
 
 
 def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
-    """Seconds: the steps of every cluster one after another, then the way across."""
+    """Seconds: the steps inside clusters, then the messages across."""
     clusters, n = model.grid.clusters, model.n_clusters
     hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # ranks that share one
     gathered_s = np.array([_gathering_s(model, c, n_bytes) for c in range(n)])

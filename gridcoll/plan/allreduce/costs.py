@@ -1,6 +1,6 @@
-"""What the ways to allreduce take: closed forms in the steady state, and pieces by their load.
+"""Predicted times of allreduces: closed forms in the steady state, and pieces by their load.
 
-A piece loads every interface, flow and link that it passes; the busiest of them sets the rate.
+A piece adds load to every interface, flow and link on its path; the busiest one sets the rate.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Costs:
 
     @property
     def one_way_s(self) -> FloatArray:
-        """A lone segment's way, (C, C, S)."""
+        """One-way time of a segment, (C, C, S)."""
         return self._links[1]
 
     @cached_property
@@ -65,7 +65,7 @@ class Costs:
         return np.array([len(cluster) for cluster in self.model.grid.clusters])
 
     def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
-        """A lone segment's way between all members of each cluster and its owner, (C, S)."""
+        """Time of a segment between all members of each cluster and its owner, (C, S)."""
         every = np.arange(len(lines))
         far = (self.port_s, self.one_way_s[every, every])
         near = self.model.gap_and_one_way_s(np.zeros(1), (every.tolist(), every.tolist()))
@@ -83,18 +83,20 @@ class Costs:
 
     @cached_property
     def across_s(self) -> FloatArray:
-        """A lone partial result's way between clusters, those to others before it, (C, C, S)."""
+        """Time of a partial result between clusters, after those sent before it, (C, C, S)."""
         n = self.model.n_clusters
         across = self.one_way_s + (n - 2) * self.port_s[:, None]
         return np.asarray(across * (1 - np.eye(n))[:, :, None])
 
     @cached_property
     def gap_between_s(self) -> FloatArray:
-        """`gap_s` with nothing on the diagonal, (C, C, S)."""
+        """`gap_s` with a zero diagonal, (C, C, S)."""
         return np.asarray(self.gap_s * (1 - np.eye(self.model.n_clusters))[:, :, None])
 
     def ways(self, inside: FloatArray, home: int) -> FloatArray:
-        """A lone segment from all ranks to all ranks, (S,), given its ways ``inside``, (C, S)."""
+        """Time of the first segment from all ranks to all ranks, (S,), with times ``inside``, (C,
+        S).
+        """
         n = len(inside)
         if n == 1:
             return np.asarray(2 * inside[0])
@@ -106,7 +108,9 @@ class Costs:
 
 
 def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
-    """Trees inside clusters, an exchange between leaders or a meeting at ``home``'s."""
+    """Trees inside clusters, and an exchange between leaders, or a reduction at ``home``'s
+    leader.
+    """
     n = costs.model.n_clusters
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
     lines = [line_costs(shape, each) for each in hosts]
@@ -143,14 +147,14 @@ def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     longest = np.max([costs.one_way_s[link] for link in used], axis=0)
     n_sent = 2 * costs.n_bytes * (n - 1) / n / costs.segment_bytes
     in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
-    # Either the ring is full, or a block's own two turns are what takes longest.
+    # Either the ring is the limit, or the two rounds of one block are.
     return np.asarray(
         np.maximum(n_sent * period + longest, 2 * turn * (n - 1) / n + in_block * period)
     )
 
 
 SHAPES = ("flat", "chain")
-"""Inside clusters: all send to the owner; or each adds to what it gets from the next."""
+"""Inside clusters: all send to the owner, or each adds to what it gets from the next one."""
 
 
 COLLECT, MEET, PART, HAND_OUT = range(4)
@@ -158,15 +162,15 @@ COLLECT, MEET, PART, HAND_OUT = range(4)
 
 
 class PieceLoad:
-    """Units that pass through every host's interface, by phase, and between ranks far apart.
+    """Units through every host's interface, by phase, and between ranks of different clusters.
 
-    Ranks of one host share its interface, and do without it among themselves.
+    Ranks of one host share its interface, and do not use it among themselves.
 
     Attributes
     ----------
     out, into : (4, H) arrays
     at_once : (H,) array
-        What needs no other data to be sent.
+        Units that can be sent at once, without waiting for other data.
     flows : list of dict
         By phase and pair of ranks of different clusters.
     """
@@ -191,7 +195,7 @@ class PieceLoad:
             self.flows[phase][sender, receiver] += n_units
 
     def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
-        """Between all of ``ranks`` and the owner at ``place``, in ``shape``."""
+        """Add the load between all of ``ranks`` and the owner at ``place``, in ``shape``."""
         if len(ranks) == 1:
             return
         cluster_of, owner = self._grid.cluster_of, ranks[place]
@@ -234,7 +238,7 @@ def load_of_pieces(
     shape: str,
     root: int = -1,
 ) -> PieceLoad:
-    """What passes when members send to owners, owners combine and, without a ``root``, hand out.
+    """Load when members send to owners, owners combine and, without a ``root``, distribute.
 
     A piece has an owner in each cluster of ``groups``, which are those of ``grid`` or several of
     them together. ``parts[group]``: how many partial results each of its owners passes on.
@@ -271,10 +275,10 @@ def price_pieces(
     shape: str,
     root: int = -1,
 ) -> FloatArray:
-    """What ``pieces`` of a message of ``costs.n_bytes`` units take at every segment size.
+    """Time of ``pieces`` of a message of ``costs.n_bytes`` units at every segment size.
 
-    For ``groups`` and ``parts`` see `load_of_pieces`. What a rank may send at once it sends first:
-    until then, nothing of it crosses between clusters.
+    For ``groups`` and ``parts`` see `load_of_pieces`. A rank first sends what needs no other data;
+    until that has left, its partial results do not cross between clusters.
     """
     grid = costs.model.grid
     load = load_of_pieces(grid, groups, pieces, parts, shape, root)
@@ -284,7 +288,7 @@ def price_pieces(
     cluster_of[list(grid.host_of)] = grid.cluster_of
 
     def busiest(by_host: FloatArray) -> FloatArray:
-        """Of what passes every host, (…, H), how long the busiest takes, (…, S)."""
+        """Time of the busiest host, (…, S), for the loads of all hosts, (…, H)."""
         by_cluster = np.zeros((len(per_unit), *by_host.shape[:-1]))
         np.maximum.at(by_cluster, cluster_of, by_host.T)
         return np.asarray((by_cluster.T[..., None] * per_unit).max(axis=-2))
@@ -293,9 +297,9 @@ def price_pieces(
     apart = np.array([_between(costs, flows) for flows in load.flows])
     one_by_one = np.maximum(by_phase, apart).sum(axis=0)
     together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
-    if shape != "flat":  # what comes from one peer waits for what came before it
+    if shape != "flat":  # messages from one peer arrive one after another
         together = together + by_phase[COLLECT]
-    # Thin links are busy with little of an interface, which they get whatever else it sends.
+    # Thin links need a small part of an interface, and get it whatever else it sends.
     needed = by_phase[[MEET, PART]].sum(axis=0) / np.maximum(apart.sum(axis=0), 1e-12)
     at_once = busiest(load.at_once) * np.minimum(needed, 1.0)
     together = np.maximum(together, at_once + apart.sum(axis=0))
@@ -307,7 +311,7 @@ def price_pieces(
     in_turn = busy + way
     if len(homes) == 1:
         return np.asarray(in_turn)
-    # Of two ways across, half of what passes has the first, and the rest the second.
+    # With two ways across, half of the load takes the first, the rest the second.
     at_once = np.maximum(busy / 2 + way, busy + way / 2)
     return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
 
@@ -315,7 +319,7 @@ def price_pieces(
 def _way(
     costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
 ) -> FloatArray:
-    """A lone segment's way, (S,), without the gaps of it that count as busy."""
+    """One-way time of a segment, (S,), without gaps that are counted as busy time."""
     hop = costs.one_way_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
     n = len(groups.clusters)
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
@@ -338,7 +342,7 @@ def _way(
 
 
 def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
-    """How long the busiest flow or link between clusters is, (S,).
+    """Busy time of the busiest flow or link between clusters, (S,).
 
     Where the aggregate bandwidth was not measured, each flow counts as independent.
     """
@@ -362,7 +366,7 @@ SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
 
 
 Pieces = Callable[[int], list[Piece]]
-"""Cuts a message of so many units."""
+"""Segment sizes for a message of so many units."""
 
 
 def costs_of(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
@@ -376,7 +380,7 @@ def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
 
 
 def unit_bytes_of(n_units: int, n_bytes: int) -> float:
-    """No more than the size of an element: that of the class is up to a quarter more."""
+    """At most the size of an element: the size class may be a quarter larger."""
     return 2.0 ** math.floor(math.log2(max(n_bytes, 1) / max(n_units, 1)))
 
 
@@ -393,7 +397,7 @@ def piece_candidate(
 ) -> Candidate:
     """``pieces`` at the segment size with the least of ``totals``.
 
-    Either every member of a cluster sends to others, or one does.
+    Either all members of a cluster send to other clusters, or one does.
     """
     n_bytes = costs.n_bytes
     best = int(np.argmin(totals))

@@ -19,15 +19,15 @@ from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
 NEAR = 0.25
-"""Clusters no farther from each other than this, of the longest latency, are neighbours."""
+"""Clusters are neighbours if their latency is at most this part of the longest one."""
 
 
 MOST_PARTS = 50_000
-"""Pieces times ranks; to price more would take longer than many a call."""
+"""Most pieces times ranks: pricing more would take longer than many calls."""
 
 
 def _cuts(grid: Grid) -> list[Fraction]:
-    """Where the members of some cluster have the ends of equal parts."""
+    """Bounds of the equal parts of the members of all clusters."""
     sizes = {len(cluster) for cluster in grid.clusters}
     return sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
 
@@ -108,7 +108,7 @@ def _shares(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 def find_neighbours(model: GridModel) -> Grid:
     """The grid with clusters that are near each other as one.
 
-    Near is a quarter of the longest latency, by steps of no more than that.
+    Near means a quarter of the longest latency, also by several such steps.
     """
     near = model.latency_s <= NEAR * model.latency_s.max()
     group = list(range(model.n_clusters))

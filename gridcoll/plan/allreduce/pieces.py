@@ -1,10 +1,10 @@
-"""Allreduce: reduce inside clusters, combine between them, hand out inside; segment by segment.
+"""Allreduce in pieces: reduce inside clusters, combine between them, broadcast inside, in segments.
 
-The message is cut into pieces. Of each piece every cluster has an owner, who collects it from its
-cluster; owners of one piece combine it, at all of them at once or at a home; owners hand it out.
-One piece owned by coordinators is the papers' scheme for short messages (004 §2.2); a piece per
-member is reduce-scatter, an allreduce per lane, allgather, all at once. No op waits for a phase:
-a segment goes on as soon as it is there.
+The message is cut into pieces. Each piece has an owner in every cluster, which collects it from its
+cluster. The owners of a piece combine it, all of them or one (its home), and distribute the result.
+One piece owned by the coordinators is the papers' scheme for short messages (004 §2.2); a piece per
+member is reduce-scatter, allreduce per lane and allgather, all at once. No op waits for a phase: a
+segment goes on as soon as it is there.
 
 Every element is combined at one rank, or at the owners in the same order and at the same places
 in memory: all ranks get the same bits.
@@ -38,10 +38,10 @@ state(
 )
 
 EVERYWHERE = -1
-"""The home of a piece that the owners of all clusters combine, each for itself."""
+"""The home of a piece that all its owners combine."""
 
 UP, DOWN = 0, 1
-"""Streams: what waits to be combined, and what is."""
+"""Streams: contributions go up, results go down."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,10 @@ class Piece:
     stop: int
     owners: tuple[int, ...]
     home: int = EVERYWHERE
+
+    def owner(self, grid: Grid, cluster: int) -> int:
+        """The rank that collects this piece in ``cluster``."""
+        return grid.clusters[cluster].line[self.owners[cluster]]
 
 
 class Segment(NamedTuple):
@@ -92,7 +96,7 @@ def plan_allreduce(
     shape : str
         Of the tree inside clusters, its root at the piece's owner; a name in `SHAPES`.
     label : str
-        How it came about, for people.
+        Description.
     """
     writer = _Writer(grid, n_units, tuple(pieces), segment_units, shape)
     scratch = ByRank(grid.n_ranks, writer.scratch_units)
@@ -123,9 +127,10 @@ def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
 
 
 def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
-    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next's.
+    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next
+    ranks'.
 
-    So that not all ranks send to the same owner at the same time.
+    So not all ranks send to the same owner at the same time.
     """
     cluster = grid.cluster_of[rank]
     place = grid.clusters[cluster].places[rank]
@@ -158,7 +163,7 @@ def _tree(shape: str, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Place:
-    """A rank's part in one piece: who it sends its partial result to, whose it gets."""
+    """A rank's place in the tree of one piece."""
 
     parent: int
     children: tuple[int, ...]
@@ -183,9 +188,6 @@ class _Writer:
         self._pieces = [piece for piece in pieces if piece.start < piece.stop]
         self._segments = cut_pieces(self._pieces, segment_units)
 
-    def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].line[piece.owners[cluster]]
-
     def _place(self, rank: int, piece: Piece) -> _Place:
         """The tree lies over the cluster's line turned so that the owner comes first."""
         cluster = self._grid.clusters[self._grid.cluster_of[rank]]
@@ -202,7 +204,7 @@ class _Writer:
     def _zone_units(self, rank: int) -> int:
         cluster = self._grid.cluster_of[rank]
         shared = len(self._grid.clusters) > 1 and any(
-            piece.home == EVERYWHERE and self._owner(piece, cluster) == rank
+            piece.home == EVERYWHERE and piece.owner(self._grid, cluster) == rank
             for piece in self._pieces
         )
         return (len(self._grid.clusters) + 1) * self._n_units if shared else 0
@@ -248,7 +250,7 @@ class _Writer:
                 self._combine(ops, terms, cluster, piece, tag, result, slots)
             else:
                 fold(ops, terms, result, slots)
-                home = self._owner(piece, piece.home)
+                home = piece.owner(self._grid, piece.home)
                 ops.append(Send(home, result, tag))
                 ops.append(Recv(home, result, tag + len(self._segments), DOWN))
             ops += [Send(child, result, tag + len(self._segments)) for child in place.children]
@@ -272,8 +274,8 @@ class _Writer:
         ]
         fold(ops, terms, zone[cluster], slots)
         others = [c for c in range(n_clusters) if c != cluster]
-        ops += [Send(self._owner(piece, c), zone[cluster], tag) for c in others]
-        ops += [Recv(self._owner(piece, c), zone[c], tag, UP) for c in others]
+        ops += [Send(piece.owner(self._grid, c), zone[cluster], tag) for c in others]
+        ops += [Recv(piece.owner(self._grid, c), zone[c], tag, UP) for c in others]
         fold(ops, list(enumerate(zone[:-1])), zone[-1], slots)
         ops.append(Copy(zone[-1], result))
 
@@ -292,6 +294,6 @@ class _Writer:
         fold(ops, terms, ours, slots)
         others = [c for c in range(len(self._grid.clusters)) if c != cluster]
         partial: list[tuple[int, Term]] = [(cluster, ours)]
-        partial += [(c, Incoming(self._owner(piece, c), tag, UP)) for c in others]
+        partial += [(c, Incoming(piece.owner(self._grid, c), tag, UP)) for c in others]
         fold(ops, partial, result, slots)
-        ops += [Send(self._owner(piece, c), result, tag + len(self._segments)) for c in others]
+        ops += [Send(piece.owner(self._grid, c), result, tag + len(self._segments)) for c in others]

@@ -1,15 +1,15 @@
-"""Reductions by the bracket: in rank order, and the same bits from every plan and for every root.
+"""Reductions in rank order with one fixed bracketing: the same bits from every plan and root.
 
-As in `allreduce`, the message is cut into pieces that have an owner in every cluster. Owners get
-their members' contributions, combine what are whole parts of the bracket, and pass these on to
-where the piece is combined. Where ranks are dealt out over clusters few parts are whole, and more
-crosses between clusters: that is the price of the order.
+As in `pieces`, the message is cut into pieces with an owner in every cluster. Owners collect the
+contributions of their members, combine complete parts of the bracketing, and send these to where
+the piece is combined. If ranks are scattered over clusters, few parts are complete, and more data
+crosses between clusters: the price of rank order.
 
-An owner has room for a part of every rank of its cluster at once. Where that would be much for the
-whole message, its segments take turns in less: what comes in for one waits until what an earlier
-one left there has gone. Only where the message is one piece: then all ranks have the segments in
-one order, and none waits for a later one. Owners of several pieces have theirs first, and would
-wait for each other.
+An owner has scratch for the parts of all ranks of its cluster at once. If that is too much for the
+whole message, segments reuse the space in turn: a segment waits until an earlier one has left it.
+This is done for a message of one piece only: then all ranks have the segments in one order, and
+none waits for a later one. Owners of several pieces start with their own, and would wait for each
+other.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plan_in_rank_order(
 
 
 class _Writer:
-    """Writes programs. Whatever an owner combines has a slot of scratch, as its result has."""
+    """Writes programs. Each part that an owner combines, and each result, has a slot of scratch."""
 
     def __init__(
         self,
@@ -101,9 +101,6 @@ class _Writer:
     def _blocks_of(self, cluster: int) -> list[Block]:
         return [b for b in self._blocks if self._grid.cluster_of[b.start] == cluster]
 
-    def _owner(self, piece: Piece, cluster: int) -> int:
-        return self._grid.clusters[cluster].line[piece.owners[cluster]]
-
     def _up(self, segment: int, block: Block) -> int:
         """The tag of a part on its way up; results have those after all of them."""
         return segment * self._grid.n_ranks + block.start
@@ -119,7 +116,7 @@ class _Writer:
         needs = [
             (all_in if piece.home in (cluster, EVERYWHERE) else ours) * align(stop - start)
             for piece, start, stop in self._segments
-            if self._owner(piece, cluster) == rank
+            if piece.owner(self._grid, cluster) == rank
         ]
         return _Room(needs, self._most_scratch)
 
@@ -133,10 +130,10 @@ class _Writer:
         room, n_owned = self.room_of(rank), 0
         for segment, (piece, start, stop) in own_first(self._grid, rank, self._segments):
             given, result = Chunk("input", start, stop), Chunk("output", start, stop)
-            owner = self._owner(piece, cluster)
+            owner = piece.owner(self._grid, cluster)
             if rank != owner:
                 ops.append(Send(owner, given, self._up(segment, Block(rank, rank + 1))))
-                source = owner if self._root < 0 else self._owner(piece, piece.home)
+                source = owner if self._root < 0 else piece.owner(self._grid, piece.home)
             else:
                 slots = Slots(room.first(n_owned), aligned=True)
                 n_owned += 1
@@ -147,7 +144,7 @@ class _Writer:
                     block = Block(member, member + 1)
                     self._receive(ops, member, segment, block, places, slots)
                 self._own(ops, rank, segment, places, slots)
-                source = rank if piece.home == EVERYWHERE else self._owner(piece, piece.home)
+                source = rank if piece.home == EVERYWHERE else piece.owner(self._grid, piece.home)
             if source != rank and self._root in (-1, rank):
                 ops.append(Recv(source, result, self._down(segment), DOWN))
             if rank == owner and self._root < 0:
@@ -177,24 +174,25 @@ class _Writer:
         others = [c for c in range(len(self._grid.clusters)) if c != cluster]
         for other in others:
             if piece.home in (other, EVERYWHERE):
-                owner = self._owner(piece, other)
+                owner = piece.owner(self._grid, other)
                 ops += [Send(owner, c, self._up(segment, block)) for block, c in ours.items()]
         if piece.home not in (cluster, EVERYWHERE):
             return
         for other in others:
             for block in self._blocks_of(other):
-                self._receive(ops, self._owner(piece, other), segment, block, ours, slots)
+                self._receive(ops, piece.owner(self._grid, other), segment, block, ours, slots)
         result = combine(ops, Block(0, self._grid.n_ranks), ours)
         if self._root in (-1, rank):
             ops.append(Copy(result, Chunk("output", start, stop)))
         if self._root in (-1, rank) and piece.home == EVERYWHERE:
             return
-        receivers = [self._root] if self._root >= 0 else [self._owner(piece, c) for c in others]
+        owners = [piece.owner(self._grid, c) for c in others]
+        receivers = [self._root] if self._root >= 0 else owners
         ops += [Send(other, result, self._down(segment)) for other in receivers if other != rank]
 
 
 def combine(ops: list[Op], block: Block, places: Mapping[Block, Chunk]) -> Chunk:
-    """Append the ops that combine ``block`` of the parts in ``places``; where it then is.
+    """Append the ops that combine ``block`` from the parts in ``places``; returns its place.
 
     MPI_Reduce_local leaves its result in place of its right operand.
     """
@@ -208,8 +206,8 @@ def combine(ops: list[Op], block: Block, places: Mapping[Block, Chunk]) -> Chunk
 class _Room:
     """Scratch for segments that need ``needs`` units of it, one after another or in turns.
 
-    In turns if it would be more than ``most`` and than what two of them need. What is needed is
-    given in the order of segments, which is that of a rank's own in its program.
+    Segments reuse space if they need more than ``most`` in all, and more than two of them need.
+    ``needs`` is in the order of segments in the rank's program.
     """
 
     def __init__(self, needs: Sequence[int], most: int | None) -> None:
@@ -221,13 +219,13 @@ class _Room:
         self.n_units = self._firsts[-1]
 
     def first(self, n_before: int) -> int:
-        """Where the segment's begins before which come ``n_before`` others."""
+        """Start of the scratch of the segment after ``n_before`` others."""
         return self._firsts[n_before % (len(self._firsts) - 1)]
 
 
 MOST_SCRATCH_BYTES = 64 << 20
-"""Of a rank that combines the whole message. What an interface passes in that much is more than any
-latency: so that waiting for room costs nothing beyond waiting for the interface."""
+"""Limit of the scratch of a rank that combines the whole message. An interface needs longer for so
+much than any latency, so that waiting for space costs no more than waiting for the interface."""
 
 
 Cut = Callable[[int], list[Piece]]
@@ -286,7 +284,7 @@ def _can_part(model: GridModel, n_bytes: int, n_each: int) -> bool:
 
 
 def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Coordinators exchange what they have or meet at one; or every member has its part."""
+    """Coordinators exchange partial results, or one combines them; or every member owns a part."""
     grid, n = model.grid, model.n_clusters
     if grid.n_ranks == 1:
         return []

@@ -27,11 +27,11 @@ def plan_ring(
 ) -> Plan:
     """Allreduce of ``n_units`` elements around ``ring``, a block per host.
 
-    A block starts at its host's first rank, is combined at every further one, and goes around once
-    more; each of its segments moves on as soon as it is combined. On the host where the last one
-    combines it, it goes back along the ring instead, so that it need not enter that host again.
-    Every rank gets what was combined once, so all have the same bits; the order of combination is
-    the ring's, another one for each block.
+    A block starts at its host's first rank, is combined at every further rank, and goes around once
+    more; its segments move on as soon as they are combined. On the host of the last rank, results
+    go back along the ring instead, so that they need not enter that host again. Each block is
+    combined once, so all ranks have the same bits; the order of combination is that of the ring,
+    from another start for each block.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
-"""Aggregation by everybody: messages to and from members of the own cluster, and one per cluster.
+"""Aggregation by all ranks: messages inside the own cluster, and one per other cluster.
 
-Between two clusters, each rank of the smaller one exchanges one message with the larger one, and
-no two with the same rank there. Where the sending cluster is the larger one, its members first
-give each other what each is to send on (*gathered*); where the receiving one is, its members give
-each other what came (*scattered*). So a rank has about as many messages as its cluster has
-members, twice, and as there are other clusters; leaders would have the traffic of all, and a
-direct exchange a message for every rank. Blocks cross interfaces twice: good for short ones.
+Between two clusters, each rank of the smaller one exchanges one message with another rank of the
+larger one. If the sending cluster is the larger one, its members first exchange the blocks that
+each is to send (*gathered*); if the receiving one is, its members exchange what came (*scattered*).
+So a rank has two messages per member of its cluster, and one per other cluster. Leaders would carry
+the traffic of all, and a direct exchange has a message per rank. Blocks pass interfaces twice, so
+this is good for short ones.
 
-What is exchanged by rows and then by columns inside a machine, as of Bokhari and Berryman 1992,
-with clusters of any size for columns.
+It is the exchange by rows, then by columns, of Bokhari and Berryman 1992, with clusters of any size
+as columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Grid
 
 MOST_BYTES = 2 << 20
-"""Of one rank's input: scratch holds it up to seven times."""
+"""Limit of one rank's input; scratch holds it up to seven times."""
 
 MOST_BLOCK_BYTES = 4 << 10
 """Of a block. Aggregation saves messages, and bytes of longer blocks cost more than those; where
@@ -68,10 +68,9 @@ class Crossing:
 
     @cached_property
     def _first(self) -> dict[tuple[int, int], int]:
-        """Which member of the larger of two clusters is the first to deal with the other one.
+        """The first member of the larger of two clusters that exchanges with the smaller one.
 
-        Members take turns over all smaller ones; by larger cluster, smaller one, for what leaves
-        and what comes alike.
+        Members take turns over all smaller clusters; the same for both directions.
         """
         found = {}
         for large, n_large in enumerate(self.sizes):
@@ -83,11 +82,15 @@ class Crossing:
         return found
 
     def relay(self, large: int, small: int, place: int) -> int:
-        """The place in ``large`` of who deals with the rank at ``place`` of ``small``."""
+        """The place in ``large`` of the rank that exchanges with the rank at ``place`` of
+        ``small``.
+        """
         return (self._first[large, small] + place) % self.sizes[large]
 
     def dealt_with(self, large: int, small: int, at: int) -> int:
-        """The place in ``small`` of whom the ``at``-th member deals with; -1 if with nobody."""
+        """The place in ``small`` of the rank that the ``at``-th member exchanges with; -1 for
+        none.
+        """
         place = (at - self._first[large, small]) % self.sizes[large]
         return place if place < self.sizes[small] else -1
 
@@ -108,7 +111,7 @@ class Crossing:
 
 
 def plan_aggregated(crossing: Crossing, n_units: int, label: str = "aggregated") -> Plan:
-    """Everybody relays: collect inside, cross, deliver inside."""
+    """All ranks relay: collect inside, cross, deliver inside."""
     grid = crossing.grid
     writers = ByRank(grid.n_ranks, lambda rank: _Writer(crossing, rank, n_units))
     programs = Programs(grid.n_ranks, lambda rank: writers[rank].program)
@@ -170,7 +173,7 @@ class _Writer:
         ]
 
     def _collect(self) -> list[Op]:
-        """To every member its block and those that it sends on; from every member likewise.
+        """Exchange with every member its block and those that it will send on.
 
         What came from the ``k``-th member begins at ``self._came[k]``, the block for us first.
         """
@@ -290,9 +293,10 @@ def price_aggregated(model: GridModel, n_bytes: int) -> float:
 
 
 def _taken_in(arrives_s: FloatArray, takes_s: FloatArray) -> FloatArray:
-    """When the last of what arrives by (source, target) has passed its target's interface, (C,).
+    """When the last message has passed its target's interface, (C,), given arrivals by (source,
+    target).
 
-    The first of them has been taken in when it arrives; each later one no sooner than those before.
+    The first one has passed when it arrives; later ones pass after those before.
     """
     order = np.argsort(arrives_s, axis=0, kind="stable")
     in_turn = np.take_along_axis(arrives_s, order, axis=0)
@@ -315,7 +319,7 @@ def _inside_s(
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Where a message for every rank costs something beside the longest way."""
+    """Only where a message per rank is not negligible beside the longest latency."""
     grid = model.grid
     if not has_both(grid) or n_bytes > min(MOST_BLOCK_BYTES, MOST_BYTES // grid.n_ranks):
         return []

@@ -1,4 +1,4 @@
-"""Bruck's all-to-all: about log2(P) messages per rank, each of half of everything."""
+"""Bruck's all-to-all: about log2(P) messages per rank, each with half of all blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bruck_steps(n_ranks: int) -> list[list[int]]:
 
 
 def plan_bruck(n_ranks: int, n_units: int, label: str = "bruck") -> Plan:
-    """Bruck et al. 1997: a block that must go ``d`` ranks on takes a hop for every bit of ``d``.
+    """Bruck et al. 1997: a block for the rank ``d`` further takes a hop for every bit of ``d``.
 
     Scratch is one send buffer that blocks stand in by distance, and half of one each to send from
     and to receive into.

@@ -1,4 +1,4 @@
-"""What an all-to-all takes: its messages through interfaces and links, all at once as arrays.
+"""Predicted time of an all-to-all: its messages through interfaces and links, as arrays.
 
 Paper 003, Table 3, prices a homogeneous all-to-all of messages of ``m`` bytes between
 ``(P - 1) os(m) + (P - 1) or(m) + L`` and ``(P - 1) g(m) + (P - 1) or(m) + L``, and a network's
@@ -22,13 +22,14 @@ from gridcoll.plan.cost import freely_s
 from gridcoll.topology.grid import Grid
 
 LONG_BYTES = 1 << 20
-"""Of so long a message, nearly all that it takes is the wire's."""
+"""The time of so long a message is nearly all on the wire."""
 
 
 class _Costs:
-    """What each message costs where it passes, (M,) arrays, with all those it stands for.
+    """Costs of each message at interfaces and links, (M,) arrays, with all messages that it stands
+    for.
 
-    With ``piece_bytes``, a message stands for as many as that makes of it, one after another.
+    With ``piece_bytes``, a message stands for its pieces, one after another.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class _Costs:
     def _share_hosts(
         self, model: GridModel, messages: Messages, host_weights: Sequence[float]
     ) -> None:
-        """Ranks of one host share its interface, and do without it among themselves.
+        """Ranks of one host share its interface, and do not use it among themselves.
 
-        What they share is the wire: what a message costs whatever its size, each pays for itself.
+        They share the wire; each rank has the cost per message for itself.
         """
         # Of ranks that share a host, a sample may have one only.
         self.shares = model.grid.shares_hosts or max(host_weights, default=1.0) > 1.0
@@ -135,7 +136,7 @@ def price_messages_s(
     piece_bytes: int = 0,
     host_weights: Sequence[float] = (),
 ) -> float:
-    """When the last of ``messages`` has arrived, in seconds, for blocks of ``n_bytes``.
+    """Seconds until the last of ``messages`` has arrived, for blocks of ``n_bytes``.
 
     Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`.
     """

@@ -79,7 +79,7 @@ def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
 
 
 def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
-    """By cluster, the others: farthest first; those alike each beginning after itself."""
+    """By cluster, the others, farthest first; equally far ones in order from the next one on."""
     n = model.n_clusters
     found = []
     for c in range(n):
@@ -92,7 +92,7 @@ def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
 def farthest_first_peers(
     clusters: Sequence[Sequence[int]], far_order: Sequence[Sequence[int]], rank: int
 ) -> list[int]:
-    """The other ranks as `plan_farthest_first` serves them."""
+    """The other ranks in the order of `plan_farthest_first`."""
     cluster, at = next((c, ranks.index(rank)) for c, ranks in enumerate(clusters) if rank in ranks)
     peers = [
         ranks[(at + step) % len(ranks)]
@@ -114,8 +114,8 @@ def plan_farthest_first(
     Parameters
     ----------
     clusters : sequence of sequence of int
-        The ranks of each cluster. The ranks of one serve those of another each from another one
-        on, so that they do not all send to the same.
+        The ranks of each cluster. The ranks of one cluster start at different ranks of another one,
+        so that they do not all send to the same.
     far_order : sequence of sequence of int
         By cluster, the others in the order they are served; its own members come last.
     n_units : int
@@ -203,7 +203,7 @@ def with_pieces(
     n_bytes: int,
     plan: CutPlan,
 ) -> list[Candidate]:
-    """The candidate, and the same in pieces where a long message waits for its receiver to answer.
+    """The candidate, and variants in pieces short enough to need no rendezvous.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def with_pieces(
         Of the candidate with whole blocks.
     model : GridModel
     messages_of : callable
-        Of a sample of the ranks.
+        Returns the messages for a sample of the ranks.
     n_bytes : int
         Size of a block.
     plan : callable
@@ -245,7 +245,7 @@ def _direct(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """The messages of a direct exchange in another order: only when the last arrives differs."""
+    """A direct exchange in another order; only the time of the last arrival differs."""
     if model.n_clusters == 1:
         return []
     label = "every block to its receiver, those with the longest way first"
@@ -259,7 +259,7 @@ def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate
 
 
 def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A slot is taken until its message is handed over, which is when the next could leave."""
+    """A slot is in use until its message is sent; then the next one can leave."""
     n_ranks = model.grid.n_ranks
     if n_ranks == 1:
         return []

@@ -38,7 +38,7 @@ def blocks(buffer: str, first: int, n_units: int, count: int = 1) -> Chunk:
 def copy_blocks(source: str, into: str, pairs: Iterable[tuple[int, int]], n_units: int) -> list[Op]:
     """Copy block ``pairs[k][0]`` of one buffer to block ``pairs[k][1]`` of another.
 
-    Neighbours that stay neighbours are one op.
+    Adjacent blocks that stay adjacent are copied by one op.
     """
     runs: list[list[int]] = []
     for at, to in pairs:
@@ -92,10 +92,10 @@ def exchange_inside(rank: int, members: tuple[int, ...], n_units: int, tag: int)
 
 
 def adjacent(ranks: tuple[int, ...]) -> bool:
-    """Whether ``ranks``, in order, leave none out between them."""
+    """Whether ``ranks``, in order, are consecutive."""
     return ranks[-1] - ranks[0] + 1 == len(ranks)
 
 
 def has_both(grid: Grid) -> bool:
-    """Whether there is anything to do inside a cluster and anything between two."""
+    """Whether there are messages both inside a cluster and between two."""
     return len(grid.clusters) > 1 and len(grid.clusters) < grid.n_ranks

@@ -4,11 +4,11 @@ Members hand the blocks for each other cluster to their leader, the first rank o
 leaders exchange; each sorts what came by receiver and hands it out. Leaders need room for all that
 crosses.
 
-The leaders may also meet at one of them, the hub: then a message to it and one back per cluster, so
-that with C clusters 2(C - 1) cross instead of C(C - 1). Everything passes leaders there, blocks
-of neighbours too, so that a rank has one message to send and one to wait for. Blocks between two
-other clusters pass the hub, and so cross two links: that costs no time where the way over the hub
-is no longer than the straight one.
+The leaders may also exchange through one of them, the hub: a message to it and one back per
+cluster, so that with C clusters 2(C - 1) messages cross instead of C(C - 1). All blocks then pass
+leaders, also those inside a cluster, so that a rank sends one message and waits for one. Blocks
+between two other clusters cross two links, which costs no time where the path over the hub is no
+longer than the direct one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 
 MOST_HUB_BLOCKS = 1 << 15
-"""One rank sorts them one by one: with more, the others wait for it."""
+"""Most blocks at a leader, which sorts them one by one while others wait."""
 
 _UP, _DOWN = range(2)  # tags
 

@@ -1,9 +1,9 @@
-"""A direct exchange in rounds, those over the longest ways first, that the clock keeps.
+"""A direct exchange in rounds, those over the longest links first, paced by the clock.
 
-With all blocks under way at once, flows share interfaces by luck: a block with a long way may be
-the last to leave, and a receiver idles while what is meant for it waits behind what is meant for
-others. In a round every rank sends one block and gets one. No rank waits for a round to end: a
-block leaves when the interface should be done with the one before.
+With all blocks under way at once, flows share interfaces in an arbitrary way: a block for a far
+rank may be the last to leave, and a receiver may idle while its block waits behind others. In a
+round every rank sends one block and receives one. No rank waits for the end of a round: a block
+leaves when the interface should be done with the one before.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MOST_RANKS = 32
 """Finding rounds takes time in proportion to the cube of the number of ranks."""
 
 Rounds = tuple[tuple[int, ...], ...]
-"""``rounds[k][rank]``: whom it serves in round ``k``."""
+"""``rounds[k][rank]``: the rank that it sends to in round ``k``."""
 
 
 @lru_cache(maxsize=16)
 def rounds_farthest_first(
     cluster_of: tuple[int, ...], latency_s: tuple[tuple[float, ...], ...]
 ) -> Rounds:
-    """Every rank to every other, once, in as few rounds as there are others.
+    """Rounds in which every rank sends to every other once, as few as possible.
 
     A regular bipartite graph of senders and receivers falls into perfect matchings (König 1916).
     Each is found by augmenting paths (Kuhn 1955) that try the longest ways first.
@@ -43,7 +43,7 @@ def rounds_farthest_first(
     cluster_of : tuple of int
         By rank.
     latency_s : tuple of tuple of float
-        Between clusters; what it says of a cluster and itself does not matter.
+        Between clusters; the diagonal is ignored.
     """
     n_ranks = len(cluster_of)
 
@@ -60,7 +60,7 @@ def rounds_farthest_first(
     ]
     rounds = []
     for _ in range(n_ranks - 1):
-        # Who has most of its long ways ahead picks first.
+        # The rank with the most remaining latency picks first.
         urgency = [sum(way_s(s, t) for t in left[s]) for s in range(n_ranks)]
         order = sorted(range(n_ranks), key=lambda s: (-way_s(s, left[s][0]), -urgency[s], s))
         targets = _perfect_matching(left, order)
@@ -71,7 +71,9 @@ def rounds_farthest_first(
 
 
 def _perfect_matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
-    """A target for every source, none twice; sources pick in ``order``, each its first if free."""
+    """A different target for every source; sources pick in ``order``, each its first one if
+    free.
+    """
     source_of: dict[int, int] = {}
 
     def pick(source: int, tried: set[int]) -> bool:
@@ -142,7 +144,7 @@ def _rounds(model: GridModel) -> Rounds:
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Where there are many ranks, their blocks outlast the longest way in any order."""
+    """Not with many ranks: there the blocks take longer than the longest latency in any order."""
     n_ranks = model.grid.n_ranks
     if not 1 < n_ranks <= MOST_RANKS or pace_of(model, 0, n_bytes) is None:
         return []

@@ -1,9 +1,9 @@
 """The messages of an all-to-all plan as arrays: what is priced, without a plan being written.
 
-`tally` reads them off a plan. Beside its plan, each algorithm has a function that gives the same at
-once, so that a choice among hundreds of ranks takes milliseconds. Among thousands, those of a
-`Sample` stand for all: functions take its ``weights``, and every message says for how many it
-stands.
+`tally` reads them from a plan. Each algorithm also has a function that gives the same directly, so
+that a choice with hundreds of ranks takes milliseconds. With thousands, the messages of a `Sample`
+represent all: functions take its ``weights``, and each message has the number of messages that it
+stands for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Messages:
 
 
 Weights = tuple[float, ...]
-"""By cluster, for how many each of its ranks stands; empty where each stands for itself."""
+"""By cluster, how many ranks each sampled rank stands for; empty for 1."""
 
 
 def rows_of(
@@ -106,7 +106,7 @@ def tally(plan: Plan) -> Messages:
 
 
 def by_rank(grid: Grid, weights: Weights) -> FloatArray:
-    """For how many each rank stands, (P,)."""
+    """How many ranks each rank stands for, (P,)."""
     by_cluster = np.array(weights or (1.0,) * len(grid.clusters))
     return np.asarray(by_cluster[list(grid.cluster_of)])
 

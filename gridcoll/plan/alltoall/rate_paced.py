@@ -1,10 +1,10 @@
-"""A direct exchange for links between clusters that limit more than interfaces do: in turn.
+"""A direct exchange paced at the rate of links between clusters, where these are the bottleneck.
 
 With all blocks under way at once, dozens of flows fill the queue before such a link, and segments
-are lost. In turn, all the ranks of a cluster send a piece of every block, one after another and no
-faster than the link, and then the next: each flow needs a small part of the link, which it gets
-however small its window became. All links carry at once, and no piece waits for its receiver to
-answer. Where not a link but windows limit its flows, these are never kept from filling them.
+are lost. Here all ranks of a cluster send a piece of every block in turn, no faster than the link,
+and then the next pieces: each flow needs a small part of the link, which it gets even with a small
+window. All links are used at once, and no piece needs a rendezvous. If windows, not the link, limit
+the flows, pacing never keeps a window from being filled.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
-"""Every rank has times for every other."""
+"""Most ranks: every rank has times for every other one."""
 
 
 def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
     """When the pieces of a block leave, in seconds after the start.
 
-    The ranks of a cluster have slots at each of its links, as long as that takes for a piece. What
-    stays inside a cluster goes in between, evenly: what fills an interface's queue would keep back
-    acknowledgements, and with them flows whose windows wait for those.
+    The ranks of a cluster have time slots on each of its links, each as long as a piece takes
+    there. Blocks inside the cluster are spread evenly in between: a full interface queue would
+    delay acknowledgements, and so the flows that wait for them.
     """
     grid = model.grid
     home, there = grid.cluster_of[source], grid.cluster_of[target]
@@ -56,9 +56,10 @@ def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[fl
 
 
 def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
-    """How long blocks from ``home`` leave to each cluster, (C,); no less than interfaces take.
+    """Time over which blocks from ``home`` to each cluster are sent, (C,); at least the interfaces'
+    time.
 
-    A little faster than links carry them, as long as these hold what is ahead.
+    Slightly faster than the link, as long as its queue can hold the rest.
     """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     ahead = QUEUE_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
@@ -68,7 +69,7 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
 
 
 def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
-    """How long links between clusters take for all blocks, (C, C); 0 inside them."""
+    """Time of links between clusters for all blocks, (C, C); 0 inside clusters."""
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     busy_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
     np.fill_diagonal(busy_s, 0.0)
@@ -83,7 +84,7 @@ def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
 
 
 def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -> Plan:
-    """Every piece of a block to its receiver when it is its turn.
+    """Every piece of a block to its receiver, at its time slot.
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def _piece_bytes(n_bytes: int) -> int:
 
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
-    """Whether a link is busy longer than any interface; nearly, if windows limit its flows."""
+    """Whether a link is busy longer than any interface, or nearly so if windows limit its flows."""
     enough = np.where(model.windows_limit, BUSY_INTERFACE, 1.0)
     return bool((_busy_s(model, n_bytes) > enough * _interfaces_s(model, n_bytes).max()).any())
 
@@ -139,7 +140,7 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Where links do not limit, no order of theirs is better than another."""
+    """Nothing where links are no bottleneck: pacing them would not help."""
     if (
         model.n_clusters == 1
         or model.grid.n_ranks > MOST_RANKS

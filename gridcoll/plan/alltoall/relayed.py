@@ -1,9 +1,9 @@
-"""A direct exchange with ways round thin links: parts of blocks go by a third cluster.
+"""A direct exchange with detours around thin links: parts of blocks go through a third cluster.
 
-How much goes which way is the concurrent-flow optimum (`model.routing`). Every block is cut into a
-few parts, so that the parts of all blocks between two clusters meet the shares; a part that goes
-round is stored and forwarded by one rank of the cluster in between, another one for each part in
-turn. What has the longest way leaves first, and thin links get no more than they carry.
+The share of each path is the concurrent-flow optimum (`model.routing`). Every block is cut into a
+few parts, so that the parts of all blocks between two clusters fit the shares. A relayed part is
+stored and forwarded by one rank of the third cluster, by another rank for each part in turn. Parts
+with the longest path leave first, and sends over thin links are paced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Grid
 
 MOST_RANKS = 64
-"""Every rank looks at the parts of all blocks."""
+"""Most ranks: every rank looks at the parts of all blocks."""
 
 LEAST_GAIN = 1.1
 """Relays are offered where the busiest link or interface is busy so many times as long without."""

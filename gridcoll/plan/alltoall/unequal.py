@@ -1,9 +1,9 @@
-"""All-to-all of blocks of any size, known to all ranks: parts that go directly or by way of others.
+"""All-to-all of blocks of any size, known to all ranks: parts go directly or through relays.
 
-What each rank has for each is a matrix of bytes, ``counts[source, target]``. How much of what two
-clusters exchange goes which way is given as shares; every block is cut into parts, which meet the
-shares by bytes, not by number. Thin links get no more than they carry: each rank sends its part of
-a link's load evenly over the time that the link needs for all of it.
+``counts[source, target]`` is the matrix of block sizes in bytes. Shares say how much of the data
+between two clusters takes which path; every block is cut into parts that fit the shares in bytes.
+Sends over thin links are paced: each rank spreads its part of a link's load evenly over the time
+that the link needs for all of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gridcoll.constants import LINK_PACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.alltoall.relayed import LONGEST_PART, PARTS_BETWEEN, SHORTEST_PART
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
@@ -28,17 +29,8 @@ from gridcoll.topology.grid import Grid
 Counts = npt.NDArray[np.int64]
 """Bytes by source and target, (P, P)."""
 
-SHORTEST_PART = 4 << 10
-"""Blocks are not cut into shorter parts: a message costs as much as some kilobytes."""
-
-LONGEST_PART = 1 << 16
-"""A relay forwards a part when it has all of it."""
-
 MOST_PARTS = 64
 """Of a block, whatever its size."""
-
-PARTS_BETWEEN = 16
-"""All blocks between two clusters are at least so many parts, to meet the shares within a few %."""
 
 
 def counts_of(plan: Plan) -> Counts:
@@ -63,7 +55,7 @@ state(
 
 
 class Places:
-    """Where a rank's blocks stand: one after another, by rank, in input and output."""
+    """Places of a rank's blocks: consecutive, by rank, in input and output."""
 
     def __init__(self, rank: int, counts: Counts) -> None:
         self.rank = rank
@@ -106,7 +98,7 @@ class Part(NamedTuple):
 
 
 def direct_shares(n_clusters: int) -> FloatArray:
-    """Those with which all goes the direct way, as `Routes` has them."""
+    """Shares as in `Routes`, with everything on the direct path."""
     shares = np.zeros((n_clusters,) * 3)
     every = np.arange(n_clusters)
     shares[:, every, every] = 1.0
@@ -167,10 +159,8 @@ def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
     return kept
 
 
-def parts_program(
-    rank: int, model: GridModel, counts: Counts, parts: Sequence[Part], *, paced: bool = True
-) -> Program:
-    """What ``rank`` does: its parts of what clusters exchange, and its blocks inside its own."""
+def parts_program(rank: int, model: GridModel, counts: Counts, parts: Sequence[Part]) -> Program:
+    """Program of ``rank``: its parts between clusters, and its blocks inside its own."""
     grid, places = model.grid, Places(rank, counts)
     come: list[Op] = []
     leave: list[Op] = []
@@ -204,7 +194,7 @@ def parts_program(
             forward.append(Send(part.target, chunk, second_hop))
     inside = exchange_own_cluster(grid.clusters[grid.cluster_of[rank]].ranks, places)
     ops = (*come, *forward, *leave, *inside, places.keep_own())
-    return _paced(rank, model, parts, ops) if paced else ops
+    return _paced(rank, model, parts, ops)
 
 
 def exchange_own_cluster(ranks: Sequence[int], places: Places) -> list[Op]:

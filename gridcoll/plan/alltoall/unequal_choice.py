@@ -1,8 +1,7 @@
-"""Which way an all-to-all of unequal blocks goes, once all ranks know all counts.
+"""Chooses the way of an all-to-all of unequal blocks, once all ranks know all counts.
 
-The direct exchange stays unless another way is predicted to be faster by the margin. What the
-counts of one call show is not known before ranks have told each other; whether that can pay at all
-is a matter of the grid alone (`can_gain`).
+The direct exchange is used unless another way is predicted to be faster by the margin. Counts must
+be exchanged first; whether that can pay at all depends on the grid alone (`can_gain`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.exchange import has_both
 from gridcoll.plan.alltoall.messages import messages_of, table_of
+from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
     Part,
@@ -40,7 +40,8 @@ from gridcoll.plan.alltoall.unequal_lg import (
     most_held,
     numbered_bundles,
 )
-from gridcoll.plan.alltoall.vector import LARGEST_MESSAGE, vector_program
+from gridcoll.plan.alltoall.vector import vector_program
+from gridcoll.plan.blocks import LARGEST_MESSAGE
 from gridcoll.plan.choice import Choice
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -50,17 +51,14 @@ from gridcoll.topology.units import format_size
 MOST_RANKS = 64
 """Every rank looks at all blocks."""
 
-LEAST_GAIN = 1.1
-"""Relays are taken where the busiest link or interface is busy so many times as long without."""
-
 MOST_KEPT = 2
-"""No rank stores for others more than so many times what the busiest sends or gets."""
+"""A rank stores for others at most so many times what the busiest rank sends or receives."""
 
 DIRECT_FROM = (1 << 10, 8 << 10)
 """Adapted LG is tried with blocks beyond these sizes going directly."""
 
 WAYS = {"lg": "lg", "lg-adaptive": "lg", "relayed": "relayed", "rate-paced": "paced"}
-"""By the name of an all-to-all algorithm, which way of unequal blocks it asks for; else direct."""
+"""The way of unequal blocks for the name of an all-to-all algorithm; others mean direct."""
 
 
 def asked_for(forced: str) -> str:
@@ -69,11 +67,10 @@ def asked_for(forced: str) -> str:
 
 
 def can_gain(model: GridModel) -> bool:
-    """Whether any counts could go another way than directly and gain; the grid alone says so.
+    """Whether for some counts another way could be faster than the direct one, on this grid.
 
-    Where a link between clusters carries less than an interface, or than those of both ends
-    together, ways round it or a pace can gain; and LG where a message between clusters costs more
-    than one inside.
+    Relays or pacing can be if a link between clusters has less bandwidth than an interface, or than
+    all interfaces of both ends; LG can be if a message between clusters costs more than one inside.
     """
     grid = model.grid
     if model.n_clusters == 1 or not 2 < grid.n_ranks <= MOST_RANKS:
@@ -90,7 +87,9 @@ def _narrow(model: GridModel) -> np.ndarray:
 
 
 def _messages_cost(model: GridModel) -> bool:
-    """Whether messages of nothing cost more across than twice inside, so that collecting pays."""
+    """Whether an empty message costs more between clusters than two inside, so that collecting
+    pays.
+    """
     gap_s, _ = model.gap_and_one_way_s(np.zeros(1))
     inside = np.diagonal(gap_s[..., 0])
     across = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, gap_s[..., 0]).max(axis=1)
@@ -177,7 +176,7 @@ def _direct(model: GridModel, counts: Counts) -> Candidate:
 
 
 def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
-    """Relays where they make the busiest link less busy; else a pace where a thin link floods."""
+    """Relays if they relieve the busiest link; else pacing if a thin link would be flooded."""
     if forced == "lg":
         return []
     grid, found = model.grid, []

@@ -1,9 +1,9 @@
 """LG (paper 001) for blocks of different sizes and any number of clusters: its future work.
 
-Who collects for whom is the paper's numbering, or adapted to the sizes: each message across is
-given to a rank of the group that has least to send, so that collectors are busy alike whatever the
-counts. Empty blocks are left out, and blocks longer than a limit go directly: what a message costs
-whatever its size is saved by collecting, at the price of sending every byte once more.
+Collectors follow the paper's numbering, or are adapted to the sizes: each message across is given
+to the rank of the group with least to send, so that collectors are equally busy for any counts.
+Empty blocks are left out, and blocks longer than a limit go directly: collecting saves the cost per
+message, but sends every byte once more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def numbered_bundles(grid: Grid, counts: Counts) -> tuple[Bundle, ...]:
 
 
 def adapted_bundles(grid: Grid, counts: Counts, longest: int) -> tuple[Bundle, ...]:
-    """As many messages as LG has, with collectors that are busy alike.
+    """As many messages as in LG, with equally busy collectors.
 
     Blocks of more than ``longest`` bytes go alone.
     """

@@ -21,7 +21,7 @@ from gridcoll.topology.grid import Grid
 
 
 def plan_unrotated(n_ranks: int, n_units: int, label: str = "direct-unrotated") -> Plan:
-    """Everybody sends every block to its receiver, in rank order, all at once."""
+    """All ranks send every block to its receiver, in rank order, all at once."""
 
     def program_of(rank: int) -> Program:
         others = [other for other in range(n_ranks) if other != rank]

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from gridcoll.errors import PlanError
+from gridcoll.plan.blocks import LARGEST_MESSAGE
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Program
 from gridcoll.plan.trees import cut_segments
-
-LARGEST_MESSAGE = 1 << 30
-"""In units; some MPI libraries cannot count beyond twice that."""
 
 
 def vector_program(

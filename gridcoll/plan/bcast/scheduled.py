@@ -24,17 +24,18 @@ from gridcoll.schedule.paths import shortest_path
 N_SCALAR_CLUSTERS = 16
 
 QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
-"""What is tried unasked whatever the number of clusters."""
+"""Heuristics that are tried for any number of clusters."""
 
 ASKED_FOR_ONLY = ("mixed", "optimal")
-"""``mixed`` is one of the others; ``optimal`` may take long, and ``best`` usually is it."""
+"""Not tried: ``mixed`` equals one of the others; ``optimal`` may take long, and ``best`` usually
+finds it."""
 
 MOST_BEST_CLUSTERS = 100
-"""Up to here `best` is tried unasked."""
+"""Most clusters with which `best` is tried."""
 
 
 def _best_steps(n_clusters: int) -> int:
-    """What `best` may take: below 50 ms of plain Python, compiled a tenth of that.
+    """Budget of `best`: below 50 ms in plain Python, a tenth of that compiled.
 
     Never worse than the seven, proven optimal for a dozen clusters and more.
     """
@@ -77,9 +78,9 @@ def _schedule(
     internal_s: np.ndarray,
     root: int,
 ) -> Schedule:
-    """The heuristic's schedule, a function of the arguments alone: every rank gets the same.
+    """The heuristic's schedule, a pure function: equal on all ranks.
 
-    For many clusters by the vectorised form, which is its equal.
+    With many clusters by the vectorised form, which gives the same.
     """
     if heuristic.name == "best":
         return best(latency_s, gap_s, internal_s, root, budget_steps=_best_steps(len(internal_s)))

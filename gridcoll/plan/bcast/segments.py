@@ -10,7 +10,7 @@ import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import Plan
@@ -30,7 +30,7 @@ _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
 
 
 def segment_sizes(n_bytes: int) -> np.ndarray:
-    """The papers' first pass: ``m / 2^i`` down to the smallest sensible segment."""
+    """Sizes of the papers' first pass: ``m / 2^i`` down to the smallest useful segment."""
     sizes = [max(n_bytes, 1)]
     while sizes[-1] // 2 >= SMALLEST_SEGMENT:
         sizes.append(-(-sizes[-1] // 2))
@@ -38,36 +38,23 @@ def segment_sizes(n_bytes: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _costs(model_key: _ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
+def _costs(model_key: ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> SegmentCosts:
     return SegmentCosts(model_key.model, n_bytes, np.array(sizes))
 
 
-class _ModelKey:
-    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
-
-    def __init__(self, model: GridModel) -> None:
-        self.model = model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ModelKey) and other.model is self.model
-
-
 def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
-    return _costs(_ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+    return _costs(ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
 
 
 def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
-    inside_s = _inside(_ModelKey(model), n_bytes)
+    inside_s = _inside(ModelKey(model), n_bytes)
     by_shape = inside_s.min(axis=2)
     return by_shape.min(axis=1), tuple(INSIDE_SHAPES[k] for k in by_shape.argmin(axis=1))
 
 
 @lru_cache(maxsize=64)
-def _inside(key: _ModelKey, n_bytes: int) -> np.ndarray:
+def _inside(key: ModelKey, n_bytes: int) -> np.ndarray:
     """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
     return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
 
@@ -98,7 +85,7 @@ def best_segment(
 ) -> tuple[int, float]:
     """Segment size and predicted time: the halving pass, then hill climbing around its best.
 
-    Of the first pass's sizes that take at most ``as_good`` times the best, the largest.
+    Of first-pass sizes within ``as_good`` times the best, the largest is taken.
     """
     costs = _first_pass(model, n_bytes)
     halved = price(costs).total_s
@@ -122,13 +109,15 @@ def best_segment(
 
 @lru_cache(maxsize=256)
 def _best_segment_of(
-    key: _ModelKey,
+    key: ModelKey,
     n_bytes: int,
     transfers: tuple[tuple[int, int], ...],
     shapes: tuple[str, ...],
     relays: tuple[int, ...],
 ) -> tuple[int, float]:
-    """`best_segment` of one tree, on which most heuristics and roots agree among few clusters."""
+    """Cached `best_segment` of one tree: with few clusters many heuristics and roots give the
+    same.
+    """
 
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
@@ -147,13 +136,13 @@ def tree_candidate(
 ) -> Candidate:
     """``trees`` at their best segment size.
 
-    If ``paced``, no faster than links carry; for trees in which who sends to another cluster has
-    little else to send.
+    If ``paced``, sends are no faster than links carry: for trees in which a rank that sends to
+    another cluster sends little else.
     """
     tree = trees[0]
     if len(trees) == 1:
         segment, total = _best_segment_of(
-            _ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
+            ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
         )
     else:
         load = load_of(trees, model.grid)
@@ -181,7 +170,7 @@ def segments_label(n_bytes: int, segment: int) -> str:
 def closed_form_s(
     name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
 ) -> float | None:
-    """What the tables say of strategy ``name``; None over several clusters: they know but one."""
+    """Closed form of strategy ``name``; None for several clusters, which the tables do not have."""
     if model.n_clusters > 1:
         return None
     size = segment or max(n_bytes, 1)
@@ -190,7 +179,7 @@ def closed_form_s(
 
 
 def shape_closed_form_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
-    """What the tables say of ``shape``, in segments or whole; None where they do not know it."""
+    """Closed form of ``shape``, segmented or not; None where the tables have none."""
     head, _, tail = shape.rpartition("-")
     if tail == "chain" and head:
         return closed_form_s("k-chain", model, n_bytes, segment, int(head))

@@ -31,7 +31,7 @@ TURNS_PER_TREE = 16
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
 
-    As many lanes as are predicted to pay, where together they carry more than one flow.
+    As many lanes as the prediction favours, where several flows carry more than one.
     """
     if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
@@ -55,9 +55,9 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 def _fewest(
     model: GridModel, hops: Sequence[tuple[int, int]], tried: Mapping[int, Candidate]
 ) -> list[Candidate]:
-    """Of candidates by their number of trees, fewest first, one of those that are as fast as any.
+    """Of the candidates, ordered by number of trees, one of the fastest.
 
-    The first with flows to spare over all ``hops`` between clusters, else the one with most.
+    The first with spare flows over all ``hops`` between clusters, else the one with most trees.
     """
     if not tried:
         return []
@@ -106,9 +106,9 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree per cluster: the root sends each its share, and it sends that to all others.
 
-    All links between clusters work at once, each carrying one share instead of the whole; the
-    thing to do where links, not interfaces, are thin. Shares are such that all arrive together
-    there; elsewhere they are equal.
+    All links between clusters work at once, each with one share instead of the whole: good where
+    links, not interfaces, are thin. There, shares are such that all arrive at the same time;
+    elsewhere they are equal.
     """
     source = model.grid.cluster_of[root]
     others = [c for c in shortest_path(model.latency_s, source) if c != source]
@@ -128,10 +128,9 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _shares(model: GridModel, n_bytes: int, trees: Sequence[GridTree]) -> np.ndarray:
-    """Which part of the message each of ``trees`` takes, so that all end at once.
+    """The share of each of ``trees``, so that all end at the same time.
 
-    By latencies and what links carry; 0 for one through which nothing arrives in time. No two use
-    the same link.
+    By latencies and bandwidths; 0 for a tree that would end too late. No two use the same link.
     """
     latency_s, link = model.latency_s, model.link_bytes_per_s
     delays_s = np.array([_way_s(tree, latency_s) for tree in trees])
@@ -153,7 +152,7 @@ def _way_s(tree: GridTree, latency_s: np.ndarray) -> float:
 
 
 def _turns(shares: np.ndarray) -> list[int]:
-    """Whose turn it is: each as often as its share asks for, as evenly as possible."""
+    """The tree of each turn: in proportion to shares, as evenly as possible."""
     n_given = np.zeros(len(shares))
     turns = []
     for k in range(TURNS_PER_TREE * len(shares)):

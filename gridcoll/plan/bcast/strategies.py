@@ -1,7 +1,7 @@
 """The papers' strategies for one cluster, each by itself: shape, segments, protocol.
 
-Rendezvous asks before it sends: request, leave, message on every edge of a tree. Scatter and
-collection gives everyone a share, and shares go around a ring.
+Rendezvous: request, permission, message on every edge of a tree. Scatter-collection: each rank gets
+a share, then the shares go around a ring.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _span(vertex: int, n: int) -> range:
 def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") -> Plan:
     """Broadcast ``n_units`` from ``ring[0]``: a share per rank.
 
-    Shares go down a binomial tree in halves, then around ``ring``; what a rank got by the tree does
-    not come again, so that no rank, nor the root, overwrites what it has.
+    Shares go down a binomial tree in halves, then around ``ring``. A rank does not receive again
+    what it got by the tree, so that no rank overwrites its data.
     """
     n = len(ring)
     bounds = [share * n_units // n for share in range(n + 1)]
@@ -85,7 +85,7 @@ def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") 
             for child in children[here]
             if shares(_span(child, n)).size
         ]
-        latest: Chunk | None = None  # what is here already waits its turn behind what comes in
+        latest: Chunk | None = None  # what is here already is sent after what comes in
         for step in range(n):
             share = (here - step) % n
             chunk = shares(range(share, share + 1))
@@ -148,7 +148,7 @@ def _scatter(
 
 
 PREFIX = "plain-"
-"""What settings put before a strategy's name: without it, ``flat`` is a tree of clusters."""
+"""Prefix of a strategy's name in settings: without it, ``flat`` is a tree of clusters."""
 
 
 DEGREES = (2, 3, 4, 6, 8, 12, 16)
@@ -157,7 +157,7 @@ DEGREES = (2, 3, 4, 6, 8, 12, 16)
 
 @dataclass(frozen=True)
 class Strategy:
-    """A line of the tables as a tree: its shape, in segments or whole, asking first or not."""
+    """A line of the tables as a tree: shape, segmented or not, with rendezvous or not."""
 
     name: str
     good_for: str

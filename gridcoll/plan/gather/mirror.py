@@ -1,4 +1,4 @@
-"""Gather: a scatter run backwards. What a rank sent, it gets; what it got, it sends."""
+"""Gather: a scatter run backwards. Sends become receives and receives become sends."""
 
 from __future__ import annotations
 

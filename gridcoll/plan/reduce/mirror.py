@@ -1,4 +1,4 @@
-"""Reduce: a broadcast run backwards. What a rank sent to a child, it gets from it and combines."""
+"""Reduce: a broadcast run backwards. A rank receives from its children and combines."""
 
 from __future__ import annotations
 

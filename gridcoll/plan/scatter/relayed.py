@@ -1,8 +1,8 @@
-"""Scatter and gather with ways round thin links: pieces of blocks go by a third cluster.
+"""Scatter and gather with detours around thin links: pieces of blocks go through a third cluster.
 
-The schedule is made piece by piece: whenever the root's interface is free, the cluster is served
-that has most left to wait for, the way on which the piece is there first, straight or by a host of
-another cluster. A gather is that backwards in time.
+The schedule is made piece by piece: whenever the root's interface is free, the next piece goes to
+the cluster with the longest remaining time, over the path on which it arrives first, direct or
+through a host of another cluster. A gather is the same backwards in time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Cluster
 
 MOST_RANKS = 64
-"""Every rank makes the whole schedule."""
+"""Most ranks: every rank computes the whole schedule."""
 
 SHORTEST_PIECE = 8 << 10
 MOST_PIECES = 16
-"""Of a block: what is relayed is a piece behind."""
+"""Pieces of a block; a relay delays the block by one piece."""
 
 LONGEST_BYTES = 4 << 20
 """Of a block: pieces are kept whole by relays."""
@@ -46,12 +46,12 @@ class Hop(NamedTuple):
 
 
 _Times = tuple[float, float, int, int]
-"""When a piece leaves and is there, and between which ranks."""
+"""When a piece leaves and arrives, and its sender and receiver."""
 
 
 @dataclass
 class _Wires:
-    """When interfaces and links are free again, as pieces of one size take them."""
+    """When interfaces and links are free again; all pieces have one size."""
 
     port_s: list[float]
     one_way_s: list[list[float]]
@@ -66,7 +66,7 @@ class _Wires:
         self.pipe_s: defaultdict[tuple[int, int], float] = defaultdict(float)
 
     def times(self, sender: int, receiver: int, ready_s: float) -> tuple[float, float]:
-        """When a piece would leave and be there."""
+        """When a piece would leave and arrive."""
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
         start_s = max(ready_s, self.out_s[self.host_of[sender]], self.pipe_s[a, b])
         there_s = start_s + self.one_way_s[a][b]
@@ -149,7 +149,7 @@ def make_schedule(
 
 
 def _last_s(wires: _Wires, ways: Sequence[Sequence[_Times]], n: int) -> float:
-    """When the last of ``n`` pieces is there, if all ``ways`` carry them as fast as they can."""
+    """When the last of ``n`` pieces arrives, if all ``ways`` are fully used."""
     firsts = sorted((way[-1][1], _period_s(wires, way)) for way in ways)
     rate, carried = 0.0, 0.0
     for k, (first_s, period_s) in enumerate(firsts):
@@ -178,7 +178,7 @@ def _ways(
     there: int,
     target: int,
 ) -> list[list[_Times]]:
-    """Straight, then by a host of each other cluster in turn: hops as times and ends."""
+    """The direct path, then one through a host of each other cluster: hops with times and ranks."""
     start_s, there_s = wires.times(root, target, 0.0)
     found = [[(start_s, there_s, root, target)]]
     if there == home:
@@ -247,7 +247,7 @@ def _plan(
             if rank == hop.receiver:
                 events.append((hop.there_s, Recv(hop.sender, chunk, tag)))
                 continue
-            # Who passes a piece on has no time of its own for it: it may come late.
+            # A relay has no due time for a piece, which may arrive late.
             own = rank in (root, hop.target)
             due_us = int(LINK_PACE * hop.start_s * 1e6) if own else 0
             events.append((hop.start_s, Send(hop.receiver, chunk, tag, due_us=due_us)))

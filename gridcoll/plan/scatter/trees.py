@@ -1,6 +1,6 @@
-"""Scatter: every rank gets its block from the root, straight or down a tree.
+"""Scatter: every rank gets its block from the root, directly or down a tree.
 
-A scatter takes what its messages take, by subtree, as the interface of the root lets them go.
+Its time is that of the messages per subtree, as they leave the root's interface one by one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
         n_blocks = len(model.grid.clusters[cluster])
         pace_s = max(port_s, float(gaps[home, cluster]), float(shared[cluster]))
         n_sent += n_blocks
-        # A slow link's turn lets others pass; a fast one's ends when all before have been sent.
+        # While a slow link is busy, messages for others are sent; a fast one ends after all before
+        # it.
         last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
         n_hops = len(model.grid.clusters[cluster].nodes) - 1
         hops_s = n_hops * float(one_way[cluster, cluster])
@@ -103,7 +104,7 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
 
 
 def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
-    """How long messages keep what all flows from ``home`` to another cluster share, (C, S)."""
+    """Busy time of the bandwidth that all flows from ``home`` to another cluster share, (C, S)."""
     if not model.aggregate_bytes_per_s:
         return np.zeros((model.n_clusters, len(n_bytes)))
     return np.asarray(n_bytes / model.link_bytes_per_s[home, :, None])
@@ -124,7 +125,7 @@ state(
 
 @dataclass(frozen=True)
 class Subtrees:
-    """A tree and an order of its ranks in which every subtree stands together, its top first."""
+    """A tree, and an order of its ranks in which every subtree is consecutive, its top first."""
 
     tree: RankTree
 
@@ -178,7 +179,7 @@ def plan_scatter(
         Every block is a message of its own and moves on at once, the farthest first. Otherwise a
         child gets all blocks of its subtree in one message.
     pace : Pace, optional
-        The root's; without one all that it sends leaves at once.
+        Pace of the root; by default it starts all sends at once.
     label : str
         How the tree came about, for people.
     """
@@ -196,7 +197,7 @@ def plan_scatter(
 
 
 def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
-    """Where ``rank`` has the blocks that it passes on."""
+    """Where ``rank`` keeps the blocks that it forwards."""
     sizes = (n_units,) * len(subtrees.order)
     if rank == subtrees.tree.root:
         return Standing("input", range(len(sizes)), sizes)
@@ -250,7 +251,7 @@ def _pipelined(subtrees: Subtrees, rank: int, n_units: int) -> list[Op]:
 def serve_blocks(
     root: int, order: Sequence[int], starts: Sequence[int], sizes: Sequence[int]
 ) -> Program:
-    """What the root does to scatter blocks whose sizes only it and their receivers know.
+    """Program of the root for blocks whose sizes only it and their receivers know.
 
     Every block goes straight to its rank: a rank in between would not know how much to expect.
 
@@ -273,7 +274,7 @@ def serve_blocks(
 
 
 def take_block(root: int, n_units: int) -> Program:
-    """What another rank does then, whose block has ``n_units``."""
+    """Program of another rank for such a scatter; its block has ``n_units``."""
     return tuple(Messages(root).receive(Chunk("output", 0, n_units)))
 
 
@@ -282,7 +283,7 @@ Turn = Callable[[Plan, str], Plan]
 
 
 def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
-    """The other clusters as the root serves them: those with the longest way first."""
+    """The other clusters in the order in which the root serves them: farthest first."""
     home = model.grid.cluster_of[root]
     _, one_way = model.gap_and_one_way_s(np.array([float(n_bytes)]))
     others = [c for c in range(model.n_clusters) if c != home]
@@ -318,18 +319,18 @@ def _cluster_tree(shape: str, model: GridModel, n_bytes: int, root: int) -> Rank
 
 
 def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Straight from the root to each rank, all at once."""
+    """Directly from the root to each rank, all at once."""
     return _straight("flat", "every block by itself", model, n_bytes, root, turn)
 
 
 def uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """The same of blocks whose sizes the root alone knows, and with them whether to pace."""
+    """The same for block sizes that only the root knows, which also decides whether to pace."""
     label = "every block by itself; long ones one after another, unless flat is asked for"
     return _straight("flat", label, model, n_bytes, root, turn)
 
 
 def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Straight from the root to each rank, one block after another."""
+    """Directly from the root to each rank, one block after another."""
     pace = pace_of(model, root, n_bytes)
     if pace is None:
         return []
@@ -392,7 +393,7 @@ def _candidate(
 
 
 def _leaders(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Only where there is something to do inside a cluster and something between two."""
+    """Only where there are messages both inside a cluster and between two."""
     if not 1 < model.n_clusters < model.grid.n_ranks:
         return []
     label = "handed out by its coordinator"
@@ -410,7 +411,7 @@ def _binomial(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Can
 
 @dataclass(frozen=True)
 class Way:
-    """A way to scatter, from which come an algorithm to scatter and one to gather.
+    """A way to scatter; it gives an algorithm for scatter and one for gather.
 
     With more than ``most_clusters`` clusters it is tried only when it is asked for.
     """
@@ -435,7 +436,7 @@ WAYS = (
         "for comparison: every rank passes on all that is behind it",
         "003 Table 2",
         _chain,
-        # Predicted as fast as flat for short blocks, and measured 4-8 % slower on three sites.
+        # Predicted as fast as flat for short blocks, but measured 4-8 % slower on three sites.
         most_clusters=0,
     ),
     Way(
@@ -475,7 +476,7 @@ def register_way(collective: str, turn: Turn, way: Way, source: str) -> None:
     register(collective, Algorithm(way.name, way.good_for, source, candidates, way.most_clusters))
 
 
-# First, since it is predicted to take as long as the flat one, which it does in fact.
+# First, since its prediction equals that of the flat one, as do its measured times.
 _PACED = Way(
     "rate-paced",
     "long blocks for far clusters: what leaves first is there first, and shares no interface",
@@ -487,7 +488,7 @@ _PACED = Way(
 for _way in (_PACED, *WAYS):
     register_way("scatter", as_it_is, _way, _way.source)
 
-# Only the root knows the sizes of blocks: no rank in between could take part, nothing be chosen.
+# Only the root knows the block sizes: no other rank can relay, and no choice is possible.
 UNEVEN = replace(WAYS[0], good_for="blocks of any sizes, which only the root knows all of")
 register_way("scatterv", as_it_is, replace(UNEVEN, candidates=uneven), UNEVEN.source)
 alias("scatter", "paced", "rate-paced")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.model import GridModel, PLogP, linear_plogp
-from gridcoll.model.closed_forms import CLOSED_FORMS, Call, find_closed_form
+from gridcoll.model.closed_forms import CLOSED_FORMS, Call
 from gridcoll.plan import REGISTRIES, Candidate, Recv, check_plan, choose
 from gridcoll.plan.bcast import strategies as bcast_strategies
 from gridcoll.plan.bcast.strategies import (
@@ -170,9 +170,7 @@ def test_k_chains_cost_what_their_root_sends(degree: int) -> None:
     ours_s = (degree * gap_s + link.latency_s + hops * (gap_s + link.latency_s)
               + (n_segments - 1) * degree * gap_s)  # fmt: skip
     assert taken_s == pytest.approx(ours_s)
-    closed_form_s = find_closed_form("k-chain").cost_s(
-        Call(link, n_ranks, n_bytes, segment, degree)
-    )
+    closed_form_s = CLOSED_FORMS["k-chain"].cost_s(Call(link, n_ranks, n_bytes, segment, degree))
     assert taken_s - closed_form_s > 0.9 * (n_segments - 1) * (degree - 1) * gap_s
 
 
