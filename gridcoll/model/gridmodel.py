@@ -234,10 +234,11 @@ class GridModel:
         floor = self.relay_gap.predict(n_bytes) if self.relay_gap else np.zeros_like(n_bytes)
         sizes, gaps, _ = self._tables
         inside = _table_at(sizes, np.einsum("iik->ik", gaps), n_bytes)
-        slowest = inside.max(axis=0)
-        explains = (floor <= UNLIKE_INTERFACES * slowest) & (
-            slowest > UNLIKE_INTERFACES * inside.min(axis=0)
-        )
+        # A few messages pass in a burst; those of a stream take as long as the interface's rate.
+        rates = self.flow_bytes_per_s.diagonal()
+        slowest = np.maximum(inside.max(axis=0), n_bytes / rates.min())
+        is_unlike = rates.max() > UNLIKE_INTERFACES * rates.min()
+        explains = is_unlike & (floor <= UNLIKE_INTERFACES * slowest)
         slower = np.minimum(floor, gap_s * (floor / np.maximum(slowest, 1e-12)))
         return np.asarray(np.where(explains, slower, floor))
 

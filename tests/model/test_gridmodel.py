@@ -117,6 +117,11 @@ class TestTables:
         gaps, _ = waited.gap_and_one_way_s(at)
         assert gaps[0, 0, 0] == pytest.approx(1.05e-3, rel=0.02)
         assert gaps[1, 1, 0] == pytest.approx(4.2e-3)
+        # Measured by a few messages, which pass in a burst; the wait was that of a stream.
+        three = (4e-6, 2e-3, 42e-3)
+        burst = PLogP(1e-3, (0, 100_000, 1 << 20), three, three, three)
+        bursts = replace(waited, links=((fast, burst), (burst, burst)))
+        assert bursts.gap_and_one_way_s(at)[0][0, 0, 0] == pytest.approx(1.05e-3, rel=0.02)
         # What no interface explains is the engine's, and all have it.
         engine = replace(unlike, relay_gap=TimesBySize((0, 100_000), (4e-6, 6e-3)))
         assert engine.gap_and_one_way_s(at)[0][0, 0, 0] == pytest.approx(6e-3)
