@@ -221,11 +221,14 @@ class GridModel:
             gaps, one_way = gaps[links], one_way[links]
         gap_s, one_way_s = (_table_at(sizes, each, n_bytes) for each in (gaps, one_way))
         if self.relay_gap:
-            gap_s = np.maximum(gap_s, self._floor_s(n_bytes, gap_s))
+            rates = self.flow_bytes_per_s if links is None else self.flow_bytes_per_s[links]
+            # A few messages pass in a burst; those of a stream take as long as the rate says.
+            stream_s = np.maximum(gap_s, n_bytes / rates[..., None])
+            gap_s = np.maximum(gap_s, self._floor_s(n_bytes, stream_s))
         return gap_s, one_way_s
 
-    def _floor_s(self, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
-        """What ranks that all pass segments on make of links of ``gap_s``, (…, S).
+    def _floor_s(self, n_bytes: FloatArray, stream_s: FloatArray) -> FloatArray:
+        """What ranks that all pass segments on make of links with gaps ``stream_s``, (…, S).
 
         They waited for the slowest interface. Where interfaces are unlike and that alone explains
         `relay_gap`, it says nothing of what faster ones are kept from: they are slowed down in
@@ -234,12 +237,11 @@ class GridModel:
         floor = self.relay_gap.predict(n_bytes) if self.relay_gap else np.zeros_like(n_bytes)
         sizes, gaps, _ = self._tables
         inside = _table_at(sizes, np.einsum("iik->ik", gaps), n_bytes)
-        # A few messages pass in a burst; those of a stream take as long as the interface's rate.
         rates = self.flow_bytes_per_s.diagonal()
         slowest = np.maximum(inside.max(axis=0), n_bytes / rates.min())
         is_unlike = rates.max() > UNLIKE_INTERFACES * rates.min()
         explains = is_unlike & (floor <= UNLIKE_INTERFACES * slowest)
-        slower = np.minimum(floor, gap_s * (floor / np.maximum(slowest, 1e-12)))
+        slower = np.minimum(floor, stream_s * (floor / np.maximum(slowest, 1e-12)))
         return np.asarray(np.where(explains, slower, floor))
 
     @cached_property

@@ -122,6 +122,7 @@ class TestTables:
         burst = PLogP(1e-3, (0, 100_000, 1 << 20), three, three, three)
         bursts = replace(waited, links=((fast, burst), (burst, burst)))
         assert bursts.gap_and_one_way_s(at)[0][0, 0, 0] == pytest.approx(1.05e-3, rel=0.02)
+        assert bursts.gap_and_one_way_s(at)[0][1, 1, 0] == pytest.approx(4.2e-3)
         # What no interface explains is the engine's, and all have it.
         engine = replace(unlike, relay_gap=TimesBySize((0, 100_000), (4e-6, 6e-3)))
         assert engine.gap_and_one_way_s(at)[0][0, 0, 0] == pytest.approx(6e-3)
