@@ -26,7 +26,8 @@ apt update
 case $kind in
 source) cd "$folder" && apt source "$1" ;;
 binary)
-	apt -y --no-install-recommends --download-only install "$@"
+	# Those asked for also if they are installed: programs of one MPI must find all of it here.
+	apt -y --no-install-recommends --download-only --reinstall install "$@"
 	for package in "$folder"/archives/*.deb; do dpkg -x "$package" "$folder/root"; done
 	;;
 *) echo "debian.sh: binary or source, not $kind" >&2 && exit 2 ;;

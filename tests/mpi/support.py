@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -150,3 +151,22 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list
 
     monkeypatch.setattr(module, name, counted)
     return calls
+
+
+def together(*steps: Callable[[], None]) -> None:
+    """Run each in a thread of its own; raise what the first that failed raised."""
+    errors: list[BaseException] = []
+
+    def guard(step: Callable[[], None]) -> None:
+        try:
+            step()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guard, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

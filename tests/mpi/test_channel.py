@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +11,7 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.comm import channel as module
 from gridcoll.comm.channel import Channel, PrivateComm
-from tests.mpi.support import count_calls, grid_comm
+from tests.mpi.support import count_calls, grid_comm, together
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -213,24 +212,6 @@ class TestGroups:
                 each.Free()
             for group in (*groups, whole):
                 group.Free()
-
-
-def together(*steps: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guard(step: Callable[[], None]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guard, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs THREAD_MULTIPLE")

@@ -474,6 +474,25 @@ def test_calls_before_a_change_do_not_count_after_it(
     own.Free()
 
 
+def test_a_doubt_is_worth_one_look_and_no_competition(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(monkeypatch)
+    looks.gap = 1.0
+    forgotten: list[int] = []
+    monkeypatch.setattr(Learner, "forget", lambda _: forgotten.append(looks.n))
+    own = world.Dup()
+    comm = GridComm(own, model=measured(world))
+    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    learning_of(comm).learner.drift.doubt = True
+    until(comm, lambda: looks.n > 0)
+    n_points = learning_of(comm).agreed.n_points + 3
+    until(comm, lambda: learning_of(comm).agreed.n_points >= n_points)
+    assert (looks.n, forgotten) == (1, [])
+    comm.Free()
+    own.Free()
+
+
 def test_links_measured_on_demand(comm: GridComm) -> None:
     before = comm.model
     names = [cluster.name for cluster in comm.grid.clusters]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,30 +12,11 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.comm.context import Context
 from gridcoll.engine import compiled
-from tests.mpi.support import grid_comm
+from tests.mpi.support import grid_comm, together
 
 pytestmark = pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI was started without THREAD_MULTIPLE"
 )
-
-
-def together(*steps: Callable[[], None]) -> None:
-    """Run each in a thread of its own; raise what the first that failed raised."""
-    errors: list[BaseException] = []
-
-    def guard(step: Callable[[], None]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guard, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def use(comm: GridComm, seed: int) -> None:

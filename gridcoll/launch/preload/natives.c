@@ -55,11 +55,11 @@ static int search_library(struct dl_phdr_info *info, size_t size, void *given)
     return 1;
 }
 
-/* What would be called without us. A library that was opened for one object alone, as extension
- * modules of Python are, is not behind us: it is looked for among all. */
-void *next_function(const char *name)
+/* A library that was opened for one object alone, as extension modules of Python are, is in no
+ * global scope: it is looked for among all that are loaded. */
+static void *find_function(void *scope, const char *name)
 {
-    void *found = dlsym(RTLD_NEXT, name);
+    void *found = dlsym(scope, name);
     if (found)
         return found;
     search s = {name, NULL};
@@ -67,14 +67,15 @@ void *next_function(const char *name)
     return s.found;
 }
 
+/* What would be called without us. */
+void *next_function(const char *name)
+{
+    return find_function(RTLD_NEXT, name);
+}
+
 static void *any_function(const char *name)
 {
-    void *found = dlsym(RTLD_DEFAULT, name);
-    if (found)
-        return found;
-    search s = {name, NULL};
-    dl_iterate_phdr(search_library, &s);
-    return s.found;
+    return find_function(RTLD_DEFAULT, name);
 }
 
 /* ---- which library it is ------------------------------------------------------------------- */
