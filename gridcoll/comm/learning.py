@@ -21,28 +21,15 @@ from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_cl
 from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
-from gridcoll.measure.learning.beliefs import Arm
+from gridcoll.measure.learning.arms import arms_of, competitors
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
 from gridcoll.measure.learning.offsets import N_SAMPLES, compare_clocks
 from gridcoll.measure.learning.outcomes import keep_outcomes
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
-from gridcoll.plan.natives import NATIVES, TIMED
-from gridcoll.plan.registry import Candidate, family_of
+from gridcoll.plan.natives import TIMED
+from gridcoll.plan.registry import Candidate
 from gridcoll.topology.units import format_duration, format_size
-
-PREDICTED = 0.25
-"""Error of predictions of plans where none was measured, as a standard deviation of the logarithm:
-10 to 20 % on most grids, a half on some."""
-
-TRIED = 0.12
-"""The same where plans and natives were timed at discovery."""
-
-UNTIMED_NATIVE = 0.7
-"""The same for natives that were not timed: they may take a tenth or ten times as long."""
-
-MOST_PLANS = 5
-"""At most so many plans compete for one kind of calls, the best of each family."""
 
 N_SHAPES = 32
 POINTS_PER_NOTE = 16
@@ -149,7 +136,11 @@ class Learning:
         candidates = self._candidates.get(kind)
         if candidates is None:
             choice = decisions.choice(collective, n_bytes, root, semantics)
-            candidates = self._candidates[kind] = competitors(choice, decisions.model, semantics)
+            # Of a native, ranks may get different bits.
+            unequal = semantics.bitwise_equal and decisions.model.n_clusters > 1
+            natives = not (semantics.reproducible or unequal)
+            candidates = competitors(choice, natives, semantics.prefer_order)
+            self._candidates[kind] = candidates
         if steady:
             arm = self.learner.leader(kind)
         else:
@@ -355,54 +346,6 @@ def shape_of(model: GridModel) -> str:
     sizes = [(len(cluster), len(cluster.nodes)) for cluster in grid.clusters]
     links = [f"{model.link(i, j).latency_s:.1e}" for i in n for j in n]
     return f"{sizes} {grid.cluster_of} {links}"
-
-
-def competitors(choice: Choice, model: GridModel, semantics: Semantics) -> tuple[Candidate, ...]:
-    """Candidates that compete: the winner, the best plan of each family, and the allowed
-    natives.
-    """
-    found = [choice.winner]
-    families = {family_of(choice.collective, choice.winner.name)} if choice.winner.build else set()
-    labels = {(choice.winner.label, choice.winner.predicted_s)}
-    natives = not semantics.reproducible
-    if semantics.bitwise_equal and model.n_clusters > 1:
-        natives = False  # ranks may get different bits from it
-    n_plans = len(families)
-    for candidate in choice.candidates:
-        if candidate is choice.winner or (candidate.label, candidate.predicted_s) in labels:
-            continue
-        if candidate.build is None:
-            found += [candidate] if natives else []
-            continue
-        if semantics.prefer_order and choice.winner.rank_order and not candidate.rank_order:
-            continue  # trials keep rank order where the winner does
-        family = family_of(choice.collective, candidate.name)
-        if n_plans < MOST_PLANS and family not in families:
-            families.add(family)
-            labels.add((candidate.label, candidate.predicted_s))
-            found.append(candidate)
-            n_plans += 1
-    return tuple(found)
-
-
-def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:
-    """``candidates`` as arms, with predicted time and its error."""
-    was_tried = bool(model.corrections.get(collective))
-    timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
-    best_s = min(timed, default=1.0)
-    arms = []
-    for each in candidates:
-        is_native = each.name in NATIVES
-        family = each.name if is_native else family_of(collective, each.name)
-        spread = TRIED if was_tried else PREDICTED
-        if is_native:
-            is_prior = collective in model.native_priors
-            spread = UNTIMED_NATIVE if is_prior else TRIED
-        predicted_s = each.predicted_s
-        if predicted_s is None:
-            predicted_s, spread = best_s, UNTIMED_NATIVE
-        arms.append(Arm(each.name, family, predicted_s, spread, each.label))
-    return arms
 
 
 def describe(change: Change) -> str:

@@ -26,7 +26,7 @@ from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.measure.quick import quick_model
 from gridcoll.measure.trials import RUNS, TRIAL_SIZES
-from gridcoll.measure.tuner import autotune, try_plans
+from gridcoll.measure.tuner import tune
 from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
@@ -111,9 +111,10 @@ def stage_names(native: bool = True, collectives: Collection[str] = tuple(CALLS)
     """The stages of a discovery, the most valuable ones first."""
     tried = [name for name in RUNS if name in collectives]
     timed = [name for name in CALLS if name in collectives and name not in tried]
-    names = [LINKS, "flows", "engine", *(f"plans for {each}" for each in tried)]
+    names = [LINKS, "flows", "engine"]
+    for each in tried:
+        names += [*([f"native {each}"] if native else []), f"tuning of {each}"]
     if native:
-        names += [f"native {each}" for each in tried] + [f"turns of {each}" for each in tried]
         names += [f"native {each}" for each in timed]
     return names
 
@@ -140,12 +141,10 @@ def _stages(
             yield stage, partial(_add_flows, comm, both_directions, progress)
         elif stage == "engine":
             yield stage, partial(_add_engine, comm)
-        elif what == "plans for":
-            yield stage, partial(_add_trials, comm, collective, progress)
         elif what == "native":
             yield stage, partial(_add_natives, comm, collective, progress)
         else:
-            yield stage, partial(_add_turns, comm, collective, progress)
+            yield stage, partial(_tune, comm, collective, progress)
 
 
 def _add_flows(
@@ -166,12 +165,6 @@ def _add_engine(comm: MPI.Intracomm, model: GridModel) -> GridModel:
     return add_priors(model) if model.native_priors else model
 
 
-def _add_trials(
-    comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
-) -> GridModel:
-    return try_plans(comm, model, progress, [collective])
-
-
 def _add_natives(
     comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
 ) -> GridModel:
@@ -185,10 +178,8 @@ def _add_natives(
     )
 
 
-def _add_turns(
-    comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel
-) -> GridModel:
-    return autotune(comm, model, progress, [collective], model.native_runs)
+def _tune(comm: MPI.Intracomm, collective: str, progress: Progress, model: GridModel) -> GridModel:
+    return tune(comm, model, progress, collective)
 
 
 def native_sizes(collective: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.measure.trials import ENOUGH_S, FEWEST_RUNS, MOST_RUNS, affordable
+from gridcoll.measure.trials import affordable
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of
@@ -74,6 +74,10 @@ CALLS = {
     "barrier": _barrier_call,
 }
 """Of the library's own collectives, those that are timed: the call, by ranks and size."""
+
+FEWEST_RUNS, MOST_RUNS = 3, 9
+ENOUGH_S = 0.3
+"""Runs that took so long together show more than the noise of the moment."""
 
 LONG_CALL_S = 1.0
 """After so long in all a native is not run again: noise is small by then."""

@@ -16,10 +16,6 @@ from gridcoll.engine.transport import MPITransport
 from gridcoll.model import GridModel
 from gridcoll.plan import Dataflow, Plan, choose, dataflow
 
-FEWEST_RUNS, MOST_RUNS = 3, 9
-ENOUGH_S = 0.3
-"""Runs that took so long together show more than the noise of the moment."""
-
 Step = Callable[[], None]
 
 

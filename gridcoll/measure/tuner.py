@@ -1,16 +1,16 @@
-"""Autotuning at discovery: runs plans, then the fastest plans and natives alternately.
+"""Autotuning at discovery: candidates compete as in an application, by calls of the tuner's own.
 
-Predictions have errors of some 10 %. So at each size the plan with the shortest prediction is run
-and its prediction corrected, until a plan that ran stays the fastest. Then all plans and natives
-within noise of the fastest run again, alternately: measured one after the other, noise between the
-measurements could decide for every later call of that size.
+Predictions have errors of some 10 %, and natives that forward through thin links of far more. At
+each size the candidates that `competitors` gives run until one is left, by the same sequential
+elimination as in learning (`Race`). A plan that was slower than predicted corrects the prediction
+of its family, and whatever is predicted fastest then competes as well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,300 +18,206 @@ from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
+from gridcoll.measure.learning.arms import arms_of, competitors
+from gridcoll.measure.learning.beliefs import median
+from gridcoll.measure.learning.elimination import Race
+from gridcoll.measure.learning.learner import Kind, shift_of
 from gridcoll.measure.natives import CALLS
-from gridcoll.measure.trials import (
-    ENOUGH_S,
-    FEWEST_RUNS,
-    MOST_RUNS,
-    RUNS,
-    TRIAL_SIZES,
-    Step,
-    worth_trying,
-)
+from gridcoll.measure.trials import RUNS, TRIAL_SIZES, Step, worth_trying
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import Choice, choose
 from gridcoll.plan.natives import NATIVE
 from gridcoll.plan.registry import REGISTRIES, Candidate, family_of
 
-MOST_TRIALS = 4
-"""Families tried at one size."""
+MOST_RACES = 4
+"""At one size: each plan that is slower than predicted may bring another one into a race."""
 
-BEHIND = 1.5
-"""A plan that takes so many times as long as the fastest, twice, is not run again."""
+RUNS_PER_TURN = 2
+"""Runs of one candidate in a row that count, after one that does not: it pays for what others left
+behind. Candidates run in turns, as noise of minutes would otherwise decide between them."""
+
+FEWEST_RUNS = 2
+"""Of candidates that are still in the race, even when time is up."""
+
+LONG_S = 1.2
+"""Seconds of a race; after that only candidates with fewer than `FEWEST_RUNS` run."""
 
 _FACTORS = (0.25, 16.0)  # factors beyond these come from a disturbance
 
+_Took = dict[tuple[str, str], list[float]]
+"""Seconds of the runs of candidates, by name and label."""
 
-def measure_corrections(
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found at one size.
+
+    Attributes
+    ----------
+    factors : dict of str to float
+        Measured over predicted time of families, in the order of their first runs.
+    natives : dict of str to float
+        Seconds of natives.
+    """
+
+    factors: dict[str, float]
+    natives: dict[str, float]
+
+
+def tune(
     comm: MPI.Intracomm,
     model: GridModel,
-    collective: str,
     progress: Callable[[str, int, int], None],
-) -> dict[str, Correction]:
-    """Correct predictions by family of algorithms. Collective; equal on all ranks.
+    collective: str,
+) -> GridModel:
+    """``model`` with predictions of plans of ``collective`` corrected by runs, and its natives.
 
-    At each size, run the plan with the shortest prediction and correct it, until one that ran stays
-    the fastest. A family that did not run at a size gets the correction of the best one that did.
+    Collective; equal on all ranks. Natives compete only if ``model`` has times of them. A family
+    that did not run at a size gets the correction of the best one that did.
     """
     sizes = worth_trying(comm, model, collective, TRIAL_SIZES[collective])
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, _Found] = {}
     clock = find_clock(comm, model.grid)  # clocks drift noticeably within minutes
+    plain = replace(model, corrections={**model.corrections, collective: {}})
     for done, n_bytes in enumerate(sizes):
-        progress(f"plans for {collective}", done, len(sizes))
-        found[n_bytes] = _try_size(comm, model, clock, collective, n_bytes)
-    progress(f"plans for {collective}", len(sizes), len(sizes))
-    families = dict.fromkeys(family for tried in found.values() for family in tried)
-    return {
-        family: Correction(sizes, tuple(_factor(found[n_bytes], family) for n_bytes in sizes))
-        for family in families
-    }
+        progress(f"tuning of {collective}", done, len(sizes))
+        found[n_bytes] = _tune_size(comm, plain, clock, collective, n_bytes)
+    progress(f"tuning of {collective}", len(sizes), len(sizes))
+    return _learned(plain, collective, found)
 
 
-def _factor(tried: dict[str, float], family: str) -> float:
-    return tried.get(family, max(1.0, min(tried.values(), default=1.0)))
-
-
-def _try_size(
-    comm: MPI.Intracomm, model: GridModel, clock: CommonClock, collective: str, n_bytes: int
-) -> dict[str, float]:
-    """Measured over predicted of each family that ran, in the order of trials."""
-    tried: dict[str, float] = {}
-    fastest_s = math.inf
-    plain = choose(collective, model, n_bytes, 0, grid_only=True)
+def _tune_size(
+    comm: MPI.Intracomm, plain: GridModel, clock: CommonClock, collective: str, n_bytes: int
+) -> _Found:
+    """Races until the candidate that is predicted fastest, as corrected, has run."""
+    uncorrected = choose(collective, plain, n_bytes, 0, grid_only=True)
+    natives = collective in plain.native
     families = {family_of(collective, name) for name in REGISTRIES[collective]}
-    for _ in range(MOST_TRIALS):
-        learned = {name: Correction((n_bytes,), (tried.get(name, 1.0),)) for name in families}
-        corrected = replace(model, corrections={collective: learned})
-        winner = choose(collective, corrected, n_bytes, 0, grid_only=True).winner
-        if winner.build is None or (family := family_of(collective, winner.name)) in tried:
-            break
-        step = RUNS[collective](comm, winner.build, n_bytes)
-        took_s = _median_s(clock, step, fastest_s)
-        fastest_s = min(fastest_s, took_s)
-        tried[family] = float(np.clip(took_s / _predicted_s(plain, winner), *_FACTORS))
-    return tried
-
-
-def _median_s(clock: CommonClock, step: Step, fastest_s: float) -> float:
-    """Median of several runs, more of them where they are short; of two where ``fastest_s`` is much
-    shorter.
-
-    Equal on all ranks.
-    """
-    took_s: list[float] = []
     series = Series(clock)
-    while len(took_s) < FEWEST_RUNS or (len(took_s) < MOST_RUNS and sum(took_s) < ENOUGH_S):
-        took_s.append(series.run(step))
-        if len(took_s) == 2 and min(took_s) > BEHIND * fastest_s:
+    took_s: _Took = {}
+    found = _Found({}, {})
+    for _ in range(MOST_RACES):
+        # `choose` believes of families that did not run what the best one showed. Here they are
+        # to run, so their predictions stand.
+        all_factors = {**dict.fromkeys(families, 1.0), **found.factors}
+        model = _learned(plain, collective, {n_bytes: _Found(all_factors, found.natives)})
+        choice = choose(collective, model, n_bytes, 0, grid_only=not natives)
+        if _key(choice.winner) in took_s:
             break
-    return float(np.median(took_s))
+        rivals = competitors(choice, natives)
+        if len(rivals) == 1 and rivals[0].build is None:
+            break
+        race = Race(arms_of(collective, rivals, model if found.factors else plain))
+        steps = [_step(comm, collective, each, n_bytes) for each in rivals]
+        _run_race(series, race, Kind(collective, n_bytes), steps, took_s)
+        for each in rivals:
+            if seconds := took_s.get(_key(each)):
+                _enter(found, uncorrected, each, median(seconds))
+    return found
+
+
+def _enter(found: _Found, uncorrected: Choice, candidate: Candidate, seconds: float) -> None:
+    if candidate.build is None:
+        found.natives[candidate.name] = seconds
+        return
+    factor = seconds / _predicted_s(uncorrected, candidate)
+    family = family_of(uncorrected.collective, candidate.name)
+    found.factors[family] = float(np.clip(factor, *_FACTORS))
+
+
+def _key(candidate: Candidate) -> tuple[str, str]:
+    return candidate.name, candidate.label
 
 
 def _predicted_s(choice: Choice, wanted: Candidate) -> float:
     """Predicted time of the same candidate in ``choice``, made by a model without corrections."""
-    same = (c for c in choice.candidates if (c.name, c.label) == (wanted.name, wanted.label))
+    same = (c for c in choice.candidates if _key(c) == _key(wanted))
     return max(next(same).predicted_s or 0.0, 1e-9)
 
 
-def try_plans(
-    comm: MPI.Intracomm,
-    model: GridModel,
-    progress: Callable[[str, int, int], None],
-    collectives: Sequence[str] = tuple(RUNS),
-) -> GridModel:
-    """``model`` with corrections of every collective, from running plans. Collective."""
-    return replace(
-        model,
-        corrections={
-            **model.corrections,
-            **{name: measure_corrections(comm, model, name, progress) for name in collectives},
-        },
-    )
+def _step(comm: MPI.Intracomm, collective: str, candidate: Candidate, n_bytes: int) -> Step:
+    if candidate.build is not None:
+        return RUNS[collective](comm, candidate.build, n_bytes)
+    method, args = CALLS[collective](comm.Get_size(), n_bytes)
+    return partial(native_call(candidate.name, method), comm, *args)
 
 
-CLOSE = 1.12
-"""Candidates whose predicted or measured time is at most so many times the fastest one compete."""
+def _run_race(series: Series, race: Race, kind: Kind, steps: Sequence[Step], took_s: _Took) -> None:
+    """Let the arms of ``race`` compete by running ``steps``; durations are added to ``took_s``.
 
-CLOSE_S = 1e-3
-"""Or at most so much longer: where ranks share cores, noise adds a millisecond to a call."""
-
-UNSURE = 1.6
-"""The same for natives with fewer than `ENOUGH_RUNS` counted runs."""
-
-ENOUGH_RUNS = 3
-
-MOST_PLANS = 3
-RUNS_PER_TURN = 2
-"""Runs per turn, after one that does not count."""
-
-FEWEST_ROUNDS, MOST_ROUNDS = 2, 15
-LONG_TURN_S = 1.2
-"""After so long for one collective at one size, no candidate gets another turn."""
-
-UNDECIDED = 1.1
-"""Except those whose only run took at most so many times as long as the fastest: a run that loses
-segments takes 10 % longer than the next."""
-
-NativeRuns = Mapping[str, Mapping[str, Mapping[int, int]]]
-"""Number of counted runs of natives: by collective, native, size."""
-
-
-def autotune(
-    comm: MPI.Intracomm,
-    model: GridModel,
-    progress: Callable[[str, int, int], None],
-    collectives: Sequence[str] = tuple(RUNS),
-    n_runs: NativeRuns | None = None,
-) -> GridModel:
-    """``model`` after runs, in turns, of all candidates that may be the fastest. Collective.
-
-    Equal on all ranks. Needs corrections and natives of ``collectives``. ``n_runs`` says how often
-    natives ran; those that it lacks ran often enough.
+    Collective; equal on all ranks. What ran in an earlier race counts.
     """
-    sizes = [
-        (name, n_bytes)
-        for name in collectives
-        for n_bytes in worth_trying(comm, model, name, TRIAL_SIZES[name])
-    ]
-    clocks: dict[str, CommonClock] = {}  # clocks drift noticeably within minutes
-    for done, (name, n_bytes) in enumerate(sizes):
-        progress("plans and natives in turns", done, len(sizes))
-        plans, natives = _contenders(model, name, n_bytes, (n_runs or {}).get(name, {}))
-        if len(plans) + len(natives) < 2:
-            continue
-        if name not in clocks:
-            clocks[name] = find_clock(comm, model.grid)
-        steps = [
-            *(RUNS[name](comm, plan.build, n_bytes) for plan in plans if plan.build),
-            *(_native_step(comm, name, native, n_bytes) for native in natives),
-        ]
-        medians = _take_turns(clocks[name], steps)
-        model = _learn_plans(model, name, n_bytes, list(zip(plans, medians, strict=False)))
-        took = dict(zip(natives, medians[len(plans) :], strict=True))
-        model = _learn_natives(model, name, n_bytes, took)
-    progress("plans and natives in turns", len(sizes), len(sizes))
-    return model
+    keys = [(belief.arm.name, belief.arm.label) for belief in race.beliefs]
+    for arm, key in enumerate(keys):
+        for seconds in took_s.get(key, ()):
+            race.observe(arm, seconds, skewed=False)
+    began_s, last = math.nan, -1
+    while True:
+        for belief in race.beliefs:
+            belief.shift = shift_of(kind, belief, race.beliefs, ())
+        race.settle()
+        runner = _next_arm(race, last, series.ended_s - began_s > LONG_S)
+        if runner is None:
+            return
+        for seconds in _run_turn(series, steps[runner]):
+            took_s.setdefault(keys[runner], []).append(seconds)
+            race.observe(runner, seconds, skewed=False)
+        began_s = series.began_s if math.isnan(began_s) else began_s
+        last = runner
 
 
-def _contenders(
-    model: GridModel, name: str, n_bytes: int, n_runs: Mapping[str, Mapping[int, int]]
-) -> tuple[list[Candidate], list[str]]:
-    """The best plan of each family, and natives, if their times are close to the fastest.
-
-    Or may be close, as they ran too seldom to know.
-    """
-    candidates = choose(name, model, n_bytes, 0).candidates
-    fastest_s = min(each.expected_s for each in candidates)
-    limit_s = max(CLOSE * fastest_s, fastest_s + CLOSE_S)
-    plans: dict[str, Candidate] = {}
-    natives: list[str] = []
-    for candidate in candidates:
-        if candidate.build is None:
-            unsure = _fewest(n_runs.get(candidate.name, {}), n_bytes) < ENOUGH_RUNS
-            close_s = max(limit_s, UNSURE * fastest_s) if unsure else limit_s
-            natives += [candidate.name] * (candidate.expected_s <= close_s)
-        elif not plans or candidate.expected_s <= limit_s:
-            plans.setdefault(family_of(name, candidate.name), candidate)
-    return list(plans.values())[:MOST_PLANS], natives
-
-
-def _fewest(n_runs: Mapping[int, int], n_bytes: int) -> int:
-    """Number of runs behind the time at ``n_bytes``: the smaller one of the two sizes around it."""
-    if not n_runs:
-        return ENOUGH_RUNS
-    below = max((n for n in n_runs if n <= n_bytes), default=min(n_runs))
-    above = min((n for n in n_runs if n >= n_bytes), default=max(n_runs))
-    return min(n_runs[below], n_runs[above])
-
-
-def _native_step(comm: MPI.Intracomm, name: str, native: str, n_bytes: int) -> Step:
-    method, args = CALLS[name](comm.Get_size(), n_bytes)
-    return partial(native_call(native, method), comm, *args)
-
-
-def _take_turns(clock: CommonClock, steps: Sequence[Step]) -> list[float]:
-    """Median seconds of each. They run alternately, so that each comes after different others.
-
-    A step whose fastest run is slower than the leader's slowest is eliminated.
-    """
-    took: list[list[float]] = [[] for _ in steps]
-    left, series = list(range(len(steps))), Series(clock)
-    for turn in range(MOST_ROUNDS):
-        if turn == 1 and _is_late(series):
-            for k in _undecided(took):
-                took[k] += _run_turn(series, steps[k])
-            break
-        for k in left if turn % 2 else reversed(left):
-            if not (turn and _is_late(series)):
-                took[k] += _run_turn(series, steps[k])
-        if turn + 1 >= FEWEST_ROUNDS:
-            left = _still_in(took, left)
-        if len(left) == 1 or (turn and _is_late(series)):
-            break
-    return [float(np.median(each)) for each in took]
-
-
-def _is_late(series: Series) -> bool:
-    """Whether time is up, by rank 0's clock: equal on all ranks."""
-    return series.ended_s - series.began_s > LONG_TURN_S
+def _next_arm(race: Race, last: int, late: bool) -> int | None:
+    """The leader and others in turns; none when one is left, or enough is known."""
+    seldom = [arm for arm in sorted(race.alive) if race.beliefs[arm].n_observed < FEWEST_RUNS]
+    if late or len(race.alive) == 1:
+        return seldom[0] if seldom else None
+    if last != race.leader:
+        return race.leader
+    race.plan_trial(math.inf)
+    rival, race.trial = race.next_arm(), None
+    return None if rival == race.leader else rival
 
 
 def _run_turn(series: Series, step: Step) -> list[float]:
-    """Seconds of `RUNS_PER_TURN` runs, after one that does not count; of one when time is up.
+    """Seconds of `RUNS_PER_TURN` runs, after one that does not count.
 
     If the first one takes long, it counts and is the only one: what ran before it matters little.
     """
     first_s = series.run(step)
     if first_s >= FIRST_COUNTS_S:
         return [first_s]
-    took_s = [series.run(step)]
-    while len(took_s) < RUNS_PER_TURN and not _is_late(series):
-        took_s.append(series.run(step))
-    return took_s
+    return [series.run(step) for _ in range(RUNS_PER_TURN)]
 
 
-def _undecided(took: Sequence[Sequence[float]]) -> list[int]:
-    """Candidates between which the first turn did not decide; none if it did."""
-    fastest_s = min(min(each) for each in took)
-    close = [k for k, each in enumerate(took) if min(each) <= UNDECIDED * fastest_s]
-    return close if len(close) > 1 else []
+def _learned(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
+    return _learn_natives(_learn_plans(model, collective, found), collective, found)
 
 
-def _still_in(took: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:
-    """Those of ``left`` whose fastest run was no slower than the leader's slowest."""
-    leader = min(left, key=lambda k: float(np.median(took[k])))
-    return [k for k in left if min(took[k]) <= max(took[leader])]
+def _learn_plans(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
+    families = dict.fromkeys(family for each in found.values() for family in each.factors)
+    learned = {
+        family: Correction(
+            tuple(found),
+            tuple(
+                each.factors.get(family, max(1.0, min(each.factors.values(), default=1.0)))
+                for each in found.values()
+            ),
+        )
+        for family in families
+    }
+    return replace(model, corrections={**model.corrections, collective: learned})
 
 
-def _learn_plans(
-    model: GridModel, name: str, n_bytes: int, took: Sequence[tuple[Candidate, float]]
-) -> GridModel:
-    """Corrections that make predictions equal to the measured times."""
-    learned = dict(model.corrections.get(name, {}))
-    for plan, seconds in took:
-        family = family_of(name, plan.name)
-        old = learned.get(family) or _believed(model, name)
-        factor = old.at(n_bytes) * seconds / max(plan.expected_s, 1e-9)
-        learned[family] = old.updated(n_bytes, factor)
-    return replace(model, corrections={**model.corrections, name: learned})
-
-
-def _believed(model: GridModel, name: str) -> Correction:
-    """The factor that `choose` uses for families that were not run."""
-    tried, sizes = model.corrections.get(name, {}).values(), TRIAL_SIZES[name]
-    best = (min((each.at(n) for each in tried), default=1.0) for n in sizes)
-    return Correction(sizes, tuple(max(1.0, factor) for factor in best))
-
-
-def _learn_natives(
-    model: GridModel, name: str, n_bytes: int, took_s: Mapping[str, float]
-) -> GridModel:
-    plain, variants = dict(model.native), dict(model.native_variants.get(name, {}))
-    for native, seconds in took_s.items():
-        times = plain[name] if native == NATIVE else variants[native]
-        times = times.updated(n_bytes, seconds)
-        if native == NATIVE:
-            plain[name] = times
-        else:
-            variants[native] = times
-    return replace(model, native=plain, native_variants={**model.native_variants, name: variants})
+def _learn_natives(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
+    plain, variants = dict(model.native), dict(model.native_variants.get(collective, {}))
+    for n_bytes, each in found.items():
+        for native, seconds in each.natives.items():
+            if native == NATIVE:
+                plain[collective] = plain[collective].updated(n_bytes, seconds)
+            else:
+                variants[native] = variants[native].updated(n_bytes, seconds)
+    if not variants:
+        return replace(model, native=plain)
+    return replace(
+        model, native=plain, native_variants={**model.native_variants, collective: variants}
+    )

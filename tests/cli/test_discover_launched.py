@@ -90,4 +90,4 @@ def test_what_is_left_is_said(capsys, tmp_path):
     model = replace(model, stages=("links", "flows"))
     _finish(model, 2, False, True, str(tmp_path / "m.json"), as_json=False)
     said = capsys.readouterr().out
-    assert "out of budget before: engine, plans for bcast" in said.replace("\n", " ")
+    assert "out of budget before: engine, native bcast" in said.replace("\n", " ")

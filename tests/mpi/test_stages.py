@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -46,24 +45,17 @@ def ran(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Ran:
     stands_for("measure_start", "start", 1e-4)
     stands_for("measure_contention", "contention", (1.0,) * len(grid.clusters))
 
-    def try_plans(_comm: object, model: GridModel, _p: object, names: Sequence[str]) -> GridModel:
-        ran.append(f"plans for {names[0]}")
-        found = {names[0]: {"chain": Correction((8,), (1.5,))}}
-        return replace(model, corrections={**model.corrections, **found})
-
     def time_native(_c: object, _m: object, name: str, *_args: object) -> NativeTimes:
         ran.append(f"native {name}")
         return NativeTimes(TimesBySize((8,), (1e-3,)), {}, {"native": {8: 3}})
 
-    def autotune(*args: object) -> GridModel:
-        _, model, _, names, n_runs = args
-        assert isinstance(model, GridModel)
-        assert isinstance(names, list)
-        ran.append(f"turns of {names[0]}")
-        assert n_runs[names[0]] == {"native": {8: 3}}  # type: ignore[index]
-        return model
+    def tune(_comm: object, model: GridModel, _progress: object, name: str) -> GridModel:
+        assert name in model.native
+        ran.append(f"tuning of {name}")
+        found = {name: {"chain": Correction((8,), (1.5,))}}
+        return replace(model, corrections={**model.corrections, **found})
 
-    for each in (try_plans, time_native, autotune):
+    for each in (time_native, tune):
         monkeypatch.setattr(measuring, each.__name__, each)
     return ran
 
@@ -111,7 +103,7 @@ def test_a_budget_that_is_spent_leaves_a_quick_look(world: MPI.Intracomm, ran: R
     model = discover(world, 0.3, budget_s=0.0)
     assert model.stages in ((), ("links",))  # what is made up takes no time, and tells no progress
     assert ran[0] == "quick"
-    assert not [what for what in ran if what.startswith(("plans", "native", "turns"))]
+    assert not [what for what in ran if what.startswith(("tuning", "native"))]
     ran.clear()
     more = discover(world, 0.3, known=replace(model, stages=("links",)), budget_s=60.0)
     assert list(more.stages) == stage_names()
@@ -122,12 +114,11 @@ def test_a_budget_that_is_spent_leaves_a_quick_look(world: MPI.Intracomm, ran: R
 def test_the_most_valuable_comes_first() -> None:
     names = stage_names()
     assert names[:3] == ["links", "flows", "engine"]
-    assert len(names) == len(set(names)) == 3 + 2 * len(RUNS) + len(CALLS)
+    assert len(names) == len(set(names)) == 3 + len(RUNS) + len(CALLS)
     for name in RUNS:
-        assert names.index(f"plans for {name}") < names.index(f"native {name}")
-        assert names.index(f"native {name}") < names.index(f"turns of {name}")
-        assert names.index(f"turns of {name}") < names.index("native gather")
-    assert not [name for name in stage_names(native=False) if "native" in name or "turns" in name]
+        assert names.index(f"native {name}") < names.index(f"tuning of {name}")
+        assert names.index(f"tuning of {name}") < names.index("native gather")
+    assert not [name for name in stage_names(native=False) if "native" in name]
 
 
 def test_ranks_agree_when_time_is_up(world: MPI.Intracomm) -> None:

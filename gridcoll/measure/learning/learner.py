@@ -138,7 +138,7 @@ class Learner:
             found = Race(given), given
             ratios = self.ratios()
             for belief in found[0].beliefs:
-                belief.shift = _shift(kind, belief, (), ratios)
+                belief.shift = shift_of(kind, belief, (), ratios)
             found[0].settle()
             self._races[kind] = found
         return found[0].next_arm()
@@ -210,7 +210,7 @@ class Learner:
             if not race.is_skewed:
                 ratios = self.ratios() if ratios is None else ratios
                 for belief in race.beliefs:
-                    belief.shift = _shift(kind, belief, race.beliefs, ratios)
+                    belief.shift = shift_of(kind, belief, race.beliefs, ratios)
             left_s -= race.plan_trial(left_s)
 
     def ratios(self) -> list[Ratio]:
@@ -288,7 +288,9 @@ def _trust(belief: Belief) -> float:
     return belief.n_observed / (belief.n_observed + 2)
 
 
-def _shift(kind: Kind, belief: Belief, others: Sequence[Belief], ratios: Sequence[Ratio]) -> Shift:
+def shift_of(
+    kind: Kind, belief: Belief, others: Sequence[Belief], ratios: Sequence[Ratio]
+) -> Shift:
     """Correction of an arm by its family at neighbouring sizes and roots, and by other plans."""
     family = belief.arm.family
     logs: list[tuple[float, float]] = []

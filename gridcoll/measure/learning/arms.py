@@ -1,0 +1,73 @@
+"""Which candidates of a choice compete, and what is believed of them before they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gridcoll.measure.learning.beliefs import Arm
+from gridcoll.model import GridModel
+from gridcoll.plan import Choice
+from gridcoll.plan.natives import NATIVES
+from gridcoll.plan.registry import Candidate, family_of
+
+PREDICTED = 0.25
+"""Error of predictions of plans where none was measured, as a standard deviation of the logarithm:
+10 to 20 % on most grids, a half on some."""
+
+TRIED = 0.12
+"""The same where plans and natives were timed at discovery."""
+
+UNTIMED_NATIVE = 0.7
+"""The same for natives that were not timed: they may take a tenth or ten times as long."""
+
+MOST_PLANS = 5
+"""At most so many plans compete for one kind of calls, the best of each family."""
+
+
+def competitors(
+    choice: Choice, natives: bool = True, keep_order: bool = False
+) -> tuple[Candidate, ...]:
+    """The winner, the best plan of each family, and the natives if ``natives`` may run.
+
+    With ``keep_order``, plans that do not keep rank order compete only where the winner does not
+    keep it either.
+    """
+    found = [choice.winner]
+    families = {family_of(choice.collective, choice.winner.name)} if choice.winner.build else set()
+    labels = {(choice.winner.label, choice.winner.predicted_s)}
+    n_plans = len(families)
+    for candidate in choice.candidates:
+        if candidate is choice.winner or (candidate.label, candidate.predicted_s) in labels:
+            continue
+        if candidate.build is None:
+            found += [candidate] if natives else []
+            continue
+        if keep_order and choice.winner.rank_order and not candidate.rank_order:
+            continue
+        family = family_of(choice.collective, candidate.name)
+        if n_plans < MOST_PLANS and family not in families:
+            families.add(family)
+            labels.add((candidate.label, candidate.predicted_s))
+            found.append(candidate)
+            n_plans += 1
+    return tuple(found)
+
+
+def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:
+    """``candidates`` as arms, with predicted time and its error."""
+    was_tried = bool(model.corrections.get(collective))
+    timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
+    best_s = min(timed, default=1.0)
+    arms = []
+    for each in candidates:
+        is_native = each.name in NATIVES
+        family = each.name if is_native else family_of(collective, each.name)
+        spread = TRIED if was_tried else PREDICTED
+        if is_native:
+            is_prior = collective in model.native_priors
+            spread = UNTIMED_NATIVE if is_prior else TRIED
+        predicted_s = each.predicted_s
+        if predicted_s is None:
+            predicted_s, spread = best_s, UNTIMED_NATIVE
+        arms.append(Arm(each.name, family, predicted_s, spread, each.label))
+    return arms
