@@ -96,13 +96,21 @@ def check_calls(comm: GridComm, n_calls: int) -> int:
     return differed
 
 
+def most_tried(comm: GridComm) -> int:
+    """Of one kind of calls, how many arms were used; equal on all ranks."""
+    return max(sum(n > 0 for n in row) for row in arms_used(comm).values())
+
+
 def test_ten_thousand_calls_with_decisions_changing(comm: GridComm) -> None:
     """Every rank gets the same bits at every call, and all decide alike."""
     assert check_calls(comm, 3400) == 0
+    for _ in range(MOST_TRIES // 100):  # on a busy machine, points are rare
+        if learning_of(comm).agreed.n_points > 10 and most_tried(comm) > 1:
+            break
+        assert check_calls(comm, 100) == 0
     states = MPI.Intracomm(comm).allgather(state_of(comm))
     assert all(state == states[0] for state in states)
-    tried = [sum(n > 0 for n in row) for row in arms_used(comm).values()]
-    assert max(tried) > 1, "nothing but the first choice was ever used"
+    assert most_tried(comm) > 1, "nothing but the first choice was ever used"
     assert learning_of(comm).agreed.n_points > 10
     works(comm)
 
