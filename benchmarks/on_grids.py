@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,13 +70,17 @@ def model_on(grid: Path, mpi: str, models: str | Path) -> Path:
 
 @contextmanager
 def slowed(grid: Path, dilation: float) -> Iterator[Path]:
-    """The grid file ``grid`` in slow motion, while this lasts; itself for 1."""
+    """The grid file ``grid`` in slow motion, while this lasts; itself for 1.
+
+    ``dilation`` counts in the place of the file's own.
+    """
     if dilation == 1:
         yield grid
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{grid.stem}-x{dilation:g}.toml")
-        path.write_text(f"dilation = {dilation:g}\n{grid.read_text()}")
+        plain = re.sub(r"(?m)^dilation = .*\n", "", grid.read_text())
+        path.write_text(f"dilation = {dilation:g}\n{plain}")
         yield path
 
 
