@@ -106,18 +106,22 @@ class _Bridge:
         if self._world is None:
             return 0
         key = _key(question.comm)
-        if key not in self._comms:
+        known = self._comms.get(key)
+        if known is None:
             users = MPI.Intracomm(MPI.Comm.fromhandle(handle(question.comm)))
             ranks = self._ranks_of(users)
             if ranks is None:
                 return 0  # of processes that were started later
             # No communicator is made for it: programs may have hundreds.
             place = self._world.channel.place_in_group()
-            self._comms[key] = _Comm(self._world.restrict(users, place, ranks))
-        comm = self._comms[key]
-        if comm.stamped is not None:
-            question.stamped = comm.stamped.address
-        return int(not comm.context.native_only)
+            context = self._world.restrict(users, place, ranks)
+            if context.native_only:
+                context.free()  # C does not ask again, nor say when the communicator ends
+                return 0
+            known = self._comms[key] = _Comm(context)
+        if known.stamped is not None:
+            question.stamped = known.stamped.address
+        return int(not known.context.native_only)
 
     def _ranks_of(self, comm: MPI.Intracomm) -> list[int] | None:
         group = comm.Get_group()
