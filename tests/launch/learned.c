@@ -1,6 +1,8 @@
 /* Calls again and again, with every result checked: long enough that decisions change.
  *
- *     learned CALLS [threads | short]
+ *     learned CALLS [threads | COUNT]
+ *
+ * COUNT: sums of so many integers only.
  */
 #include <mpi.h>
 #include <pthread.h>
@@ -8,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_THREADS = 3, COUNT = 1000 };
+enum { N_THREADS = 3, N = 1000 };
 
 static int rank, n, n_calls, bad;
 
@@ -22,38 +24,38 @@ static void must(int what, int call, int line)
 /* The same bits on all ranks, of sums that depend on the order. */
 static void add(MPI_Comm comm, int call, double *mine, double *sum)
 {
-    double least[COUNT], most[COUNT];
-    MPI_Allreduce(mine, sum, COUNT, MPI_DOUBLE, MPI_SUM, comm);
+    double least[N], most[N];
+    MPI_Allreduce(mine, sum, N, MPI_DOUBLE, MPI_SUM, comm);
     if (call % 16)
         return;
-    PMPI_Allreduce(sum, least, COUNT, MPI_DOUBLE, MPI_MIN, comm);
-    PMPI_Allreduce(sum, most, COUNT, MPI_DOUBLE, MPI_MAX, comm);
+    PMPI_Allreduce(sum, least, N, MPI_DOUBLE, MPI_MIN, comm);
+    PMPI_Allreduce(sum, most, N, MPI_DOUBLE, MPI_MAX, comm);
     CHECK(!memcmp(least, most, sizeof least));
 }
 
 static void *work(void *given)
 {
     MPI_Comm comm = *(MPI_Comm *)given;
-    double mine[COUNT], sum[COUNT];
-    int *data = malloc(4 * COUNT * sizeof *data), *got = malloc(2 * n * sizeof *got);
+    double mine[N], sum[N];
+    int *data = malloc(4 * N * sizeof *data), *got = malloc(2 * n * sizeof *got);
     int *blocks = malloc(2 * n * sizeof *blocks), ok = 1;
     MPI_Datatype gaps;
-    MPI_Type_vector(COUNT, 1, 2, MPI_INT, &gaps);
+    MPI_Type_vector(N, 1, 2, MPI_INT, &gaps);
     MPI_Type_commit(&gaps);
-    for (int k = 0; k < COUNT; k++)
+    for (int k = 0; k < N; k++)
         mine[k] = 1.0 / (1 + (rank * 7919 + k * 104729) % 9973);
     for (int call = 0; call < n_calls; call++) {
         int root = call % n, me = rank == root;
         add(comm, call, mine, sum);
-        for (int k = 0; k < COUNT; k++)
+        for (int k = 0; k < N; k++)
             data[2 * k] = data[k * 2 + 1] = me ? call + k : -1;
         /* The root has it in a row, the others between gaps: they make other calls of one kind. */
         if (me)
-            for (int k = 0; k < COUNT; k++)
+            for (int k = 0; k < N; k++)
                 data[k] = call + k;
-        MPI_Bcast(data, me ? COUNT : 1, me ? MPI_INT : gaps, root, comm);
+        MPI_Bcast(data, me ? N : 1, me ? MPI_INT : gaps, root, comm);
         ok = 1;
-        for (int k = 0; k < COUNT; k++)
+        for (int k = 0; k < N; k++)
             ok &= data[me ? k : 2 * k] == call + k && (me || data[2 * k + 1] == -1);
         CHECK(ok);
         for (int k = 0; k < 2 * n; k++)
@@ -71,13 +73,19 @@ static void *work(void *given)
     return NULL;
 }
 
-static void work_short(MPI_Comm comm)
+static void sums(MPI_Comm comm, int count)
 {
+    long *mine = malloc(count * sizeof *mine), *sum = malloc(count * sizeof *sum);
     for (int call = 0; call < n_calls; call++) {
-        long mine = call + rank, sum = -1;
-        MPI_Allreduce(&mine, &sum, 1, MPI_LONG, MPI_SUM, comm);
-        CHECK(sum == (long)n * call + n * (n - 1) / 2);
+        for (int k = 0; k < count; k++)
+            mine[k] = call + rank + k, sum[k] = -1;
+        MPI_Allreduce(mine, sum, count, MPI_LONG, MPI_SUM, comm);
+        int ok = 1;
+        for (int k = 0; k < count; k++)
+            ok &= sum[k] == (long)n * (call + k) + n * (n - 1) / 2;
+        CHECK(ok);
     }
+    free(mine), free(sum);
 }
 
 int main(int argc, char **argv)
@@ -101,7 +109,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < N_THREADS; k++)
             MPI_Comm_free(&own[k]);
     } else if (argc > 2)
-        work_short(MPI_COMM_WORLD);
+        sums(MPI_COMM_WORLD, atoi(argv[2]));
     else {
         MPI_Comm world = MPI_COMM_WORLD;
         work(&world);

@@ -1,4 +1,4 @@
-"""What programs in C learn from their calls: ranks change decisions at the same call, or not at all.
+"""What programs in C learn from their calls: ranks change decisions at the same call, or never.
 
 Results are checked in the program, call by call. Every test asks how calls were made.
 """
@@ -33,7 +33,7 @@ links = [{{ between = ["a", "b"], latency = "10 us", rate = "1 Gbit/s" }}]
 
 @pytest.fixture
 def rotate(build, tmp_path: Path) -> Rotate:
-    """Run ``learned`` while decisions change at every agreed point; ``own`` are settings of rank 1."""
+    """Run ``learned`` while decisions change at every agreed point; ``own``: settings of rank 1."""
 
     def run(tools: Toolchain, n_ranks: int, *arguments: str, own: str = "") -> Done:
         wrapper = tmp_path / "wrapper.sh"
@@ -99,7 +99,7 @@ def test_few_calls_go_through_python(build, tmp_path) -> None:
     """The first one of a kind, and trials."""
     tools = tools_of("mpich")
     options = ["--stats", "--grid", write_near(tmp_path, 2)]
-    done = good(tools.run(2, build(tools, "learned"), ["3000", "short"], options=options))
+    done = good(tools.run(2, build(tools, "learned"), ["3000", "1"], options=options))
     assert done.stdout == "right\n"
     planned, native, through_python = planned_of(done)["Allreduce"]
     assert 1 <= through_python < 300
@@ -111,9 +111,7 @@ def test_frozen(build, tmp_path) -> None:
     options = ["--stats", "--grid", write_near(tmp_path, 2)]
     variables = {"GRIDCOLL_LEARN": "off", "GRIDCOLL_LOG": "decisions"}
     done = good(
-        tools.run(
-            2, build(tools, "learned"), ["3000", "short"], options=options, variables=variables
-        )
+        tools.run(2, build(tools, "learned"), ["3000", "1"], options=options, variables=variables)
     )
     assert done.stdout == "right\n"
     assert planned_of(done)["Allreduce"] == (3001, 0, 0)
