@@ -20,6 +20,7 @@ from mpi4py import MPI
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_class
 from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
+from gridcoll.measure.cache.folder import Cache
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
 from gridcoll.measure.learning.arms import arms_of, competitors
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
@@ -270,7 +271,8 @@ class Learning:
         decisions, settings = self.decisions, self.decisions.settings
         self._kept_s = time.monotonic()
         if decisions.rank == 0 and not settings.grid_file:
-            keep_outcomes(settings.places, decisions.model, self.learner)
+            cache = Cache(settings.places, settings.tolerance)
+            keep_outcomes(cache, decisions.model, self.learner)
 
     def _watch(self, point: Point) -> None:
         """Follow the network. Collective; see `Following.step`."""
