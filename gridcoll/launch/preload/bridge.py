@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.context import Context
+from gridcoll.comm.tracing import watch as trace
 from gridcoll.engine.compiled import Prepared, c_functions
 from gridcoll.engine.watch import watch
 from gridcoll.errors import GridcollError
@@ -90,6 +91,7 @@ class _Bridge:
                 context = theirs.duplicate(
                     theirs.comm, theirs.channel.place_for_child(may_wait=True)
                 )
+                trace(context)
             else:
                 context = GridComm(world)._need()
         except GridcollError as error:
@@ -118,6 +120,7 @@ class _Bridge:
             if context.native_only:
                 context.free()  # C does not ask again, nor say when the communicator ends
                 return 0
+            trace(context)
             known = self._comms[key] = _Comm(context)
         if known.stamped is not None:
             question.stamped = known.stamped.address
