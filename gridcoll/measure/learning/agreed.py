@@ -31,7 +31,10 @@ FEWEST_CALLS = 1
 """Calls from the end of an exchange to the next one, at least; with long calls, every call is
 exchanged."""
 
-MOST_CALLS = 1024
+MOST_CALLS, MOST_WAIT_S = 1024, 0.05
+"""Calls from one exchange to the next, at most; more where so many take less than this: programs in
+C make a thousand in a few milliseconds, of which learning would be no small part."""
+
 MOST_STAMPED = 256
 """At most so many calls are exchanged, the last ones, so that the message stays short."""
 
@@ -254,7 +257,8 @@ class Agreed:
         one_s = self.overhead_s / self.n_points
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
         n_calls = enough_s / max(self._mean_call_s, 1e-9)
-        return int(min(max(n_calls, FEWEST_CALLS), MOST_CALLS))
+        most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
+        return int(min(max(n_calls, FEWEST_CALLS), most))
 
     def close(self) -> None:
         """Wait for the exchange under way. Collective."""
