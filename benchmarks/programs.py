@@ -7,6 +7,9 @@ long starting takes and how much memory each rank has more.
 ``python benchmarks/programs.py grid NAME`` runs a benchmark program, Intel's IMB-MPI1 as its wheel
 brings it, on an emulated grid (root and network namespaces), natively and by ``gridcoll run``; and
 the same calls by an mpi4py program, ``apps/repeated.py``. ``… markdown`` prints the rows kept.
+
+``python benchmarks/programs.py application NAME -- ./program arguments`` runs any program there as
+it is, natively and by ``gridcoll run``, in turns, and prints how long it took.
 """
 
 from __future__ import annotations
@@ -130,6 +133,52 @@ def overhead(mpi: str, n_ranks: int, n_starts: int) -> None:
             print(f"{n_ranks} ranks, a short job, {label}: {statistics.median(took):.2f} s")
 
 
+def application(
+    name: str, mpi: str, command: Sequence[str], n_turns: int, learn: str, models: str
+) -> None:
+    """Print how long a program takes natively and preloaded. Fails if no call was a plan."""
+    inside = str(VENVS / mpi / "bin" / "python")
+    declared = ROOT / "hostfiles" / f"{name}.toml"
+    with tempfile.TemporaryDirectory() as folder:
+        ours = [inside, "-m", "gridcoll", "run", "--learn", learn, "--stats"]
+        ours += ["--grid", str(model_on(declared, mpi, models or folder))]
+        took: dict[str, list[float]] = {"native": [], "preloaded": []}
+        for _ in range(n_turns):
+            for way, front in (("native", []), ("preloaded", ours)):
+                began = time.monotonic()
+                done = run_there(declared, mpi, [*front, *command])
+                took[way].append(time.monotonic() - began)
+                if way == "preloaded":
+                    print(*said_of(done, command[0]), flush=True)
+    native, preloaded = (statistics.median(seconds) for seconds in took.values())
+    print(f"{' '.join(command)} on {name}, {mpi}, median of {n_turns}, with start and end:")
+    print(f"native {native:.1f} s, preloaded {preloaded:.1f} s: {native / preloaded:.2f} x")
+
+
+def run_there(declared: Path, mpi: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run it on the emulated grid, rank by rank."""
+    testbed = [sys.executable, "-m", "gridcoll", "testbed", "run", str(declared)]
+    there = ["env", f"LD_LIBRARY_PATH={VENVS / mpi / 'lib'}"]  # what launchers may not pass on
+    done = subprocess.run(
+        [*testbed, "--mpi", mpi, "--", *there, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+    return done
+
+
+def said_of(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
+    """How many calls were plans; fails if none was."""
+    said = PLANNED.findall(done.stderr + done.stdout)
+    if not any(re.search(r"[1-9]\d* planned", each) for each in said):
+        sys.exit(f"no call of {program} was a plan: {said}")
+    return said
+
+
 def on_grid(
     name: str, mpi: str, program: str, benchmarks: Sequence[str], sizes: str, n: int, models: str
 ) -> None:
@@ -142,29 +191,14 @@ def on_grid(
         imb = [program, *benchmarks, "-msglen", str(lengths), "-npmin", "99999"]
         imb += ["-iter", str(n), "-iter_policy", "off"]
         python = [str(HERE / "apps" / "repeated.py"), ",".join(benchmarks), sizes, str(n)]
-        testbed = [sys.executable, "-m", "gridcoll", "testbed", "run", str(declared)]
-        testbed += ["--mpi", mpi, "--"]
-        there = ["env", f"LD_LIBRARY_PATH={VENVS / mpi / 'lib'}"]  # what launchers may not pass on
         ours = [inside, "-m", "gridcoll", "run", "--learn", "off", "--stats"]
         ours += ["--grid", str(model_on(declared, mpi, models or folder))]
-        cases = {
-            "native": [*there, *imb],
-            "preloaded": [*there, *ours, *imb],
-            "mpi4py": [*ours, *python],
-        }
+        cases = {"native": imb, "preloaded": [*ours, *imb], "mpi4py": [*ours, *python]}
         found: dict[str, dict[tuple[str, int], float]] = {}
         for way, command in cases.items():
-            done = subprocess.run(
-                [*testbed, *command], cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+            done = run_there(declared, mpi, command)
             found[way] = rows_of(done.stdout) or lines_of(done.stdout)
-            said = PLANNED.findall(done.stderr + done.stdout)
-            if way == "preloaded" and not any(
-                re.search(r"[1-9]\d* planned", each) for each in said
-            ):
-                sys.exit(f"no call of {program} was a plan: {said}")
+            said = said_of(done, program) if way == "preloaded" else []
             print(way, *said, flush=True)
     for benchmark in benchmarks:
         rows: list[Row] = [
@@ -223,6 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     there.add_argument("--sizes", default="8,4096,65536,1048576,4194304")
     there.add_argument("--calls", type=int, default=3, help="that are timed, of each kind")
     add_models_option(there)
+    whole = commands.add_parser("application")
+    whole.add_argument("grid", help="the name of a file in hostfiles")
+    whole.add_argument("program", nargs="+", help="with its arguments, after --")
+    whole.add_argument("--mpi", choices=LAUNCH, default="mpich")
+    whole.add_argument("--turns", type=int, default=3)
+    whole.add_argument("--learn", choices=("on", "off"), default="on")
+    add_models_option(whole)
     kept = commands.add_parser("markdown")
     kept.add_argument("--grids", default=",".join(GRIDS))
     kept.add_argument("--mpis", default=",".join(LAUNCH))
@@ -232,6 +273,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.command == "markdown":
         print_markdown(given.grids.split(","), given.mpis.split(","))
+        return
+    if given.command == "application":
+        program, *rest = given.program
+        command = [str(Path(program).absolute()) if "/" in program else program, *rest]
+        of_whole = (given.grid, given.mpi, command, given.turns, given.learn, given.models)
+        application(*of_whole)
         return
     of = (given.grid, given.mpi, given.program, given.benchmarks, given.sizes)
     on_grid(*of, given.calls, given.models)

@@ -81,6 +81,8 @@ class Context:
     fast_path : dict
         Functions for calls that were decided before: native calls, and short plans (see
         `engine.repeat`). The key holds all that the decision depends on, as simple values.
+    changed : callable
+        Called when decisions changed, for who keeps some besides the fast path.
 
     Parameters
     ----------
@@ -109,6 +111,7 @@ class Context:
         self.channel = channel
         self.comm = channel.comm
         self._threads, self._steady = threads, False
+        self.changed: Callable[[], None] = _nothing
         self.fast_path: dict[Key | None, FastCall] = {}
         self._cluster_comms: ClusterComms | None = None
         self._last_sent: list[tuple[int, int, int, int]] | None = None
@@ -125,16 +128,21 @@ class Context:
             self.comm,
             self.decisions,
             lambda: self.channel.messages,
-            self.fast_path.clear,
+            self.forget_calls,
             self.follow,
             offset_s,
             news or News(),
         )
 
+    def forget_calls(self) -> None:
+        """Decisions changed: what is known of calls holds no more."""
+        self.fast_path.clear()
+        self.changed()
+
     def follow(self, model: GridModel, *, measured: bool = False) -> None:
         """Go on with ``model``, of the same ranks; the same on all of them, at the same call."""
         self.decisions = Decisions(self.rank, model, self.settings)
-        self.fast_path.clear()
+        self.forget_calls()
         if self.learning is not None:
             self.learning.take(self.decisions, measured=measured)
 
@@ -333,7 +341,7 @@ class Context:
         """This context with another setting; it shares the communicators."""
         other = copy(self)
         other.decisions = self.decisions.with_algorithm(collective, algorithm)
-        other.fast_path = {}
+        other.fast_path, other.changed = {}, _nothing
         other.learning = None
         return other
 
@@ -346,6 +354,10 @@ class Context:
             self._cluster_comms.free()
             self._cluster_comms = None
         self.channel.free()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _intracomm(comm: MPI.Comm) -> MPI.Intracomm:

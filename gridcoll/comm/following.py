@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.transport import MPITransport
@@ -207,7 +208,10 @@ class Following:
         began_s = time.monotonic()
         # Compared with the first model: factors of factors would drift.
         found = look_at_links(self._comm, self._messages(), self.at_start, only)
-        took_s = self._comm.allreduce(time.monotonic() - began_s, MPI.MAX)
+        # In an array: for objects, mpi4py would make a communicator, keeping other threads waiting.
+        took = np.array([time.monotonic() - began_s])
+        self._comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
+        took_s = float(took[0])
         self.took_s += time.monotonic() - began_s
         self._looked_s = self._glanced_s = now_s
         if only is None:

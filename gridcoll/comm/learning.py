@@ -20,6 +20,7 @@ from mpi4py import MPI
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_class
 from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
+from gridcoll.measure.cache.folder import Cache
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
 from gridcoll.measure.learning.arms import arms_of, competitors
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
@@ -115,6 +116,7 @@ class Learning:
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
         self._call: _Call | None = None
+        self._steady_call: _Call | None = None
 
     def decide(
         self,
@@ -127,7 +129,7 @@ class Learning:
         steady: bool = False,
     ) -> Decision:
         """As `Decisions.decide`; with ``steady`` never a trial, and not stamped."""
-        decisions, self._call = self.decisions, None
+        decisions, self._call, self._steady_call = self.decisions, None, None
         if not self._is_learned(collective, semantics):
             return decisions.decide(
                 collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
@@ -155,8 +157,11 @@ class Learning:
             semantics=semantics,
             by=candidates[arm] if arm else None,
         )
-        if not steady:
-            self._call = _Call(kind, arm, decision.flow, self.learner.n_starts)
+        call = _Call(kind, arm, decision.flow, self.learner.n_starts)
+        if steady:
+            self._steady_call = call
+        else:
+            self._call = call
         return decision
 
     def _is_learned(self, collective: str, semantics: Semantics) -> bool:
@@ -197,10 +202,11 @@ class Learning:
         finally:
             # A call whose buffers had another form was read, and counted, inside ``function``.
             if self.agreed.n_calls == n_calls:
-                self._end(call, entry_s)
+                self.end(call, entry_s, time.monotonic())
 
-    def _end(self, call: _Call, entry_s: float) -> None:
-        point = self.agreed.end(call, entry_s, time.monotonic())
+    def end(self, call: object, entry_s: float, exit_s: float) -> None:
+        """Enter a call that ended, and learn if it is an agreed point. Collective."""
+        point = self.agreed.end(call, entry_s, exit_s)
         if point is not None:
             began_s, before_s = time.monotonic(), self.following.took_s
             self._learn(point)
@@ -215,6 +221,15 @@ class Learning:
         if call is None:
             return True
         return call.arm == self.learner.leader(call.kind) and self.learner.is_settled(call.kind)
+
+    def standing(self) -> tuple[object, bool] | None:
+        """Of the last decision, which was a steady one: what calls like it are stamped with by who
+        makes them without `decide`, and whether they may be made so now.
+
+        None where nothing is learned from them. The first call of a kind, and trials, may not.
+        """
+        call = self._steady_call
+        return None if call is None else (call, self.learner.is_settled(call.kind))
 
     def _learn(self, point: Point) -> None:
         """Learn from what was exchanged. Collective, at the same call on all ranks."""
@@ -256,7 +271,8 @@ class Learning:
         decisions, settings = self.decisions, self.decisions.settings
         self._kept_s = time.monotonic()
         if decisions.rank == 0 and not settings.grid_file:
-            keep_outcomes(settings.places, decisions.model, self.learner)
+            cache = Cache(settings.places, settings.tolerance)
+            keep_outcomes(cache, decisions.model, self.learner)
 
     def _watch(self, point: Point) -> None:
         """Follow the network. Collective; see `Following.step`."""

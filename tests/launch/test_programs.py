@@ -14,6 +14,7 @@ import pytest
 
 from gridcoll.launch.preload import LIBRARY
 from gridcoll.launch.programs import find_program, why_not
+from gridcoll.plan.traces import read_trace
 from tests.launch.programs import (
     Done,
     Toolchain,
@@ -147,6 +148,19 @@ class TestLifetime:
         done = good(tools.run(2, build(tools, "lifetime"), ["errors"], forced=True, limit_s=60))
         assert done.stdout.startswith("right")
         assert planned_of(done)["Bcast"][0] > 0
+
+    def test_it_leaves_its_trace(self, build, tmp_path) -> None:
+        """For the report: what was decided and sent, on communicators that were freed as well."""
+        tools = tools_of("mpich")
+        options = ["--stats", "--force", "grid", "--grid", write_grid(tmp_path, 3)]
+        options += ["--trace", str(tmp_path / "traced")]
+        done = good(tools.run(3, build(tools, "lifetime"), ["threads"], options=options))
+        assert planned_of(done)["Allreduce"][0] >= 400
+        trace = read_trace(tmp_path / "traced")
+        assert (trace.n_ranks, trace.n_files) == (3, 3)
+        assert {"bcast", "allreduce"} <= {choice.collective for choice, _ in trace.choices}
+        crossed = {(each.sender, each.receiver): each.n_bytes for each in trace.sent}
+        assert min(crossed["a", "b"], crossed["b", "a"]) >= 400 * 8
 
     def test_what_it_leaves_alone(self, build, monkeypatch) -> None:
         """Intercommunicators, Scan, locale and handlers of signals, environment."""

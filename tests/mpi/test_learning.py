@@ -125,7 +125,8 @@ def test_explain_says_what_was_observed(comm: GridComm) -> None:
     assert choice.winner.n_calls
     assert "observed:" in str(choice)
     n_calls = sum(each.n_calls for each in choice.candidates)
-    assert choice.sources[-1] == f"observed: {n_calls} calls of this job"
+    calls = "1 call" if n_calls == 1 else f"{n_calls} calls"
+    assert choice.sources[-1] == f"observed: {calls} of this job"
     assert choice.sources[0] == "links: declared"
     said = MPI.Intracomm(comm).allgather(str(choice))
     assert said == [said[0]] * comm.Get_size()

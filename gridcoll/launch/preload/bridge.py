@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.context import Context
+from gridcoll.comm.tracing import watch as trace
 from gridcoll.engine.compiled import Prepared, c_functions
 from gridcoll.engine.watch import watch
 from gridcoll.errors import GridcollError
@@ -28,12 +29,14 @@ from gridcoll.launch.preload.kinds import (
     handle,
     kind_of,
 )
+from gridcoll.launch.preload.stamped import StampedCalls
 from gridcoll.launch.preload.words import perform
 
-_INTERFACE = 1
+_INTERFACE = 2
 
 _BEGIN = ctypes.CFUNCTYPE(ctypes.c_int64)
 _ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Question))
+_LEARN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _OF_COMM = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _CALLED = ctypes.CFUNCTYPE(None)
 
@@ -43,6 +46,7 @@ class _Half(ctypes.Structure):
         ("interface", ctypes.c_int64),
         ("begin", _BEGIN),
         *((name, _ASKED) for name in ("open", "decide", "perform")),
+        ("learn", _LEARN),
         *((name, _OF_COMM) for name in ("clear", "forget")),
         *((name, _CALLED) for name in ("look", "finish")),
         ("errors_return", ctypes.c_int64),
@@ -54,10 +58,9 @@ class _Comm:
     """A communicator of the application's, and what is decided for its calls."""
 
     def __init__(self, context: Context) -> None:
-        # What C does with a kind of calls stays: decisions that change while a program runs would
-        # have to change there, too, at the same call on all ranks.
-        context.learning = None
         self.context = context
+        learning = context.learning
+        self.stamped = None if learning is None else StampedCalls(context, learning)
         self.prepared: list[Prepared] = []
         self._view: GridComm | None = None
 
@@ -88,6 +91,7 @@ class _Bridge:
                 context = theirs.duplicate(
                     theirs.comm, theirs.channel.place_for_child(may_wait=True)
                 )
+                trace(context)
             else:
                 context = GridComm(world)._need()
         except GridcollError as error:
@@ -104,15 +108,23 @@ class _Bridge:
         if self._world is None:
             return 0
         key = _key(question.comm)
-        if key not in self._comms:
+        known = self._comms.get(key)
+        if known is None:
             users = MPI.Intracomm(MPI.Comm.fromhandle(handle(question.comm)))
             ranks = self._ranks_of(users)
             if ranks is None:
                 return 0  # of processes that were started later
             # No communicator is made for it: programs may have hundreds.
             place = self._world.channel.place_in_group()
-            self._comms[key] = _Comm(self._world.restrict(users, place, ranks))
-        return int(not self._comms[key].context.native_only)
+            context = self._world.restrict(users, place, ranks)
+            if context.native_only:
+                context.free()  # C does not ask again, nor say when the communicator ends
+                return 0
+            trace(context)
+            known = self._comms[key] = _Comm(context)
+        if known.stamped is not None:
+            question.stamped = known.stamped.address
+        return int(not known.context.native_only)
 
     def _ranks_of(self, comm: MPI.Intracomm) -> list[int] | None:
         group = comm.Get_group()
@@ -127,8 +139,19 @@ class _Bridge:
         """What calls of this kind do, from now on."""
         comm = self._comms[_key(question.comm)]
         kind = kind_of(question.key)
+        learning = comm.context.learning
+        if comm.stamped is not None:
+            comm.stamped.take()
         with comm.context.steadily():  # C does it again and again: it is no trial
             action, flow = decide_kind(comm.context, kind)
+        if action == Action.PYTHON:
+            return action
+        standing = None if learning is None else learning.standing()
+        if standing is not None and comm.stamped is not None:
+            call, may_be_made = standing
+            if not may_be_made:
+                return Action.ONCE
+            question.tag = comm.stamped.tag(call)
         if flow is not None:
             comm.context.channel.open()
             prepared = answer_plan(question, comm.context, kind, flow)
@@ -139,19 +162,35 @@ class _Bridge:
 
     def perform(self, question: Question) -> int:
         """Do one call."""
+        comm = self._comms[_key(question.comm)]
+        if comm.stamped is not None:
+            comm.stamped.take()
         try:
-            perform(self._comms[_key(question.comm)].view, question)
+            perform(comm.view, question)
         except MPI.Exception as error:
             question.error = error.Get_error_code()
         except GridcollError as error:
             if question.rank == 0:
                 say(f"{type(error).__name__}: {error}")
             question.error = MPI.ERR_OTHER
+        finally:
+            if comm.stamped is not None:
+                comm.stamped.count_down()
+        return 0
+
+    def learn(self, comm: int) -> int:
+        """Learn from the calls that C stamped. Collective: C counts them alike on all ranks."""
+        stamped = self._comms[_key(comm)].stamped
+        if stamped is not None:
+            stamped.learn()
         return 0
 
     def clear(self, comm: int) -> None:
         """Forget what was prepared for a communicator."""
-        self._comms[_key(comm)].prepared.clear()
+        known = self._comms[_key(comm)]
+        known.prepared.clear()
+        if known.stamped is not None:
+            known.stamped.forget_tags()
 
     def forget(self, comm: int) -> None:
         """A communicator ends. Collective."""
@@ -205,6 +244,7 @@ def attach(library: str, is_embedded: int) -> None:
         _ASKED(_answering(bridge.open, 0)),
         _ASKED(_answering(bridge.decide, Action.NATIVE)),
         _ASKED(_answering(bridge.perform, 0)),
+        _LEARN(_answering(bridge.learn, MPI.ERR_OTHER)),
         _OF_COMM(_answering(bridge.clear, 0)),
         _OF_COMM(_answering(bridge.forget, 0)),
         _CALLED(_answering(watch().look, 0)),

@@ -237,6 +237,14 @@ static int fail(const given_call *call, int64_t error)
     return code;
 }
 
+/* As time.monotonic has it. */
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
 static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
 {
     return a && b && a < b + b_bytes && b < a + a_bytes;
@@ -249,15 +257,13 @@ static void look_again(const known_call *known)
 {
     static int64_t looked_ns;
     int64_t *n_missed = (int64_t *)known->wait + N_MISSED;
-    struct timespec now;
     if (!*n_missed)
         return;
     *n_missed = 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t now_ns = now.tv_sec * 1000000000ll + now.tv_nsec;
-    if (now_ns - looked_ns < LOOK_AGAIN_NS)
+    int64_t now = now_ns();
+    if (now - looked_ns < LOOK_AGAIN_NS)
         return;
-    looked_ns = now_ns;
+    looked_ns = now;
     python.look();
 }
 
@@ -312,7 +318,7 @@ done:
     return error ? fail(call, error) : 0;
 }
 
-static int perform(const given_call *call, const comm_record *comm, const call_key *key)
+static int perform(const given_call *call, comm_record *comm, const call_key *key)
 {
     question asked = {.key = *key, .comm = comm->handle, .rank = comm->rank,
                       .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
@@ -330,6 +336,7 @@ static int perform(const given_call *call, const comm_record *comm, const call_k
         mpi.comm_set_errhandler(comm->handle, handle_of(handler));
         mpi.errhandler_free(&handler);
     }
+    forget_stale(comm, python.clear);
     return asked.error ? fail(call, asked.error) : 0;
 }
 
@@ -342,7 +349,37 @@ static comm_record *meet_comm(word handle)
         return NULL;
     question asked = {.comm = handle, .rank = rank, .n_ranks = n_ranks};
     int is_native = is_inter || n_ranks == 1 || !python.open(&asked);
-    return enter_comm(handle, rank, n_ranks, is_native);
+    return enter_comm(&asked, is_native);
+}
+
+static int act(const given_call *call, comm_record *comm, known_call *known, enum action action)
+{
+    switch (action) {
+    case PLAN: return run_plan(call, comm, known);
+    case WAITING: return call_and_wait(call);
+    default: return call_natively(call);
+    }
+}
+
+/* The same with stamps. Python hears of them after a call that all ranks have counted to, and may
+ * then change what is known. */
+static int act_stamped(const given_call *call, comm_record *comm, known_call *known,
+                       enum action action)
+{
+    stamped_calls *stamped = comm->stamped;
+    int64_t entry_ns = now_ns(), tag = known->tag;
+    int error = act(call, comm, known, action);
+    int64_t exit_ns = now_ns(), at = stamped->n_calls++ % N_STAMPS;
+    stamped->last[at].tag = tag;
+    stamped->last[at].entry_ns = entry_ns, stamped->last[at].exit_ns = exit_ns;
+    stamped->total_ns += exit_ns - entry_ns;
+    if (--stamped->left > 0)
+        return error;
+    hold_handlers();
+    int64_t failed = python.learn(comm->handle);
+    release_handlers();
+    forget_stale(comm, python.clear);
+    return failed && !error ? fail(call, failed) : error;
 }
 
 static int do_call(given_call *call)
@@ -356,26 +393,30 @@ static int do_call(given_call *call)
     if (!describe(call, comm, &key))
         return count_call(call->which, NATIVE), call_natively(call);
     known_call *known = find_known(comm, &key);
+    enum action action = NATIVE;
     if (!known) {
         make_room(comm, python.clear);
         question asked = {.key = key, .comm = comm->handle, .rank = comm->rank,
-                          .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
+                          .n_ranks = comm->n_ranks, .large = call->large, .args = call->args,
+                          .tag = -1};
         hold_handlers();
         asked.action = python.decide(&asked);
         release_handlers();
-        known = enter_known(comm, &asked);
+        action = (enum action)asked.action;
+        known = action == ONCE ? NULL : enter_known(comm, &asked);
     }
-    enum action action = known ? known->action : NATIVE;
+    if (known)
+        action = known->action;
+    else if (action != ONCE)
+        action = NATIVE;
     if (action == PLAN && known->input == SEND_BUFFER && known->output == RECV_BUFFER &&
         overlap(call->send, known->input_bytes, call->recv, known->output_bytes))
         action = PYTHON;
-    count_call(call->which, action);
-    switch (action) {
-    case PLAN: return run_plan(call, comm, known);
-    case PYTHON: return perform(call, comm, &key);
-    case WAITING: return call_and_wait(call);
-    default: return call_natively(call);
-    }
+    count_call(call->which, action == ONCE ? PYTHON : action);
+    if (action == PYTHON || action == ONCE)
+        return perform(call, comm, &key);
+    return known && known->tag >= 0 ? act_stamped(call, comm, known, action)
+                                    : act(call, comm, known, action);
 }
 
 static struct { uintptr_t first, end; } excluded;

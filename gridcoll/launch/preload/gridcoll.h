@@ -18,9 +18,10 @@
 typedef intptr_t word;
 
 enum {
-    INTERFACE = 1, /* counted up with every change of what bridge.py must know */
+    INTERFACE = 2, /* counted up with every change of what bridge.py must know */
     MOST_WORDS = 9, /* arguments of a collective */
     N_SLOTS = 64,
+    N_STAMPS = 256, /* as MOST_STAMPED of gridcoll/measure/learning/agreed.py */
 };
 
 /* In the order of kinds.py's COLLECTIVES. */
@@ -35,8 +36,8 @@ enum collective {
     N_COLLECTIVES
 };
 
-/* What a call of a known kind does. */
-enum action { UNKNOWN, NATIVE, PLAN, PYTHON, WAITING };
+/* What a call of a known kind does. ONCE: Python does this one, and is asked again about the next. */
+enum action { UNKNOWN, NATIVE, PLAN, PYTHON, WAITING, ONCE };
 
 /* What a plan's input and output are. */
 enum role {
@@ -73,10 +74,23 @@ typedef struct known_call {
     const void *program, *mpi;
     engine_call *call;
     void *wait;
+    int64_t tag; /* under which calls are stamped; -1 where nothing is learned from them */
     int64_t input, output; /* roles */
     int64_t input_bytes, output_bytes, scratch_bytes;
     void *scratch, *own; /* kept where they are short */
 } known_call;
+
+/* Calls of one communicator that Python is yet to learn from. All ranks count the same calls, so
+ * that all turn to Python after the same one. See launch/preload/stamped.py. */
+typedef struct {
+    int64_t left;     /* calls until Python is to hear of them */
+    int64_t stale;    /* whether decisions changed: about all kinds, Python is to be asked anew */
+    int64_t n_calls;  /* since Python has heard of any */
+    int64_t total_ns; /* what they took */
+    struct {
+        int64_t tag, entry_ns, exit_ns;
+    } last[N_STAMPS]; /* the k-th call in place k modulo N_STAMPS */
+} stamped_calls;
 
 typedef struct comm_record {
     word handle;
@@ -84,6 +98,7 @@ typedef struct comm_record {
     int rank, n_ranks;
     int is_native; /* nothing can be gained on it */
     int n_known;
+    stamped_calls *stamped; /* Python's; null where nothing is learned */
     known_call *known[N_SLOTS];
 } comm_record;
 
@@ -106,6 +121,8 @@ typedef struct {
     const void *program, *mpi;
     engine_call *call;
     void *wait;
+    int64_t tag;
+    stamped_calls *stamped;
     int64_t input, output, input_bytes, output_bytes, scratch_bytes;
 } question;
 
@@ -115,6 +132,7 @@ typedef struct {
     int64_t (*open)(question *);      /* a communicator seen first; whether it is worth anything */
     int64_t (*decide)(question *);    /* a call of a new kind; its action */
     int64_t (*perform)(question *);   /* a call that goes through Python */
+    int64_t (*learn)(int64_t comm);   /* from stamped calls; collective. An error, or 0 */
     void (*clear)(int64_t comm);      /* forget the decisions of a communicator */
     void (*forget)(int64_t comm);     /* and all else of it */
     void (*look)(void);               /* for new sockets: see engine/watch.py */
@@ -160,11 +178,12 @@ word handle_of(word given); /* as MPI has it: an int or a pointer */
 /* known.c */
 extern int is_shared; /* whether several threads may call MPI */
 comm_record *find_comm(word handle);
-comm_record *enter_comm(word handle, int rank, int n_ranks, int is_native);
+comm_record *enter_comm(const question *answer, int is_native);
 void drop_comm(word handle, void (*before)(int64_t));
 known_call *find_known(const comm_record *comm, const call_key *key);
 known_call *enter_known(comm_record *comm, const question *answer);
 void make_room(comm_record *comm, void (*clear)(int64_t));
+void forget_stale(comm_record *comm, void (*clear)(int64_t));
 void lock_known(int writes);
 void unlock_known(void);
 

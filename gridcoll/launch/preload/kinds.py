@@ -41,6 +41,7 @@ class Action(IntEnum):
     PLAN = 2
     PYTHON = 3
     WAITING = 4
+    ONCE = 5
 
 
 class Role(IntEnum):
@@ -80,6 +81,8 @@ class Question(ctypes.Structure):
         ("args", ctypes.POINTER(ctypes.c_int64)),
         *((name, ctypes.c_int64) for name in ("action", "error")),
         *((name, ctypes.c_void_p) for name in ("program", "mpi", "call", "wait")),
+        ("tag", ctypes.c_int64),
+        ("stamped", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("input", "output")),
         *((name, ctypes.c_int64) for name in ("input_bytes", "output_bytes", "scratch_bytes")),
     ]

@@ -47,14 +47,16 @@ comm_record *find_comm(word handle)
     return comm;
 }
 
-comm_record *enter_comm(word handle, int rank, int n_ranks, int is_native)
+comm_record *enter_comm(const question *answer, int is_native)
 {
     comm_record *comm = calloc(1, sizeof *comm);
     if (!comm)
         return NULL;
-    comm->handle = handle, comm->rank = rank, comm->n_ranks = n_ranks;
+    comm->handle = (word)answer->comm;
+    comm->rank = (int)answer->rank, comm->n_ranks = (int)answer->n_ranks;
     comm->is_native = is_native;
-    comm_record **bucket = &buckets[hash((uint64_t)handle, N_BUCKETS)];
+    comm->stamped = answer->stamped;
+    comm_record **bucket = &buckets[hash((uint64_t)comm->handle, N_BUCKETS)];
     lock_known(1);
     comm->next = *bucket;
     *bucket = comm;
@@ -125,6 +127,7 @@ known_call *enter_known(comm_record *comm, const question *answer)
     known->action = (enum action)answer->action;
     known->program = answer->program, known->mpi = answer->mpi;
     known->call = answer->call, known->wait = answer->wait;
+    known->tag = answer->tag;
     known->input = answer->input, known->output = answer->output;
     known->input_bytes = answer->input_bytes, known->output_bytes = answer->output_bytes;
     known->scratch_bytes = answer->scratch_bytes;
@@ -142,6 +145,16 @@ void make_room(comm_record *comm, void (*clear)(int64_t))
 {
     if (comm->n_known < MOST_KNOWN)
         return;
+    clear(comm->handle);
+    clear_comm(comm);
+}
+
+/* The same for all that is known, where decisions changed. */
+void forget_stale(comm_record *comm, void (*clear)(int64_t))
+{
+    if (!comm->stamped || !comm->stamped->stale)
+        return;
+    comm->stamped->stale = 0;
     clear(comm->handle);
     clear_comm(comm);
 }

@@ -11,7 +11,8 @@ from __future__ import annotations
 import atexit
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,7 +31,10 @@ FEWEST_CALLS = 1
 """Calls from the end of an exchange to the next one, at least; with long calls, every call is
 exchanged."""
 
-MOST_CALLS = 1024
+MOST_CALLS, MOST_WAIT_S = 1024, 0.05
+"""Calls from one exchange to the next, at most; more where so many take less than this: programs in
+C make a thousand in a few milliseconds, of which learning would be no small part."""
+
 MOST_STAMPED = 256
 """At most so many calls are exchanged, the last ones, so that the message stays short."""
 
@@ -148,7 +152,7 @@ class Agreed:
         self.total_s = self.overhead_s = 0.0
         self._since_s = self._own_overhead_s = 0.0
         self._n_since = 0
-        self._stamps: list[Stamp] = []
+        self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
         self._next = FIRST_CALLS
         self._mean_call_s = 0.0
         self._under_way: _Exchange | None = None
@@ -173,6 +177,20 @@ class Agreed:
         self._own_overhead_s += time.monotonic() - began_s
         return point
 
+    @property
+    def n_left(self) -> int:
+        """Calls until the next agreed point, which must be entered by `end`."""
+        return self._next - self.n_calls
+
+    def take(self, stamps: Iterable[Stamp], n_calls: int, took_s: float) -> None:
+        """Enter calls that ended before, none of them an agreed point.
+
+        ``stamps`` are the last of ``n_calls``, at most `MOST_STAMPED`; all of them took ``took_s``.
+        """
+        self._stamps.extend(stamps)
+        self._since_s += took_s
+        self.n_calls += n_calls
+
     def spend(self, seconds: float) -> None:
         """Add other costs of learning on this rank."""
         self._own_overhead_s += seconds
@@ -180,7 +198,8 @@ class Agreed:
     def _start(self) -> None:
         n_all = self.n_calls - self._n_since
         self._n_since = self.n_calls
-        stamps, self._stamps = self._stamps[-MOST_STAMPED:], []
+        stamps = list(self._stamps)
+        self._stamps.clear()
         offset_s = self.offset_s or 0.0
         mine = np.empty(_N_HEAD + 3 * len(stamps))
         # The smallest of all ranks: a longer wait is for a late rank.
@@ -238,7 +257,8 @@ class Agreed:
         one_s = self.overhead_s / self.n_points
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
         n_calls = enough_s / max(self._mean_call_s, 1e-9)
-        return int(min(max(n_calls, FEWEST_CALLS), MOST_CALLS))
+        most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
+        return int(min(max(n_calls, FEWEST_CALLS), most))
 
     def close(self) -> None:
         """Wait for the exchange under way. Collective."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gridcoll.errors import FileError
-from gridcoll.measure.cache.folder import Folder, Places
+from gridcoll.measure.cache.folder import Cache
 from gridcoll.measure.cache.learning import can_be_kept, learn_outcomes
 from gridcoll.measure.learning.learner import Learner
 from gridcoll.model import Correction, GridModel, TimesBySize
@@ -66,18 +66,17 @@ def _without(named: Mapping[str, V], name: str) -> dict[str, V]:
     return {each: value for each, value in named.items() if each != name}
 
 
-def keep_outcomes(places: Places, model: GridModel, learner: Learner) -> int:
+def keep_outcomes(cache: Cache, model: GridModel, learner: Learner) -> int:
     """Write what was learned into the cache; returns the number of entries.
 
     To be called on one rank. Errors are ignored, so that the job goes on.
     """
-    if places.own is None or not can_be_kept(model):
+    if cache.own is None or not can_be_kept(model):
         return 0
     learned = learned_model(model, learner)
     if learned is None:
         return 0
     try:
-        folder = Folder(places.own, is_named=places.is_named)
-        return folder.update(lambda known: learn_outcomes(known, learned))
+        return cache.own.update(lambda known: learn_outcomes(known, learned))
     except FileError:
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gridcoll.measure.cache.folder import Folder, Places
+from gridcoll.measure.cache.folder import Cache, Places
 from gridcoll.measure.cache.knowledge import shape_of
 from gridcoll.measure.learning.beliefs import Arm
 from gridcoll.measure.learning.learner import Kind, Learner, Observation
@@ -40,8 +40,8 @@ def test_the_next_job_starts_with_what_was_learned(
     tmp_path: Path, model: GridModel, learner: Learner
 ) -> None:
     places = Places(tmp_path / "cache", is_named=True)
-    assert keep_outcomes(places, model, learner) == 2
-    found = Folder(tmp_path / "cache").read().outcomes(shape_of(model.grid), "MPICH")
+    assert keep_outcomes(Cache(places), model, learner) == 2
+    found = Cache(places).read().outcomes(shape_of(model.grid), "MPICH")
     values = {each.algorithm: each.sizes[0].value.mean for each in found}
     assert values == {"chain": pytest.approx(1.3), "native": pytest.approx(1.1)}
 
@@ -59,8 +59,8 @@ def test_a_factor_is_on_top_of_the_correction_that_predicted(
 def test_nothing_learned_or_nowhere_to_keep_it(
     tmp_path: Path, model: GridModel, learner: Learner
 ) -> None:
-    assert keep_outcomes(Places(tmp_path / "cache"), model, Learner()) == 0
-    assert keep_outcomes(Places(None), model, learner) == 0
+    assert keep_outcomes(Cache(Places(tmp_path / "cache")), model, Learner()) == 0
+    assert keep_outcomes(Cache(Places(None)), model, learner) == 0
     declared = replace(model, origin="declared")
-    assert keep_outcomes(Places(tmp_path / "cache"), declared, learner) == 0
+    assert keep_outcomes(Cache(Places(tmp_path / "cache")), declared, learner) == 0
     assert not (tmp_path / "cache").exists()
