@@ -50,6 +50,7 @@ def main(grid: str, size: str, rows_at: str) -> None:
                 row = Row(
                     *("alltoall", comm.grid.name, mpi_name(), n, way),
                     *(took_s, took_s, took_s, predicted_s, bound_s, 1, trial.algorithm),
+                    n_ranks=world.Get_size(),
                 )
                 path = Path(rows_at)
                 kept = json.loads(path.read_text()) if path.exists() else []

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
-from gridcoll.study.plots import Figure, draw_figure
+from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.study.total_exchange import Sites, hindrance_for
 from gridcoll.topology.units import (
     format_duration,
@@ -70,7 +70,9 @@ def command(
     rows = _fit(base) if fit else _rows(figure, base, sizes)
     if output is not None:
         write_rows(output, rows)
-    if plot is not None and not fit:
+    if plot is not None and fit:
+        _draw_fit(rows, plot)
+    elif plot is not None:
         draw_figure(_figure(figure, hindrance, rows), plot)
     if as_json:
         click.echo(json.dumps(rows, indent=1))
@@ -122,6 +124,14 @@ def _fit(base: Sites) -> list[dict[str, Any]]:
         for where in (base, replace(base, n_first=20, n_second=40))
         for said, gain in PAPER_GAINS.items()
     ]
+
+
+def _draw_fit(rows: list[dict[str, Any]], path: Path) -> None:
+    bars = {
+        said: {row["hosts"]: row["hindrance"] for row in rows if row["lg"] == said}
+        for said in PAPER_GAINS
+    }
+    draw_bars("Paper 001: h at which LG gains what is claimed", "h", bars, path)
 
 
 def _figure(number: int, hindrance: float, rows: list[dict[str, Any]]) -> Figure:
