@@ -84,7 +84,9 @@ def run(folder: Path) -> None:
         best = select(cost).best.clusters
         for clusters in configurations(cost, best):
             hosts = [h for h in spec.host_order() if spec.cluster_of_host[h] in clusters]
-            times = measure(testbed, arguments.mpi, str(arguments.problem), hosts, arguments.iterations)
+            times = measure(
+                testbed, arguments.mpi, str(arguments.problem), hosts, arguments.iterations
+            )
             rows.append(
                 {
                     "clusters": [spec.clusters[i].name for i in clusters],

@@ -1,9 +1,9 @@
 """A schedule on each level of a grid: between sites, then between the clusters of each.
 
-Paper 000's Table 1 (after Karonis) sends to the farthest level first, by flat trees; paper 003 leaves
-more than two levels to the future. Levels are found by latency (`find_levels`), and on each the
-groups are scheduled by ECEF. Other heuristics schedule all clusters at once and may use what every
-level offers, so that the optimum is among theirs: this one is to compare with.
+Paper 000's Table 1 (after Karonis) sends to the farthest level first, by flat trees; paper 003
+leaves more than two levels to the future. Levels are found by latency (`find_levels`), and on each
+the groups are scheduled by ECEF. Other heuristics schedule all clusters at once and may use what
+every level offers, so that the optimum is among theirs: this one is to compare with.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ def _variants(output: Path | None, plots: str, as_json: bool) -> None:
         }
         draw_bars(
             "Paper 000, Figure 5, 4 MB, every reading (the paper: flat almost 6 times ECEF)",
-            "times as long", bars, output / f"paper-000-figure-5-variants.{plots}", level=PAPER_RATIO,
+            "times as long", bars, output / f"paper-000-figure-5-variants.{plots}",
+            level=PAPER_RATIO,
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps(rows, indent=1))

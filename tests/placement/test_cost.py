@@ -22,7 +22,9 @@ def paper_iteration_s(cost: IterationCost, chosen: list[int]) -> float:
     local = {i: problem.n_elements * power[i] / total_power for i in chosen}
     if problem.memory is not None:
         for i in chosen:
-            if cores[i] * local[i] * problem.memory.element_bytes > float(problem.memory.host[grid.names[i]]):
+            if cores[i] * local[i] * problem.memory.element_bytes > float(
+                problem.memory.host[grid.names[i]]
+            ):
                 return math.inf
     phase_s = [max(row[i] * local[i] for i in chosen) for row in alpha]
 

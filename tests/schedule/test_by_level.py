@@ -18,7 +18,9 @@ def two_countries() -> Instance:
 def test_every_level_is_crossed_once() -> None:
     schedule = HEURISTICS["by-level"].pick(two_countries())
     assert [(s // 4, r // 4) for s, r in schedule.transfers].count((0, 1)) == 1
-    between_cities = [(s, r) for s, r in schedule.transfers if s // 4 == r // 4 and s // 2 != r // 2]
+    between_cities = [
+        (s, r) for s, r in schedule.transfers if s // 4 == r // 4 and s // 2 != r // 2
+    ]
     assert len(between_cities) == 2
     assert len(schedule.transfers) == 7
 

@@ -67,7 +67,9 @@ def _in_steps(program: Program, home: frozenset[int], token: Chunk) -> Program:
 def n_steps(grid: Grid) -> int:
     """⌈n2/n1⌉ of every two clusters, in the rounds in which pairs meet."""
     return max(
-        sum(-(-len(each.large) // len(each.small)) for each in exchanges(grid) if rank in each.ranks)
+        sum(
+            -(-len(each.large) // len(each.small)) for each in exchanges(grid) if rank in each.ranks
+        )
         for rank in range(grid.n_ranks)
     )
 

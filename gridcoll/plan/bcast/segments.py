@@ -50,8 +50,8 @@ def segment_sizes(n_bytes: int, least_bytes: int = SMALLEST_SEGMENT) -> np.ndarr
 def _least_segment(key: ModelKey) -> int:
     """Bytes of the smallest segment to try: below the usual where a measured model wants them.
 
-    There, on the slowest link, nearly all of a segment's time is on the wire. A declared model knows
-    nothing of what so short messages cost.
+    There, on the slowest link, nearly all of a segment's time is on the wire. A declared model
+    knows nothing of what so short messages cost.
     """
     model, least = key.model, SMALLEST_SEGMENT
     if model.origin != "measured":

@@ -3,9 +3,9 @@
 Rendezvous: request, permission, message on every edge of a tree. Scatter-collection: each rank gets
 a share, then the shares go around a ring.
 
-Trees are considered by `inside` and by schedules; here they stand alone, to be asked for. A rendezvous
-adds to the time of its tree by every model, so it could never be chosen. Scatter-collection competes
-in one cluster.
+Trees are considered by `inside` and by schedules; here they stand alone, to be asked for. A
+rendezvous adds to the time of its tree by every model, so it could never be chosen.
+Scatter-collection competes in one cluster.
 """
 
 from __future__ import annotations
