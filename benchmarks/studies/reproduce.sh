@@ -24,9 +24,15 @@ for figure in 4 5 6; do
     $study total-exchange --figure $figure $measured --plot "paper-001-figure-$figure.svg" > "paper-001-figure-$figure.txt"
 done
 $study total-exchange --fit --plot paper-001-fit.svg > paper-001-fit.txt
-measured="--ranks 24 --model one-cluster-24/model.json --measured one-cluster-24/bcast.json --measured one-cluster-24/scatter.json --measured one-cluster-24/alltoall.json"
-for figure in 1 2 3 4 5 6 7 8 9 10 11; do
+measured="--model one-cluster-24/model.json"
+for rows in one-cluster-24/bcast*.json one-cluster-24/scatter*.json one-cluster-24/alltoall.json; do
+    measured="$measured --measured $rows"
+done
+for figure in 1 2 3 4 7 8 9 10 11; do
     $study one-cluster --figure $figure $measured --plot "one-cluster-24/paper-003-figure-$figure.svg" > "one-cluster-24/paper-003-figure-$figure.txt"
+done
+for figure in 5 6; do
+    $study one-cluster --figure $figure --ranks 24 $measured --plot "one-cluster-24/paper-003-figure-$figure.svg" > "one-cluster-24/paper-003-figure-$figure.txt"
 done
 for table in 1 2 3; do
     $study one-cluster --table $table --plot "one-cluster-24/paper-003-table-$table.svg" > "one-cluster-24/paper-003-table-$table.txt"
