@@ -37,6 +37,7 @@ def command_of(words: list[str]) -> click.Command:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", COMMANDS)
 def test_the_command_prints_and_draws(text: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
