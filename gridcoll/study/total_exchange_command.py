@@ -49,7 +49,7 @@ SPREADS = {5: 1, 6: 2}
 @click.option("--fit", is_flag=True, help="Which h gives the gains that the paper prints.")
 @click.option(
     "--measured", multiple=True, type=click.Path(path_type=Path),
-    help="Rows of gridcoll bench, in a file named after the hosts, as lg-30x30.json; repeatedly.",
+    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
 )  # fmt: skip
 @RESULT
 @PLOT
