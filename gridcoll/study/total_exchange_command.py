@@ -71,6 +71,7 @@ def command(
 
     Paper 001: LG up to 8 times as fast, 40 to 60 % less time for large messages; 512 KB by LG
     faster than 64 KB by the direct exchange. It prints no times.
+    Files of --measured are named after the hosts, as lg-30x30.json.
     """
     prepare_plot(plot)
     base = Sites(
