@@ -28,7 +28,7 @@ _DOWN_TO_COMM = {*_DOWN_TO_PLAN, "engine", "measure", "comm"}
 MAY_IMPORT: dict[str, set[str]] = {
     "topology": set(),
     "model": {"topology"},
-    "schedule": set(),
+    "schedule": {"topology"},
     "plan": {"topology", "model", "schedule"},
     "engine": _DOWN_TO_PLAN,
     "measure": {*_DOWN_TO_PLAN, "engine"},

@@ -1,18 +1,22 @@
 """Run a problem's iteration on an emulated grid, on the chosen clusters and those around.
 
     python benchmarks/placement/measure.py benchmarks/placement/three-sites.toml --mpi mpich
+    python benchmarks/placement/measure.py benchmarks/placement/cem-five-588k.toml --part 8
 
 As paper 004, Figure 2: predicted beside measured (median, fastest and slowest iteration) for every
-configuration. Needs root, as `gridcoll testbed` does.
+configuration. With ``--part 8``, on an eighth of the hosts of each cluster and of the elements, so
+that a host has as many as before. Needs root, as `gridcoll testbed` does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from gridcoll.placement import IterationCost, Resources, predict, read_problem, select
@@ -37,13 +41,39 @@ def measure(testbed: Testbed, mpi: str, problem: str, hosts: list[str], n: int) 
     return times
 
 
+def part_of(problem: Path, part: int, folder: Path) -> Path:
+    """The problem file ``problem`` on a part of each cluster's hosts and of the elements."""
+
+    def fewer(match: re.Match[str]) -> str:
+        return f"{match[1]}{max(int(match[2]) // part, 1)}"
+
+    text = problem.read_text(encoding="utf-8")
+    grid = re.search(r'^grid = "(.*)"', text, flags=re.M)
+    if grid is None:
+        sys.exit(f"{problem}: names no grid")
+    hosts = (problem.parent / grid[1]).read_text(encoding="utf-8")
+    (folder / "grid.toml").write_text(re.sub(r"^(hosts = )(\d+)", fewer, hosts, flags=re.M))
+    text = re.sub(r"^(n_elements = )(\d+)", fewer, text, flags=re.M)
+    path = folder / problem.name
+    path.write_text(text.replace(grid[0], 'grid = "grid.toml"'))
+    return path
+
+
 def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder))
+
+
+def run(folder: Path) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("problem")
+    parser.add_argument("problem", type=Path)
+    parser.add_argument("--part", type=int, default=1, help="of hosts and elements: one in so many")
     parser.add_argument("--mpi", default="mpich")
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--output", type=Path, help="write the results here")
     arguments = parser.parse_args()
+    if arguments.part > 1:
+        arguments.problem = part_of(arguments.problem, arguments.part, folder)
     stated = read_problem(arguments.problem)
     if stated.grid is None:
         parser.error("the problem must name its grid")
@@ -54,7 +84,9 @@ def main() -> None:
         best = select(cost).best.clusters
         for clusters in configurations(cost, best):
             hosts = [h for h in spec.host_order() if spec.cluster_of_host[h] in clusters]
-            times = measure(testbed, arguments.mpi, arguments.problem, hosts, arguments.iterations)
+            times = measure(
+                testbed, arguments.mpi, str(arguments.problem), hosts, arguments.iterations
+            )
             rows.append(
                 {
                     "clusters": [spec.clusters[i].name for i in clusters],

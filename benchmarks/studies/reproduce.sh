@@ -15,17 +15,27 @@ $study fillings --output fillings.csv --plot fillings.svg > fillings.txt
 $study heuristics --clusters 5,10,20,50 --heuristic fef --heuristic ecef --heuristic ecef-la --heuristic ecef-la-max-t --heuristic bottom-up --heuristic bottom-up-la > bottom-up-la.txt
 $study grid5000 --output grid5000 > grid5000.txt
 $study grid5000 --inside best --output grid5000-best > grid5000-best.txt
-$study grid5000 --variants > grid5000-variants.txt
-for figure in 4 5 6; do
-    $study total-exchange --figure $figure --plot "paper-001-figure-$figure.svg" > "paper-001-figure-$figure.txt"
+$study grid5000 --variants --output grid5000 > grid5000-variants.txt
+measured=""
+for rows in ../results/lg-nancy-rennes-*.json; do
+    measured="$measured --measured $rows"
 done
-$study total-exchange --fit > paper-001-fit.txt
-measured="--ranks 24 --model one-cluster-24/model.json --measured one-cluster-24/bcast.json --measured one-cluster-24/scatter.json --measured one-cluster-24/alltoall.json"
-for figure in 1 2 3 4 5 6 7 8 9 10 11; do
+for figure in 4 5 6; do
+    $study total-exchange --figure $figure $measured --plot "paper-001-figure-$figure.svg" > "paper-001-figure-$figure.txt"
+done
+$study total-exchange --fit --plot paper-001-fit.svg > paper-001-fit.txt
+measured="--model one-cluster-24/model.json"
+for rows in one-cluster-24/bcast*.json one-cluster-24/scatter*.json one-cluster-24/alltoall.json; do
+    measured="$measured --measured $rows"
+done
+for figure in 1 2 3 4 7 8 9 10 11; do
     $study one-cluster --figure $figure $measured --plot "one-cluster-24/paper-003-figure-$figure.svg" > "one-cluster-24/paper-003-figure-$figure.txt"
 done
+for figure in 5 6; do
+    $study one-cluster --figure $figure --ranks 24 $measured --plot "one-cluster-24/paper-003-figure-$figure.svg" > "one-cluster-24/paper-003-figure-$figure.txt"
+done
 for table in 1 2 3; do
-    $study one-cluster --table $table > "one-cluster-24/paper-003-table-$table.txt"
+    $study one-cluster --table $table --plot "one-cluster-24/paper-003-table-$table.svg" > "one-cluster-24/paper-003-table-$table.txt"
 done
 $study placement-faces --plot paper-004-figure-1.svg > paper-004-figure-1.txt
 $study optimum --cpu-time --clusters 5,8,10,12 --budgets 0.002,0.1 --exact --instances 200 --output optimum-exact > optimum-exact.txt

@@ -55,6 +55,7 @@ class Row:
     repeats: int
     algorithm: str
     store_and_forward_s: float | None = None
+    n_ranks: int | None = None
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -207,4 +208,5 @@ def _row(
         len(taken),
         trial.algorithm,
         trial.store_and_forward_s,
+        comm.Get_size(),
     )

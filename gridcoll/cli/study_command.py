@@ -39,4 +39,8 @@ def _line(item: Item) -> tuple[str, str]:
 
 @click.group(cls=_Studies)
 def command() -> None:
-    """Rerun the papers' simulations and figures."""
+    """Rerun the papers' simulations and figures.
+
+    Each command prints ours beside what the paper prints. It draws into a file that --plot names,
+    or, where it has no --plot, into the directory that --output names.
+    """

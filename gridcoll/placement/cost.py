@@ -9,6 +9,10 @@ The paper leaves open: which cluster equation (1)'s index j means (here the one 
 inter-cluster bandwidth among the chosen: the equation is an upper bound), and what happens on one
 cluster (here no inter-cluster exchange, and its own latency in place of l_WAN). Hosts get
 elements in proportion to their power, 1 / Σ_j α_j.
+
+Several processes of a host (the paper's future work) compute on a core each, and α is a process's.
+Among themselves they exchange through memory, which counts nothing; the host's interface carries
+the faces of what all of them have together, as if it were one part.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ class IterationCost:
     power : (C,) array
         Elements per second of a whole cluster.
     peaks : (K, C) array
-        Rows: each phase's ``n_elements · α · power of a host``, then the seconds per
+        Rows: each phase's ``n_elements · α · power of a process``, then the seconds per
         ``(elements)^(2/3)`` of inter- and of intra-cluster exchange, the local part of an
         ALLREDUCE, and the power below which memory lacks. A subset pays the largest of each.
 
@@ -75,10 +79,11 @@ class IterationCost:
                 for phase in problem.phases
             ]
         )
-        self.host_power: FloatArray = 1.0 / alpha_s.sum(axis=0)
+        process_power: FloatArray = 1.0 / alpha_s.sum(axis=0)
+        self.host_power: FloatArray = resources.processes * process_power
         self.power: FloatArray = resources.n_hosts * self.host_power
         self.peaks: FloatArray = np.vstack(
-            [problem.n_elements * alpha_s * self.host_power, *self._rates(), self._memory_need()]
+            [problem.n_elements * alpha_s * process_power, *self._rates(), self._memory_need()]
         )
         counts = np.arange(resources.n_clusters + 1)
         self._inter_scale = self._surface(counts)

@@ -33,6 +33,8 @@ class Resources:
     latency_s : (C, C) array
         One way, symmetric; the diagonal is inside the cluster.
     grid_name : str
+    processes_per_host : (C,) int array, optional
+        Each on a core of its own; 1 by default, as in the paper.
 
     Raises `UsageError` naming the field and the cluster when a number is missing or cannot be.
     """
@@ -45,6 +47,7 @@ class Resources:
     uplink_bytes_per_s: FloatArray
     latency_s: FloatArray
     grid_name: str = ""
+    processes_per_host: IntArray | None = None
 
     def __post_init__(self) -> None:
         n = self.n_clusters
@@ -62,7 +65,19 @@ class Resources:
                     raise UsageError(
                         f"resources: {field} of cluster {name!r}: must be positive, got {value}"
                     )
+        if self.processes.shape != (n,) or (self.processes < 1).any():
+            raise UsageError(
+                f"resources: processes_per_host: needs a number from 1 on per cluster ({n}), got "
+                f"{self.processes.tolist()}"
+            )
         self._check_latencies()
+
+    @property
+    def processes(self) -> IntArray:
+        """(C,) processes of a host."""
+        if self.processes_per_host is None:
+            return np.ones(self.n_clusters, dtype=np.int64)
+        return self.processes_per_host
 
     def _check_latencies(self) -> None:
         n = self.n_clusters
@@ -107,6 +122,7 @@ class Resources:
             uplink_bytes_per_s=_fold_links(spec.uplink_bytes_per_s, spec.rate_bytes_per_s),
             latency_s=spec.latency_s,
             grid_name=spec.name,
+            processes_per_host=np.array([c.slots for c in spec.clusters], dtype=np.int64),
         )
 
     @classmethod
@@ -133,6 +149,7 @@ class Resources:
             uplink_bytes_per_s=uplink_bytes_per_s,
             latency_s=(model.latency_s + model.latency_s.T) / 2,
             grid_name=model.grid.name,
+            processes_per_host=np.array([len(c) // len(c.nodes) for c in clusters], dtype=np.int64),
         )
 
     @property

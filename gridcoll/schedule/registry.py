@@ -12,6 +12,7 @@ from gridcoll.schedule import (
     anytime,
     bottom_up,
     bottom_up_la,
+    by_level,
     ecef,
     fef,
     flat,
@@ -113,6 +114,10 @@ _ENTRIES = (
         "bottom-up-la", "BottomUp-LA", "BottomUp that prefers receivers with a quick next hop",
         f"{_PMEO}, §6 (suggested there)", bottom_up_la.bottom_up_la,
         bottom_up_la.bottom_up_la_batch,
+    ),
+    Heuristic(
+        "by-level", "By level", "clusters of clusters by latency, a schedule on each level",
+        f"Karonis, in {_PMEO}, §2; gridcoll", by_level.by_level, one_by_one(by_level.by_level),
     ),
     Heuristic(
         "mixed", "Mixed", "the papers' advice: ECEF-LA for few clusters, ECEF-LAT for many",

@@ -28,7 +28,7 @@ from gridcoll.study.one_cluster import (
     stand_in_link,
 )
 from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
-from gridcoll.study.plots import Figure, draw_figure
+from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.topology.units import (
     format_duration,
     format_size,
@@ -37,8 +37,8 @@ from gridcoll.topology.units import (
     parse_size_bytes,
 )
 
-Measured = dict[tuple[str, str], list[tuple[int, float]]]
-"""Bytes and seconds by collective and algorithm."""
+Measured = dict[tuple[str, str], list[tuple[int | None, int, float]]]
+"""Processes (None: as many as the figure has), bytes and seconds by collective and algorithm."""
 
 
 @click.command()
@@ -86,9 +86,11 @@ def command(
     prepare_plot(plot)
     link = _link(model, latency, rate)
     if table is not None:
-        _show_table(
-            table, link, ranks or 24, _sizes(sizes, [1 << 10, 1 << 16, 1 << 20]), output, as_json
-        )
+        axis = _sizes(sizes, [1 << 10, 1 << 16, 1 << 20])
+        rows_of_table = _table_rows(table, link, ranks or 24, axis)
+        if plot is not None:
+            _draw_table(table, ranks or 24, rows_of_table, plot)
+        _show_table(table, ranks or 24, axis, rows_of_table, output, as_json)
         return
     if figure is None or figure == 1:
         drawn, rows = _plogp(link, _sizes(sizes, sizes_to(1 << 20)))
@@ -113,11 +115,31 @@ def _sizes(text: str | None, default: list[int]) -> list[int]:
     return default if text is None else [parse_size_bytes(piece) for piece in text.split(",")]
 
 
-def _show_table(
-    table: str, link: PLogP, ranks: int, sizes: Sequence[int], output: Path | None, as_json: bool
-) -> None:
+def _table_rows(table: str, link: PLogP, ranks: int, sizes: Sequence[int]) -> list[FormRow]:
     rows_of = {"1": broadcast_rows, "2": scatter_rows, "3": alltoall_rows}[table]
-    rows: list[FormRow] = [row for size in sizes for row in rows_of(link, ranks, size)]
+    return [row for size in sizes for row in rows_of(link, ranks, size)]
+
+
+def _draw_table(table: str, ranks: int, rows: Sequence[FormRow], path: Path) -> None:
+    """The paper's formula beside our plan, for each line and size."""
+    bars = {
+        f"{row.strategy}, {format_size(row.n_bytes)}": {
+            "formula": 1e3 * row.formula_s,
+            "our plan": None if row.plan_s is None else 1e3 * row.plan_s,
+        }
+        for row in rows
+    }
+    draw_bars(f"Paper 003, Table {table}: {ranks} processes", "time (ms)", bars, path, log=True)
+
+
+def _show_table(
+    table: str,
+    ranks: int,
+    sizes: Sequence[int],
+    rows: Sequence[FormRow],
+    output: Path | None,
+    as_json: bool,
+) -> None:
     if output is not None:
         write_rows(output, [asdict(row) for row in rows])
     if as_json:
@@ -179,14 +201,21 @@ def _curves(
     for label, (curve, key) in figure.curves.items():
         if key not in measured:
             continue
-        n_ranks = max(figure.ranks)
-        at = sorted(measured[key])
-        lines[f"{label}, measured"] = ([size for size, _ in at], [1e3 * value for _, value in at])
-        rows += [
-            {"curve": f"{label}, measured", "n_ranks": n_ranks, "n_bytes": size,
-             "model_s": curve(link, n_ranks, size), "measured_s": value}
-            for size, value in at
-        ]  # fmt: skip
+        known = [
+            (n, size, value)
+            for said, size, value in measured[key]
+            if (n := said or max(figure.ranks)) in figure.ranks
+        ]
+        for n_ranks in sorted({n for n, _, _ in known}):
+            at = sorted((size, value) for n, size, value in known if n == n_ranks)
+            several = len(figure.ranks) > 1
+            name = f"{label}, {n_ranks}, measured" if several else f"{label}, measured"
+            lines[name] = ([size for size, _ in at], [1e3 * value for _, value in at])
+            rows += [
+                {"curve": name, "n_ranks": n_ranks, "n_bytes": size,
+                 "model_s": curve(link, n_ranks, size), "measured_s": value}
+                for size, value in at
+            ]  # fmt: skip
     title = f"Paper 003, Figure {figure.number}: {figure.title}"
     return Figure(title, "bytes", "time (ms)", lines, log=True), rows
 
@@ -199,14 +228,14 @@ def _read_measured(paths: Sequence[Path]) -> Measured:
     return found
 
 
-def _measured_in(path: Path) -> list[tuple[tuple[str, str], tuple[int, float]]]:
+def _measured_in(path: Path) -> list[tuple[tuple[str, str], tuple[int | None, int, float]]]:
     try:
         rows = json.loads(read_text(path, "measured rows"))
         rows = rows["rows"] if isinstance(rows, dict) else rows
         return [
             (
                 (str(row["collective"]), str(row["variant"]).removeprefix("gridcoll:")),
-                (int(row["bytes"]), float(row["median_s"])),
+                (row.get("n_ranks"), int(row["bytes"]), float(row["median_s"])),
             )
             for row in rows
         ]

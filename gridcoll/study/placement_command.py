@@ -14,6 +14,7 @@ from gridcoll.placement import SEARCHES
 from gridcoll.study.options import (
     JSON,
     OUTPUT,
+    PLOTS,
     SEED,
     prepare_output,
     progress_bar,
@@ -23,6 +24,7 @@ from gridcoll.study.options import (
 )
 from gridcoll.study.placement import Row, find_kind, run_cases
 from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, LEVEL, CaseKind
+from gridcoll.study.plots import draw_bars
 
 
 @click.command()
@@ -42,6 +44,7 @@ from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, LEVEL, CaseKin
 )  # fmt: skip
 @SEED
 @OUTPUT
+@PLOTS
 @JSON
 def command(
     names: tuple[str, ...],
@@ -50,6 +53,7 @@ def command(
     latencies: str,
     seed: int,
     output: Path | None,
+    plots: str,
     as_json: bool,
 ) -> None:
     """Compare the searches for clusters on random grids: failures, errors, times.
@@ -59,7 +63,7 @@ def command(
     in 783; of 8 clusters in 996 and 20.
     """
     kinds = [find_kind(name) for name in names or CASE_KINDS]
-    prepare_output(output)
+    prepare_output(output, draws=True)
     data: list[dict[str, Any]] = []
     for kind in kinds:
         n_cases = kind.n_cases if cases is None else cases
@@ -75,6 +79,7 @@ def command(
         if output is not None:
             write_csv(output / f"placement-table-{kind.table}.csv", records)
             write_json(output / f"placement-table-{kind.table}.json", records)
+            _draw(kind, records, output / f"paper-004-table-{kind.table}.{plots}")
     if as_json:
         click.echo(json.dumps(data, indent=1))
 
@@ -105,6 +110,14 @@ def _record(kind: CaseKind, n_cases: int, n_elements: int, row: Row) -> dict[str
         "time_avg_ms": row.time_ms[1],
         "time_max_ms": row.time_ms[2],
     }
+
+
+def _draw(kind: CaseKind, records: Sequence[dict[str, Any]], path: Path) -> None:
+    bars = {
+        row["search"]: {"ours": row["fail_permille"], "paper": row["paper_fail_permille"]}
+        for row in records
+    }
+    draw_bars(f"Paper 004, Table {kind.table}: {kind.name}", "failures (‰)", bars, path)
 
 
 def _table(kind: CaseKind, n_cases: int, n_elements: int, rows: Sequence[Row]) -> Table:

@@ -52,6 +52,39 @@ def draw_figure(figure: Figure, path: Path) -> None:
     write_picture(canvas, path)
 
 
+def draw_bars(
+    title: str,
+    y_label: str,
+    bars: Mapping[str, Mapping[str, float | None]],
+    path: Path,
+    *,
+    log: bool = False,
+    level: float | None = None,
+) -> None:
+    """Write bars in groups: by what they are of, then by who says it; ``level``: a line across.
+
+    Raises `UsageError` and `FileError` as `draw_figure`.
+    """
+    who = list(dict.fromkeys(label for each in bars.values() for label in each))
+    canvas = new_figure(max(7.0, 0.35 * len(bars) * len(who)), 4.5)
+    canvas.set_layout_engine("constrained")
+    axes = canvas.subplots()
+    width = 0.8 / len(who)
+    for k, label in enumerate(who):
+        heights = [each.get(label) or 0.0 for each in bars.values()]
+        places = [at + width * (k + 0.5) - 0.4 for at in range(len(bars))]
+        axes.bar(places, heights, width, label=label)
+    axes.set(title=title, ylabel=y_label)
+    if log:
+        axes.set_yscale("log")
+    if level is not None:
+        axes.axhline(level, color="#000000", linewidth=0.8, linestyle=":")
+    axes.set_xticks(range(len(bars)), list(bars), rotation=45, ha="right", fontsize=8)
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(fontsize=8)
+    write_picture(canvas, path)
+
+
 def draw_panels(
     title: str, panels: Sequence[Figure], path: Path, level: float | None = None
 ) -> None:

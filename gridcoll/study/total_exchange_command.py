@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from gridcoll.errors import UsageError
+from gridcoll.files import read_text
 from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
-from gridcoll.study.plots import Figure, draw_figure
+from gridcoll.study.plots import DASHED, Figure, draw_bars, draw_figure
 from gridcoll.study.total_exchange import Sites, hindrance_for
 from gridcoll.topology.units import (
     format_duration,
@@ -25,6 +28,10 @@ PAPER_GAINS = {"as fast": 1.0, "40 % less": 1 / 0.6, "60 % less": 2.5, "8 times"
 """Paper 001, §5.1: up to 8 times as fast; 40 to 60 % less time with large messages."""
 
 FIT_BYTES = 1 << 16
+MEASURED = {"native": "mpi_s", "gridcoll:direct": "direct_s", "gridcoll:lg": "lg_s"}
+"""What is compared, by its name in a benchmark's rows."""
+
+LARGEST_HOSTS = 60
 SPREADS = {5: 1, 6: 2}
 """By figure: hosts of the second site per host of the first."""
 
@@ -40,6 +47,10 @@ SPREADS = {5: 1, 6: 2}
 @click.option("--latency", default="5.8 ms", show_default=True, help="One way, between the sites.")
 @click.option("--backbone", default="10 Gbit/s", show_default=True, help="Its rate.")
 @click.option("--fit", is_flag=True, help="Which h gives the gains that the paper prints.")
+@click.option(
+    "--measured", multiple=True, type=click.Path(path_type=Path),
+    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
+)  # fmt: skip
 @RESULT
 @PLOT
 @JSON
@@ -51,6 +62,7 @@ def command(
     latency: str,
     backbone: str,
     fit: bool,
+    measured: tuple[Path, ...],
     output: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -59,6 +71,7 @@ def command(
 
     Paper 001: LG up to 8 times as fast, 40 to 60 % less time for large messages; 512 KB by LG
     faster than 64 KB by the direct exchange. It prints no times.
+    Files of --measured are named after the hosts, as lg-30x30.json.
     """
     prepare_plot(plot)
     base = Sites(
@@ -68,15 +81,20 @@ def command(
         hindrance=hindrance,
     )
     rows = _fit(base) if fit else _rows(figure, base, sizes)
+    known = _of_figure(figure, [row for path in measured for row in _read_measured(path)])
     if output is not None:
-        write_rows(output, rows)
-    if plot is not None and not fit:
-        draw_figure(_figure(figure, hindrance, rows), plot)
+        write_rows(output, [*rows, *known] if output.suffix == ".json" else rows)
+    if plot is not None and fit:
+        _draw_fit(rows, plot)
+    elif plot is not None:
+        draw_figure(_figure(figure, hindrance, rows, known), plot)
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps([*rows, *known], indent=1))
     else:
         said = "h at which LG gains what the paper prints" if fit else f"with h = {hindrance:g}"
         _print(f"Paper 001, Figure {figure}, predicted: {said}", rows)
+        if known:
+            _print("Measured on an emulated grid, in its time divided by the dilation", known)
 
 
 def _rows(figure: int, base: Sites, text: str | None) -> list[dict[str, Any]]:
@@ -124,7 +142,59 @@ def _fit(base: Sites) -> list[dict[str, Any]]:
     ]
 
 
-def _figure(number: int, hindrance: float, rows: list[dict[str, Any]]) -> Figure:
+def _read_measured(path: Path) -> list[dict[str, Any]]:
+    """By size: MPI's own exchange, the direct one and LG, as fast as the grid is undilated."""
+    hosts = re.search(r"(\d+)x(\d+)", path.stem)
+    if hosts is None:
+        raise UsageError(f"--measured {path}: its name must have the hosts, as lg-30x30.json")
+    n_first, n_second = int(hosts[1]), int(hosts[2])
+    found: dict[int, dict[str, Any]] = {}
+    try:
+        for row in json.loads(read_text(path, "measured rows")):
+            slower = re.search(r"-x([\d.]+)$", row["grid"])
+            size = int(row["bytes"])
+            times = found.setdefault(size, dict.fromkeys(MEASURED.values()))
+            if row["variant"] in MEASURED:
+                seconds = float(row["median_s"]) / (float(slower[1]) if slower else 1.0)
+                times[MEASURED[row["variant"]]] = seconds
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error!r})") from None
+    return [
+        {"hosts": f"{n_first} + {n_second}", "n_hosts": n_first + n_second, "n_bytes": size,
+         **times, "mpi_over_lg": _over(times["mpi_s"], times["lg_s"]),
+         "direct_over_lg": _over(times["direct_s"], times["lg_s"])}
+        for size, times in sorted(found.items())
+    ]  # fmt: skip
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
+
+
+def _of_figure(figure: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that belong beside it: Figure 4 has 60 hosts, 5 and 6 have their share of each."""
+    if figure == 4:
+        return [row for row in rows if row["n_hosts"] == LARGEST_HOSTS]
+    spread = SPREADS[figure]
+    return [
+        row
+        for row in rows
+        if row["n_hosts"] % (1 + spread) == 0
+        and row["hosts"].split(" + ")[1] == str(row["n_hosts"] * spread // (1 + spread))
+    ]
+
+
+def _draw_fit(rows: list[dict[str, Any]], path: Path) -> None:
+    bars = {
+        said: {row["hosts"]: row["hindrance"] for row in rows if row["lg"] == said}
+        for said in PAPER_GAINS
+    }
+    draw_bars("Paper 001: h at which LG gains what is claimed", "h", bars, path)
+
+
+def _figure(
+    number: int, hindrance: float, rows: list[dict[str, Any]], known: list[dict[str, Any]]
+) -> Figure:
     title = f"Paper 001, Figure {number}, predicted (h = {hindrance:g})"
     over = "n_bytes" if number == 4 else "n_hosts"
     apart = "hosts" if number == 4 else "n_bytes"
@@ -133,7 +203,16 @@ def _figure(number: int, hindrance: float, rows: list[dict[str, Any]]) -> Figure
         own = [row for row in rows if row[apart] == group]
         label = group if number == 4 else format_size(group)
         for name, key in (("direct", "direct_s"), ("LG", "lg_s")):
-            lines[f"{name}, {label}"] = ([row[over] for row in own], [row[key] for row in own])
+            lines[f"{name}, {label} {DASHED}"] = (
+                [row[over] for row in own], [row[key] for row in own],
+            )  # fmt: skip
+        for name, key in (("MPI", "mpi_s"), ("direct", "direct_s"), ("LG", "lg_s")):
+            own = sorted((row for row in known if row[apart] == group and row[key]),
+                         key=lambda row: row[over])  # fmt: skip
+            if own:
+                lines[f"{name}, {label}, measured"] = (
+                    [row[over] for row in own], [row[key] for row in own],
+                )  # fmt: skip
     return Figure(title, "bytes" if number == 4 else "hosts", "time (s)", lines, log=True)
 
 

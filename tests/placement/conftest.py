@@ -46,8 +46,11 @@ def draw_cost(
         )
         latency_s = np.maximum(latency_s, latency_s.T)
     np.fill_diagonal(latency_s, rng.uniform(1e-5, 2e-3, n))
+    # Not of ``rng``: what it draws stays the same.
+    cores = np.random.default_rng(int(latency_s.sum() * 1e9)).integers(1, 3, n)
     resources = make_resources(
         latency_s,
+        processes_per_host=cores,
         sites=tuple(f"s{i}" for i in site),
         regions=tuple(f"r{i}" for i in region),
         n_hosts=rng.integers(1, 100, n),

@@ -17,11 +17,14 @@ def paper_iteration_s(cost: IterationCost, chosen: list[int]) -> float:
     problem, grid = cost.problem, cost.resources
     alpha = [[phase.alpha_s[name] for name in grid.names] for phase in problem.phases]
     power = [1 / sum(row[i] for row in alpha) for i in range(len(grid.names))]
-    total_power = sum(grid.n_hosts[i] * power[i] for i in chosen)
+    cores = grid.processes
+    total_power = sum(grid.n_hosts[i] * cores[i] * power[i] for i in chosen)
     local = {i: problem.n_elements * power[i] / total_power for i in chosen}
     if problem.memory is not None:
         for i in chosen:
-            if local[i] * problem.memory.element_bytes > float(problem.memory.host[grid.names[i]]):
+            if cores[i] * local[i] * problem.memory.element_bytes > float(
+                problem.memory.host[grid.names[i]]
+            ):
                 return math.inf
     phase_s = [max(row[i] * local[i] for i in chosen) for row in alpha]
 
@@ -107,6 +110,20 @@ def test_by_hand(resources_of) -> None:  # type: ignore[no-untyped-def]
     assert best.allreduce_s == 1e-2
     assert best.iteration_s == pytest.approx(1.4 + 2 * best.update_s + 4e-2)
     assert best.communication_s == pytest.approx(2 * best.update_s + 4e-2)
+
+
+def test_several_processes_of_a_host_compute_side_by_side(resources_of) -> None:  # type: ignore[no-untyped-def]
+    """Four on each host of c1: its interface carries what it did, with as much more to compute."""
+    plain = two_clusters(resources_of)
+    cores = resources_of(
+        plain.resources.latency_s, n_hosts=np.array([10, 20]), processes_per_host=np.array([1, 4])
+    )
+    best = predict(IterationCost(plain.problem, cores), (1,))
+    alone = predict(plain, (1,))
+    assert best.phase_s == pytest.approx([seconds / 4 for seconds in alone.phase_s])
+    assert best.intra_s == alone.intra_s
+    both = predict(IterationCost(plain.problem, cores), (0, 1))
+    assert both.elements_per_host[1] == pytest.approx(4 * both.elements_per_host[0])
 
 
 def test_overlapped_updates_cost_what_they_outlast(resources_of) -> None:  # type: ignore[no-untyped-def]

@@ -114,6 +114,7 @@ def test_unknown_cluster() -> None:
         ("n_hosts", np.array([4, 0]), "n_hosts of cluster 'c1': must be positive, got 0"),
         ("nic_bytes_per_s", np.array([np.nan, 1.0]), "nic_bytes_per_s of cluster 'c0'.*nan"),
         ("uplink_bytes_per_s", np.array([1.0, -1.0]), "uplink_bytes_per_s of cluster 'c1'"),
+        ("processes_per_host", np.array([1, 0]), r"processes_per_host: .* got \[1, 0\]"),
         ("sites", ("x",), r"sites: needs one value per cluster \(2\), got 1"),
         ("latency_s", np.zeros((2, 3)), r"latency_s: must be 2 by 2, got \(2, 3\)"),
         ("latency_s", np.array([[0, np.nan], [np.nan, 0]]), "between 'c0' and 'c1'.*nan"),
@@ -141,3 +142,10 @@ def test_without_any_name_groups_are_what_is_near() -> None:
         tuple("abcd"), nothing, nothing, np.full(4, 8), np.full(4, 1e8), np.full(4, 1e8), latency_s
     )
     assert resources.groups() == ((0, 1), (2, 3), (0, 1, 2, 3))
+
+
+def test_slots_are_processes() -> None:
+    spec = parse_gridfile(GRID.replace("hosts = 3", "hosts = 3\nslots = 4"))
+    assert Resources.from_spec(spec).processes.tolist() == [4, 1, 1]
+    model = declared_model(spec, spec.rank_hosts())
+    assert Resources.from_model(model).processes.tolist() == [4, 1, 1]

@@ -17,7 +17,7 @@ from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, tree_cost
 from gridcoll.plan.bcast import segments as bcast_pricing
-from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.bcast.segments import MANY_CLUSTERS, inside_shapes
 from gridcoll.plan.bcast.several_trees import MOST_SPLIT
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.natives import NATIVE
@@ -174,7 +174,7 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
 _CHOICES = """
 from gridcoll.plan import choose
 from gridcoll.plan.bcast import segments as bcast_pricing
-from gridcoll.plan.bcast.segments import INSIDE_SHAPES, MANY_CLUSTERS
+from gridcoll.plan.bcast.segments import MANY_CLUSTERS, inside_shapes
 from gridcoll.plan.bcast.several_trees import MOST_SPLIT
 from gridcoll.plan.trees import GridTree
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
@@ -266,7 +266,7 @@ def test_choosing_prices_little_whatever_the_size(
     choice = choose("bcast", model, n_bytes, 7)
     assert len(choice.candidates) >= 5
     assert n_transfers <= 2000, n_transfers
-    assert n_walks <= n_prices + len(INSIDE_SHAPES)
+    assert n_walks <= n_prices + len(inside_shapes(model))
 
 
 def test_what_trying_plans_showed_corrects_predictions(offers: dict[str, list[float]]) -> None:

@@ -102,6 +102,27 @@ def test_measured_rows_stand_beside_the_model(tmp_path: Path) -> None:
         run("--figure", "5", "--measured", str(path))
 
 
+def test_rows_measured_with_fewer_processes_have_their_own_curve(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    shared = {"collective": "bcast", "variant": "gridcoll:plain-flat", "bytes": 1024}
+    rows = [{**shared, "median_s": n * 1e-3, "n_ranks": n} for n in (4, 8, 5)]
+    path.write_text(json.dumps(rows))
+    printed = json.loads(
+        run("--figure", "4", "--sizes", "1K", "--json", "--measured", str(path)).output
+    )
+    beside = {row["curve"]: row for row in printed if row["measured_s"]}
+    assert set(beside) == {"flat, 4, measured", "flat, 8, measured"}
+    four = beside["flat, 4, measured"]
+    assert four["measured_s"] == 4e-3
+    assert four["model_s"] == pytest.approx(best_closed_form("flat", LINK, 4, 1024)[0])
+
+
+def test_a_table_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "table.svg"
+    run("--table", "2", "--sizes", "1K", "--plot", str(path))
+    assert "our plan" in path.read_text()
+
+
 def test_mistakes() -> None:
     for arguments in ([], ["--table", "1", "--figure", "2"]):
         with pytest.raises(UsageError, match="give one of them"):

@@ -54,3 +54,28 @@ def test_mistakes() -> None:
         Sites(hindrance=-1)
     with pytest.raises(UsageError, match="window_bytes"):
         Sites(window_bytes=0)
+
+
+def test_measured_rows_stand_beside_the_figure_of_their_hosts(tmp_path: Path) -> None:
+    """Fifty times as slow, the grid's name says; 20 + 40 hosts are in Figures 4 and 6."""
+    path = tmp_path / "lg-20x40-mpich.json"
+    shared = {"bytes": 65536, "grid": "nancy-rennes-x50"}
+    times = {"native": 50.0, "gridcoll:direct": 20.0, "gridcoll:lg": 10.0, "gridcoll": 5.0}
+    path.write_text(json.dumps([{**shared, "variant": v, "median_s": s} for v, s in times.items()]))
+    for figure, beside in ((4, True), (5, False), (6, True)):
+        arguments = ["--figure", str(figure), "--sizes", "64K", "--measured", str(path)]
+        plot = tmp_path / f"{figure}.svg"
+        rows = json.loads(run(*arguments, "--json", "--plot", str(plot)).output)
+        known = [row for row in rows if "mpi_s" in row]
+        assert bool(known) == beside
+        assert ("LG, 64 KiB, measured" in plot.read_text()) == (figure == 6)
+        for row in known:
+            assert (row["mpi_s"], row["direct_s"], row["lg_s"]) == (1.0, 0.4, 0.2)
+            assert (row["mpi_over_lg"], row["direct_over_lg"]) == (5.0, 2.0)
+
+
+@pytest.mark.parametrize(("name", "text"), [("lg.json", "[]"), ("lg-2x2.json", "[{}]")])
+def test_rows_that_say_too_little(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match="--measured"):
+        run("--sizes", "64K", "--measured", str(tmp_path / name))

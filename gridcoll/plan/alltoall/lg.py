@@ -61,6 +61,11 @@ class Exchange:
     small: tuple[int, ...]
     large: tuple[int, ...]
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of both."""
+        return (*self.small, *self.large)
+
     def collector(self, source: int, target: int) -> int:
         """Who in the cluster of ``source`` sends its block for ``target``."""
         n_small = len(self.small)
@@ -164,7 +169,7 @@ def plan_lg(grid: Grid, n_units: int, label: str = "lg") -> Plan:
     desks = _desks(grid, all_exchanges)
 
     def program_of(rank: int) -> Program:
-        mine = [each for each in all_exchanges if rank in (*each.small, *each.large)]
+        mine = [each for each in all_exchanges if rank in each.ranks]
         ops = _send_to_collectors(rank, mine, n_units)
         ops += _collect(rank, desks[rank], n_units)
         ops += _receive(desks[rank], n_units)

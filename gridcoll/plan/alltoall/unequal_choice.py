@@ -57,7 +57,11 @@ MOST_KEPT = 2
 DIRECT_FROM = (1 << 10, 8 << 10)
 """Adapted LG is tried with blocks beyond these sizes going directly."""
 
-WAYS = {"lg": "lg", "lg-adaptive": "lg", "relayed": "relayed", "rate-paced": "paced"}
+WAYS = {
+    **dict.fromkeys(("lg", "lg-adaptive", "lg-steps"), "lg"),
+    "relayed": "relayed",
+    "rate-paced": "paced",
+}
 """The way of unequal blocks for the name of an all-to-all algorithm; others mean direct."""
 
 

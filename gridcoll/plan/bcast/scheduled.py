@@ -9,9 +9,9 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import (
-    INSIDE_SHAPES,
     MANY_CLUSTERS,
     best_inside,
+    inside_shapes,
     shape_closed_form_s,
     tree_candidate,
 )
@@ -37,9 +37,10 @@ MOST_BEST_CLUSTERS = 100
 def _best_steps(n_clusters: int) -> int:
     """Budget of `best`: below 50 ms in plain Python, a tenth of that compiled.
 
-    Never worse than the seven, proven optimal for a dozen clusters and more.
+    Never worse than the seven, proven optimal for a dozen clusters and more. The seven themselves
+    take most of the time of a hundred clusters.
     """
-    return 200_000 if n_clusters <= MOST_BEST_CLUSTERS // 2 else 20_000
+    return max(200_000 - max(n_clusters - 50, 0) * 5_600, 20_000)
 
 
 def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -96,7 +97,7 @@ def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.n_clusters > 1 or model.grid.n_ranks == 1:
         return []
     found = []
-    for shape in INSIDE_SHAPES:
+    for shape in inside_shapes(model):
         tree = GridTree(root, (), (shape,), (0,))
         candidate = tree_candidate("inside", model, n_bytes, [tree])
         segment = candidate.segment_bytes or n_bytes

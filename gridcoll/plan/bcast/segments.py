@@ -26,15 +26,43 @@ MANY_CLUSTERS = 16
 
 INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
 
+MORE_CHAINS = ("4-chain", "6-chain", "8-chain")
+"""Tried inside as well where clusters are few: ahead for short messages among many ranks."""
+
+TINIEST_SEGMENT = 64
+"""Bytes: about as long as the headers of its packet."""
+
+WORTH_HALVING = 0.8
+"""Segments below the usual are tried where half of one takes less than this part of its time."""
+
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
 
 
-def segment_sizes(n_bytes: int) -> np.ndarray:
+def segment_sizes(n_bytes: int, least_bytes: int = SMALLEST_SEGMENT) -> np.ndarray:
     """Sizes of the papers' first pass: ``m / 2^i`` down to the smallest useful segment."""
     sizes = [max(n_bytes, 1)]
-    while sizes[-1] // 2 >= SMALLEST_SEGMENT:
+    while sizes[-1] // 2 >= least_bytes:
         sizes.append(-(-sizes[-1] // 2))
     return np.array([size for size in sizes if size <= LARGEST_SEGMENT])
+
+
+@lru_cache(maxsize=64)
+def _least_segment(key: ModelKey) -> int:
+    """Bytes of the smallest segment to try: below the usual where a measured model wants them.
+
+    There, on the slowest link, nearly all of a segment's time is on the wire. A declared model
+    knows nothing of what so short messages cost.
+    """
+    model, least = key.model, SMALLEST_SEGMENT
+    if model.origin != "measured":
+        return least
+    while least // 2 >= TINIEST_SEGMENT:
+        gap_s, half_s = model.gap_s(least), model.gap_s(least // 2)
+        slowest = np.unravel_index(gap_s.argmax(), gap_s.shape)
+        if half_s[slowest] >= WORTH_HALVING * gap_s[slowest]:
+            break
+        least //= 2
+    return least
 
 
 @lru_cache(maxsize=64)
@@ -43,20 +71,26 @@ def _costs(model_key: ModelKey, n_bytes: int, sizes: tuple[int, ...]) -> Segment
 
 
 def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
-    return _costs(ModelKey(model), n_bytes, tuple(int(s) for s in segment_sizes(n_bytes)))
+    key = ModelKey(model)
+    return _costs(key, n_bytes, tuple(int(s) for s in segment_sizes(n_bytes, _least_segment(key))))
+
+
+def inside_shapes(model: GridModel) -> tuple[str, ...]:
+    """The shapes that compete inside the clusters of ``model``."""
+    return INSIDE_SHAPES if model.n_clusters > MANY_CLUSTERS else (*INSIDE_SHAPES, *MORE_CHAINS)
 
 
 def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
     inside_s = _inside(ModelKey(model), n_bytes)
     by_shape = inside_s.min(axis=2)
-    return by_shape.min(axis=1), tuple(INSIDE_SHAPES[k] for k in by_shape.argmin(axis=1))
+    return by_shape.min(axis=1), tuple(inside_shapes(model)[k] for k in by_shape.argmin(axis=1))
 
 
 @lru_cache(maxsize=64)
 def _inside(key: ModelKey, n_bytes: int) -> np.ndarray:
     """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
-    return _first_pass(key.model, n_bytes).inside_s(INSIDE_SHAPES)
+    return _first_pass(key.model, n_bytes).inside_s(inside_shapes(key.model))
 
 
 def _tree_label(tree: GridTree, model: GridModel) -> str:
@@ -92,9 +126,9 @@ def best_segment(
     best = int(np.argmin(halved))
     size, total = int(costs.segment_bytes[best]), float(halved[best])
     most = 1 if model.n_clusters > MANY_CLUSTERS else 20
-    largest = min(n_bytes, LARGEST_SEGMENT)
+    least, largest = _least_segment(ModelKey(model)), min(n_bytes, LARGEST_SEGMENT)
     for _ in range(most if len(costs.segment_bytes) > 1 else 0):
-        around = np.clip((size * _STEPS).astype(int), SMALLEST_SEGMENT, largest)
+        around = np.clip((size * _STEPS).astype(int), least, largest)
         near = SegmentCosts(model, n_bytes, around)
         totals = price(near).total_s
         best = int(np.argmin(totals))

@@ -2,6 +2,10 @@
 
 Rendezvous: request, permission, message on every edge of a tree. Scatter-collection: each rank gets
 a share, then the shares go around a ring.
+
+Trees are considered by `inside` and by schedules; here they stand alone, to be asked for. A
+rendezvous adds to the time of its tree by every model, so it could never be chosen.
+Scatter-collection competes in one cluster.
 """
 
 from __future__ import annotations
@@ -256,10 +260,13 @@ def _collection(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _register(
-    name: str, good_for: str, candidates: Callable[[GridModel, int, int], list[Candidate]]
+    name: str,
+    good_for: str,
+    candidates: Callable[[GridModel, int, int], list[Candidate]],
+    most_clusters: int = 0,
 ) -> None:
     source = CLOSED_FORMS[name].source
-    register("bcast", Algorithm(PREFIX + name, good_for, source, candidates, most_clusters=0))
+    register("bcast", Algorithm(PREFIX + name, good_for, source, candidates, most_clusters))
 
 
 for _strategy in TREES:
@@ -273,4 +280,9 @@ for _strategy in TREES:
 _register("k-chain", "long messages among many ranks: shorter chains, a busier root", _k_chains)
 
 
-_register("scatter-collection", "long messages among many ranks, each sending twice", _collection)
+_register(
+    "scatter-collection",
+    "long messages among many ranks, each sending twice",
+    _collection,
+    most_clusters=1,
+)

@@ -128,3 +128,18 @@ def test_of_nearly_equal_sizes_the_largest_is_taken() -> None:
     assert best_s < total_s <= ALL_BUT_AS_GOOD * best_s
     twice = price(SegmentCosts(model, 1 << 22, np.array([2 * size]))).total_s[0]
     assert twice > ALL_BUT_AS_GOOD * best_s
+
+
+def test_segments_below_a_kilobyte_where_a_measured_model_wants_them() -> None:
+    """A slow link: a kilobyte takes 10 ms, a message next to nothing."""
+    grid = Grid.from_labels([0] * 12)
+    tree = GridTree(0, (), ("chain",), (11,))
+    for rate, measured_too in ((1e5, True), (1e9, False)):
+        link = linear_plogp(50e-6, rate, overhead_s=20e-6)
+        declared = GridModel(grid, ((link,),))
+        model = GridModel(grid, ((link,),), origin="measured")
+        size, total_s = best_segment(model, 4096, pricing(model, tree))
+        usual, usual_s = best_segment(declared, 4096, pricing(declared, tree))
+        assert usual >= SMALLEST_SEGMENT
+        assert (size < SMALLEST_SEGMENT) == measured_too
+        assert (total_s < 0.7 * usual_s) == measured_too

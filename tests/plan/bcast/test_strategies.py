@@ -299,3 +299,26 @@ def test_scatter_and_collection_send_nothing_twice() -> None:
     for rank, program in enumerate(plan.programs):
         received = sum(op.chunk.size for op in program if isinstance(op, Recv))
         assert received == (n_bytes if rank else 0)
+
+
+@pytest.mark.parametrize("n_ranks", [8, 16, 24])
+@pytest.mark.parametrize("n_bytes", [256, 1 << 10, 1 << 14, 1 << 16])
+def test_the_choice_in_one_cluster_is_behind_no_strategy(n_ranks: int, n_bytes: int) -> None:
+    """k-chains of other degrees lead for short messages among a few; they take part unasked."""
+    model = cluster(n_ranks, linear_plogp(50e-6, 125e6, overhead_s=20e-6))
+    chosen = choose("bcast", model, n_bytes, 0, grid_only=True)
+    assert PREFIX + "scatter-collection" in {each.name for each in chosen.candidates}
+    names = [name for name in CLOSED_FORMS if "rendezvous" not in name]
+    times = [each.expected_s for name in names for each in candidates(name, model, n_bytes)]
+    assert chosen.winner.expected_s <= min(times) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["flat", "chain", "binomial"])
+def test_a_rendezvous_only_adds_to_its_tree(name: str) -> None:
+    """So it can never be chosen, and is there to be asked for."""
+    for link in LINKS.values():
+        for n_bytes in (1, 1 << 10, 1 << 20):
+            model = cluster(9, link)
+            (plain,) = candidates(name, model, n_bytes)
+            (asking,) = candidates(f"{name}-rendezvous", model, n_bytes)
+            assert asking.expected_s > plain.expected_s

@@ -1,0 +1,63 @@
+"""All-to-alls that take minutes: each way once, and its row kept as soon as it is over.
+
+    gridcoll testbed run GRID --mpi mpich -- python benchmarks/exchange_once.py GRID 64K ROWS.json
+
+`gridcoll bench` takes turns, so that nothing is known until the slowest way has ended twice. Here a
+run that is stopped leaves what had ended, LG first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from gridcoll.bench.runs import Row, mpi_name
+from gridcoll.bench.trials import TRIALS
+from gridcoll.cli.models import load_model
+from gridcoll.comm.communicator import GridComm
+from gridcoll.files import write_atomically
+from gridcoll.measure.clock import find_clock, run_together
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import wires_from_spec
+from gridcoll.topology.gridfile import read_gridfile
+from gridcoll.topology.units import parse_size_bytes
+
+WAYS = ("gridcoll:lg", "native", "gridcoll:direct")
+
+
+def main(grid: str, size: str, rows_at: str) -> None:
+    world, n_bytes = MPI.COMM_WORLD, parse_size_bytes(size)
+    comm = GridComm(world, model=load_model(grid))
+    hosts = world.allgather(MPI.Get_processor_name())
+    bound_s = limit_s("alltoall", wires_from_spec(read_gridfile(Path(grid)), hosts), n_bytes, 0)
+    clock = find_clock(world.Dup(), comm.grid, n_samples=3)
+    # A short exchange opens the connections.
+    for n, ways in ((8, WAYS[-1:]), (n_bytes, WAYS)):
+        trials = {t.variant: t for t in TRIALS["alltoall"](comm, n, 0, ["lg", "direct"])}
+        for way in ways:
+            trial = trials[way]
+            trial.reset(0)
+            took_s = run_together(clock, trial.step)
+            wrong = world.allreduce(not trial.verify(0), MPI.SUM)
+            if world.Get_rank():
+                continue
+            print(f"{way} {n} B: {took_s:.2f} s{', WRONG' if wrong else ''}", flush=True)
+            if n == n_bytes:
+                predicted_s = None if trial.predicted_s is None else float(trial.predicted_s)
+                row = Row(
+                    *("alltoall", comm.grid.name, mpi_name(), n, way),
+                    *(took_s, took_s, took_s, predicted_s, bound_s, 1, trial.algorithm),
+                    n_ranks=world.Get_size(),
+                )
+                path = Path(rows_at)
+                kept = json.loads(path.read_text()) if path.exists() else []
+                kept = [r for r in kept if (r["bytes"], r["variant"]) != (n, way)]
+                rows = sorted([*kept, row.to_dict()], key=lambda r: r["bytes"])
+                write_atomically(path, json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
