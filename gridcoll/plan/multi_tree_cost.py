@@ -30,7 +30,16 @@ SHAPES_OF_ONE = ("flat", "binomial", "binary", "chain")
 SHAPES_OF_MANY = ("binary", "binomial", "flat")
 """Inside clusters, for one tree and for several."""
 
-SPARE = (0.0, 0.06, 0.15, 0.4, 1.0, 1e9)
+TREES_PER_HOST = 2
+"""More trees than hosts share out what the root's cluster, with a host less, has to send. Priced
+too low where they are still more, or clusters have no equal part of them: 88 hosts, 31 in the
+largest cluster, take 4 MiB in 0.99, 1.05 and 1.12 times what is predicted of 16, 32 and 64. So are
+those of one cluster, where no latency hides what segments wait for one another."""
+
+SEGMENTS_PER_TREE = 3
+"""At least, where there are more trees than hosts."""
+
+SPARE = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
 """A cluster sends to at most one other cluster plus so many times its hosts. More of them keep
 interfaces busy longer, but shorten paths."""
 
@@ -187,6 +196,8 @@ def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
             for shape in SHAPES_OF_ONE if n_trees == 1 else SHAPES_OF_MANY:
                 if shape not in ("flat", "chain") or most_hosts <= 4 * n_trees:
                     yield shape, n_trees
+        elif len(grid.clusters) > 1 and n_trees == TREES_PER_HOST * most_hosts:
+            yield SHAPES_OF_MANY[0], n_trees
 
 
 def best_trees(
@@ -208,6 +219,7 @@ def best_trees(
     rest = pricing.n_segments - 1
     found: list[tuple[float, int, FloatArray, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
+    most_hosts = max(len(cluster.nodes) for cluster in model.grid.clusters)
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
     for transfers in _trees_from(ModelKey(model), top, int(pricing.hosts[top])):
         entry_s, n_out = pricing.ways(transfers)
@@ -220,7 +232,10 @@ def best_trees(
             if both_ways:
                 port_s = pricing.port_s.max(axis=0)
                 total_s = first_s + np.maximum(total_s, rest * (period_s + port_s))
-            total_s = np.where(pricing.n_segments % n_trees == 0, total_s, np.inf)
+            fits = pricing.n_segments % n_trees == 0
+            if n_trees > most_hosts:
+                fits &= pricing.n_segments >= SEGMENTS_PER_TREE * n_trees
+            total_s = np.where(fits, total_s, np.inf)
             at = int(np.flatnonzero(total_s <= ALL_BUT_AS_GOOD * total_s.min())[0])
             found.append((float(total_s[at]), at, period_s, transfers, shape, n_trees))
     total, at, period, transfers, shape, n_trees = min(found, key=lambda one: one[0])

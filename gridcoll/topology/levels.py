@@ -39,3 +39,28 @@ def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
         )
         found.append(groups)
     return tuple(found)
+
+
+def join_nearest(latency_s: npt.ArrayLike) -> tuple[tuple[float, Groups], ...]:
+    """Partitions as the two nearest groups become one, until all are; with the widest latency in
+    any group.
+
+    Groups are as far apart as their farthest members. Where several joins have the same latency,
+    only what all of them give is a partition. The first has every cluster by itself.
+    """
+    matrix = np.array(latency_s, dtype=float)
+    matrix = np.maximum(matrix, matrix.T)
+    np.fill_diagonal(matrix, np.inf)
+    groups: dict[int, tuple[int, ...]] = {cluster: (cluster,) for cluster in range(len(matrix))}
+    found: list[tuple[float, Groups]] = [(0.0, tuple(groups.values()))]
+    while len(groups) > 1:
+        first, second = sorted(divmod(int(matrix.argmin()), len(matrix)))
+        widest = max(float(matrix[first, second]), found[-1][0])
+        groups[first] = tuple(sorted(groups[first] + groups.pop(second)))
+        matrix[first] = matrix[:, first] = np.maximum(matrix[first], matrix[second])
+        matrix[second] = matrix[:, second] = np.inf
+        matrix[first, first] = np.inf
+        if widest == found[-1][0]:
+            found.pop()
+        found.append((widest, tuple(sorted(groups.values()))))
+    return tuple(found)

@@ -5,7 +5,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.study.grid5000 import LATENCY_US
-from gridcoll.topology.levels import find_levels
+from gridcoll.topology.levels import find_levels, join_nearest
 
 
 def test_the_levels_of_paper_000_table_3() -> None:
@@ -37,3 +37,23 @@ def test_one_cluster_has_no_levels_and_alike_ones_have_one() -> None:
 def test_a_matrix_that_is_none() -> None:
     with pytest.raises(UsageError):
         find_levels([[0.0, -1.0], [-1.0, 0.0]])
+
+
+def test_the_nearest_are_joined_first_and_what_is_as_near_at_once() -> None:
+    latency_s = np.full((5, 5), 8.0)
+    latency_s[:2, :2] = 1.0
+    latency_s[2:, 2:] = 3.0
+    assert join_nearest(latency_s) == (
+        (0.0, ((0,), (1,), (2,), (3,), (4,))),
+        (1.0, ((0, 1), (2,), (3,), (4,))),
+        (3.0, ((0, 1), (2, 3, 4))),
+        (8.0, ((0, 1, 2, 3, 4),)),
+    )
+    assert join_nearest([[0.0]]) == ((0.0, ((0,),)),)
+
+
+def test_no_two_of_a_group_are_farther_than_it_says() -> None:
+    latency_s = np.random.default_rng(2).uniform(1e-3, 1e-1, (9, 9))
+    for widest_s, groups in join_nearest(latency_s):
+        far = [max(latency_s[a, b] for a in g for b in g if a != b) for g in groups if len(g) > 1]
+        assert max(far, default=0.0) == widest_s

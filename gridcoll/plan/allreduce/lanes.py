@@ -25,6 +25,10 @@ NEAR = 0.25
 MOST_PARTS = 50_000
 """Most pieces times ranks: pricing more would take longer than many calls."""
 
+MOST_COLUMNS = 20_000
+"""Members of the largest cluster times ranks. With more, pricing took 0.2 to 0.4 s, and `levels`,
+which is priced by clusters, was predicted as fast or faster."""
+
 
 def _cuts(grid: Grid) -> list[Fraction]:
     """Bounds of the equal parts of the members of all clusters."""
@@ -69,6 +73,8 @@ def _columns(
     n_groups, largest = len(groups.clusters), max(len(group) for group in groups.clusters)
     n_parts = n_groups if homes else 1
     if groups.n_ranks == 1 or not can_cut(groups, n_bytes, n_parts):
+        return []
+    if largest * groups.n_ranks > MOST_COLUMNS:
         return []
     ways = [(shape, 1) for shape in SHAPES]
     if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _windows_limit(model):

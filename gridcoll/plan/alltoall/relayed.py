@@ -8,7 +8,7 @@ with the longest path leave first, and sends over thin links are paced.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +19,6 @@ import numpy as np
 from gridcoll.constants import PACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.model.routing import SHARE_STEPS
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
@@ -122,8 +121,12 @@ def plan_relayed(
     n_units: int,
     n_parts: int,
     label: str = "relayed",
+    max_kept: int = MOST_KEPT,
 ) -> Plan:
     """Every part to its receiver, some by way of a third cluster.
+
+    A relay takes in no more parts than it has room for until it has passed others on. Those wait
+    for nothing but their receivers, who take them in at once: nobody waits for ever.
 
     Parameters
     ----------
@@ -136,19 +139,22 @@ def plan_relayed(
     n_parts : int
         Of each block between clusters.
     label : str
+    max_kept : int
+        How many send buffers of room a relay has for parts on their way.
     """
     clusters = tuple(cluster.ranks for cluster in grid.clusters)
     parts = cut_and_route(clusters, _as_tuples(shares), n_parts)
     bounds = [n_units * k // n_parts for k in range(n_parts + 1)]
-    kept = [0] * grid.n_ranks
+    kept, room = [0] * grid.n_ranks, max_kept * grid.n_ranks * n_units
     for part in parts:
         if part.relay >= 0:
             kept[part.relay] += bounds[part.number + 1] - bounds[part.number]
+    kept = [min(each, room) for each in kept]
 
     def program_of(rank: int) -> Program:
         come: list[Op] = []
         leave: list[Op] = []
-        forward: list[Op] = []
+        forward: deque[Send] = deque()
         held = 0
         for part in parts:
             start, stop = bounds[part.number], bounds[part.number + 1]
@@ -174,8 +180,14 @@ def plan_relayed(
                 else:
                     come.append(Recv(part.relay, chunk, second_hop, 1))
             else:
+                if held + stop - start > room:  # once more from the start, where parts have left
+                    while forward and forward[0].chunk.start >= held:
+                        come.append(forward.popleft())
+                    held = 0
                 chunk = Chunk("scratch", held, held + stop - start)
-                held += stop - start
+                while forward and overlap(forward[0].chunk, chunk):
+                    come.append(forward.popleft())
+                held = chunk.stop
                 come.append(Recv(part.source, chunk, first_hop))
                 forward.append(Send(part.target, chunk, second_hop))
         inside = clusters[grid.cluster_of[rank]]
@@ -221,21 +233,9 @@ def with_room(plan: Plan, model: GridModel) -> Plan:
     return replace(plan, programs=Programs(plan.n_ranks, program_of))
 
 
-def within_memory(grid: Grid, shares: FloatArray, n_parts: int) -> FloatArray:
-    """``shares`` of which so much goes straight instead that relays keep no more than they may."""
-    most = MOST_KEPT * grid.n_ranks * n_parts
-    every = np.arange(len(shares))
-    clusters = tuple(cluster.ranks for cluster in grid.clusters)
-    while True:
-        parts = cut_and_route(clusters, _as_tuples(shares), n_parts)
-        counts = Counter(part.relay for part in parts if part.relay >= 0)
-        kept = max(counts.values(), default=0)
-        if kept <= most:
-            return shares
-        fewer = np.floor(shares * SHARE_STEPS * (most / kept)) / SHARE_STEPS
-        fewer[:, every, every] = 0.0
-        fewer[:, every, every] = shares.sum(axis=2) - fewer.sum(axis=2)
-        shares = fewer
+def overlap(one: Chunk, other: Chunk) -> bool:
+    """Whether two chunks of one buffer have units in common."""
+    return max(one.start, other.start) < min(one.stop, other.stop)
 
 
 def _as_tuples(shares: FloatArray) -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -271,12 +271,10 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if routes.gain < LEAST_GAIN:
         return []
     n_parts = n_parts_of(grid, n_bytes)
-    shares = within_memory(grid, routes.shares, n_parts)
+    shares = routes.shares
     messages = relayed_messages(grid, shares, n_parts)
     predicted_s = price_messages_s(model, messages, n_bytes)
     label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, shares)}"
-    if shares is not routes.shares:
-        label = f"as far as memory goes, {_describe(grid, shares)}"
 
     def build(n_units: int) -> Plan:
         plan = plan_relayed(grid, shares, n_units, n_parts, f"relayed: {label}")

@@ -22,7 +22,6 @@ from gridcoll.plan.alltoall.relayed import (
     plan_relayed,
     relayed_messages,
     with_room,
-    within_memory,
 )
 from gridcoll.topology import Grid
 
@@ -50,6 +49,10 @@ def test_every_block_arrives_whatever_the_shares(data: st.DataObject) -> None:
     shares = data.draw(shares_of(len(grid.clusters)))
     n_units, n_parts = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
     check_plan(plan_relayed(grid, shares, n_units, n_parts))
+    for room in (1, 2):  # in as many send buffers: most places are taken again and again
+        plan = plan_relayed(grid, shares, n_units, n_parts, max_kept=room)
+        check_plan(plan)
+        assert max(plan.scratch_units, default=0) <= room * grid.n_ranks * n_units
 
 
 def test_parts_meet_the_shares() -> None:
@@ -124,18 +127,21 @@ def test_sends_to_thin_links_are_paced() -> None:
     assert scratch == relayed > 0
 
 
-def test_what_relays_have_no_memory_for_goes_straight() -> None:
+def test_relays_take_in_more_as_what_they_hold_leaves() -> None:
     """Two clusters of four exchange all by way of a third one, of one rank."""
     grid = Grid.from_labels([0] * 4 + [1] * 4 + [2])
     shares = np.zeros((3, 3, 3))
     shares[0, 1, 2] = shares[1, 0, 2] = 1.0
     shares[0, 2, 2] = shares[1, 2, 2] = shares[2, 0, 0] = shares[2, 1, 1] = 1.0
-    found = within_memory(grid, shares, 4)
-    assert (found.sum(axis=2) == shares.sum(axis=2)).all()
-    plan = plan_relayed(grid, found, 4, 4)
+    plan = plan_relayed(grid, shares, 5, 3)
     check_plan(plan)
-    assert 0.9 * 2 * 9 * 4 <= max(plan.scratch_units) <= 2 * 9 * 4
-    assert within_memory(grid, found, 4) is found
+    passed_on = sum(
+        op.chunk.size
+        for op in plan.programs[8]
+        if isinstance(op, Recv) and op.chunk.buffer == "scratch"
+    )
+    assert passed_on == 32 * 5
+    assert max(plan.scratch_units) <= 2 * 9 * 5 < passed_on
 
 
 def test_what_is_passed_on_does_not_queue_behind_ones_own() -> None:
