@@ -451,7 +451,8 @@ def flows_stop(model: GridModel) -> bool:
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
+    # In one cluster there are no levels, and what hosts send at once queues longer than is priced.
+    if model.n_clusters == 1 or thin_links(model).any():  # nothing paces flows of several trees
         return []
     fastest = _fastest(model, n_bytes)
     if fastest is None:

@@ -116,3 +116,9 @@ def test_more_turns_are_faster_until_messages_are_short() -> None:
     tiers = tiers_of(ModelKey(model))[0]
     once, often = (price_levels(model, Levels(model.grid, tiers, n), n_bytes)[0] for n in (1, 16))
     assert often < 0.85 * once
+
+
+def test_one_cluster_has_no_levels() -> None:
+    """What its hosts send one another at once takes twice what levels would be priced at."""
+    assert REGISTRIES["allreduce"]["levels"].candidates(regions(1, 1, 6), 8 << 10, 0) == []
+    assert REGISTRIES["allreduce"]["levels"].candidates(regions(1, 2, 3), 8 << 10, 0)
