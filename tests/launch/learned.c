@@ -1,14 +1,16 @@
 /* Calls again and again, with every result checked: long enough that decisions change.
  *
- *     learned CALLS [threads | COUNT]
+ *     learned CALLS [threads | COUNT [PERIOD]]
  *
- * COUNT: sums of so many integers only.
+ * COUNT: sums of so many integers only. PERIOD: each begins at a multiple of so many milliseconds,
+ * on ranks that share a clock: none is late.
  */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { N_THREADS = 3, N = 1000 };
 
@@ -73,12 +75,23 @@ static void *work(void *given)
     return NULL;
 }
 
-static void sums(MPI_Comm comm, int count)
+static void wait_for_period(long period_ms)
+{
+    struct timespec now, left = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long period_ns = period_ms * 1000000;
+    left.tv_nsec = period_ns - (now.tv_sec * 1000000000l + now.tv_nsec) % period_ns;
+    nanosleep(&left, NULL);
+}
+
+static void sums(MPI_Comm comm, int count, int period_ms)
 {
     long *mine = malloc(count * sizeof *mine), *sum = malloc(count * sizeof *sum);
     for (int call = 0; call < n_calls; call++) {
         for (int k = 0; k < count; k++)
             mine[k] = call + rank + k, sum[k] = -1;
+        if (period_ms)
+            wait_for_period(period_ms);
         MPI_Allreduce(mine, sum, count, MPI_LONG, MPI_SUM, comm);
         int ok = 1;
         for (int k = 0; k < count; k++)
@@ -109,7 +122,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < N_THREADS; k++)
             MPI_Comm_free(&own[k]);
     } else if (argc > 2)
-        sums(MPI_COMM_WORLD, atoi(argv[2]));
+        sums(MPI_COMM_WORLD, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
     else {
         MPI_Comm world = MPI_COMM_WORLD;
         work(&world);
