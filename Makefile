@@ -37,6 +37,9 @@ UNITS := --ignore=tests/mpi --ignore=tests/testbed tests
 # What may differ by MPI: `make test` runs these under a second one as well.
 BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test_agreement \
 	test_nonblocking test_persistent test_conformance test_every_name test_channel))
+# Under Intel MPI these, too: what it does in a way of its own.
+BY_IMPI := $(BY_MPI) $(addprefix tests/mpi/,$(addsuffix .py,test_fuzz test_variants test_derivation \
+	test_reduction_order))
 MPI_TESTS ?= tests/mpi
 SMOKE := 'tests/testbed/test_run.py::TestCommandLine::test_run_returns_the_exit_code[mpich]'
 
@@ -80,7 +83,7 @@ test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all
 	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='-m long tests/mpi'
-	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)' MPI_TESTS='-m "not long" tests/mpi'
+	$(MAKE) test-mpi MPI=impi RANKS='$(RANKS_impi)' MPI_TESTS='-m "not long" $(BY_IMPI)'
 	$(MAKE) test-mpi4py MPI=mpich
 	$(MAKE) test-programs MPI=mpich
 	$(MAKE) test-browser
