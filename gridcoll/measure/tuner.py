@@ -48,7 +48,7 @@ _Took = dict[tuple[str, str], list[float]]
 """Seconds of the runs of candidates, by name and label."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Found:
     """What was found at one size.
 

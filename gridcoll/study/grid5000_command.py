@@ -126,7 +126,8 @@ def _compare(row: dict[str, object]) -> None:
 
 def _variants(output: Path | None, plots: str, as_json: bool) -> None:
     prepare_output(output, draws=True)
-    rows = [{**asdict(found), "flat_over_ecef": found.flat_over_ecef} for found in variants()]
+    every = variants()
+    rows = [{**asdict(found), "flat_over_ecef": found.flat_over_ecef} for found in every]
     if output is not None:
         write_csv(output / "grid5000-variants.csv", rows)
         bars = {
@@ -134,7 +135,7 @@ def _variants(output: Path | None, plots: str, as_json: bool) -> None:
                 "flat / ECEF": found.flat_over_ecef,
                 "flat / grid-unaware binomial": found.flat_s / found.unaware_s,
             }
-            for found in variants()
+            for found in every
         }
         draw_bars(
             "Paper 000, Figure 5, 4 MB, every reading (the paper: flat almost 6 times ECEF)",
@@ -148,7 +149,7 @@ def _variants(output: Path | None, plots: str, as_json: bool) -> None:
     for heading in ("inside", "window", "local rate", "from", "Flat", "ECEF", "Best", UNAWARE,
                     "Flat / ECEF"):  # fmt: skip
         table.add_column(heading)
-    for found in variants():
+    for found in every:
         table.add_row(
             found.inside, found.window, found.local_rate, CLUSTERS[found.root],
             f"{found.flat_s:.2f}", f"{found.ecef_s:.2f}", f"{found.best_s:.2f}",
