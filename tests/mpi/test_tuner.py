@@ -198,6 +198,12 @@ def test_the_leader_and_others_run_in_turns_until_one_is_left(
     assert turns.count(1) > 1
 
 
+def test_what_one_plan_shows_counts_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first takes 60 % of what was predicted; so may the second, which would be out else."""
+    assert 1 in race(monkeypatch, 0.1, (0.06, 0.05))
+    assert 1 not in race(monkeypatch, 0.1, (0.02, 0.05)), "too far"
+
+
 def test_a_race_with_one_leader_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(race(monkeypatch, 0.02, (0.02,))) == {0}
     assert race(monkeypatch, 0.02, (0.02,), {"0": [0.02, 0.02]}) == []
