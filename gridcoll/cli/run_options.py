@@ -116,6 +116,13 @@ def _cache_path(value: str) -> str:
     return value if value == "off" else _absolute(value)
 
 
+_FOR_LONG_LINKS = {
+    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s (eight
+    # probes, 2 s apart, begin within 10 s), and the process ends by a signal when it sends there.
+    "UCX_TCP_KEEPIDLE": "inf",
+}
+"""What MPI libraries are told before they start, unless the user said something else."""
+
 _PATHS = {"--grid": _grid_path, "--cache": _cache_path, "--keep": _cache_path}
 
 
@@ -133,7 +140,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     said = over(os.environ, settings)
     for name in {*os.environ} - {*said}:
         del os.environ[name]
-    os.environ.update(said)
+    os.environ.update({**_FOR_LONG_LINKS, **said})
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application[1:])

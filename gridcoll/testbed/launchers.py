@@ -73,8 +73,9 @@ LAUNCHERS: dict[str, Launcher] = {
         "MPICH",
         "mpich",
         _mpich,
-        # UCX finds memory shared between namespaces unless told to use TCP alone.
-        {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
+        # UCX finds memory shared between namespaces unless told to use TCP alone. The last is what
+        # `gridcoll run` sets, for programs that start without it.
+        {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "UCX_TCP_KEEPIDLE": "inf"},
     ),
     "openmpi": Launcher(
         "openmpi",

@@ -114,6 +114,15 @@ def test_either_name_of_the_cache_wins_over_both_below_it(
     assert read_settings(said).places.own == Path("/above")
 
 
+@pytest.mark.parametrize("said", [{}, {"UCX_TCP_KEEPIDLE": "30s"}])
+def test_mpich_keeps_idle_connections_unless_told_otherwise(
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(said))
+    prepare_run(["-c", "pass"])
+    assert os.environ["UCX_TCP_KEEPIDLE"] == said.get("UCX_TCP_KEEPIDLE", "inf")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), list(zip(OF_THE_PROCESS, ("python", "1", "1", "/here"), strict=True))
 )

@@ -17,6 +17,7 @@ from gridcoll.topology.changes import ChangeSpec
 pytestmark = [pytest.mark.testbed, pytest.mark.long]
 
 APP = Path(__file__).with_name("following_app.py")
+IDLE_APP = Path(__file__).with_name("idle_app.py")
 
 ENOUGH_CALLS = 12
 """Broadcasts that all ranks know of before something happens: then they know what is usual."""
@@ -116,12 +117,24 @@ def going(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Running]:
-    """One job through all of what follows: its data are right to the end."""
+    """One job through all of what follows: its data are right to the end.
+
+    Beside it another one, whose connections are idle all the time: cuts must not end these.
+    """
     with Testbed.up(write_grid()) as testbed:
-        job = Running(testbed, request.param, tmp_path_factory.mktemp("going"))
-        job.until(lambda: job.n_calls() >= ENOUGH_CALLS)
+        folder = tmp_path_factory.mktemp("going")
+        # MPICH's probes of what is idle are said to follow one another sooner: else whether they
+        # end within the longest cut depends on when the last one before it was.
+        env = {**os.environ, "UCX_TCP_KEEPINTVL": "1s"}
+        idle = Job(testbed, request.param).start(
+            ["python", str(IDLE_APP), str(folder)], env=env, stdout=subprocess.PIPE
+        )
+        job = Running(testbed, request.param, folder)
+        job.until(lambda: job.n_calls() >= ENOUGH_CALLS and (folder / "met").exists())
         yield job
         job.finish()
+        out, _ = idle.communicate(timeout=HANGS_S)
+        assert (idle.returncode, out) == (0, b"met again\n")
 
 
 @pytest.mark.parametrize(
