@@ -23,8 +23,8 @@ LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDE
 # every count under each. `make test` runs those of RANKS_test, `make test-long` the others.
 RANKS_test := 4
 RANKS_mpich ?= 1 $(RANKS_test)
-RANKS_openmpi ?= 6
-RANKS_impi ?= 5
+RANKS_openmpi ?= 5
+RANKS_impi ?= 6
 RANKS ?= $(RANKS_$(MPI))
 ALL_RANKS := 1 3 4 5 8 12
 LAUNCH_TIMEOUT_S ?= 900
