@@ -186,7 +186,7 @@ class PartedMemory:
         return Placement(
             tuple(self._begins[name] for name in BUFFERS),
             places=np.array(places, np.int64),
-            types=np.array(types[::2], np.int64) if any(map(any, types)) else None,
+            types=np.array(types[::2], np.uint64) if any(map(any, types)) else None,
         )
 
     def copy(self, source: Chunk, into: Chunk) -> None:
@@ -232,7 +232,7 @@ def _items(part: Part) -> tuple[int, int]:
     """How many items of which datatype, as `Placement.types` has it."""
     if not isinstance(part, Typed):
         return 0, 0
-    from mpi4py.MPI import _handleof
+    from mpi4py.MPI import _handleof  # of an int, its bits as unsigned
 
     _, count, datatype = part.spec
     return count, _handleof(datatype)
