@@ -219,3 +219,19 @@ def test_what_is_in_place_or_too_long_is_read(
         assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
     assert n_read == [2 * (1 + 4)]
     pair.Free()
+
+
+def test_what_was_copied_is_read(comm: GridComm, n_read: list[int]) -> None:
+    """A block for oneself that is shorter than what is expected is taken of its bytes."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    pair = MPI.INT.Create_vector(2, 1, 2).Create_resized(0, 16).Commit()
+    counts, displs = [1 + (k == rank) for k in range(size)], [32 * k for k in range(size)]
+    for turn in range(2):
+        sent = np.full(8 * size, 10 * rank + turn, "i4")
+        into = np.full(8 * size, -1, "i4")
+        comm.Alltoallw(
+            [sent, [1] * size, displs, [pair] * size], [into, counts, displs, [pair] * size]
+        )
+        assert into[::8].tolist() == [10 * k + turn for k in range(size)]
+    assert n_read == [8]
+    pair.Free()
