@@ -33,8 +33,9 @@ CHOICE_BYTES = 8192
 
 PACKS = MPI.get_vendor()[0] == "MPICH"
 """Whether blocks with gaps are packed before they are sent. If MPI is to pack them, MPICH 5.0.2
-takes 1.4 times as long; Open MPI 5.0.11 and Intel MPI 2021.18 take less time
-(measured by ``benchmarks/apps/fourier.py`` on three sites)."""
+takes 1.4 times as long, and 1.8 times for blocks of 48 KiB that the engine in C sends; Open MPI
+5.0.11 and Intel MPI 2021.18 take less time (measured by ``benchmarks/apps/fourier.py``, and by
+transposes alone, on three sites)."""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
