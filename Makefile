@@ -36,7 +36,8 @@ ALL_TIMEOUT_S ?= 2700
 UNITS := --ignore=tests/mpi --ignore=tests/testbed tests
 # What may differ by MPI: `make test` runs these under a second one as well.
 BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test_agreement \
-	test_nonblocking test_persistent test_conformance test_every_name test_channel))
+	test_nonblocking test_persistent test_conformance test_every_name test_channel \
+	test_typed_calls))
 # Under Intel MPI these, too: what it does in a way of its own.
 BY_IMPI := $(BY_MPI) $(addprefix tests/mpi/,$(addsuffix .py,test_fuzz test_variants test_derivation \
 	test_reduction_order))

@@ -249,12 +249,19 @@ class Context:
                 self.fast_path.clear()
             self.fast_path[key] = call
 
-    def run(self, flow: Dataflow, memory: Memory) -> None:
+    def run(self, flow: Dataflow, memory: Memory | Prepared) -> None:
         """Run this rank's share of a call on the private communicator."""
+
+        def run() -> None:
+            if isinstance(memory, Prepared):
+                memory.run()
+            else:
+                run_program(flow, self.channel.transport, memory)
+
         if self.learning is not None:
-            self.learning.run(flow, lambda: run_program(flow, self.channel.transport, memory))
+            self.learning.run(flow, run)
         else:
-            run_program(flow, self.channel.transport, memory)
+            run()
 
     def prepare(self, flow: Dataflow, memory: Memory) -> Prepared | None:
         """Prepare what `run` does for the C engine; None where Python has to run it."""

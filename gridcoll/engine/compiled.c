@@ -46,8 +46,11 @@ typedef struct {
 
 typedef struct {
     int64_t comm, first_tag, n_tags, window;
-    char *buffers[3];     /* as in plan/ops.py's BUFFERS */
-    char *const *address; /* by op, its chunk and where it goes, if buffers lie in parts; or null */
+    intptr_t buffers[3];  /* addresses, as in plan/ops.py's BUFFERS */
+    const int64_t *places; /* by op, its chunk and where it goes, in bytes from where their buffers
+                            * begin, if those lie in parts; or null */
+    const int64_t *types; /* by op, how many items of which datatype a transfer has, datatype 0 for
+                           * bytes; null where all are of bytes */
     const int64_t *ranks; /* by the plan's rank, the communicator's; or null where they are the same */
     int64_t *n_sent, *bytes_sent; /* by the plan's rank, counted up; or null */
     int64_t unit_bytes, datatype, operation;
@@ -62,7 +65,7 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 6, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 7, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
     MOST_VAIN = 64,
@@ -121,11 +124,14 @@ static int start_transfer(run_t *run, void *function, char *data, const op_t *op
     const mpi_t *mpi = run->mpi;
     int tag = (int)(run->call.first_tag + op->tag % run->call.n_tags);
     int peer = (int)(run->call.ranks ? run->call.ranks[op->peer] : op->peer);
-    int n_bytes = (int)(op->size * run->call.unit_bytes);
+    int64_t count = op->size * run->call.unit_bytes, datatype = mpi->byte_type;
+    const int64_t *type = run->call.types ? &run->call.types[2 * (op - run->program.ops)] : NULL;
+    if (type && type[1])
+        count = type[0], datatype = type[1];
     if (is_int(mpi))
-        return ((transfer_int)function)(data, n_bytes, (int)mpi->byte_type, peer, tag,
+        return ((transfer_int)function)(data, (int)count, (int)datatype, peer, tag,
                                         (int)run->call.comm, request);
-    return ((transfer_ptr)function)(data, n_bytes, (void *)mpi->byte_type, peer, tag,
+    return ((transfer_ptr)function)(data, (int)count, (void *)datatype, peer, tag,
                                     (void *)run->call.comm, request);
 }
 
@@ -157,17 +163,16 @@ static int is_null(const mpi_t *mpi, const char *request)
 static char *chunk(const run_t *run, int64_t index)
 {
     const op_t *op = &run->program.ops[index];
-    if (run->call.address)
-        return run->call.address[2 * index];
-    return run->call.buffers[op->buffer] + op->start * run->call.unit_bytes;
+    int64_t at = run->call.places ? run->call.places[2 * index] : op->start * run->call.unit_bytes;
+    return (char *)(run->call.buffers[op->buffer] + at);
 }
 
 static char *target(const run_t *run, int64_t index)
 {
     const op_t *op = &run->program.ops[index];
-    if (run->call.address)
-        return run->call.address[2 * index + 1];
-    return run->call.buffers[op->into_buffer] + op->into_start * run->call.unit_bytes;
+    int64_t at = run->call.places ? run->call.places[2 * index + 1]
+                                  : op->into_start * run->call.unit_bytes;
+    return (char *)(run->call.buffers[op->into_buffer] + at);
 }
 
 /* What is due earlier starts first, and what is due at the same time in program order: nothing waits
@@ -653,14 +658,14 @@ void *gridcoll_repeat(void *capsule, void *const *args, ptrdiff_t n_args)
     if (fits && to->place)
         fits = has_output = take(python, args[to->place], to, self->writes ? WRITABLE : 0, &output);
     if (has_output)
-        call.buffers[1] = output.data;
+        call.buffers[1] = (intptr_t)output.data;
     if (fits && from->place && args[from->place] == self->in_place && self->own) {
         memcpy(self->own, output.data, (size_t)to->n_bytes);
-        call.buffers[0] = self->own;
+        call.buffers[0] = (intptr_t)self->own;
     } else if (fits && from->place) {
         fits = has_given = take(python, args[from->place], from, 0, &given);
         if (has_given) {
-            call.buffers[0] = given.data;
+            call.buffers[0] = (intptr_t)given.data;
             fits = !has_output || given.data + given.n_bytes <= output.data
                    || output.data + output.n_bytes <= given.data;
         }

@@ -35,7 +35,7 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
-_INTERFACE = 6
+_INTERFACE = 7
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3
@@ -56,8 +56,7 @@ class _Call(ctypes.Structure):
     _fields_ = [
         *((name, _INT) for name in ("comm", "first_tag", "n_tags", "window")),
         ("buffers", ctypes.c_void_p * 3),
-        ("address", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in ("ranks", "n_sent", "bytes_sent")),
+        *((name, ctypes.c_void_p) for name in ("places", "types", "ranks", "n_sent", "bytes_sent")),
         *((name, _INT) for name in ("unit_bytes", "datatype", "operation")),
     ]
 
@@ -165,9 +164,14 @@ class Prepared:
     def __init__(self, library: _Library, flow: Dataflow, call: _Call, *kept: object) -> None:
         self.c_library = library
         flat = flow.flat  # two threads may each have made one; the flow keeps the last
+        self._call = call
         self._kept = (flat, call, *kept)  # buffers must outlive the run
         self.pointers = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
         self._n_ops = len(flow.program)
+
+    def move(self, *begins: int) -> None:
+        """Input and output begin at other addresses now; the caller keeps what is there."""
+        self._call.buffers[: len(begins)] = begins
 
     def begin(self, *kept: object) -> CompiledRun:
         """Start a run; ``kept`` are buffers that must outlive it."""
@@ -238,12 +242,11 @@ def prepare(
         return None
     if flow.reduces and not placement.operation:
         return None
-    by_op: np.ndarray | None = placement.by_op
+    by_op: list[np.ndarray | None] = [placement.places, placement.types, wire.ranks]
     call = _Call(
         *(wire.handle, wire.first_tag, wire.n_tags, window),
         placement.buffers,
-        None if by_op is None else MPI.Get_address(by_op),
-        None if wire.ranks is None else MPI.Get_address(wire.ranks),
+        *(None if each is None else MPI.Get_address(each) for each in by_op),
         *_counters(transport),
         *(placement.unit_bytes, placement.datatype, placement.operation),
     )

@@ -25,9 +25,12 @@ class Sent:
         self.n_bytes[peer] += n_bytes
 
     def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
-        """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent."""
+        """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent.
+
+        What a rank sends to itself is a copy from type to type.
+        """
         rows = enumerate(zip(self.messages.tolist(), self.n_bytes.tolist(), strict=True))
-        return [(rank, peer, n, n_bytes) for peer, (n, n_bytes) in rows if n]
+        return [(rank, peer, n, n_bytes) for peer, (n, n_bytes) in rows if n and peer != rank]
 
 
 class CountingTransport:

@@ -21,24 +21,29 @@ if TYPE_CHECKING:
 class Placement(NamedTuple):
     """Where the buffers of one run are, as addresses; the caller keeps the buffers alive.
 
-    ``buffers`` are in the order of `BUFFERS`; ``by_op``, where they lie in parts, has two addresses
-    for each op: of its chunk, and of where it goes. ``datatype`` and ``operation`` are handles, 0
-    where there is nothing to combine.
+    ``buffers`` are in the order of `BUFFERS`; ``places``, where they lie in parts, has two for each
+    op: of its chunk and of where it goes, from where their buffers begin. ``types`` has two numbers
+    for each op: how many items, and the handle of their datatype; 0 for bytes. None where all are
+    of bytes. ``datatype`` and ``operation`` are handles, 0 where there is nothing to combine.
     """
 
     buffers: tuple[int, ...]
     unit_bytes: int = 1
     datatype: int = 0
     operation: int = 0
-    by_op: np.ndarray | None = None
+    places: np.ndarray | None = None
+    types: np.ndarray | None = None
 
 
-def address_of(view: memoryview) -> int:
-    """Where the bytes of ``view`` begin; 0 where it has none."""
+def address_of(part: Part) -> int:
+    """Where the bytes of ``part`` begin; 0 where it has none."""
     # MPI's function takes a tenth of the time of NumPy's.
     from mpi4py.MPI import Get_address
 
-    return Get_address(view) if view.nbytes else 0
+    if isinstance(part, Typed):
+        address: int = part.spec[0].address
+        return address
+    return Get_address(part) if part.nbytes else 0
 
 
 class ByteMemory:
@@ -103,7 +108,8 @@ class Pieces:
 class Typed:
     """Memory described by a datatype: MPI packs and unpacks it.
 
-    ``spec`` is buffer, count and datatype, as mpi4py takes them; ``nbytes`` is what crosses a wire.
+    ``spec`` is an `MPI.buffer`, count and datatype, as mpi4py takes them; ``nbytes`` is what
+    crosses a wire.
     """
 
     spec: tuple[Any, int, Any]
@@ -124,6 +130,9 @@ class PartedMemory:
     output, input, scratch : sequence of Part
         Views are contiguous, format ``B``. A typed part is taken as a whole, by one message.
         ``input`` is never written.
+    begins : tuple of int, optional
+        Addresses of the caller's memory that has input and output: places of the engine in C are
+        counted from there.
     """
 
     def __init__(
@@ -131,7 +140,9 @@ class PartedMemory:
         output: Sequence[Part],
         input: Sequence[Part],  # noqa: A002 - the buffer's name in every plan
         scratch: Sequence[Part] = (),
+        begins: tuple[int, int] = (0, 0),
     ) -> None:
+        self._begins = {"input": begins[0], "output": begins[1], "scratch": 0}
         self._parts = {"output": output, "input": input, "scratch": scratch}
         self._starts = {
             name: list(accumulate(map(len, parts), initial=0))
@@ -158,12 +169,25 @@ class PartedMemory:
             at = stop
 
     def place(self, flow: Dataflow) -> Placement | None:
-        """The chunks that ``flow`` reaches into, one by one; None if one reaches across parts."""
-        views = [self.view(chunk) for op in flow.program for chunk in _chunks(op)]
-        addresses = [address_of(view) for view in views if isinstance(view, memoryview)]
-        if len(addresses) < len(views):
-            return None
-        return Placement((0, 0, 0), by_op=np.array(addresses, np.int64))
+        """The chunks that ``flow`` reaches into, one by one; None if one reaches across parts, or
+        has a datatype and is to be copied.
+        """
+        places: list[int] = []
+        types: list[tuple[int, int]] = []
+        for op in flow.program:
+            for chunk in _chunks(op):
+                part = self.view(chunk)
+                if isinstance(part, Pieces):
+                    return None
+                if isinstance(part, Typed) and not isinstance(op, Send | Recv):
+                    return None
+                places.append(address_of(part) - self._begins[chunk.buffer])
+                types.append(_items(part))
+        return Placement(
+            tuple(self._begins[name] for name in BUFFERS),
+            places=np.array(places, np.int64),
+            types=np.array(types[::2], np.uint64) if any(map(any, types)) else None,
+        )
 
     def copy(self, source: Chunk, into: Chunk) -> None:
         at = into.start
@@ -202,6 +226,16 @@ def _chunks(op: Op) -> tuple[Chunk, Chunk]:
             return chunk, chunk
         case Copy(source=source, into=into) | Reduce(source=source, into=into):
             return source, into
+
+
+def _items(part: Part) -> tuple[int, int]:
+    """How many items of which datatype, as `Placement.types` has it."""
+    if not isinstance(part, Typed):
+        return 0, 0
+    from mpi4py.MPI import _handleof  # of an int, its bits as unsigned
+
+    _, count, datatype = part.spec
+    return count, _handleof(datatype)
 
 
 ALIGNMENT_BYTES = 64

@@ -203,9 +203,9 @@ def test_a_call_like_an_earlier_one_is_not_planned_again(
     n = world.Get_size()
     written: list[int] = []
 
-    def watched(rank: int, *sizes: Any) -> Any:
+    def watched(rank: int, *sizes: Any, own_message: bool) -> Any:
         written.append(rank)
-        return vector_program(rank, *sizes)
+        return vector_program(rank, *sizes, own_message=own_message)
 
     monkeypatch.setattr(vectors, "vector_program", watched)
     with grid_comm(world, layouts(n)["two"]) as own:

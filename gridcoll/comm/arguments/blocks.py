@@ -293,6 +293,15 @@ def _memory_and_address(buffer: Any, writable: bool) -> tuple[memoryview | None,
         return None, memory.address
 
 
+def address_in_memory(buffer: Any, *, writable: bool) -> int | None:
+    """Where ``buffer`` begins; None where the CPU does not reach it, or addresses are absolute.
+
+    Raises what mpi4py raises for what is no buffer, or is read-only where it is to be written.
+    """
+    view, address = _memory_and_address(buffer, writable)
+    return None if view is None else address
+
+
 def _read_block(
     view: memoryview | None,
     address: int,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.memory import Part, Typed
+from gridcoll.engine.memory import Typed
 from gridcoll.engine.transport import n_tags
 
 T = TypeVar("T")
@@ -34,11 +34,12 @@ class Message:
     """A buffer argument as contiguous bytes.
 
     ``view`` is the user's own memory where that is contiguous, else a packed copy that `store`
-    writes back to where it came from.
+    writes back to where it came from; ``is_copy`` tells which.
     """
 
     view: memoryview
     store: Callable[[], None] | None = None
+    is_copy: bool = False
 
 
 def read_message(spec: Any, *, writable: bool) -> Message:
@@ -110,7 +111,8 @@ def read_scattered(
     # Of an uncommitted type, which MPI refuses, another can be made: nothing is sent by this.
     _self_comm[0].Send_init([bytearray(1), 1, datatype], 0).Free()
     packed = through(lambda spec: _through_mpi(spec, writable).view)
-    return Message(packed, (lambda: through(partial(_store, packed))) if writable else None)
+    store = (lambda: through(partial(_store, packed))) if writable else None
+    return Message(packed, store, is_copy=True)
 
 
 def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: bool) -> Typed:
@@ -125,11 +127,6 @@ def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: b
     comm = _self_comm[0]
     (comm.Recv_init if writable else comm.Send_init)(block.spec, 0).Free()
     return block
-
-
-def copy_part(source: Part, into: Part) -> None:
-    """What is in one place, also to the other. Raises what MPI raises."""
-    _send_to_self(*(p.spec if isinstance(p, Typed) else (p, MPI.BYTE) for p in (source, into)))
 
 
 def unpack(spec: Any, pairs: Any = (list, tuple)) -> tuple[Any, Any, Any, Any]:
@@ -222,7 +219,7 @@ def _through_mpi(spec: Any, writable: bool) -> Message:
         # Raises for what cannot be received into; from PROC_NULL, mpi4py would not even look.
         _self_comm[0].Recv_init(spec, 0).Free()
     packed = _pack(spec)
-    return Message(packed, partial(_store, packed, spec) if writable else None)
+    return Message(packed, partial(_store, packed, spec) if writable else None, is_copy=True)
 
 
 def _pack(spec: Any) -> memoryview:

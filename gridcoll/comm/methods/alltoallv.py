@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.blocks import read_each_block, read_typed_vector
-from gridcoll.comm.arguments.buffers import Message, copy_part
+from gridcoll.comm.arguments.buffers import Message
 from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
@@ -24,7 +24,6 @@ from gridcoll.engine.agreement import require_alike, require_equal
 from gridcoll.engine.memory import Part, PartedMemory, Typed
 from gridcoll.errors import PlanError
 from gridcoll.plan import Dataflow
-from gridcoll.plan.ops import Chunk
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpecV, BufSpecW, InPlace
@@ -34,8 +33,9 @@ CHOICE_BYTES = 8192
 
 PACKS = MPI.get_vendor()[0] == "MPICH"
 """Whether blocks with gaps are packed before they are sent. If MPI is to pack them, MPICH 5.0.2
-takes 1.4 times as long; Open MPI 5.0.11 and Intel MPI 2021.18 take less time
-(measured by ``benchmarks/apps/fourier.py`` on three sites)."""
+takes 1.4 times as long, and 1.8 times for blocks of 48 KiB that the engine in C sends; Open MPI
+5.0.11 and Intel MPI 2021.18 take less time (measured by ``benchmarks/apps/fourier.py``, and by
+transposes alone, on three sites)."""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
@@ -66,6 +66,11 @@ class AlltoallvMethods(GridMethods):
         tells = vectors.tells
         if native and not context.settings.check and not tells:
             return False  # before anything is packed
+        by_type = name == "Alltoallw" and not (native or tells or context.settings.check)
+        if by_type and (known := vectors.typed_calls.find(sendbuf, recvbuf)):
+            vectors.note(known.n_bytes)
+            context.run(known.flow, known.prepared)
+            return True
         blocks = _read_both(sendbuf, recvbuf, read, context)
         if context.settings.check:
             what = name if blocks else f"{name} with arguments that MPI refuses"
@@ -82,7 +87,10 @@ class AlltoallvMethods(GridMethods):
         source, into = blocks
         vectors.note(sum(map(_n_bytes, source)))
         too_long = _n_bytes(source[context.rank]) > _n_bytes(into[context.rank])
-        _run(context, vectors, list(map(_part, source)), list(map(_part, into)))
+        parts = list(map(_part, source)), list(map(_part, into))
+        flow = _run(context, vectors, *parts)
+        if by_type and not too_long and not any(map(_is_copy, (*source, *into))):
+            vectors.typed_calls.keep(context, flow, parts, sendbuf, recvbuf)
         # Blocks that were packed together are stored together.
         for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
             store()
@@ -126,6 +134,10 @@ def _part(block: Block) -> Part:
     return block.view if isinstance(block, Message) else block
 
 
+def _is_copy(block: Block) -> bool:
+    return isinstance(block, Message) and block.is_copy
+
+
 def _n_bytes(block: Block) -> int:
     return len(_part(block))
 
@@ -158,21 +170,7 @@ def _read_both(
         return None
 
 
-class _Memory(PartedMemory):
-    """Copy this rank's own block, from type to type as a message."""
-
-    def copy(self, source: Chunk, into: Chunk) -> None:
-        match self.view(source), self.view(into):
-            case (Typed() as given, (Typed() | memoryview()) as place) | (
-                memoryview() as given,
-                Typed() as place,
-            ):
-                copy_part(given, place)
-            case _:
-                super().copy(source, into)
-
-
-def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part]) -> None:
+def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part]) -> Dataflow:
     rank = context.rank
     # Its length is the shorter one of the two places.
     n_own = min(len(source[rank]), len(into[rank]))
@@ -180,5 +178,7 @@ def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part
         own = parts[rank]
         if isinstance(own, memoryview):
             parts[rank] = own[:n_own]
-    flow = vectors.direct(tuple(map(len, source)), tuple(map(len, into)))
-    context.run(flow, _Memory(into, source))
+    by_type = isinstance(source[rank], Typed) or isinstance(into[rank], Typed)
+    flow = vectors.direct(tuple(map(len, source)), tuple(map(len, into)), own_message=by_type)
+    context.run(flow, PartedMemory(into, source))
+    return flow

@@ -17,6 +17,7 @@ import numpy as np
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN, Decisions
 from gridcoll.comm.methods.moving import move
+from gridcoll.comm.methods.typed_calls import TypedCalls
 from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.unequal import Counts
@@ -31,6 +32,9 @@ MOST_WITHOUT = 64
 
 N_KEPT = 16
 """Counts whose plan is kept, per communicator."""
+
+
+_Direct = tuple[tuple[int, ...], tuple[int, ...], bool]
 
 
 class Vectors:
@@ -51,23 +55,31 @@ class Vectors:
         )
         self._n_quiet = self._n_without = self._missed = self._idle = 0
         self._kept: OrderedDict[bytes, Dataflow | None] = OrderedDict()
-        self._direct: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Dataflow] = OrderedDict()
+        self._direct: OrderedDict[_Direct, Dataflow] = OrderedDict()
+        self.typed_calls = TypedCalls()
 
     @property
     def tells(self) -> bool:
         """Whether ranks exchange counts at the next call."""
         return self._may_gain and self._n_without == 0
 
-    def direct(self, out: tuple[int, ...], into: tuple[int, ...]) -> Dataflow:
-        """This rank's share of the direct exchange of so many bytes to and from each rank."""
-        key = out, into
+    def direct(
+        self, out: tuple[int, ...], into: tuple[int, ...], *, own_message: bool = False
+    ) -> Dataflow:
+        """This rank's share of the direct exchange of so many bytes to and from each rank.
+
+        With ``own_message``, its own block is a message, too.
+        """
+        key = out, into, own_message
         if key in self._direct:
             self._direct.move_to_end(key)
             return self._direct[key]
         rank, model = self.decisions.rank, self.decisions.model
         clusters = [cluster.ranks for cluster in model.grid.clusters]
         peers = farthest_first_peers(clusters, far_order(model), rank)
-        flow = self._direct[key] = dataflow(vector_program(rank, out, into, peers))
+        flow = self._direct[key] = dataflow(
+            vector_program(rank, out, into, peers, own_message=own_message)
+        )
         if len(self._direct) > N_KEPT:
             self._direct.popitem(last=False)
         return flow

@@ -32,7 +32,7 @@ from gridcoll.launch.preload.kinds import (
 from gridcoll.launch.preload.stamped import StampedCalls
 from gridcoll.launch.preload.words import perform
 
-_INTERFACE = 2
+_INTERFACE = 3
 
 _BEGIN = ctypes.CFUNCTYPE(ctypes.c_int64)
 _ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Question))

@@ -18,7 +18,7 @@
 typedef intptr_t word;
 
 enum {
-    INTERFACE = 2, /* counted up with every change of what bridge.py must know */
+    INTERFACE = 3, /* counted up with every change of what bridge.py must know */
     MOST_WORDS = 9, /* arguments of a collective */
     N_SLOTS = 64,
     N_STAMPS = 256, /* as MOST_STAMPED of gridcoll/measure/learning/agreed.py */
@@ -63,7 +63,7 @@ typedef struct {
 typedef struct {
     int64_t comm, first_tag, n_tags, window;
     void *buffers[3]; /* input, output, scratch */
-    void *address, *ranks, *n_sent, *bytes_sent;
+    void *places, *types, *ranks, *n_sent, *bytes_sent;
     int64_t unit_bytes, datatype, operation;
 } engine_call;
 

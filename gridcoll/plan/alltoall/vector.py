@@ -21,11 +21,14 @@ def vector_program(
     send_units: Sequence[int],
     recv_units: Sequence[int],
     peers: Sequence[int] = (),
+    *,
+    own_message: bool = False,
 ) -> Program:
     """What ``rank`` does: block ``j`` of ``send_units[j]`` to rank ``j``, all at once.
 
     Blocks stand one after another in input and output; empty ones send nothing. ``peers`` are the
-    other ranks in the order in which blocks leave; by default from the next rank on.
+    other ranks in the order in which blocks leave; by default from the next rank on. With
+    ``own_message`` the rank sends its own block to itself: MPI can copy from datatype to datatype.
 
     Raises
     ------
@@ -40,16 +43,17 @@ def vector_program(
     out = list(accumulate(send_units, initial=0))
     into = list(accumulate(recv_units, initial=0))
     peers = peers or [(rank + step) % n_ranks for step in range(1, n_ranks)]
+    own = [rank] if own_message else []
     ops: list[Op] = []
-    for peer in peers:
+    for peer in (*peers, *own):
         for tag, chunk in enumerate(_pieces("output", into[peer], recv_units[peer])):
             ops.append(Recv(peer, chunk, tag))
-    for peer in peers:
+    for peer in (*peers, *own):
         for tag, chunk in enumerate(_pieces("input", out[peer], send_units[peer])):
             ops.append(Send(peer, chunk, tag))
-    ops.append(
-        Copy(Chunk("input", out[rank], out[rank + 1]), Chunk("output", into[rank], into[rank + 1]))
-    )
+    if not own_message:
+        mine = Chunk("input", out[rank], out[rank + 1])
+        ops.append(Copy(mine, Chunk("output", into[rank], into[rank + 1])))
     return tuple(ops)
 
 
