@@ -263,14 +263,22 @@ class GridModel:
         return np.asarray(self.link_bytes_per_s > WINDOWS_LIMIT * self.flow_bytes_per_s)
 
     @cached_property
-    def exchange_routes(self) -> Routes:
-        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+    def exchange_demand(self) -> tuple[FloatArray, FloatArray]:
+        """Blocks of an all-to-all between clusters, (C, C), and what their interfaces carry, (C,).
+
+        The diagonal is what passes interfaces inside clusters.
+        """
         sizes = np.array([len(cluster) for cluster in self.grid.clusters], float)
         n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
-        rates = n_hosts * self.flow_bytes_per_s.diagonal()
         demand = np.outer(sizes, sizes)
         beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
         np.fill_diagonal(demand, sizes * sizes - np.array(beside, float))
+        return demand, n_hosts * self.flow_bytes_per_s.diagonal()
+
+    @cached_property
+    def exchange_routes(self) -> Routes:
+        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+        demand, rates = self.exchange_demand
         return find_routes(demand, self.link_bytes_per_s, rates)
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:

@@ -13,16 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
+
+IntArray = npt.NDArray[np.int64]
 
 TOLERANCE = 0.01
 """Above the optimum, at most."""
 
 MOST_STEPS = 4000
 
-SHARE_STEPS = 64
+SHARE_STEPS = 1024
 """Shares are rounded to one in so many: what processors round differently, ranks see alike."""
 
 
@@ -171,6 +174,70 @@ def find_routes(
     if busy_s >= direct_s:
         shares, busy_s = direct, direct_s
     return Routes(shares, busy_s, direct_s, min(least_s, busy_s), prices)
+
+
+def whole_parts(
+    shares: FloatArray,
+    n_parts: IntArray,
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+) -> IntArray:
+    """How many of the ``n_parts`` between two clusters go each way, (C, C, C), close to ``shares``.
+
+    All are rounded down; each part that is left takes the way that is least busy with it. Rounded
+    to the nearest instead, a thin link that should carry one and a half would carry two.
+    """
+    n = len(demand)
+    wanted = shares * n_parts[:, :, None]
+    counts = np.floor(wanted + 1e-6).astype(int)
+    part = np.where(n_parts > 0, demand / np.maximum(n_parts, 1), 0.0)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, np.full(n, np.inf))
+    carried = counts / np.maximum(n_parts, 1)[:, :, None]
+    loads_s = network.busy_s(carried)
+    link_s = loads_s[: n * n].reshape(n, n)
+    out_s, in_s = loads_s[n * n : n * n + 2 * n].reshape(2, n)
+    scale_s = max(float(network.busy_s(shares).max()), 1e-300)
+    left = n_parts - counts.sum(axis=2)
+    pairs = sorted(zip(*np.nonzero(left > 0), strict=True), key=lambda ab: (-part[ab], ab))
+    for a, b in pairs:
+        ways = [c for c in range(n) if shares[a, b, c] > 0]
+        for _ in range(left[a, b]):
+
+            def busy(c: int, a: int = a, b: int = b) -> tuple[int, float, int]:
+                new = part[a, b]
+                if c == b:
+                    most_s = link_s[a, b] + new / link_bytes_per_s[a, b]
+                else:
+                    at_host_s = max(out_s[c], in_s[c]) + new / host_bytes_per_s[c]
+                    first_s = link_s[a, c] + new / link_bytes_per_s[a, c]
+                    second_s = link_s[c, b] + new / link_bytes_per_s[c, b]
+                    most_s = max(at_host_s, first_s, second_s)
+                missing = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
+                return round(most_s / scale_s * 1e6), missing, c
+
+            c = min(ways, key=busy)
+            counts[a, b, c] += 1
+            if c == b:
+                link_s[a, b] += part[a, b] / link_bytes_per_s[a, b]
+            else:
+                for hop in ((a, c), (c, b)):
+                    link_s[hop] += part[a, b] / link_bytes_per_s[hop]
+                out_s[c] += part[a, b] / host_bytes_per_s[c]
+                in_s[c] += part[a, b] / host_bytes_per_s[c]
+    return counts
+
+
+def busy_s(
+    counts: IntArray,
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+) -> FloatArray:
+    """How long each resource is busy where so many parts go each way, as of `whole_parts`."""
+    endless = np.full(len(demand), np.inf)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, endless)
+    return network.busy_s(counts / np.maximum(counts.sum(axis=2, keepdims=True), 1))
 
 
 def least_exchange_s(

@@ -22,6 +22,7 @@ from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
+from gridcoll.model.wires import links_of
 from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
@@ -162,24 +163,6 @@ def is_unlike(model: GridModel) -> bool:
         return True
     between = model.link_bytes_per_s[~np.eye(model.n_clusters, dtype=bool)]
     return bool(len(between) and between.min() < THIN_LINK * rates.max())
-
-
-def links_of(model: GridModel) -> FloatArray:
-    """Bandwidth of each link, (C, C), as far as known.
-
-    It was measured with flows between pairs of hosts. If those filled their interfaces, the link
-    was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
-    is taken as it is.
-    """
-    if model.origin == "declared":
-        return model.link_bytes_per_s
-    rates = model.flow_bytes_per_s.diagonal()
-    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
-    n_pairs = np.minimum(n_hosts[:, None], n_hosts[None])
-    filled = n_pairs * np.minimum(rates[:, None], rates[None])
-    together = np.minimum((n_hosts * rates)[:, None], (n_hosts * rates)[None])
-    links = model.link_bytes_per_s
-    return np.asarray(np.where(links * WINDOWS_LIMIT >= filled, np.maximum(links, together), links))
 
 
 def platform_of(

@@ -135,10 +135,12 @@ def price_messages_s(
     n_bytes: int,
     piece_bytes: int = 0,
     host_weights: Sequence[float] = (),
+    due_s: FloatArray | None = None,
 ) -> float:
     """Seconds until the last of ``messages`` has arrived, for blocks of ``n_bytes``.
 
-    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`.
+    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`. None
+    leaves before its ``due_s``, (M,).
     """
     if not len(messages.source):
         return 0.0
@@ -146,7 +148,7 @@ def price_messages_s(
     # Of those that one stands for, the last leaves and arrives when all before have.
     more_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
     first_in_s = costs.in_s / messages.n_in
-    ready = np.zeros(len(messages.source))
+    ready = np.zeros(len(messages.source)) if due_s is None else np.array(due_s)
     ended = np.zeros(len(messages.source))
     for stage in range(int(messages.stage.max()) + 1):
         if stage:

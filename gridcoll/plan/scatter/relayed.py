@@ -17,8 +17,9 @@ import numpy as np
 
 from gridcoll.constants import LEAST_SAVED, LINK_PACE
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.wires import links_of
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
-from gridcoll.plan.packed_trees import is_unlike, links_of
+from gridcoll.plan.packed_trees import is_unlike
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Cluster
