@@ -11,6 +11,7 @@ a given part of the optimum. A general LP solver takes as long and would be one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -182,6 +183,7 @@ def whole_parts(
     demand: FloatArray,
     link_bytes_per_s: FloatArray,
     host_bytes_per_s: FloatArray,
+    uplink_bytes_per_s: FloatArray,
 ) -> IntArray:
     """How many of the ``n_parts`` between two clusters go each way, (C, C, C), close to ``shares``.
 
@@ -192,39 +194,33 @@ def whole_parts(
     wanted = shares * n_parts[:, :, None]
     counts = np.floor(wanted + 1e-6).astype(int)
     part = np.where(n_parts > 0, demand / np.maximum(n_parts, 1), 0.0)
-    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, np.full(n, np.inf))
-    carried = counts / np.maximum(n_parts, 1)[:, :, None]
-    loads_s = network.busy_s(carried)
-    link_s = loads_s[: n * n].reshape(n, n)
-    out_s, in_s = loads_s[n * n : n * n + 2 * n].reshape(2, n)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
+    loads_s = network.busy_s(counts / np.maximum(n_parts, 1)[:, :, None])
+    link_s, ends_s = loads_s[: n * n].reshape(n, n), loads_s[n * n :].reshape(4, n)
+    # What a byte takes at a relay's interfaces, out and in, and at its uplink.
+    per_byte_s = 1.0 / np.stack([host_bytes_per_s, host_bytes_per_s, *[uplink_bytes_per_s] * 2])
     scale_s = max(float(network.busy_s(shares).max()), 1e-300)
     left = n_parts - counts.sum(axis=2)
+
+    def with_one(a: int, b: int, c: int) -> tuple[int, float, int]:
+        new = part[a, b]
+        hops = [(a, b)] if c == b else [(a, c), (c, b)]
+        most_s = max(link_s[hop] + new / link_bytes_per_s[hop] for hop in hops)
+        if c != b:
+            most_s = max(most_s, float((ends_s[:, c] + new * per_byte_s[:, c]).max()))
+        missing = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
+        return round(most_s / scale_s * 1e6), missing, c
+
     pairs = sorted(zip(*np.nonzero(left > 0), strict=True), key=lambda ab: (-part[ab], ab))
     for a, b in pairs:
         ways = [c for c in range(n) if shares[a, b, c] > 0]
         for _ in range(left[a, b]):
-
-            def busy(c: int, a: int = a, b: int = b) -> tuple[int, float, int]:
-                new = part[a, b]
-                if c == b:
-                    most_s = link_s[a, b] + new / link_bytes_per_s[a, b]
-                else:
-                    at_host_s = max(out_s[c], in_s[c]) + new / host_bytes_per_s[c]
-                    first_s = link_s[a, c] + new / link_bytes_per_s[a, c]
-                    second_s = link_s[c, b] + new / link_bytes_per_s[c, b]
-                    most_s = max(at_host_s, first_s, second_s)
-                missing = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
-                return round(most_s / scale_s * 1e6), missing, c
-
-            c = min(ways, key=busy)
+            c = min(ways, key=partial(with_one, a, b))
             counts[a, b, c] += 1
-            if c == b:
-                link_s[a, b] += part[a, b] / link_bytes_per_s[a, b]
-            else:
-                for hop in ((a, c), (c, b)):
-                    link_s[hop] += part[a, b] / link_bytes_per_s[hop]
-                out_s[c] += part[a, b] / host_bytes_per_s[c]
-                in_s[c] += part[a, b] / host_bytes_per_s[c]
+            for hop in [(a, b)] if c == b else [(a, c), (c, b)]:
+                link_s[hop] += part[a, b] / link_bytes_per_s[hop]
+            if c != b:
+                ends_s[:, c] += part[a, b] * per_byte_s[:, c]
     return counts
 
 
@@ -233,10 +229,10 @@ def busy_s(
     demand: FloatArray,
     link_bytes_per_s: FloatArray,
     host_bytes_per_s: FloatArray,
+    uplink_bytes_per_s: FloatArray,
 ) -> FloatArray:
     """How long each resource is busy where so many parts go each way, as of `whole_parts`."""
-    endless = np.full(len(demand), np.inf)
-    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, endless)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
     return network.busy_s(counts / np.maximum(counts.sum(axis=2, keepdims=True), 1))
 
 

@@ -189,7 +189,7 @@ def platform_of(
         tuple(clusters),
         tuple(float(rates[c]) for c in clusters),
         tuple(map(tuple, links_of(model).tolist())),
-        (float("inf"),) * model.n_clusters,
+        tuple(model.uplinks.tolist()),
         tuple(map(tuple, hops_s.tolist())),
         root_kind,
     )
@@ -230,7 +230,7 @@ class _Pricing:
         self.kinds = np.array(platform.kind_of)
         self.clusters = np.array(platform.clusters)[self.kinds]
         self.both_ways = platform.root < 0
-        self._link_rates = np.array(platform.links)
+        self._link_rates, self._uplinks = np.array(platform.links), np.array(platform.uplinks)
         n = len(self.kinds)
         firsts = np.searchsorted(self.kinds, self.kinds)
         counts = np.array(platform.counts)[self.kinds]
@@ -314,8 +314,10 @@ class _Pricing:
         port_s = gap_s.diagonal()[self.clusters]
         received = len(uses) if not self.both_ways else 0  # both ways: as many as are sent
         by_host_s = np.maximum(sent, received) * port_s
-        crossed = self.links[which].sum(axis=0) * segment_bytes / self._link_rates
-        return by_host_s, crossed
+        crossed = self.links[which].sum(axis=0) * segment_bytes
+        leaves_s, enters_s = (crossed.sum(axis=k) / self._uplinks for k in (1, 0))
+        shared_s = np.maximum(leaves_s[:, None], enters_s[None, :])
+        return by_host_s, np.maximum(crossed / self._link_rates, shared_s)
 
 
 def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:

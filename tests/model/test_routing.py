@@ -113,9 +113,12 @@ def test_a_thin_link_is_not_rounded_up() -> None:
     shares = np.zeros((3, 3, 3))
     shares[0, 1] = (0.0, 0.5, 0.5)
     n_parts = np.where(demand > 0, 3, 0)
-    counts = whole_parts(shares, n_parts, demand, links, np.full(3, 1e9))
+    rates = links, np.full(3, 1e9), np.full(3, np.inf)
+    counts = whole_parts(shares, n_parts, demand, *rates)
     assert counts[0, 1].tolist() == [0, 1, 2]
-    assert busy_s(counts, demand, links, np.full(3, 1e9)).max() == pytest.approx(1.0)
+    assert busy_s(counts, demand, *rates).max() == pytest.approx(1.0)
+    behind_uplink = links, np.full(3, 1e9), np.array([np.inf, np.inf, 0.5])
+    assert whole_parts(shares, n_parts, demand, *behind_uplink)[0, 1].tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -129,10 +132,11 @@ def test_whole_parts_lose_little(seed: int) -> None:
     hosts = sizes * rng.choice([50.0, 100.0, 200.0], n)
     blocks = np.outer(sizes, sizes) * ~np.eye(n, dtype=bool)
     routes = find_routes(blocks.astype(float), links, hosts)
-    counts = whole_parts(routes.shares, 32 * blocks, blocks.astype(float), links, hosts)
+    rates = links, hosts, np.full(n, np.inf)
+    counts = whole_parts(routes.shares, 32 * blocks, blocks.astype(float), *rates)
     assert (counts.sum(axis=2) == 32 * blocks).all()
     assert (counts[routes.shares == 0] == 0).all()
-    assert busy_s(counts, blocks.astype(float), links, hosts).max() <= 1.02 * routes.busy_s
+    assert busy_s(counts, blocks.astype(float), *rates).max() <= 1.02 * routes.busy_s
 
 
 def test_rates_must_be_positive() -> None:

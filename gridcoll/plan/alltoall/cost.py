@@ -61,6 +61,12 @@ class _Costs:
         if model.aggregate_bytes_per_s:
             of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
         self.shared_s = of_link_s * messages.n_alike
+        # What leaves a cluster shares its uplink, and what enters one likewise.
+        self.ends = np.where(i == j, -1, i), np.where(i == j, -1, j)
+        self.ups_s = [
+            np.where(i == j, 0.0, self.in_bytes / model.uplinks[k]) * messages.n_alike
+            for k in (i, j)
+        ]
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
         busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
         link_gap_s = (gap_s * n_pieces)[i, j, which]
@@ -159,6 +165,9 @@ def price_messages_s(
         if costs.shares:
             start = _served_in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _served_in_turn(costs.pipe[now], start, costs.shared_s[now])
+        for end, up_s in zip(costs.ends, costs.ups_s, strict=True):
+            if up_s.any():
+                enters = _served_in_turn(end[now], enters, up_s[now])
         in_s, first = costs.in_s[now], enters + costs.freely_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
         if costs.shares:

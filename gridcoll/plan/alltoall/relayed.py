@@ -149,7 +149,7 @@ def _parts_of(key: ModelKey, share_bytes: bytes, n_bytes: int, n_parts: int) -> 
     every = np.arange(n)
     cut = np.where(shares[every[:, None], every, every] < 1.0, n_parts, n_straight)
     np.fill_diagonal(cut, 0)
-    rates = model.link_bytes_per_s, host_bytes_per_s
+    rates = model.link_bytes_per_s, host_bytes_per_s, model.uplinks
     counts = whole_parts(shares, cut * np.outer(sizes, sizes), demand, *rates)
     parts = cut_and_route(model.grid, counts, n_straight)
     return _in_time(model, parts, n_bytes, float(busy_s(counts, demand, *rates).max()))

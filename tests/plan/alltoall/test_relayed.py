@@ -49,7 +49,7 @@ def counts_of(shares: np.ndarray, n_parts: int, sizes: list[int]) -> np.ndarray:
     """Whole parts near ``shares``, of ``n_parts`` per block."""
     n = len(sizes)
     blocks = np.outer(sizes, sizes) * ~np.eye(n, dtype=bool)
-    rates = np.full((n, n), 1e6), np.full(n, 1e7)
+    rates = np.full((n, n), 1e6), np.full(n, 1e7), np.full(n, np.inf)
     return whole_parts(shares, blocks * n_parts, blocks.astype(float), *rates)
 
 
