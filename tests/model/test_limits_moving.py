@@ -41,7 +41,8 @@ def test_scatter(grid: Wires, n_bytes: int, wanted_s: float) -> None:
 def test_gather_is_a_scatter_backwards() -> None:
     """Two thin links out of the first cluster: on the way to it they do not count."""
     grid = wires([0, 1, 2], rate=1e6)
-    assert limit_s("scatter", grid, 1_000_000, 0) == pytest.approx(1 + 10e-3)
+    # Both thin links are busy for a second, and 10 and 12 ms away: one is late by half of both.
+    assert limit_s("scatter", grid, 1_000_000, 0) == pytest.approx(1 + 11e-3)
     assert limit_s("gather", grid, 1_000_000, 0) == pytest.approx(0.2 + 10e-3)
     assert limit_s("gather", grid, 1_000_000, 1) == pytest.approx(0.5 + 10e-3)  # by both at once
 
