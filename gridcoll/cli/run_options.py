@@ -117,8 +117,8 @@ def _cache_path(value: str) -> str:
 
 
 _FOR_LONG_LINKS = {
-    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s (eight
-    # probes, 2 s apart, begin within 10 s), and the process ends by a signal when it sends there.
+    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
+    # eight probes, 2 s apart, begin within 10 s. The process ends by a signal when it sends there.
     "UCX_TCP_KEEPIDLE": "inf",
 }
 """What MPI libraries are told before they start, unless the user said something else."""
