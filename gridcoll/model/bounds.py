@@ -15,9 +15,12 @@ from itertools import combinations
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.model.flow_bounds import exchange_limit_s, trees_limit_s
+from gridcoll.model.flow_bounds import exchange_limit_s, scatter_flow_limit_s, trees_limit_s
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
+
+MOST_TURNS = 3
+"""Of a cut: more change nothing that was seen."""
 
 MOST_CLUSTERS_CUT = 10
 """Beyond this many clusters only cuts around one cluster are tried; the limit stays valid."""
@@ -87,15 +90,29 @@ def _least_cut(wires: Wires, source: int, target: int) -> float:
 
 
 def _cut(wires: Wires, side: set[int]) -> float:
-    """Bytes per second that can leave the clusters in ``side``."""
-    total = 0.0
-    for i in side:
-        size = len(wires.grid.clusters[i])
-        out = sum(
-            wires.rate_bytes_per_s[i, j] for j in range(len(wires.grid.clusters)) if j not in side
-        )
-        total += min(out, wires.uplink_bytes_per_s[i], size * wires.nic_bytes_per_s[i])
-    return float(total)
+    """Bytes per second that can leave the clusters in ``side``.
+
+    Each of them is cut off by its links, or by its interfaces or uplink, and each beyond likewise.
+    Which of these is least is found for one side given the other, in turns; any of them bounds.
+    """
+    inside = sorted(side)
+    beyond = [c for c in range(len(wires.grid.clusters)) if c not in side]
+    n_hosts = np.array([len(cluster.nodes) for cluster in wires.grid.clusters])
+    ends = np.minimum(n_hosts * wires.nic_bytes_per_s, wires.uplink_bytes_per_s)
+    rates = wires.rate_bytes_per_s[np.ix_(inside, beyond)]
+    rates, least = np.minimum(rates, ends[inside, None]), np.inf
+    for first_inside in (True, False):
+        links, near, far = (rates, ends[inside], ends[beyond])
+        if not first_inside:
+            links, near, far = links.T, far, near
+        by_end = np.zeros(len(far), dtype=bool)
+        for _ in range(MOST_TURNS):
+            by_near = near < np.where(by_end, 0.0, links).sum(axis=1)
+            by_end = far < np.where(by_near[:, None], 0.0, links).sum(axis=0)
+            cut = near[by_near].sum() + far[by_end].sum()
+            crossing = links[np.ix_(~by_near, ~by_end)].sum()
+            least = min(least, float(cut + crossing))
+    return least
 
 
 def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
@@ -195,7 +212,7 @@ def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
             n_crossing = sum(len(grid.clusters[c]) for c in beyond)
             shortest_s = min(distance[home, c] for c in beyond)
             latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
-    return latest
+    return max(latest, scatter_flow_limit_s(wires, n_bytes, latest, home))
 
 
 def gather_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
@@ -306,13 +323,14 @@ def plain_limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) ->
     pass while wires work, may be faster.
     """
     latency_s = np.array(wires.latency_s, dtype=float)
+    strict_s = limit_s(collective, wires, n_bytes, root)
     busy_s = limit_s(collective, replace(wires, latency_s=np.zeros_like(latency_s)), n_bytes, root)
     for c, cluster in enumerate(wires.grid.clusters):
         if len(cluster.nodes) < 2:
             latency_s[c, c] = 0.0  # one rank: nothing to send
     home = wires.grid.cluster_of[root]
     if collective in _OUTWARD:
-        return busy_s + float(latency_s[home].max())
+        return max(strict_s, busy_s + float(latency_s[home].max()))
     if collective in _INWARD:
-        return busy_s + float(latency_s[:, home].max())
-    return busy_s + float(latency_s.max())
+        return max(strict_s, busy_s + float(latency_s[:, home].max()))
+    return max(strict_s, busy_s + float(latency_s.max()))

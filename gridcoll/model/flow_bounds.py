@@ -77,12 +77,30 @@ def trees_limit_s(
 def exchange_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
     """No routes over any clusters take an all-to-all of ``n_bytes`` per pair to its end earlier."""
     clusters = wires.grid.clusters
-    if not 1 < len(clusters) <= MOST_CLUSTERS or n_bytes < 1:
-        return 0.0
     sizes = np.array([len(cluster) for cluster in clusters], float)
     beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in clusters]
     demand = np.outer(sizes, sizes)
     np.fill_diagonal(demand, sizes**2 - np.array(beside, float))
+    return _flow_limit_s(wires, n_bytes, known_s, demand)
+
+
+def scatter_flow_limit_s(wires: Wires, n_bytes: int, known_s: float, home: int) -> float:
+    """The same of a scatter of ``n_bytes`` per rank from cluster ``home``.
+
+    What its root sends to hosts beside it is left out.
+    """
+    sizes = np.array([len(cluster) for cluster in wires.grid.clusters], float)
+    demand = np.zeros((len(sizes),) * 2)
+    demand[home] = sizes
+    demand[home, home] = 0.0
+    return _flow_limit_s(wires, n_bytes, known_s, demand)
+
+
+def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray) -> float:
+    """Of ``demand``, blocks between clusters."""
+    clusters = wires.grid.clusters
+    if not 1 < len(clusters) <= MOST_CLUSTERS or n_bytes < 1:
+        return 0.0
     outward_s, inward_s = _nearest_s(wires)
     burst_s = wires.burst_bytes / wires.nic_bytes_per_s
     between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)

@@ -107,6 +107,9 @@ class GridModel:
         nothing is known but ``origin``.
     mpi : str
         The MPI library it was measured under; empty where that is not known, or does not matter.
+    uplink_bytes_per_s : tuple of float
+        By cluster, what all that leaves it carries together, and all that enters it; 0 where
+        nothing is known that limits. Empty: of no cluster. Grid files say it; it is not measured.
     """
 
     grid: Grid
@@ -125,12 +128,16 @@ class GridModel:
     native_runs: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
     sources: tuple[tuple[str, ...], ...] = ()
+    uplink_bytes_per_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
         rows = self.aggregate_bytes_per_s
         if rows and (len(rows) != n or any(len(row) != n or min(row) <= 0 for row in rows)):
             raise UsageError(f"aggregate_bytes_per_s: must be {n} x {n} and positive, got {rows}")
+        uplinks = self.uplink_bytes_per_s
+        if uplinks and (len(uplinks) != n or min(uplinks) < 0):
+            raise UsageError(f"uplink_bytes_per_s: must be {n} numbers from 0 on, got {uplinks}")
         if self.contention and (len(self.contention) != n or min(self.contention) < 0):
             raise UsageError(f"contention: must be {n} numbers from 0 on, got {self.contention}")
         if self.sources and [len(row) for row in self.sources] != [n] * n:
@@ -258,20 +265,35 @@ class GridModel:
         return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.aggregate_bytes_per_s)))
 
     @cached_property
+    def uplinks(self) -> FloatArray:
+        """What leaves or enters each cluster, (C,); infinite where nothing is known that limits."""
+        rates = np.array(self.uplink_bytes_per_s or (0.0,) * self.n_clusters)
+        return np.asarray(np.where(rates > 0, rates, np.inf))
+
+    @cached_property
     def windows_limit(self) -> np.ndarray:
         """Where several flows carry more than `WINDOWS_LIMIT` times what one does, (C, C) bool."""
         return np.asarray(self.link_bytes_per_s > WINDOWS_LIMIT * self.flow_bytes_per_s)
 
     @cached_property
-    def exchange_routes(self) -> Routes:
-        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+    def exchange_demand(self) -> tuple[FloatArray, FloatArray]:
+        """Blocks of an all-to-all between clusters, (C, C), and what their interfaces carry, (C,).
+
+        The diagonal is what passes interfaces inside clusters.
+        """
         sizes = np.array([len(cluster) for cluster in self.grid.clusters], float)
         n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
-        rates = n_hosts * self.flow_bytes_per_s.diagonal()
         demand = np.outer(sizes, sizes)
         beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
         np.fill_diagonal(demand, sizes * sizes - np.array(beside, float))
-        return find_routes(demand, self.link_bytes_per_s, rates)
+        return demand, n_hosts * self.flow_bytes_per_s.diagonal()
+
+    @cached_property
+    def exchange_routes(self) -> Routes:
+        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+        demand, rates = self.exchange_demand
+        uplinks = self.uplinks
+        return find_routes(demand, self.link_bytes_per_s, rates, uplink_bytes_per_s=uplinks)
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
         """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
@@ -305,6 +327,9 @@ class GridModel:
             sources=tuple(
                 tuple(self.sources[a][b] for b in origin) for a in origin if self.sources
             ),
+            uplink_bytes_per_s=tuple(self.uplink_bytes_per_s[c] for c in origin)
+            if self.uplink_bytes_per_s
+            else (),
         )
 
 
@@ -341,7 +366,15 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
 
     # Of a lone host, too: what its interface carries over several links at once.
     links = tuple(tuple(link(a, b) for b in origin) for a in origin)
-    return GridModel(grid, links, "declared", aggregate_bytes_per_s=_together(spec, grid, origin))
+    uplinks = [float(spec.uplink_bytes_per_s[c]) for c in origin]
+    known = tuple(rate if np.isfinite(rate) else 0.0 for rate in uplinks)
+    return GridModel(
+        grid,
+        links,
+        "declared",
+        aggregate_bytes_per_s=_together(spec, grid, origin),
+        uplink_bytes_per_s=known if any(known) and len(origin) > 1 else (),
+    )
 
 
 def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:

@@ -11,18 +11,22 @@ a given part of the optimum. A general LP solver takes as long and would be one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
+
+IntArray = npt.NDArray[np.int64]
 
 TOLERANCE = 0.01
 """Above the optimum, at most."""
 
 MOST_STEPS = 4000
 
-SHARE_STEPS = 64
+SHARE_STEPS = 1024
 """Shares are rounded to one in so many: what processors round differently, ranks see alike."""
 
 
@@ -171,6 +175,65 @@ def find_routes(
     if busy_s >= direct_s:
         shares, busy_s = direct, direct_s
     return Routes(shares, busy_s, direct_s, min(least_s, busy_s), prices)
+
+
+def whole_parts(
+    shares: FloatArray,
+    n_parts: IntArray,
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+    uplink_bytes_per_s: FloatArray,
+) -> IntArray:
+    """How many of the ``n_parts`` between two clusters go each way, (C, C, C), close to ``shares``.
+
+    All are rounded down; each part that is left takes the way that is least busy with it. Rounded
+    to the nearest instead, a thin link that should carry one and a half would carry two.
+    """
+    n = len(demand)
+    wanted = shares * n_parts[:, :, None]
+    counts = np.floor(wanted + 1e-6).astype(int)
+    part = np.where(n_parts > 0, demand / np.maximum(n_parts, 1), 0.0)
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
+    loads_s = network.busy_s(counts / np.maximum(n_parts, 1)[:, :, None])
+    link_s, ends_s = loads_s[: n * n].reshape(n, n), loads_s[n * n :].reshape(4, n)
+    # What a byte takes at a relay's interfaces, out and in, and at its uplink.
+    per_byte_s = 1.0 / np.stack([host_bytes_per_s, host_bytes_per_s, *[uplink_bytes_per_s] * 2])
+    scale_s = max(float(network.busy_s(shares).max()), 1e-300)
+    left = n_parts - counts.sum(axis=2)
+
+    def with_one(a: int, b: int, c: int) -> tuple[int, float, int]:
+        new = part[a, b]
+        hops = [(a, b)] if c == b else [(a, c), (c, b)]
+        most_s = max(link_s[hop] + new / link_bytes_per_s[hop] for hop in hops)
+        if c != b:
+            most_s = max(most_s, float((ends_s[:, c] + new * per_byte_s[:, c]).max()))
+        missing = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
+        return round(most_s / scale_s * 1e6), missing, c
+
+    pairs = sorted(zip(*np.nonzero(left > 0), strict=True), key=lambda ab: (-part[ab], ab))
+    for a, b in pairs:
+        ways = [c for c in range(n) if shares[a, b, c] > 0]
+        for _ in range(left[a, b]):
+            c = min(ways, key=partial(with_one, a, b))
+            counts[a, b, c] += 1
+            for hop in [(a, b)] if c == b else [(a, c), (c, b)]:
+                link_s[hop] += part[a, b] / link_bytes_per_s[hop]
+            if c != b:
+                ends_s[:, c] += part[a, b] * per_byte_s[:, c]
+    return counts
+
+
+def busy_s(
+    counts: IntArray,
+    demand: FloatArray,
+    link_bytes_per_s: FloatArray,
+    host_bytes_per_s: FloatArray,
+    uplink_bytes_per_s: FloatArray,
+) -> FloatArray:
+    """How long each resource is busy where so many parts go each way, as of `whole_parts`."""
+    network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
+    return network.busy_s(counts / np.maximum(counts.sum(axis=2, keepdims=True), 1))
 
 
 def least_exchange_s(

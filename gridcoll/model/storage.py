@@ -17,7 +17,7 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 READABLE_VERSIONS = range(1, FORMAT_VERSION + 1)
 """What an older one does not have counts as not measured."""
 
@@ -83,6 +83,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     native_runs: dict[str, dict[str, _Runs]] = {}
     stages: list[str] = []
     sources: list[list[str]] = []
+    uplink_bytes_per_s: list[Annotated[float, msgspec.Meta(ge=0)]] = []
 
 
 def format_model(model: GridModel) -> bytes:
@@ -139,6 +140,7 @@ def format_model(model: GridModel) -> bytes:
         },
         stages=list(model.stages),
         sources=[list(row) for row in model.sources],
+        uplink_bytes_per_s=list(model.uplink_bytes_per_s),
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
@@ -235,6 +237,7 @@ def _build(document: _Document) -> GridModel:
         },
         tuple(document.stages),
         tuple(tuple(row) for row in document.sources),
+        tuple(document.uplink_bytes_per_s),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gridcoll.constants import WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
@@ -51,10 +52,29 @@ def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
     )
 
 
+def links_of(model: GridModel) -> FloatArray:
+    """Bandwidth of each link, (C, C), as far as known.
+
+    It was measured with flows between pairs of hosts. If those filled their interfaces, the link
+    was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
+    is taken as it is.
+    """
+    if model.origin == "declared":
+        return model.link_bytes_per_s
+    rates = model.flow_bytes_per_s.diagonal()
+    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    n_pairs = np.minimum(n_hosts[:, None], n_hosts[None])
+    filled = n_pairs * np.minimum(rates[:, None], rates[None])
+    together = np.minimum((n_hosts * rates)[:, None], (n_hosts * rates)[None])
+    links = model.link_bytes_per_s
+    return np.asarray(np.where(links * WINDOWS_LIMIT >= filled, np.maximum(links, together), links))
+
+
 def wires_from_model(model: GridModel) -> Wires:
-    """The wires as far as single flows show them: an estimate, where no file declares them."""
+    """The wires as far as flows show them: an estimate, where no file declares them."""
     large = float(1 << 20)
     rates = large / np.maximum(model.gap_s(large), 1e-12)
     n = model.n_clusters
     infinite = np.full(n, np.inf)
-    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, rates)
+    links = np.maximum(rates, links_of(model))
+    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, links)

@@ -76,12 +76,14 @@ class _Costs:
         shared_s = np.zeros_like(gap_s)
         if model.aggregate_bytes_per_s:
             shared_s = n_bytes / model.link_bytes_per_s[:, :, None]
+        up_s = n_bytes / model.uplinks[:, None]
         inside_s = np.diagonal(gap_s).T  # (C, S)
         busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
         busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
         freely = freely_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
         self._gap_s, self._alone_s = gap_s.tolist(), one_way_s.tolist()
         self._shared_s, self._freely_s = shared_s.tolist(), freely.tolist()
+        self._up_s: list[list[float]] | None = up_s.tolist() if up_s.any() else None
         self.cluster_of = model.grid.cluster_of
         self._host_of = model.grid.host_of
 
@@ -108,6 +110,13 @@ class _Costs:
         return _Link(
             self._gap_s[i][j][k], one_way_s, self._freely_s[i][j][k], self._shared_s[i][j][k]
         )
+
+    def uplinks_s(self, sender: int, receiver: int, size: int) -> tuple[float, float] | None:
+        """How long a message keeps the uplinks of both clusters; None where none limits."""
+        i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
+        if i == j or self._up_s is None:
+            return None
+        return self._up_s[i][k], self._up_s[j][k]
 
 
 class _Link(NamedTuple):
@@ -140,6 +149,7 @@ class _Simulation:
         self._n_events = 0
         self._link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
         self._pipe_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._up_free: defaultdict[tuple[int, bool], float] = defaultdict(float)  # out and in
         self._out_free: defaultdict[int, float] = defaultdict(float)  # by `_Costs.port_of`
         self._in_free: defaultdict[int, float] = defaultdict(float)
         self._receive_of: dict[tuple[int, int, int], int] = {}
@@ -168,6 +178,7 @@ class _Simulation:
         handlers = {
             "ready": self._ready,
             "send": self._send,
+            "enter": self._enter,
             "arrive": self._arrive,
             "done": self._done,
         }
@@ -236,6 +247,10 @@ class _Simulation:
         begun = max(ready, self._link_free[number, op.peer])
         pipe = (self._costs.cluster_of[number], self._costs.cluster_of[op.peer])
         enters = max(time, self._pipe_free[pipe])
+        up_s = self._costs.uplinks_s(number, op.peer, size)
+        if up_s:
+            enters = max(enters, self._up_free[pipe[0], True])
+            self._up_free[pipe[0], True] = enters + up_s[0]
         self._pipe_free[pipe] = enters + link.shared_s
         free = time + self._costs.port(number, op.peer, size)
         self._out_free[self._costs.port_of(number, op.peer)] = free
@@ -245,7 +260,22 @@ class _Simulation:
         receive = self._receive_of.get((number, op.peer, op.tag))
         if receive is not None:
             self._least_s[op.peer, receive] = begun + link.one_way_s
-            self._at(enters + link.freely_s, "arrive", op.peer, receive)
+            if up_s:
+                self._at(enters, "enter", op.peer, receive)
+            else:
+                self._at(enters + link.freely_s, "arrive", op.peer, receive)
+
+    def _enter(self, time: float, number: int, index: int) -> None:
+        """What a link carries comes to the receiving cluster's uplink, which others share."""
+        op = self._ranks[number].flow.program[index]
+        if not isinstance(op, Recv):
+            raise PlanError(f"rank {number}, op {index} ({op}): is no receive")
+        up_s = self._costs.uplinks_s(op.peer, number, op.chunk.size) or (0.0, 0.0)
+        end = self._costs.cluster_of[number], False
+        enters = max(time, self._up_free[end])
+        self._up_free[end] = enters + up_s[1]
+        freely_s = self._costs.link(op.peer, number, op.chunk.size).freely_s
+        self._at(enters + freely_s, "arrive", number, index)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
         """The end of a message reaches the interface, which may still be busy with another one."""

@@ -22,6 +22,7 @@ from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
+from gridcoll.model.wires import links_of
 from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
@@ -164,24 +165,6 @@ def is_unlike(model: GridModel) -> bool:
     return bool(len(between) and between.min() < THIN_LINK * rates.max())
 
 
-def links_of(model: GridModel) -> FloatArray:
-    """Bandwidth of each link, (C, C), as far as known.
-
-    It was measured with flows between pairs of hosts. If those filled their interfaces, the link
-    was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
-    is taken as it is.
-    """
-    if model.origin == "declared":
-        return model.link_bytes_per_s
-    rates = model.flow_bytes_per_s.diagonal()
-    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
-    n_pairs = np.minimum(n_hosts[:, None], n_hosts[None])
-    filled = n_pairs * np.minimum(rates[:, None], rates[None])
-    together = np.minimum((n_hosts * rates)[:, None], (n_hosts * rates)[None])
-    links = model.link_bytes_per_s
-    return np.asarray(np.where(links * WINDOWS_LIMIT >= filled, np.maximum(links, together), links))
-
-
 def platform_of(
     model: GridModel, root: int = -1
 ) -> tuple[Platform, tuple[tuple[tuple[int, ...], ...], ...]]:
@@ -206,7 +189,7 @@ def platform_of(
         tuple(clusters),
         tuple(float(rates[c]) for c in clusters),
         tuple(map(tuple, links_of(model).tolist())),
-        (float("inf"),) * model.n_clusters,
+        tuple(model.uplinks.tolist()),
         tuple(map(tuple, hops_s.tolist())),
         root_kind,
     )
@@ -247,7 +230,7 @@ class _Pricing:
         self.kinds = np.array(platform.kind_of)
         self.clusters = np.array(platform.clusters)[self.kinds]
         self.both_ways = platform.root < 0
-        self._link_rates = np.array(platform.links)
+        self._link_rates, self._uplinks = np.array(platform.links), np.array(platform.uplinks)
         n = len(self.kinds)
         firsts = np.searchsorted(self.kinds, self.kinds)
         counts = np.array(platform.counts)[self.kinds]
@@ -331,8 +314,10 @@ class _Pricing:
         port_s = gap_s.diagonal()[self.clusters]
         received = len(uses) if not self.both_ways else 0  # both ways: as many as are sent
         by_host_s = np.maximum(sent, received) * port_s
-        crossed = self.links[which].sum(axis=0) * segment_bytes / self._link_rates
-        return by_host_s, crossed
+        crossed = self.links[which].sum(axis=0) * segment_bytes
+        leaves_s, enters_s = (crossed.sum(axis=k) / self._uplinks for k in (1, 0))
+        shared_s = np.maximum(leaves_s[:, None], enters_s[None, :])
+        return by_host_s, np.maximum(crossed / self._link_rates, shared_s)
 
 
 def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:

@@ -13,7 +13,7 @@ share of the segments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -189,6 +189,24 @@ class SegmentCosts:
         """One-way time of a segment over every link, (C, C, S)."""
         return self._all_links[1]
 
+    @cached_property
+    def up_s(self) -> FloatArray | None:
+        """How long one segment keeps the uplink of each cluster, (C, S); None if none limits."""
+        if not self.model.uplink_bytes_per_s:
+            return None
+        return np.asarray(self._segment / self.model.uplinks[:, None])
+
+    def uplinks_s(self, links: Mapping[tuple[int, int], float]) -> dict[int, FloatArray]:
+        """By cluster, how long a segment keeps its uplink; ``links``: how often it crosses each."""
+        if self.up_s is None:
+            return {}
+        counts = np.zeros((2, self.model.n_clusters))
+        for (i, j), count in links.items():
+            if i != j:
+                counts[0, i] += count
+                counts[1, j] += count
+        return dict(enumerate(counts.max(axis=0)[:, None] * self.up_s))
+
     def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
         """``g(s)`` and one-way time of each transfer's link, (n, S) each."""
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
@@ -269,6 +287,9 @@ def price_tree(
         departure[receiver] += arrival[receiver]
         departure[sender] += costs.port_s[sender]
         period[receiver] = np.maximum(period[receiver], np.maximum(period[sender], gap))
+        if costs.up_s is not None:
+            of_uplink_s = n_out[sender] * costs.up_s[sender]
+            period[receiver] = np.maximum(period[receiver], of_uplink_s)
     last = arrival + np.maximum(to_relay, to_last)
     return TreePrice(
         first_s=last.max(axis=0),
@@ -326,6 +347,8 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
         if i != j:
             shared_s = count * segment / costs.model.link_bytes_per_s[i, j]
             np.maximum(period, np.where(period > 0, shared_s, 0.0), out=period)
+    for shared_s in costs.uplinks_s(flows).values():
+        np.maximum(period, np.where(period > 0, shared_s, 0.0), out=period)
     return TreePrice(
         first_s=first.max(axis=0),
         period_s=period.max(axis=0),
@@ -455,9 +478,13 @@ def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], Floa
     """Seconds per segment that the busiest link, or flow on it, is busy, (S,)."""
     segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     gaps, _ = costs.between(list(load.flows))
-    return {
+    found = {
         link: np.maximum(
             load.flows[link] * gap, load.links[link] * segment / costs.model.link_bytes_per_s[link]
         )
         for link, gap in zip(load.flows, gaps, strict=True)
     }
+    if uplinks_s := costs.uplinks_s(load.links):
+        for i, j in found:
+            found[i, j] = np.max([found[i, j], uplinks_s[i], uplinks_s[j]], axis=0)
+    return found

@@ -16,7 +16,9 @@ def test_what_is_chosen_comes_near_the_limit_and_not_below(collective: str, scri
     grids = script("unlike_grids")
     found = [grids.ratio(collective, grids.random_grid(k, 6), 16 << 20)[0] for k in range(12)]
     assert min(found) >= 1
-    assert statistics.median(found) <= (1.2 if collective == "alltoall" else 1.06)
+    assert statistics.median(found) <= 1.06
+    if collective == "alltoall":
+        assert max(found) <= 1.1
 
 
 def test_it_prints_a_row_per_collective(script: Script, capsys: pytest.CaptureFixture[str]) -> None:

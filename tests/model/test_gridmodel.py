@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gridcoll.cli.models import load_model
 from gridcoll.errors import FileError, UsageError
 from gridcoll.model import GridModel, PLogP, TimesBySize, declared_model, linear_plogp
 from gridcoll.topology import Grid, parse_gridfile, read_gridfile
@@ -284,6 +285,15 @@ class TestDeclared:
         assert together[0, 1] == together[1, 0] == pytest.approx(10e6)
         assert together[1, 2] == pytest.approx(5e6)
         assert together[0, 2] == pytest.approx(25e6)
+
+
+def test_a_grid_file_says_which_uplinks_are_shared() -> None:
+    model = load_model("unlike-hosts")
+    assert model.uplinks == pytest.approx([12.5e6, 12.5e6, 7.5e6, 7.5e6, np.inf])
+    assert model.restrict([0, 10]).uplinks == pytest.approx([12.5e6, np.inf])
+    assert load_model("three-sites").uplink_bytes_per_s == ()
+    with pytest.raises(UsageError, match="uplink_bytes_per_s: must be 5 numbers from 0 on"):
+        replace(model, uplink_bytes_per_s=(1.0,))
 
 
 def test_contention_goes_with_its_cluster() -> None:

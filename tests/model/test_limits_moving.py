@@ -8,9 +8,11 @@ import pytest
 
 from gridcoll.cli.models import load_model
 from gridcoll.model.bounds import limit_s
-from gridcoll.model.wires import Wires, wires_from_model
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.wires import Wires, wires_from_model, wires_from_spec
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
+from gridcoll.topology.gridfile import parse_gridfile
 from tests.model.wires import wires
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
@@ -39,7 +41,8 @@ def test_scatter(grid: Wires, n_bytes: int, wanted_s: float) -> None:
 def test_gather_is_a_scatter_backwards() -> None:
     """Two thin links out of the first cluster: on the way to it they do not count."""
     grid = wires([0, 1, 2], rate=1e6)
-    assert limit_s("scatter", grid, 1_000_000, 0) == pytest.approx(1 + 10e-3)
+    # Both thin links are busy for a second, and 10 and 12 ms away: one is late by half of both.
+    assert limit_s("scatter", grid, 1_000_000, 0) == pytest.approx(1 + 11e-3)
     assert limit_s("gather", grid, 1_000_000, 0) == pytest.approx(0.2 + 10e-3)
     assert limit_s("gather", grid, 1_000_000, 1) == pytest.approx(0.5 + 10e-3)  # by both at once
 
@@ -81,3 +84,18 @@ def test_no_plan_is_faster(collective: str) -> None:
                 if candidate.build:
                     simulated_s = price_plan(candidate.build(n_bytes), model).makespan_s
                     assert simulated_s > 0.999 * bound_s
+
+
+def test_what_several_flows_carry_is_no_limit_of_one() -> None:
+    """Between two hosts of 50 and four of 200 Mbit/s, a flow carries 50; all of them 100."""
+    spec = parse_gridfile(
+        'version = 1\nname = "two"\n[[clusters]]\nname = "a"\nhosts = 2\nnic = "50 Mbit/s"\n'
+        '[[clusters]]\nname = "b"\nhosts = 4\nnic = "200 Mbit/s"\n[[links]]\nbetween = ["a", "b"]\n'
+        'latency = "1 ms"\nrate = "1 Gbit/s"\n'
+    )
+    model = declared_model(spec, spec.rank_hosts())
+    wires = wires_from_model(model)
+    assert wires.rate_bytes_per_s[0, 1] == pytest.approx(100e6 / 8)
+    declared = wires_from_spec(spec, spec.rank_hosts())
+    limits = [limit_s("alltoall", each, 1 << 20) for each in (wires, declared)]
+    assert limits[0] == pytest.approx(limits[1], rel=0.01)

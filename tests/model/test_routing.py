@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.model.routing import SHARE_STEPS, find_routes, least_exchange_s
+from gridcoll.model.routing import SHARE_STEPS, busy_s, find_routes, least_exchange_s, whole_parts
 
 
 def even(n: int, rate: float) -> np.ndarray:
@@ -102,6 +102,41 @@ def test_random_grids_come_within_two_percent_of_the_bound(seed: int) -> None:
     assert (routes.shares * SHARE_STEPS % 1 == 0).all()
     assert (routes.shares >= 0).all()
     assert (routes.shares[np.arange(n), :, np.arange(n)] == 0).all(), "nothing goes by its source"
+
+
+def test_a_thin_link_is_not_rounded_up() -> None:
+    """Of three parts from 0 to 1, one and a half should go straight: with two, it were 1.33."""
+    demand = np.zeros((3, 3))
+    demand[0, 1] = 3.0
+    links = even(3, 9.0)
+    links[0, 1] = 1.0
+    shares = np.zeros((3, 3, 3))
+    shares[0, 1] = (0.0, 0.5, 0.5)
+    n_parts = np.where(demand > 0, 3, 0)
+    rates = links, np.full(3, 1e9), np.full(3, np.inf)
+    counts = whole_parts(shares, n_parts, demand, *rates)
+    assert counts[0, 1].tolist() == [0, 1, 2]
+    assert busy_s(counts, demand, *rates).max() == pytest.approx(1.0)
+    behind_uplink = links, np.full(3, 1e9), np.array([np.inf, np.inf, 0.5])
+    assert whole_parts(shares, n_parts, demand, *behind_uplink)[0, 1].tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whole_parts_lose_little(seed: int) -> None:
+    """Of the hundreds of parts that long blocks have between two clusters."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 13))
+    sizes = rng.integers(1, 6, n)
+    links = rng.choice([20.0, 50.0, 100.0, 1000.0], (n, n))
+    links = np.minimum(links, links.T)
+    hosts = sizes * rng.choice([50.0, 100.0, 200.0], n)
+    blocks = np.outer(sizes, sizes) * ~np.eye(n, dtype=bool)
+    routes = find_routes(blocks.astype(float), links, hosts)
+    rates = links, hosts, np.full(n, np.inf)
+    counts = whole_parts(routes.shares, 32 * blocks, blocks.astype(float), *rates)
+    assert (counts.sum(axis=2) == 32 * blocks).all()
+    assert (counts[routes.shares == 0] == 0).all()
+    assert busy_s(counts, blocks.astype(float), *rates).max() <= 1.02 * routes.busy_s
 
 
 def test_rates_must_be_positive() -> None:

@@ -116,13 +116,17 @@ def test_files_before_version_5_have_other_keys(model: GridModel) -> None:
         parse_model(json.dumps(older).encode())
 
 
-@pytest.mark.parametrize(("version", "field"), [(1, "contention"), (2, "native_variants")])
+@pytest.mark.parametrize(
+    ("version", "field"),
+    [(1, "contention"), (2, "native_variants"), (6, "uplink_bytes_per_s")],
+)
 def test_older_files_lack_what_came_later(version: int, field: str) -> None:
     model = GridModel(
         Grid.from_labels([0, 0]),
         ((linear_plogp(1e-4, 1e7),),),
         contention=(0.5,),
         native_variants={"bcast": {"native-nonblocking": TimesBySize((8,), (1e-3,))}},
+        uplink_bytes_per_s=(1e6,),
     )
     assert parse_model(format_model(model)) == model
     older = document(model)
@@ -156,7 +160,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d.update(format="other"),
         "format: expected 'gridcoll-model', got 'other'",
     ),
-    "another version": (lambda d: d.update(version=7), "version 7: this gridcoll reads 1 to 6"),
+    "another version": (lambda d: d.update(version=8), "version 8: this gridcoll reads 1 to 7"),
     "a missing field": (lambda d: d.pop("links"), "missing required field `links`"),
     "an unknown field": (lambda d: d.update(extra=1), "unknown field `extra`"),
     "an unknown origin": (lambda d: d.update(origin="guessed"), r"'guessed'.*\$.origin"),
@@ -282,6 +286,8 @@ def changes(model: GridModel) -> dict[str, GridModel]:
         "start": replace(model, start_s=1e-3),
         "together": replace(model, aggregate_bytes_per_s=((1e9,) * 3,) * 3),
         "no together": replace(model, aggregate_bytes_per_s=()),
+        "uplinks": replace(model, uplink_bytes_per_s=(0.0, 1e6, 0.0)),
+        "an uplink": replace(model, uplink_bytes_per_s=(0.0, 2e6, 0.0)),
     }
 
 

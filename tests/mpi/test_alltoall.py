@@ -77,7 +77,7 @@ def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
             for name in NAMES:
                 forced = comm.forced("alltoall", name)
                 ran |= {forced.explain("alltoall", n).winner.name for n in (4096, 10_000)}
-    assert ran | {"nodes", "rate-paced", "relayed"} == set(NAMES)
+    assert ran | {"nodes", "rate-paced", "relayed", "spread"} == set(NAMES)
 
 
 @pytest.mark.mpi(min_size=4)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.model import GridModel
 from gridcoll.model.plogp import PLogP, linear_plogp
-from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
+from gridcoll.plan import Chunk, Copy, Op, Plan, Recv, Reduce, Send
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.cost import freely_s, price_plan
 from gridcoll.plan.tree_cost import SegmentCosts, price_tree
@@ -175,6 +177,29 @@ def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
     assert shared.end_s[3][0] - shared.end_s[2][0] == pytest.approx(per_message_s)
     apart = price_plan(plan, model_of("aabb", slow, fixed()))
     assert apart.end_s[3] == apart.end_s[2]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_what_leaves_or_enters_a_cluster_shares_its_uplink(both: bool) -> None:
+    """From one cluster to two, or from two to one; the way between the other two is free."""
+    per_message_s = 4 * G  # of 64 bytes
+    link = linear_plogp(L, 64 / G, 0.0)
+    away = linear_plogp(3 * L, 64 / G, 0.0)
+    uplinks = (64 / per_message_s, 0.0, 0.0)
+    grid = Grid.from_labels([0, 0, 1, 2])
+    links = ((link, link, away), (link, link, link), (away, link, link))
+    model = GridModel(grid, links, uplink_bytes_per_s=uplinks)
+    ends = [(0, 2), (1, 3)] if not both else [(2, 0), (3, 1)]
+    programs: list[tuple[Op, ...]] = [()] * 4
+    for sender, receiver in ends:
+        programs[sender] = (Send(receiver, chunk(), 0),)
+        programs[receiver] = (Recv(sender, chunk(), 0),)
+    plan = Plan("bcast", "", 64, 0, tuple(programs))
+    near, far = (receiver for _, receiver in ends)
+    timeline = price_plan(plan, model)
+    free = price_plan(plan, replace(model, uplink_bytes_per_s=()))
+    assert timeline.end_s[near] == free.end_s[near]
+    assert timeline.end_s[far][0] - free.end_s[far][0] == pytest.approx(per_message_s)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
-from gridcoll.model.wires import wires_from_spec
+from gridcoll.model.wires import links_of, wires_from_spec
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import best_packed, is_offered, links_of, use_in_turns
+from gridcoll.plan.packed_trees import best_packed, is_offered, use_in_turns
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
 from tests.plan.grids import unlike_model

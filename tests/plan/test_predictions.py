@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gridcoll.cli.models import load_model
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
+from gridcoll.topology.gridfile import read_gridfile
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
 GRIDS = ("three-sites", "grid5000", "long-fat", "thin-wan", "one-cluster", "two-sites-uneven")
 GRIDS += ("two-sites-shared",)
+
+
+COLLECTIVES = ("bcast", "reduce", "allreduce", "alltoall", "scatter", "gather", "allgather")
+
+
+@pytest.mark.parametrize("n_bytes", [1 << 16, 1 << 20, 1 << 22])
+@pytest.mark.parametrize("collective", [*COLLECTIVES, "reduce_scatter"])
+def test_nothing_is_predicted_below_the_limit_where_uplinks_are_shared(
+    collective: str, n_bytes: int
+) -> None:
+    spec = read_gridfile(HOSTFILES / "unlike-hosts.toml")
+    model = declared_model(spec, spec.rank_hosts())
+    limit = limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), n_bytes)
+    choice = choose(collective, model, n_bytes, 0, grid_only=True)
+    assert min(c.predicted_s or np.inf for c in choice.candidates) >= 0.99 * limit
+    assert choice.winner.build
+    walked_s = price_plan(choice.winner.build(n_bytes), model).makespan_s
+    assert limit <= walked_s <= 1.25 * (choice.winner.predicted_s or 0.0)
 
 
 @pytest.mark.parametrize("grid", GRIDS)

@@ -14,10 +14,11 @@ from itertools import zip_longest
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.wires import links_of
 from gridcoll.plan.allgather.trees import Planner, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike, links_of
+from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.units import format_size

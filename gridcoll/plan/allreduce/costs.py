@@ -359,6 +359,9 @@ def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
     together = np.zeros((n, n))
     np.add.at(together, links, of_flow)
     shared_s = float((together / costs.model.link_bytes_per_s).max())
+    np.fill_diagonal(together, 0.0)
+    passed = np.maximum(together.sum(axis=0), together.sum(axis=1))
+    shared_s = max(shared_s, float((passed / costs.model.uplinks).max()))
     return np.asarray(np.maximum(busiest.max(axis=(0, 1)), shared_s))
 
 

@@ -322,6 +322,8 @@ def price_levels(model: GridModel, levels: Levels, n_bytes: int) -> tuple[float,
     flows_s = float((load.flow * gap_s).max()) * n_pieces
     if model.aggregate_bytes_per_s:
         flows_s = max(flows_s, float((load.between * n_bytes / model.link_bytes_per_s).max()))
+    passed = np.maximum(load.between.sum(axis=0), load.between.sum(axis=1)) * n_bytes
+    flows_s = max(flows_s, float((passed / model.uplinks).max()))
     slots = np.array([max(cluster.node_sizes) for cluster in levels.grid.clusters])
     mates_s = np.where(slots > 1, home_s + (slots - 2) * np.diagonal(gaps_s[:, :, 0]), 0.0)
     n_hosts = levels.n_hosts

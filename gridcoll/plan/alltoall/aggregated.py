@@ -273,6 +273,10 @@ def price_aggregated(model: GridModel, n_bytes: int) -> float:
     # How many messages a member has for each cluster, on average; those to larger ones first.
     n_each = np.where(gathers, sizes[None] / sizes[:, None], 1.0) * (rows != columns)
     busy_s = n_each * port_s
+    # All that leaves or enters a cluster passes its uplink, which may take longer than interfaces.
+    up_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
+    later_s = np.maximum(up_s - np.minimum(busy_s.sum(axis=1), busy_s.sum(axis=0)), 0.0)
+    way_s = way_s + np.maximum(later_s[:, None], later_s[None, :])
     whole_s = np.where(gathers, 0.0, busy_s).sum(axis=1)
     ready_s = np.maximum(collected_s, collect_s + whole_s)
     order = np.argsort(-np.where(rows == columns, -1.0, way_s), axis=1, kind="stable")

@@ -61,6 +61,12 @@ class _Costs:
         if model.aggregate_bytes_per_s:
             of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
         self.shared_s = of_link_s * messages.n_alike
+        # What leaves a cluster shares its uplink, and what enters one likewise.
+        self.ends = np.where(i == j, -1, i), np.where(i == j, -1, j)
+        self.ups_s = [
+            np.where(i == j, 0.0, self.in_bytes / model.uplinks[k]) * messages.n_alike
+            for k in (i, j)
+        ]
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
         busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
         link_gap_s = (gap_s * n_pieces)[i, j, which]
@@ -135,10 +141,12 @@ def price_messages_s(
     n_bytes: int,
     piece_bytes: int = 0,
     host_weights: Sequence[float] = (),
+    due_s: FloatArray | None = None,
 ) -> float:
     """Seconds until the last of ``messages`` has arrived, for blocks of ``n_bytes``.
 
-    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`.
+    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`. None
+    leaves before its ``due_s``, (M,).
     """
     if not len(messages.source):
         return 0.0
@@ -146,7 +154,7 @@ def price_messages_s(
     # Of those that one stands for, the last leaves and arrives when all before have.
     more_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
     first_in_s = costs.in_s / messages.n_in
-    ready = np.zeros(len(messages.source))
+    ready = np.zeros(len(messages.source)) if due_s is None else np.array(due_s)
     ended = np.zeros(len(messages.source))
     for stage in range(int(messages.stage.max()) + 1):
         if stage:
@@ -157,6 +165,9 @@ def price_messages_s(
         if costs.shares:
             start = _served_in_turn(costs.out_port[now], start, costs.out_wire_s[now])
         enters = _served_in_turn(costs.pipe[now], start, costs.shared_s[now])
+        for end, up_s in zip(costs.ends, costs.ups_s, strict=True):
+            if up_s.any():
+                enters = _served_in_turn(end[now], enters, up_s[now])
         in_s, first = costs.in_s[now], enters + costs.freely_s[now]
         begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
         if costs.shares:

@@ -1,29 +1,35 @@
 """A direct exchange with detours around thin links: parts of blocks go through a third cluster.
 
-The share of each path is the concurrent-flow optimum (`model.routing`). Every block is cut into a
-few parts, so that the parts of all blocks between two clusters fit the shares. A relayed part is
-stored and forwarded by one rank of the third cluster, by another rank for each part in turn. Parts
-with the longest path leave first, and sends over thin links are paced.
+The share of each path is the concurrent-flow optimum (`model.routing`). Every block is cut into
+parts, so that the parts of all blocks between two clusters fit the shares. A relayed part is
+stored and forwarded by one rank of the third cluster, by another rank for each part in turn.
+
+All blocks take as long as the busiest wire: the parts of each leave evenly over that time, so that
+at no time a link or an interface has more to do than on average, and none idles. Block after block
+instead, fast interfaces are soon done with theirs, and wires between slow ones wait in turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise, product, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import PACE
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.constants import LINK_PACE
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
+from gridcoll.model.routing import busy_s, whole_parts
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
-from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, table_of
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
-from gridcoll.plan.pacing import paced_by_links
+from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Grid
@@ -43,6 +49,11 @@ SHORTEST_PART = 4 << 10
 LONGEST_PART = 1 << 16
 """A relay forwards a part when it has all of it."""
 
+LEAST_SPREAD = 0.25
+"""However long the way of short blocks, they are spread over this part of the time."""
+
+MOST_PRICED = 8000
+"""So many messages take some 20 ms to price."""
 
 MOST_PARTS = 32
 """Of a block: what is relayed is a part behind, which is next to nothing of all blocks then."""
@@ -52,12 +63,18 @@ MOST_KEPT = 2
 
 
 class Part(NamedTuple):
-    """Part ``number`` of the block from ``source`` to ``target``; ``relay`` is -1 where direct."""
+    """Part ``number`` of ``of`` of the block from ``source`` to ``target``.
+
+    ``relay`` is -1 where direct. It leaves when ``passed`` of the time has, or at ``due_s``.
+    """
 
     source: int
     target: int
     number: int
+    of: int
     relay: int
+    passed: float
+    due_s: float = 0.0
 
 
 def n_parts_of(grid: Grid, n_bytes: int) -> int:
@@ -67,63 +84,135 @@ def n_parts_of(grid: Grid, n_bytes: int) -> int:
     return max(1, min(wanted, n_bytes // SHORTEST_PART, MOST_PARTS))
 
 
-@lru_cache(maxsize=32)
-def cut_and_route(
-    clusters: tuple[tuple[int, ...], ...], shares: tuple[tuple[tuple[float, ...], ...], ...], n: int
-) -> tuple[Part, ...]:
-    """All parts between clusters, ``n`` of each block, in the order in which they are sent.
+def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]:
+    """All parts of all blocks, those of each pair of ranks evenly over the time.
 
     Parameters
     ----------
-    clusters : tuple of tuple of int
-        The ranks of each.
-    shares : tuple
-        As those of `Routes`.
-    n : int
+    grid : Grid
+    counts : (C, C, C) array
+        How many parts go from ``a`` to ``b`` by way of ``c``; all blocks between two clusters have
+        as many parts.
+    n_inside : int
+        Parts of a block inside a cluster.
     """
-    found: list[tuple[int, int, Part]] = []
+    clusters = [cluster.ranks for cluster in grid.clusters]
+    n = len(clusters)
+    found: list[Part] = []
     for a, sources in enumerate(clusters):
         for b, targets in enumerate(clusters):
-            if a == b:
-                continue
-            turns = _turns(shares[a][b], len(sources) * len(targets) * n)
-            used = [a + b] * len(clusters)
+            n_blocks = len(sources) * len(targets)
+            total = n_blocks * n_inside if a == b else int(counts[a, b].sum())
+            ways = repeat(b) if a == b else _turns(counts[a, b])
+            used = [a + b] * n
+            after = ((b - a) % n + 0.5) / n  # not all begin with the same cluster
             # Neighbours in turns are of different sources, and of each source other targets.
-            for step in range(len(targets)):
-                for at, source in enumerate(sources):
-                    target = targets[(at + step) % len(targets)]
-                    for index in range(n):
-                        via = next(turns)
-                        relay = -1
-                        if via != b:
-                            relay = clusters[via][used[via] % len(clusters[via])]
-                            used[via] += 1
-                        part = Part(source, target, index, relay)
-                        found.append((relay < 0, step * n + index, part))
-    return tuple(part for *_, part in sorted(found, key=lambda each: each[:2]))
+            turns = product(range(total // n_blocks), range(len(targets)), range(len(sources)))
+            for k, ((number, step, at), via) in enumerate(zip(turns, ways, strict=False)):
+                source, target = sources[at], targets[(at + step) % len(targets)]
+                relay = -1
+                if via != b:
+                    relay = clusters[via][used[via] % len(clusters[via])]
+                    used[via] += 1
+                if source != target:
+                    part = Part(
+                        source, target, number, total // n_blocks, relay, (k + after) / total
+                    )
+                    found.append(part)
+    return sorted(found, key=attrgetter("passed"))
 
 
-def _turns(shares: tuple[float, ...], n: int) -> Iterator[int]:
-    """``n`` choices that keep to ``shares`` at every time as nearly as can be."""
-    used = [via for via, share in enumerate(shares) if share > 0]
-    due = [0.0] * len(used)
-    wanted = [shares[via] for via in used]
-    for _ in range(n):
+def _turns(counts: IntArray) -> Iterator[int]:
+    """Each way as often as ``counts`` says, evenly over all turns."""
+    used = np.flatnonzero(counts).tolist()
+    total = int(counts.sum())
+    due, wanted = [0] * len(used), [int(counts[via]) for via in used]
+    for _ in range(total):
         due = [so_far + more for so_far, more in zip(due, wanted, strict=True)]
         choice = due.index(max(due))
-        due[choice] -= 1.0
+        due[choice] -= total
         yield used[choice]
+
+
+def parts_of(model: GridModel, shares: FloatArray, n_bytes: int, n_parts: int) -> tuple[Part, ...]:
+    """All parts of blocks of ``n_bytes``, those that have relays cut into ``n_parts``, in time."""
+    return _parts_of(ModelKey(model), shares.tobytes(), n_bytes, n_parts)
+
+
+@lru_cache(maxsize=16)
+def _parts_of(key: ModelKey, share_bytes: bytes, n_bytes: int, n_parts: int) -> tuple[Part, ...]:
+    model, n = key.model, key.model.n_clusters
+    shares = np.frombuffer(share_bytes).reshape(n, n, n)
+    demand, host_bytes_per_s = model.exchange_demand
+    sizes = np.array([len(cluster) for cluster in model.grid.clusters])
+    n_straight = max(min(n_parts, -(-n_bytes // LONGEST_PART)), 1)
+    every = np.arange(n)
+    cut = np.where(shares[every[:, None], every, every] < 1.0, n_parts, n_straight)
+    np.fill_diagonal(cut, 0)
+    rates = model.link_bytes_per_s, host_bytes_per_s, model.uplinks
+    counts = whole_parts(shares, cut * np.outer(sizes, sizes), demand, *rates)
+    parts = cut_and_route(model.grid, counts, n_straight)
+    return _in_time(model, parts, n_bytes, float(busy_s(counts, demand, *rates).max()))
+
+
+def _in_time(
+    model: GridModel, parts: Sequence[Part], n_bytes: int, lasts_s: float
+) -> tuple[Part, ...]:
+    """``parts`` in the order in which they are due, if a byte of each block lasts ``lasts_s``.
+
+    Those with a longer way before them are done earlier, so that all have arrived at one time. None
+    goes over a thin link faster than that carries.
+    """
+    cluster_of = model.grid.cluster_of
+    sizes = np.array(sorted({n_bytes / part.of for part in parts}))
+    _, one_way_s = model.gap_and_one_way_s(sizes)
+    at = {size: k for k, size in enumerate(sizes.tolist())}
+    loads = np.zeros((model.n_clusters,) * 2)
+    hops: list[tuple[int, int]] = []
+    tails_s: list[float] = []
+    for part in parts:
+        size = n_bytes / part.of
+        a, b = cluster_of[part.source], cluster_of[part.target]
+        k = at[size]
+        if part.relay < 0:
+            hops.append((a, b))
+            tails_s.append(one_way_s[a, b, k])
+        else:
+            c = cluster_of[part.relay]
+            hops.append((a, c))
+            tails_s.append(one_way_s[a, c, k] + one_way_s[c, b, k])
+            loads[c, b] += size
+        loads[hops[-1]] += size
+    thin = thin_links(model)
+    ends_s = lasts_s * n_bytes + min(tails_s, default=0.0)
+    carried_s = np.where(thin, LINK_PACE * loads / model.link_bytes_per_s, 0.0)
+    timed = []
+    for part, hop, tail_s in zip(parts, hops, tails_s, strict=True):
+        due_s = LINK_PACE * part.passed * max(ends_s - tail_s, ends_s * LEAST_SPREAD)
+        due_s = max(due_s, part.passed * carried_s[hop] - model.latency_s[hop])
+        timed.append(part._replace(due_s=float(due_s)))
+    return tuple(sorted(timed, key=attrgetter("due_s")))
+
+
+def relayed_first(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """``parts``, of each source those that are relayed before the others, at the same times."""
+    due_s: dict[int, list[float]] = {}
+    for part in parts:
+        due_s.setdefault(part.source, []).append(part.due_s)
+    times = {source: iter(sorted(each)) for source, each in due_s.items()}
+    first = sorted(parts, key=lambda part: part.relay < 0)
+    moved = [part._replace(due_s=next(times[part.source])) for part in first]
+    return tuple(sorted(moved, key=attrgetter("due_s")))
 
 
 def plan_relayed(
     grid: Grid,
-    shares: FloatArray,
+    parts: Sequence[Part],
     n_units: int,
-    n_parts: int,
     label: str = "relayed",
     max_kept: int = MOST_KEPT,
 ) -> Plan:
-    """Every part to its receiver, some by way of a third cluster.
+    """Every part to its receiver when it is due, some by way of a third cluster.
 
     A relay takes in no more parts than it has room for until it has passed others on. Those wait
     for nothing but their receivers, who take them in at once: nobody waits for ever.
@@ -131,24 +220,20 @@ def plan_relayed(
     Parameters
     ----------
     grid : Grid
-        Of three clusters or more.
-    shares : (C, C, C) array
-        As those of `Routes`.
+    parts : sequence of Part
+        In the order in which they leave.
     n_units : int
         Size of a block.
-    n_parts : int
-        Of each block between clusters.
     label : str
     max_kept : int
         How many send buffers of room a relay has for parts on their way.
     """
-    clusters = tuple(cluster.ranks for cluster in grid.clusters)
-    parts = cut_and_route(clusters, _as_tuples(shares), n_parts)
-    bounds = [n_units * k // n_parts for k in range(n_parts + 1)]
     kept, room = [0] * grid.n_ranks, max_kept * grid.n_ranks * n_units
+    most = max((part.of for part in parts), default=1)
     for part in parts:
         if part.relay >= 0:
-            kept[part.relay] += bounds[part.number + 1] - bounds[part.number]
+            start, stop = _bounds(part, n_units)
+            kept[part.relay] += stop - start
     kept = [min(each, room) for each in kept]
 
     def program_of(rank: int) -> Program:
@@ -157,21 +242,24 @@ def plan_relayed(
         forward: deque[Send] = deque()
         held = 0
         for part in parts:
-            start, stop = bounds[part.number], bounds[part.number + 1]
-            if start == stop or (rank not in part[:2] and rank != part.relay):
+            if rank not in part[:2] and rank != part.relay:
                 continue
+            start, stop = _bounds(part, n_units)
+            if start == stop:
+                continue
+            due_us = int(part.due_s * 1e6)
             # Tags tell direct parts, those on their first hop by target, on their second by source.
             direct, first_hop, second_hop = (
-                part.number + n_parts * zone
+                part.number + most * zone
                 for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
             )
             if rank == part.source:
                 first = part.target * n_units
                 chunk = Chunk("input", first + start, first + stop)
                 if part.relay < 0:
-                    leave.append(Send(part.target, chunk, direct))
+                    leave.append(Send(part.target, chunk, direct, due_us=due_us))
                 else:
-                    leave.append(Send(part.relay, chunk, first_hop))
+                    leave.append(Send(part.relay, chunk, first_hop, due_us=due_us))
             elif rank == part.target:
                 first = part.source * n_units
                 chunk = Chunk("output", first + start, first + stop)
@@ -190,47 +278,14 @@ def plan_relayed(
                 held = chunk.stop
                 come.append(Recv(part.source, chunk, first_hop))
                 forward.append(Send(part.target, chunk, second_hop))
-        inside = clusters[grid.cluster_of[rank]]
-        at, n = inside.index(rank), len(inside)
-        for step in range(1, n):
-            source, target = inside[(at - step) % n], inside[(at + step) % n]
-            block = Chunk("output", source * n_units, (source + 1) * n_units)
-            come.append(Recv(source, block, 0))
-            leave.append(Send(target, Chunk("input", target * n_units, (target + 1) * n_units), 0))
         return (*come, *forward, *leave, keep_own(rank, n_units))
 
     plan = exchange_plan(label, n_units, Programs(grid.n_ranks, program_of))
-    return Plan(
-        plan.collective, label, n_units, -1, plan.programs, tuple(kept) if any(kept) else ()
-    )
+    return replace(plan, scratch_units=tuple(kept) if any(kept) else ())
 
 
-def with_room(plan: Plan, model: GridModel) -> Plan:
-    """``plan``, whose ranks spread what is their own over the time that all that they send takes.
-
-    What a rank passes on would else queue behind all of its own, which is there from the start.
-    """
-    grid = model.grid
-    rates = model.flow_bytes_per_s.diagonal() / PACE
-
-    def program_of(rank: int) -> Program:
-        program = plan.programs[rank]
-        sizes = [op.chunk.size for op in program if isinstance(op, Send)]
-        own = sum(
-            op.chunk.size for op in program if isinstance(op, Send) and op.chunk.buffer == "input"
-        )
-        unit_s = sum(sizes) / max(own, 1) / float(rates[grid.cluster_of[rank]])
-        ops: list[Op] = []
-        sent = 0
-        for op in program:
-            if isinstance(op, Send) and op.chunk.buffer == "input":
-                ops.append(replace(op, due_us=int(sent * unit_s * 1e6)))
-                sent += op.chunk.size
-            else:
-                ops.append(op)
-        return tuple(ops)
-
-    return replace(plan, programs=Programs(plan.n_ranks, program_of))
+def _bounds(part: Part, n_units: int) -> tuple[int, int]:
+    return n_units * part.number // part.of, n_units * (part.number + 1) // part.of
 
 
 def overlap(one: Chunk, other: Chunk) -> bool:
@@ -238,29 +293,20 @@ def overlap(one: Chunk, other: Chunk) -> bool:
     return max(one.start, other.start) < min(one.stop, other.stop)
 
 
-def _as_tuples(shares: FloatArray) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    return tuple(tuple(map(tuple, row)) for row in shares.tolist())
-
-
-def relayed_messages(grid: Grid, shares: FloatArray, n_parts: int) -> Messages:
-    """Of `plan_relayed`; parts of a block that go the same way are one message."""
-    clusters = tuple(cluster.ranks for cluster in grid.clusters)
-    counts: dict[tuple[int, int, int], int] = {}
-    for part in cut_and_route(clusters, _as_tuples(shares), n_parts):
-        key = part.source, part.target, part.relay
-        counts[key] = counts.get(key, 0) + 1
+def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
+    """Of `plan_relayed`, and when each is due."""
     rows: list[tuple[float, ...]] = []
     needs: list[tuple[int, int]] = []
-    for (source, target, relay), count in counts.items():
-        size = count / n_parts
-        if relay < 0:
-            rows.append((source, target, size, 1, 1, 1))
-        else:
+    due_s: list[float] = []
+    for part in parts:
+        size, hops = 1 / part.of, [part.source, part.target]
+        if part.relay >= 0:
+            hops.insert(1, part.relay)
             needs.append((len(rows) + 1, len(rows)))
-            rows += [(source, relay, size, 1, 1, 1), (relay, target, size, 1, 1, 1)]
-    for ranks in clusters:
-        rows += [(a, b, 1, 1, 1, 1) for a in ranks for b in ranks if a != b]
-    return messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+        rows += [(*hop, size, 1, 1, 1) for hop in pairwise(hops)]
+        due_s += [part.due_s] * (len(hops) - 1)
+    messages = messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+    return messages, np.array(due_s)
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -270,17 +316,40 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     routes = model.exchange_routes
     if routes.gain < LEAST_GAIN:
         return []
+    label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, routes.shares)}"
+    found = [spread_candidate("relayed", label, model, routes.shares, n_bytes)]
+    if n_bytes <= LONGEST_PART:
+        order = f"{label}, what is relayed first"
+        found.append(
+            spread_candidate("relayed", order, model, routes.shares, n_bytes, relayed_first)
+        )
+    return found
+
+
+def spread_candidate(
+    name: str,
+    label: str,
+    model: GridModel,
+    shares: FloatArray,
+    n_bytes: int,
+    order: Callable[[Sequence[Part]], Sequence[Part]] = tuple,
+) -> Candidate:
+    """All blocks by ways of these ``shares``, over the time that the busiest wire takes.
+
+    Of many parts, fewer longer ones are priced, which take no less.
+    """
+    grid = model.grid
     n_parts = n_parts_of(grid, n_bytes)
-    shares = routes.shares
-    messages = relayed_messages(grid, shares, n_parts)
-    predicted_s = price_messages_s(model, messages, n_bytes)
-    label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, shares)}"
 
     def build(n_units: int) -> Plan:
-        plan = plan_relayed(grid, shares, n_units, n_parts, f"relayed: {label}")
-        return paced_by_links(with_room(plan, model), model, all_send=True)
+        parts = order(parts_of(model, shares, n_bytes, n_parts))
+        return plan_relayed(grid, parts, n_units, f"{name}: {label}")
 
-    return [Candidate("relayed", label, predicted_s, build, segment_bytes=n_bytes // n_parts)]
+    n_priced = max(MOST_PRICED // max(grid.n_ranks * (grid.n_ranks - 1), 1), 1)
+    parts = order(parts_of(model, shares, n_bytes, min(n_parts, n_priced)))
+    messages, due_s = relayed_messages(parts)
+    predicted_s = price_messages_s(model, messages, n_bytes, due_s=due_s)
+    return Candidate(name, label, predicted_s, build, segment_bytes=n_bytes // n_parts)
 
 
 def _describe(grid: Grid, shares: FloatArray) -> str:

@@ -17,8 +17,9 @@ import numpy as np
 
 from gridcoll.constants import LEAST_SAVED, LINK_PACE
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.wires import links_of
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
-from gridcoll.plan.packed_trees import is_unlike, links_of
+from gridcoll.plan.packed_trees import is_unlike
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Cluster
@@ -56,6 +57,7 @@ class _Wires:
     port_s: list[float]
     one_way_s: list[list[float]]
     link_s: list[list[float]]
+    up_s: list[float]
     cluster_of: Sequence[int]
     host_of: Sequence[int]
 
@@ -64,11 +66,15 @@ class _Wires:
         self.first_s: dict[int, float] = {}
         self.n_in: defaultdict[int, int] = defaultdict(int)
         self.pipe_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self.leaves_s = [0.0] * len(self.up_s)
+        self.enters_s = [0.0] * len(self.up_s)
 
     def times(self, sender: int, receiver: int, ready_s: float) -> tuple[float, float]:
         """When a piece would leave and arrive."""
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
         start_s = max(ready_s, self.out_s[self.host_of[sender]], self.pipe_s[a, b])
+        if a != b:
+            start_s = max(start_s, self.leaves_s[a], self.enters_s[b])
         there_s = start_s + self.one_way_s[a][b]
         host = self.host_of[receiver]
         # Whatever order pieces come in, an interface takes in one at a time.
@@ -85,6 +91,11 @@ class _Wires:
         self.n_in[host] += 1
         if a != b:
             self.pipe_s[a, b] = start_s + self.link_s[a][b]
+            # A piece that waits for its link does not keep others from an uplink.
+            if self.up_s[a]:
+                self.leaves_s[a] = (self.leaves_s[a] or start_s) + self.up_s[a]
+            if self.up_s[b]:
+                self.enters_s[b] = (self.enters_s[b] or start_s) + self.up_s[b]
 
 
 def make_schedule(
@@ -112,6 +123,7 @@ def make_schedule(
         gap_s.diagonal().tolist(),
         one_way_s.tolist(),
         link_s.tolist(),
+        (piece / model.uplinks).tolist(),
         grid.cluster_of,
         grid.host_of,
     )
@@ -165,8 +177,10 @@ def _last_s(wires: _Wires, ways: Sequence[Sequence[_Times]], n: int) -> float:
 def _period_s(wires: _Wires, way: Sequence[_Times]) -> float:
     """How long a piece keeps the slowest link of a way, or the root's interface."""
     cluster_of = wires.cluster_of
-    links_s = [wires.link_s[cluster_of[a]][cluster_of[b]] for _, _, a, b in way]
-    return max(wires.port_s[cluster_of[way[0][2]]], *links_s, 1e-12)
+    hops = [(cluster_of[a], cluster_of[b]) for _, _, a, b in way]
+    links_s = [wires.link_s[a][b] for a, b in hops]
+    ups_s = [max(wires.up_s[a], wires.up_s[b]) for a, b in hops if a != b]
+    return max(wires.port_s[cluster_of[way[0][2]]], *links_s, *ups_s, 1e-12)
 
 
 def _ways(

@@ -40,7 +40,8 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
     gap_s, inside_s = gaps.tolist(), one_way.tolist()
     _, one_way = model.gap_and_one_way_s(n_carried, ([home] * len(everywhere), everywhere))
     outward_s, shared_s = one_way.tolist(), _shared_s(model, home, n_carried).tolist()
-    held_s = [0.0] * len(size)
+    up_s = (n_carried / model.uplinks[home]).tolist()
+    held_s, up_free_s = [0.0] * len(size), 0.0
     pipe_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
     for rank in subtrees.order:
         i, host = cluster_of[rank], host_of[rank]
@@ -54,7 +55,9 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
             if i == j:
                 held_s[child] = port_s + inside_s[j][k]
             else:
-                enters_s = max(port_s, pipe_free_s[j])
+                leaves_s = max(port_s, up_free_s)
+                up_free_s = leaves_s + up_s[k]
+                enters_s = max(leaves_s, pipe_free_s[j])
                 pipe_free_s[j] = enters_s + shared_s[j][k]
                 held_s[child] = enters_s + outward_s[j][k]
             port_s += gap_s[i][k]
@@ -78,6 +81,7 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     gaps, one_way, beside = gaps[..., 0], one_way[..., 0], one_way[..., 1]
     shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
     port_s = float(gaps[home, home])
+    out_s = max(port_s, n_bytes / float(model.uplinks[home]))
     n_sent, latest_s = 0, 0.0
     for turn, cluster in enumerate(order):
         n_blocks = len(model.grid.clusters[cluster])
@@ -85,7 +89,7 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
         n_sent += n_blocks
         # While a slow link is busy, messages for others are sent; a fast one ends after all before
         # it.
-        last_s = max(turn * port_s + (n_blocks - 1) * pace_s, (n_sent - 1) * port_s)
+        last_s = max(turn * out_s + (n_blocks - 1) * pace_s, (n_sent - 1) * out_s)
         n_hops = len(model.grid.clusters[cluster].nodes) - 1
         hops_s = n_hops * float(one_way[cluster, cluster])
         hops_s += (n_blocks - 1 - n_hops) * float(beside[cluster, cluster])
@@ -107,7 +111,8 @@ def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
     """Busy time of the bandwidth that all flows from ``home`` to another cluster share, (C, S)."""
     if not model.aggregate_bytes_per_s:
         return np.zeros((model.n_clusters, len(n_bytes)))
-    return np.asarray(n_bytes / model.link_bytes_per_s[home, :, None])
+    shared = np.minimum(model.link_bytes_per_s[home], model.uplinks)
+    return np.asarray(n_bytes / shared[:, None])
 
 
 state(

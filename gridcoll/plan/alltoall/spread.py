@@ -1,0 +1,47 @@
+"""A direct exchange whose blocks all take as long as the busiest wire.
+
+Where interfaces or links are unlike, some of them are done early if all go as fast as they can, and
+what takes longest begins to wait in turn. Here the parts of every block leave evenly over the time
+that the busiest wire needs for all, as those of a relayed exchange do, without relays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK, UNLIKE_INTERFACES
+from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.alltoall.relayed import MOST_RANKS, spread_candidate
+from gridcoll.plan.pacing import thin_links
+from gridcoll.plan.registry import Algorithm, Candidate, register
+
+
+def wires_unlike(model: GridModel) -> bool:
+    """Whether interfaces are, or links of which some are thin: else one pace suits all."""
+    rates = model.flow_bytes_per_s.diagonal()
+    if rates.max() > UNLIKE_INTERFACES * rates.min():
+        return True
+    between = model.link_bytes_per_s[~np.eye(model.n_clusters, dtype=bool)]
+    return bool(thin_links(model).any() and between.min() < THIN_LINK * between.max())
+
+
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    short = n_bytes < SHORTEST_PACED_BYTES
+    if model.n_clusters < 2 or model.grid.n_ranks > MOST_RANKS or short or not wires_unlike(model):
+        return []
+    label = "parts of every block, evenly over the time of the busiest wire"
+    every = np.arange(model.n_clusters)
+    shares = np.zeros((model.n_clusters,) * 3)
+    shares[:, every, every] = ~np.eye(model.n_clusters, dtype=bool)
+    return [spread_candidate("spread", label, model, shares, n_bytes)]
+
+
+register(
+    "alltoall",
+    Algorithm(
+        "spread",
+        "long blocks where interfaces or links are unlike",
+        "gridcoll; the steady state of Beaumont et al. 2005, by the clock",
+        _candidates,
+    ),
+)

@@ -1,0 +1,55 @@
+"""A direct exchange, evenly over the time of the busiest wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridcoll.cli.models import load_model
+from gridcoll.model.gridmodel import GridModel, declared_model
+from gridcoll.plan import REGISTRIES, Candidate, check_plan, choose
+from gridcoll.plan.cost import price_plan
+from gridcoll.topology.gridfile import parse_gridfile
+
+N_BYTES = 1 << 20
+
+
+def offered(model: GridModel, n_bytes: int = N_BYTES) -> list[Candidate]:
+    return REGISTRIES["alltoall"]["spread"].candidates(model, n_bytes, 0)
+
+
+def fast_and_slow() -> GridModel:
+    """A cluster of slow interfaces, which are busy for as long as a thin link: no relay helps."""
+    clusters = [("a", 5, 1000), ("b", 3, 1000), ("c", 3, 50)]
+    lines = ["version = 1", 'name = "unlike"']
+    for name, hosts, nic in clusters:
+        lines += ["[[clusters]]", f'name = "{name}"', f"hosts = {hosts}", f'nic = "{nic} Mbit/s"']
+    for ends, latency, rate in (("ab", 22, 100), ("ac", 21, 1000), ("bc", 1, 50)):
+        lines += ["[[links]]", f'between = ["{ends[0]}", "{ends[1]}"]']
+        lines += [f'latency = "{latency} ms"', f'rate = "{rate} Mbit/s"']
+    spec = parse_gridfile("\n".join(lines))
+    return declared_model(spec, spec.rank_hosts())
+
+
+def test_slow_interfaces_and_links_are_busy_all_the_time() -> None:
+    model = fast_and_slow()
+    choice = choose("alltoall", model, N_BYTES, 0, grid_only=True)
+    assert choice.winner.name == "spread"
+    assert choice.winner.build is not None
+    plan = choice.winner.build(N_BYTES)
+    check_plan(plan)
+    least_s = 10 * N_BYTES / (50e6 / 8)
+    walked_s = price_plan(plan, model).makespan_s
+    assert least_s < walked_s < 1.06 * least_s
+    assert walked_s == pytest.approx(choice.winner.predicted_s, rel=0.03)
+    others = [c.predicted_s for c in choice.candidates if c.name != "spread" and c.predicted_s]
+    assert min(others) > 1.2 * walked_s
+
+
+@pytest.mark.parametrize("grid", ["three-sites", "thin-wan", "two-sites-thin", "one-cluster"])
+def test_where_all_wires_are_alike_nothing_is_offered(grid: str) -> None:
+    assert not offered(load_model(grid))
+
+
+def test_short_blocks_leave_at_once() -> None:
+    assert offered(fast_and_slow(), 8 << 10)
+    assert not offered(fast_and_slow(), 8 << 9)
