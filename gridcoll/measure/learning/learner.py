@@ -22,6 +22,11 @@ REGRET_BUDGET = 0.05
 SKEW_PART = 0.3
 """A rank is late if it enters later than the first one by this part of the call's duration."""
 
+SHOWS_NOTHING = 0.05
+"""Part of its prediction below which a call with a late rank shows nothing of its arm: nobody
+waited for a wire, as in a broadcast that has arrived before its last receiver comes. To read what
+is there takes a processor microseconds, a call between clusters milliseconds."""
+
 N_KINDS = 512
 """Kinds of calls that are kept; a program may use hundreds of roots."""
 
@@ -194,6 +199,8 @@ class Learner:
         belief = race.beliefs[each.arm]
         if each.skewed:
             self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
+            if each.seconds < SHOWS_NOTHING * belief.arm.predicted_s:
+                return
         else:
             self.drift.look(each.kind, belief, each.seconds, race.noise)
         if each.arm != race.leader and race.beliefs[race.leader].n_observed:

@@ -222,3 +222,13 @@ def test_what_was_known_of_a_network_counts_when_it_is_back() -> None:
     after = learner.rows(BCAST)[1].observed_s
     assert after == pytest.approx(before[1].observed_s, rel=0.05)
     assert 9.0 not in [math.exp(log) for log in known[BCAST][0].beliefs[1].logs]
+
+
+@pytest.mark.parametrize(("took_s", "leads"), [(1e-5, 0), (0.4, 1)])
+def test_a_late_receiver_that_finds_its_data_shows_nothing(took_s: float, leads: int) -> None:
+    """The time from its entry to the last exit is next to nothing, whatever the arm is."""
+    learner = Learner()
+    assert learner.next_arm(BCAST, lambda: arms_of([1.0, 1.1])) == 0
+    usual = [Observation(BCAST, 0, 0.9, 2.0)] * 4
+    learner.learn([*usual, Observation(BCAST, 1, took_s, 2.0)], 5.0)
+    assert learner.leader(BCAST) == leads
