@@ -327,5 +327,6 @@ def test_what_is_sent_is_counted_at_the_end(world: MPI.Intracomm, engine: str) -
     ops = (Send(right, out(0, 5), 0), Send(right, out(0, 2), 1))
     into = (Recv(left, out(8, 13), 0), Recv(left, out(13, 15), 1))
     run_program(dataflow((*ops, *into)), transport, ByteMemory(memoryview(bytearray(16))))
-    assert transport.sent.rows(rank) == [(rank, right, 2, 7)]
+    # What a rank sends to itself crosses nothing.
+    assert transport.sent.rows(rank) == ([] if right == rank else [(rank, right, 2, 7)])
     comm.Free()
