@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -111,30 +112,35 @@ def test_a_link_that_changes_and_is_back(
     running.finish()
 
 
-@pytest.fixture(scope="module", params=["mpich", "openmpi"])
-def going(
-    write_grid: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Running]:
-    """One job through all of what follows: its data are right to the end.
-
-    Beside it another one, whose connections are idle all the time: cuts must not end these.
-    """
-    with Testbed.up(write_grid()) as testbed:
-        folder = tmp_path_factory.mktemp("going")
+@contextmanager
+def lasting(mpi: str, grid: Path, folder: Path) -> Iterator[Running]:
+    """A job whose data are right to the end, and one beside it whose connections are idle."""
+    with Testbed.up(grid) as testbed:
+        job = Running(testbed, mpi, folder)
+        job.until(lambda: job.n_calls() >= ENOUGH_CALLS)
         # MPICH's probes of what is idle are said to follow one another sooner: else whether they
         # end within the longest cut depends on when the last one before it was.
         env = {**os.environ, "UCX_TCP_KEEPINTVL": "1s"}
-        idle = Job(testbed, request.param).start(
+        idle = Job(testbed, mpi).start(
             ["python", str(IDLE_APP), str(folder)], env=env, stdout=subprocess.PIPE
         )
-        job = Running(testbed, request.param, folder)
-        job.until(lambda: job.n_calls() >= ENOUGH_CALLS and (folder / "met").exists())
+        job.until((folder / "met").exists)
         yield job
         job.finish()
         out, _ = idle.communicate(timeout=HANGS_S)
         assert (idle.returncode, out) == (0, b"met again\n")
+
+
+@pytest.fixture(scope="module")
+def lasting_jobs(
+    write_grid: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Running]]:
+    """Under each MPI, through all of what follows. Together: most of it is waiting."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(lasting(mpi, write_grid(), tmp_path_factory.mktemp(mpi)))
+            for mpi in ("mpich", "openmpi")
+        ]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +152,12 @@ def going(
         {"host": "right-1", "rate": "27 Mbit/s"},
     ],
 )
-def test_a_job_goes_on_with_right_data(
-    going: Running, change: dict[str, str | tuple[str, str]]
+def test_jobs_go_on_with_right_data(
+    lasting_jobs: list[Running], change: dict[str, str | tuple[str, str]]
 ) -> None:
-    going.change(**change)
-    going.goes_on()
-    going.change(**{name: change[name] for name in change if name in ("link", "host")})
-    going.goes_on()
+    for job in lasting_jobs:
+        job.change(**change)
+    for job in lasting_jobs:
+        job.goes_on()
+        job.change(**{name: change[name] for name in change if name in ("link", "host")})
+        job.goes_on()
