@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.errors import UsageError
 from gridcoll.launch.programs import (
+    FOR_LONG_LINKS,
     find_program,
     is_preloaded,
     run_again_preloaded,
@@ -116,13 +117,6 @@ def _cache_path(value: str) -> str:
     return value if value == "off" else _absolute(value)
 
 
-_FOR_LONG_LINKS = {
-    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
-    # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal.
-    "UCX_TCP_KEEPIDLE": "inf",
-}
-"""What MPI libraries are told before they start, unless the user said something else."""
-
 _PATHS = {"--grid": _grid_path, "--cache": _cache_path, "--keep": _cache_path}
 
 
@@ -140,7 +134,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     said = over(os.environ, settings)
     for name in {*os.environ} - {*said}:
         del os.environ[name]
-    os.environ.update({**_FOR_LONG_LINKS, **said})
+    os.environ.update({**FOR_LONG_LINKS, **said})
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application[1:])

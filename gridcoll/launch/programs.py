@@ -21,6 +21,13 @@ from gridcoll.launch.preload import LIBRARY
 _ELF = b"\x7fELF"
 _PT_INTERP = 3
 
+FOR_LONG_LINKS = {
+    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
+    # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal.
+    "UCX_TCP_KEEPIDLE": "inf",
+}
+"""What MPI libraries are told before they start, unless the user said something else."""
+
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -104,6 +111,7 @@ def preload_settings() -> dict[str, str]:
         )
     others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
     return {
+        **{name: os.environ.get(name, value) for name, value in FOR_LONG_LINKS.items()},
         "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),
         "GRIDCOLL_LIBPYTHON": str(find_libpython()),
         "GRIDCOLL_PYTHON": sys.executable,

@@ -274,6 +274,7 @@ class TestLaunching:
             check=True,
         )
         assert f"LD_PRELOAD={LIBRARY}" in done.stdout
+        assert "UCX_TCP_KEEPIDLE=inf" in done.stdout
         script = tmp_path / "job.sh"
         program = build(tools, "lifetime")
         script.write_text(f"#!/bin/sh\n{done.stdout}\nexec {program} calm\n")
