@@ -22,7 +22,7 @@ from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.cache.folder import Cache
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
-from gridcoll.measure.learning.arms import arms_of, competitors
+from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
 from gridcoll.measure.learning.offsets import N_SAMPLES, compare_clocks
 from gridcoll.measure.learning.outcomes import keep_outcomes
@@ -146,8 +146,11 @@ class Learning:
         if steady:
             arm = self.learner.leader(kind)
         else:
+            model = decisions.model
             arm = self.learner.next_arm(
-                kind, lambda: arms_of(collective, candidates, decisions.model)
+                kind,
+                lambda: arms_of(collective, candidates, model),
+                lambda: limit_of_calls(collective, model, n_bytes, root),
             )
         decision = decisions.decide(
             collective,

@@ -299,6 +299,10 @@ _LIMITS = {
 }
 
 
+LIMITED = frozenset(_LIMITS)
+"""Collectives with a known limit."""
+
+
 def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
     """The physical limit of ``collective`` on ``wires``, in seconds.
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from gridcoll.measure.learning.beliefs import Arm
 from gridcoll.model import GridModel
+from gridcoll.model.bounds import LIMITED, limit_s
+from gridcoll.model.wires import wires_from_model
 from gridcoll.plan import Choice
 from gridcoll.plan.natives import NATIVES
 from gridcoll.plan.registry import Candidate, family_of
@@ -51,6 +53,19 @@ def competitors(
             found.append(candidate)
             n_plans += 1
     return tuple(found)
+
+
+MOST_CLUSTERS = 8
+"""Limits of more clusters are not asked for: they take longer than a choice."""
+
+
+def limit_of_calls(collective: str, model: GridModel, n_bytes: int, root: int) -> float:
+    """Seconds that no way to do the call takes less than, by the links of ``model``; 0 where that
+    is not known. Rounded, so that all ranks have the same.
+    """
+    if collective not in LIMITED or model.n_clusters > MOST_CLUSTERS:
+        return 0.0
+    return float(f"{limit_s(collective, wires_from_model(model), n_bytes, root):.3g}")
 
 
 def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:

@@ -73,12 +73,15 @@ class Belief:
     arm : Arm
     shift : Shift
         Correction by neighbouring sizes and roots.
+    trust : float
+        Factor of the arm's spread, by how far predictions were off so far.
     n_calls : int
         All observations so far, also those that no longer count.
     """
 
     arm: Arm
     shift: Shift = NO_SHIFT
+    trust: float = 1.0
     n_calls: int = 0
     logs: deque[float] = field(default_factory=lambda: deque(maxlen=N_KEPT))
 
@@ -114,7 +117,7 @@ class Belief:
     def posterior(self, noise: float) -> tuple[float, float]:
         """Mean and standard deviation of the logarithm of its time, given the noise of a call."""
         mean = math.log(max(self.arm.predicted_s, 1e-9)) + self.shift.mean
-        precision = (1 + self.shift.weight) / self.arm.spread**2
+        precision = (1 + self.shift.weight) / (self.trust * self.arm.spread) ** 2
         if self.logs:
             # A median of n values is as good as a mean of 2n/pi, for n of three or more.
             n_worth = max(1.0, len(self.logs) * 2 / math.pi)
@@ -152,6 +155,22 @@ def noise_of(beliefs: Sequence[Belief]) -> float:
     n = len(deviations)
     both = (N_NOISE * FIRST_NOISE**2 + n * own**2) / (N_NOISE + n)
     return max(LEAST_NOISE, math.sqrt(both))
+
+
+def expected_gain(
+    mine: tuple[float, float], other: tuple[float, float], most: float = math.inf
+) -> float:
+    """How much less the first of two beliefs (mean, deviation) takes, where it takes less, times
+    the probability of that; no more than ``most`` where it may take much less. Logarithms.
+    """
+    gap, deviation = other[0] - mine[0], math.hypot(mine[1], other[1])
+
+    def above(least: float) -> float:
+        off = (gap - least) / deviation
+        density = math.exp(-(off**2) / 2) / math.sqrt(2 * math.pi)
+        return deviation * (off * 0.5 * (1 + math.erf(off / math.sqrt(2))) + density)
+
+    return above(0.0) - (above(most) if most < math.inf else 0.0)
 
 
 def probability_faster(mine: tuple[float, float], other: tuple[float, float]) -> float:

@@ -2,7 +2,8 @@
 
 Sequential elimination: an arm is out once the leader is faster with the given confidence. A trial
 costs regret, the time that it takes longer than the leader. An arm is not tried if its expected
-regret exceeds the rest of the budget.
+regret exceeds the rest of the budget, or what it may gain in as many calls as there were: nothing
+else is known of how many will come. No arm takes less than the network allows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gridcoll.measure.learning.beliefs import (
     Arm,
     Belief,
     Shift,
+    expected_gain,
     noise_of,
     probability_faster,
 )
@@ -28,6 +30,10 @@ INDIFFERENT = 0.02
 
 CHANGE_PROBABILITY = 0.75
 """An arm leads when it is faster than the leader with this probability."""
+
+BELOW_LIMIT = 0.05
+"""A leader that takes less than the limit by more than this log ratio shows that the limit is
+wrong: the network is not as the model says."""
 
 TRIAL_CALLS = 2
 """Trials in a row; by the next agreed point more is known."""
@@ -46,10 +52,13 @@ class Race:
 
     Durations of calls with a late rank (see `Observation`) are kept apart, as they cannot be
     compared with others. The larger group of the two decides.
+
+    ``limit_s``: no arm takes less time; 0 where that is not known.
     """
 
-    def __init__(self, arms: Sequence[Arm]) -> None:
+    def __init__(self, arms: Sequence[Arm], limit_s: float = 0.0) -> None:
         self.leader = 0
+        self.limit_s = limit_s
         self.alive = set(range(len(arms)))
         self.trial: Trial | None = None
         self._by_skew = [[Belief(arm) for arm in arms] for _ in range(2)]
@@ -127,12 +136,26 @@ class Race:
                 self.leader = arm
                 break
         mean, deviation = known[self.leader]
+        most = self._most_gain()
+        if most < -BELOW_LIMIT:
+            self.limit_s = 0.0
         # An arm is out even if it may be faster by this little.
         goal = (mean - INDIFFERENT, deviation)
         least = (1 - CONFIDENCE) / max(len(known) - 1, 1)
         out = {arm for arm in self.alive if probability_faster(known[arm], goal) < least}
+        if -BELOW_LIMIT <= most <= INDIFFERENT:
+            out = self.alive
         self.alive = (self.alive - out) | {self.leader}
+        if self.trial is not None and self.trial.arm not in self.alive:
+            self.trial = None
         return self.leader != former
+
+    def _most_gain(self) -> float:
+        """Logarithm of the leader's time over the limit; infinite where one is not known."""
+        leader = self.beliefs[self.leader]
+        if not self.limit_s or self.is_skewed or not leader.n_observed:
+            return math.inf
+        return leader.median_log - math.log(self.limit_s)
 
     def plan_trial(self, budget_s: float) -> float:
         """Choose what is tried next for at most ``budget_s`` of expected regret; returns that."""
@@ -147,6 +170,9 @@ class Race:
             if arm != self.leader and beliefs[arm].n_observed < N_KEPT
         ]
         leader_s = self.expected_s(self.leader)
+        leader = beliefs[self.leader].posterior(noise)
+        n_calls = sum(map(self.n_calls, range(len(beliefs))))
+        most = max(self._most_gain(), 0.0)
 
         def least(arm: int) -> tuple[float, int]:
             mean, deviation = beliefs[arm].posterior(noise)
@@ -154,7 +180,9 @@ class Race:
 
         for arm in sorted(open_arms, key=least):
             regret_s = TRIAL_CALLS * max(0.0, self.expected_s(arm) - leader_s)
-            if regret_s <= budget_s:
+            gain = expected_gain(beliefs[arm].posterior(noise), leader, most)
+            gain_s = n_calls * leader_s * gain
+            if regret_s <= min(budget_s, gain_s):
                 self.trial = Trial(arm, TRIAL_CALLS)
                 return regret_s
         return 0.0

@@ -27,6 +27,9 @@ SHOWS_NOTHING = 0.05
 waited for a wire, as in a broadcast that has arrived before its last receiver comes. To read what
 is there takes a processor microseconds, a call between clusters milliseconds."""
 
+N_TRUST = 4
+"""Observed plans that the assumed error of predictions counts as."""
+
 N_KINDS = 512
 """Kinds of calls that are kept; a program may use hundreds of roots."""
 
@@ -132,18 +135,25 @@ class Learner:
         self.n_starts = 1
         """Number of starts: arm numbers from before the last start are no longer valid."""
 
-    def next_arm(self, kind: Kind, arms: Callable[[], Sequence[Arm]]) -> int:
+    def next_arm(
+        self,
+        kind: Kind,
+        arms: Callable[[], Sequence[Arm]],
+        limit_s: Callable[[], float] = lambda: 0.0,
+    ) -> int:
         """The arm for the next call of ``kind``; the first one until more is known.
 
-        Counts the call: all ranks must call it alike.
+        Counts the call: all ranks must call it alike. ``arms`` and ``limit_s``, which no arm is
+        faster than, are asked for at the first call.
         """
         found = self._races.get(kind)
         if found is None:
             given = tuple(arms())
-            found = Race(given), given
+            found = Race(given, limit_s()), given
             ratios = self.ratios()
             for belief in found[0].beliefs:
                 belief.shift = shift_of(kind, belief, (), ratios)
+                belief.trust = trust_in(belief.arm, ratios)
             found[0].settle()
             self._races[kind] = found
         return found[0].next_arm()
@@ -214,9 +224,10 @@ class Learner:
             race, _ = self._races[kind]
             if len(race.alive) == 1:
                 continue
-            if not race.is_skewed:
-                ratios = self.ratios() if ratios is None else ratios
-                for belief in race.beliefs:
+            ratios = self.ratios() if ratios is None else ratios
+            for belief in race.beliefs:
+                belief.trust = trust_in(belief.arm, ratios)
+                if not race.is_skewed:
                     belief.shift = shift_of(kind, belief, race.beliefs, ratios)
             left_s -= race.plan_trial(left_s)
 
@@ -318,6 +329,15 @@ def shift_of(
         return Shift()
     mean = sum(log * each for log, each in logs) / (weight + 0.5)
     return Shift(mean, min(weight, MOST_WEIGHT))
+
+
+def trust_in(arm: Arm, ratios: Sequence[Ratio]) -> float:
+    """Factor of the spread of ``arm``, a plan, by errors of predictions of plans so far."""
+    if _is_native(arm.family):
+        return 1.0
+    seen = [ratio for ratio in ratios if not _is_native(ratio.family)]
+    off = sum(ratio.weight * (ratio.log / arm.spread) ** 2 for ratio in seen)
+    return math.sqrt((N_TRUST + off) / (N_TRUST + sum(ratio.weight for ratio in seen)))
 
 
 def _is_native(family: str) -> bool:

@@ -132,6 +132,7 @@ def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
 def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     """A ring over all ranks, the clusters in ``order``."""
     n = sum(len(cluster.nodes) for cluster in costs.model.grid.clusters)  # hosts
+    alone = len(order) == 1
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     turn = np.zeros(len(costs.segment_bytes))
@@ -140,16 +141,18 @@ def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
         turn = turn + costs.one_way_s[hop]
     for c in inner:
         n_hosts = len(costs.model.grid.clusters[c].nodes)
-        turn = turn + (n_hosts - 1) * costs.one_way_s[c, c]
+        turn = turn + (n_hosts - (not alone)) * costs.one_way_s[c, c]
         turn = turn + (costs.sizes[c] - n_hosts) * at_home[c, c]
     used = [*hops, *((c, c) for c in inner)]
     period = np.max([costs.gap_s[link] for link in used], axis=0)
     longest = np.max([costs.one_way_s[link] for link in used], axis=0)
+    # No block takes the hop that ends at its start, in either round: at best a short one.
+    shortest = np.min([costs.one_way_s[link] for link in used], axis=0)
     n_sent = 2 * costs.n_bytes * (n - 1) / n / costs.segment_bytes
     in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
     # Either the ring is the limit, or the two rounds of one block are.
     return np.asarray(
-        np.maximum(n_sent * period + longest, 2 * turn * (n - 1) / n + in_block * period)
+        np.maximum(n_sent * period + longest, 2 * (turn - shortest) + in_block * period)
     )
 
 

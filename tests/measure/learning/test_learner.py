@@ -232,3 +232,67 @@ def test_a_late_receiver_that_finds_its_data_shows_nothing(took_s: float, leads:
     usual = [Observation(BCAST, 0, 0.9, 2.0)] * 4
     learner.learn([*usual, Observation(BCAST, 1, took_s, 2.0)], 5.0)
     assert learner.leader(BCAST) == leads
+
+
+def race_after(seconds: list[tuple[int, float]], limit_s: float = 0.0, spread: float = 0.2) -> Race:
+    """Of two arms that are predicted to take 1.0 and 1.05 s, after calls by arm."""
+    race = Race(arms_of([1.0, 1.05], spread), limit_s)
+    for arm, each in seconds:
+        race.observe(arm, each, skewed=False)
+    race.settle()
+    return race
+
+
+def test_a_trial_ends_with_the_arm_that_lost() -> None:
+    """What the first of two calls showed spares the second."""
+    race = race_after([(0, 1.0)] * 5)
+    assert race.plan_trial(math.inf)
+    assert race.next_arm() == 1
+    race.observe(1, 3.0, skewed=False)
+    race.settle()
+    assert race.next_arm() == 0
+
+
+@pytest.mark.parametrize(("n_calls", "is_tried"), [(3, False), (300, True)])
+def test_a_trial_must_be_worth_it(n_calls: int, is_tried: bool) -> None:
+    """An arm that may take half the time, or three times as long."""
+    race = Race([arms_of([1.0])[0], Arm("native", "native", 1.8, 0.7)])
+    for _ in range(n_calls):
+        race.observe(0, 1.0, skewed=False)
+    race.settle()
+    assert bool(race.plan_trial(math.inf)) == is_tried
+
+
+def test_nothing_is_tried_at_the_limit() -> None:
+    assert race_after([(0, 1.0)] * 50).alive == {0, 1}
+    assert race_after([(0, 1.0)] * 50, limit_s=0.99).alive == {0}
+    assert race_after([(0, 1.0)] * 50, limit_s=0.5).alive == {0, 1}
+
+
+def test_a_limit_that_calls_keep_below_is_wrong() -> None:
+    race = race_after([(0, 1.0)] * 50, limit_s=1.2)
+    assert race.limit_s == 0.0
+    assert race.alive == {0, 1}
+
+
+def test_a_limit_near_the_leader_leaves_little_to_gain() -> None:
+    """An arm that is a tenth slower by prediction is not tried to gain 3 % at most."""
+    race = Race([arms_of([1.0])[0], Arm("arm1", "arm1", 1.1, 0.1)], 0.97)
+    for _ in range(30):
+        race.observe(0, 1.0, skewed=False)
+    race.settle()
+    assert not race.plan_trial(math.inf)
+    race.limit_s = 0.0
+    race.settle()
+    assert race.plan_trial(math.inf)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.7])
+def test_predictions_are_trusted_as_far_as_they_were_right(error: float) -> None:
+    kinds = [Kind("bcast", 1 << k) for k in range(10, 22)]
+    arms = {kind: arms_of([1.0, 1.1]) for kind in kinds}
+    true = {kind: [math.exp(error if k % 2 else -error), 1.1] for k, kind in enumerate(kinds)}
+    learner = Learner()
+    play(Network(true, arms, noise=0.01), learner, kinds * 8)
+    race, _ = learner._races[kinds[3]]
+    assert race.beliefs[1].trust < 0.7 if not error else race.beliefs[1].trust > 1.5
