@@ -59,6 +59,10 @@ class TimesBySize:
         return TimesBySize(tuple(sizes), tuple(by_size[size] for size in sizes))
 
 
+MOST_ASKED, LARGEST_ASKED = 64, 8192
+"""Results of `GridModel.gap_and_one_way_s` that are kept, and numbers in each: 8 MiB in all."""
+
+
 @dataclass(frozen=True)
 class GridModel:
     """A grid and the pLogP of its links.
@@ -222,7 +226,29 @@ class GridModel:
 
         Two (C, C, S) arrays; two (n, S) arrays for the ``links`` named by senders and receivers.
         The gap is at least `relay_gap`: a plan cannot send faster than its ranks run.
+
+        Not to be written to: candidates of a choice ask for the same sizes again and again.
         """
+        key = n_bytes.tobytes(), links and (tuple(links[0]), tuple(links[1]))
+        found = self._asked.get(key)
+        if found is None:
+            found = self._gap_and_one_way_s(n_bytes, links)
+            for each in found:
+                each.flags.writeable = False
+            if len(self._asked) >= MOST_ASKED:
+                self._asked.clear()
+            if found[0].size <= LARGEST_ASKED:
+                self._asked[key] = found
+        return found
+
+    @cached_property
+    def _asked(self) -> dict[object, tuple[FloatArray, FloatArray]]:
+        """The last results of `gap_and_one_way_s`."""
+        return {}
+
+    def _gap_and_one_way_s(
+        self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None
+    ) -> tuple[FloatArray, FloatArray]:
         sizes, gaps, one_way = self._tables
         if links is not None:
             gaps, one_way = gaps[links], one_way[links]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import pairwise, product
+from math import lcm
 
 import numpy as np
 
@@ -30,10 +30,13 @@ MOST_COLUMNS = 20_000
 which is priced by clusters, was predicted as fast or faster."""
 
 
-def _cuts(grid: Grid) -> list[Fraction]:
-    """Bounds of the equal parts of the members of all clusters."""
+def _cuts(grid: Grid) -> tuple[list[int], int]:
+    """Bounds of the equal parts of the members of all clusters, and the message's length in the
+    same unit.
+    """
     sizes = {len(cluster) for cluster in grid.clusters}
-    return sorted({Fraction(k, size) for size in sizes for k in range(size + 1)})
+    whole = lcm(*sizes)
+    return sorted({k * (whole // size) for size in sizes for k in range(size + 1)}), whole
 
 
 def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIECE_BYTES) -> bool:
@@ -42,7 +45,7 @@ def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIEC
     Where sizes of clusters do not divide each other, they are more than the largest has members.
     """
     most = min(n_bytes // smallest, MOST_PARTS // grid.n_ranks) // n_each
-    return max(map(len, grid.clusters)) <= most and len(_cuts(grid)) - 1 <= most
+    return max(map(len, grid.clusters)) <= most and len(_cuts(grid)[0]) - 1 <= most
 
 
 def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[Piece]:
@@ -54,14 +57,17 @@ def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[P
     """
     sizes = [len(cluster) for cluster in grid.clusters]
     pieces = []
-    for low, high in pairwise(_cuts(grid)):
-        parts = len(sizes) if homes else 1
+    cuts, whole = _cuts(grid)
+    parts = len(sizes) if homes else 1
+    n_each = parts * turns
+    for low, high in pairwise(cuts):
+        first = [low * size // whole for size in sizes]
         for turn, part in product(range(turns), range(parts)):
-            owners = tuple((int(low * size) + turn * c) % size for c, size in enumerate(sizes))
-            ends = [
-                low + (high - low) * (turn * parts + k) / parts / turns for k in (part, part + 1)
-            ]
-            start, stop = (int(end * n_units) for end in ends)
+            owners = tuple((first[c] + turn * c) % size for c, size in enumerate(sizes))
+            start, stop = (
+                (low * n_each + (high - low) * k) * n_units // (whole * n_each)
+                for k in (turn * parts + part, turn * parts + part + 1)
+            )
             pieces.append(Piece(start, stop, owners, part if homes else EVERYWHERE))
     return pieces
 
