@@ -149,8 +149,8 @@ def test_what_was_learned_of_families_outlives_the_model() -> None:
     learner.restart()
     assert not learner.kinds()
     learner.next_arm(BCAST, lambda: network.arms[BCAST])
-    learner.learn([Observation(BCAST, 0, 1.0, 0.0)], 1.0)
-    learner.learn([Observation(BCAST, 0, 1.0, 0.0)], 1.0)
+    for _ in range(5):
+        learner.learn([Observation(BCAST, 0, 1.0, 0.0)], 1.0)
     assert learner.next_arm(BCAST, lambda: network.arms[BCAST]) == 1
 
 
@@ -245,7 +245,7 @@ def race_after(seconds: list[tuple[int, float]], limit_s: float = 0.0, spread: f
 
 def test_a_trial_ends_with_the_arm_that_lost() -> None:
     """What the first of two calls showed spares the second."""
-    race = race_after([(0, 1.0)] * 5)
+    race = race_after([(0, 1.0)] * 20)
     assert race.plan_trial(math.inf)
     assert race.next_arm() == 1
     race.observe(1, 3.0, skewed=False)
@@ -278,7 +278,7 @@ def test_a_limit_that_calls_keep_below_is_wrong() -> None:
 def test_a_limit_near_the_leader_leaves_little_to_gain() -> None:
     """An arm that is a tenth slower by prediction is not tried to gain 3 % at most."""
     race = Race([arms_of([1.0])[0], Arm("arm1", "arm1", 1.1, 0.1)], 0.97)
-    for _ in range(30):
+    for _ in range(50):
         race.observe(0, 1.0, skewed=False)
     race.settle()
     assert not race.plan_trial(math.inf)
