@@ -162,8 +162,11 @@ class Race:
             return math.inf
         return leader.median_log - math.log(self.limit_s)
 
-    def plan_trial(self, budget_s: float) -> float:
-        """Choose what is tried next for at most ``budget_s`` of expected regret; returns that."""
+    def plan_trial(self, budget_s: float, n_to_come: float | None = None) -> float:
+        """Choose what is tried next for at most ``budget_s`` of expected regret; returns that.
+
+        ``n_to_come``: how many calls profit; by default as many as there were.
+        """
         if self.trial is not None or len(self.alive) == 1:
             return 0.0
         beliefs, noise = self.beliefs, self.noise
@@ -176,7 +179,8 @@ class Race:
         ]
         leader_s = self.expected_s(self.leader)
         leader = beliefs[self.leader].posterior(noise)
-        n_calls = sum(map(self.n_calls, range(len(beliefs))))
+        if n_to_come is None:
+            n_to_come = sum(map(self.n_calls, range(len(beliefs))))
         most = max(self._most_gain(), 0.0)
 
         def least(arm: int) -> tuple[float, int]:
@@ -187,8 +191,8 @@ class Race:
             more_s = max(0.0, self.expected_s(arm) - leader_s) + COLD * leader_s
             regret_s = TRIAL_CALLS * more_s
             gain = expected_gain(beliefs[arm].posterior(noise), leader, most)
-            gain_s = n_calls * leader_s * gain
-            if regret_s <= min(budget_s, gain_s):
+            worth_s = n_to_come * leader_s * max(gain, 1e-12)
+            if regret_s <= min(budget_s, worth_s):
                 self.trial = Trial(arm, TRIAL_CALLS)
                 return regret_s
         return 0.0
