@@ -281,48 +281,97 @@ def price_pieces(
     """Time of ``pieces`` of a message of ``costs.n_bytes`` units at every segment size.
 
     For ``groups`` and ``parts`` see `load_of_pieces`. A rank first sends what needs no other data;
-    until that has left, its partial results do not cross between clusters.
+    until that has left, its partial results do not cross between clusters. Every two groups take
+    what the busier one of them is busy, or the links between them, and their way; groups that are
+    near others may be busy for longer.
     """
-    grid = costs.model.grid
-    load = load_of_pieces(grid, groups, pieces, parts, shape, root)
-    per_unit = costs.port_s / costs.segment_bytes
+    load = load_of_pieces(costs.model.grid, groups, pieces, parts, shape, root)
+    longest = max(piece.stop - piece.start for piece in pieces)
+    n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
+    busy = _among(groups, costs.model.grid, _busy_s(costs, load, shape, n_segments))
+    inside, across = _ways_s(costs, groups, n_segments, shape)
+    homes = sorted({piece.home for piece in pieces})
+    last = groups.cluster_of[root] if root >= 0 else -1
 
+    def total(load_part: float, way_part: float) -> FloatArray:
+        ways = way_part * inside, way_part * across
+        return np.max([_over(load_part * busy, *ways, home, last) for home in homes], axis=0)
+
+    in_turn = total(1.0, 1.0)
+    if len(homes) == 1:
+        return in_turn
+    # With two ways across, half of the load takes the first, the rest the second.
+    at_once = np.maximum(total(0.5, 1.0), total(1.0, 0.5))
+    return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
+
+
+def _busy_s(costs: Costs, load: PieceLoad, shape: str, n_segments: FloatArray) -> FloatArray:
+    """How long any two clusters, or the links between them, are busy, (C, C, S)."""
+    grid = costs.model.grid
+    per_unit = costs.port_s / costs.segment_bytes
     cluster_of = np.zeros(len(load.at_once), dtype=int)
     cluster_of[list(grid.host_of)] = grid.cluster_of
 
     def busiest(by_host: FloatArray) -> FloatArray:
-        """Time of the busiest host, (…, S), for the loads of all hosts, (…, H)."""
+        """Time of each cluster's busiest host, (…, C, S), for the loads of all hosts, (…, H)."""
         by_cluster = np.zeros((len(per_unit), *by_host.shape[:-1]))
         np.maximum.at(by_cluster, cluster_of, by_host.T)
-        return np.asarray((by_cluster.T[..., None] * per_unit).max(axis=-2))
+        return np.asarray(by_cluster.T[..., None] * per_unit)
+
+    def either(by_cluster: FloatArray) -> FloatArray:
+        """Of every two clusters the busier one, (…, C, C, S)."""
+        return np.maximum(by_cluster[..., :, None, :], by_cluster[..., None, :, :])
 
     by_phase = busiest(np.maximum(load.out, load.into))
     apart = np.array([_between(costs, flows) for flows in load.flows])
-    one_by_one = np.maximum(by_phase, apart).sum(axis=0)
+    one_by_one = np.maximum(either(by_phase), apart).sum(axis=0)
     together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
     if shape != "flat":  # messages from one peer arrive one after another
         together = together + by_phase[COLLECT]
     # Thin links need a small part of an interface, and get it whatever else it sends.
-    needed = by_phase[[MEET, PART]].sum(axis=0) / np.maximum(apart.sum(axis=0), 1e-12)
-    at_once = busiest(load.at_once) * np.minimum(needed, 1.0)
-    together = np.maximum(together, at_once + apart.sum(axis=0))
-    longest = max(piece.stop - piece.start for piece in pieces)
-    n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
-    busy = together + np.maximum(one_by_one - together, 0) / n_segments
-    homes = sorted({piece.home for piece in pieces})
-    way = np.max([_way(costs, groups, n_segments, shape, home, root) for home in homes], axis=0)
-    in_turn = busy + way
-    if len(homes) == 1:
-        return np.asarray(in_turn)
-    # With two ways across, half of the load takes the first, the rest the second.
-    at_once = np.maximum(busy / 2 + way, busy + way / 2)
-    return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
+    on_links = apart.sum(axis=0)
+    needed = by_phase[[MEET, PART]].sum(axis=0)[:, None] / np.maximum(on_links, 1e-12)
+    at_once = busiest(load.at_once)[:, None] * np.minimum(needed, 1.0)
+    busy = np.maximum(either(together), np.where(on_links > 0, at_once + on_links, 0.0))
+    if shape != "flat":  # and so all wait for the slowest
+        busy, one_by_one = (each.max(axis=(0, 1), keepdims=True) for each in (busy, one_by_one))
+    busy = busy + np.maximum(one_by_one - busy, 0) / n_segments
+    return np.broadcast_to(busy, on_links.shape)
 
 
-def _way(
-    costs: Costs, groups: Grid, n_segments: FloatArray, shape: str, home: int, root: int
+def _among(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
+    """The same among ``groups``, of clusters that each may be several of, (G, G, S)."""
+    n = len(groups.clusters)
+    if n == len(busy):
+        return busy
+    group_of = [groups.cluster_of[cluster.coordinator] for cluster in grid.clusters]
+    found = np.zeros((n, n, busy.shape[-1]))
+    np.maximum.at(found, tuple(np.ix_(group_of, group_of)), busy)
+    within = np.einsum("iis->is", found)
+    return np.maximum(found, np.maximum(within[:, None], within[None]))
+
+
+def _over(
+    busy: FloatArray, inside: FloatArray, across: FloatArray, home: int, last: int
 ) -> FloatArray:
-    """One-way time of a segment, (S,), without gaps that are counted as busy time."""
+    """Time by way of ``home``, or from everywhere to everywhere, (S,); to all groups or one."""
+    if home == EVERYWHERE:
+        return np.asarray((busy + inside[:, None] + across + inside[None]).max(axis=(0, 1)))
+    there = inside + across[:, home]
+    back = across[home] + inside if last < 0 else across[home, last : last + 1]
+    busy_back = busy[home] if last < 0 else busy[home, last : last + 1]
+    return np.maximum(
+        (busy[:, home] + there).max(axis=0) + back.max(axis=0),
+        there.max(axis=0) + (busy_back + back).max(axis=0),
+    )
+
+
+def _ways_s(
+    costs: Costs, groups: Grid, n_segments: FloatArray, shape: str
+) -> tuple[FloatArray, FloatArray]:
+    """One-way time of a segment inside groups, (G, S), and between them, (G, G, S), without gaps
+    that are counted as busy time.
+    """
     hop = costs.one_way_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
     n = len(groups.clusters)
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
@@ -335,37 +384,34 @@ def _way(
         np.maximum.at(farthest, tuple(np.ix_(group_of, group_of)), hop)
     hops = [int(profile(shape, len(group)).latencies.max()) for group in groups.clusters]
     inside = np.array([hops[c] * farthest[c, c] for c in range(n)])
-    across = farthest * (1 - np.eye(n))[:, :, None]
-    if home == EVERYWHERE:
-        return np.asarray((inside[:, None] + across + inside[None]).max(axis=(0, 1)))
-    to_home = (inside + across[:, home]).max(axis=0)
-    if root >= 0:
-        return np.asarray(to_home + farthest[home, groups.cluster_of[root]])
-    return np.asarray(to_home + (across[home] + inside).max(axis=0))
+    return inside, farthest * (1 - np.eye(n))[:, :, None]
 
 
 def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
-    """Busy time of the busiest flow or link between clusters, (S,).
+    """Busy time between every two clusters of the busiest flow, or of the link, (C, C, S).
 
     Where the aggregate bandwidth was not measured, each flow counts as independent.
     """
-    if not flows:
-        return np.zeros(len(costs.segment_bytes))
     n = costs.model.n_clusters
+    if not flows:
+        return np.zeros((n, n, len(costs.segment_bytes)))
     of_flow = np.array(list(flows.values()))
     links = tuple(np.array(costs.model.grid.cluster_of)[np.array(list(flows)).T])
     longest = np.zeros((n, n))
     np.maximum.at(longest, links, of_flow)
     busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes
     if not costs.model.aggregate_bytes_per_s:
-        return np.asarray(busiest.max(axis=(0, 1)))
+        return np.asarray(busiest)
     together = np.zeros((n, n))
     np.add.at(together, links, of_flow)
-    shared_s = float((together / costs.model.link_bytes_per_s).max())
+    shared_s = together / costs.model.link_bytes_per_s
     np.fill_diagonal(together, 0.0)
-    passed = np.maximum(together.sum(axis=0), together.sum(axis=1))
-    shared_s = max(shared_s, float((passed / costs.model.uplinks).max()))
-    return np.asarray(np.maximum(busiest.max(axis=(0, 1)), shared_s))
+    uplinks = costs.model.uplinks
+    passed_s = np.maximum(
+        (together.sum(axis=1) / uplinks)[:, None], (together.sum(axis=0) / uplinks)[None]
+    )
+    shared_s = np.maximum(shared_s, np.where(together > 0, passed_s, 0.0))
+    return np.maximum(busiest, shared_s[:, :, None])
 
 
 SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
