@@ -27,6 +27,7 @@ from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.measure.quick import quick_model
 from gridcoll.measure.trials import RUNS, TRIAL_SIZES
 from gridcoll.measure.tuner import tune
+from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
@@ -154,7 +155,8 @@ def _add_flows(
     rates = measure_aggregate_bandwidth(
         comm, model.grid, one_flow_bytes_per_s, progress, both_directions
     )
-    return replace(model, aggregate_bytes_per_s=rates)
+    model = replace(model, aggregate_bytes_per_s=rates)
+    return replace(model, uplink_bytes_per_s=measure_uplinks(comm, model, progress))
 
 
 def _add_engine(comm: MPI.Intracomm, model: GridModel) -> GridModel:

@@ -60,7 +60,7 @@ def measure_aggregate_bandwidth(
     for done, pairs in enumerate(rounds):
         progress("flows together", done, len(rounds))
         n_lanes, n_flows, grows = FIRST_LANES, 1, True
-        most_lanes = max(_n_lanes(grid, a, b) for a, b in pairs)
+        most_lanes = max(lanes_between(grid, a, b) for a, b in pairs)
         while grows:
             # Twice, as the slower run was disturbed.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
@@ -104,9 +104,8 @@ def quick_aggregate_bandwidth(
     numbers = []
     mine = np.zeros((2, n, n))
     for pairs in rounds:
-        lanes = min(FIRST_LANES, max(_n_lanes(grid, a, b) for a, b in pairs))
-        # A third of n opens windows, n run, and three times n again.
-        n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
+        lanes = min(FIRST_LANES, max(lanes_between(grid, a, b) for a, b in pairs))
+        n_few = quick_messages(lanes)
         numbers.append(n_few)
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
@@ -125,12 +124,20 @@ def quick_aggregate_bandwidth(
         found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, longer_s)
         for a, b in pairs:
             interfaces = min(one_flow_bytes_per_s[a, a], one_flow_bytes_per_s[b, b])
-            most = min(FIRST_LANES, _n_lanes(grid, a, b)) * interfaces
+            most = min(FIRST_LANES, lanes_between(grid, a, b)) * interfaces
             rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-def _n_lanes(grid: Grid, a: int, b: int) -> int:
+def quick_messages(lanes: int) -> int:
+    """Messages of a flow that keep to `QUICK_BUDGET_BYTES`: a third of them open windows, then they
+    run, and three times as many again.
+    """
+    return max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
+
+
+def lanes_between(grid: Grid, a: int, b: int) -> int:
+    """How many pairs of other ranks two clusters have."""
     return min(len(grid.clusters[a]), len(grid.clusters[b]))
 
 
@@ -207,7 +214,7 @@ def _rates(
     """Bytes per second of ``n_messages`` of each flow in ``took_s``, (C, C)."""
     rates = np.ones_like(took_s)
     for a, b in pairs:
-        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        lanes = min(most_lanes, lanes_between(grid, a, b))
         moved = n_messages * MESSAGE_BYTES * min(n_flows, lanes) * lanes
         rates[a, b] = moved / max(float(took_s[a, b]), 1e-9)
     return rates
@@ -226,7 +233,7 @@ def _flows_of(
     rank: int, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> _Flows | None:
     for a, b in pairs:
-        lanes = min(most_lanes, _n_lanes(grid, a, b))
+        lanes = min(most_lanes, lanes_between(grid, a, b))
         senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
         n_peers = min(n_flows, lanes)
         if rank in senders:

@@ -113,7 +113,7 @@ class GridModel:
         The MPI library it was measured under; empty where that is not known, or does not matter.
     uplink_bytes_per_s : tuple of float
         By cluster, what all that leaves it carries together, and all that enters it; 0 where
-        nothing is known that limits. Empty: of no cluster. Grid files say it; it is not measured.
+        nothing is known that limits. Empty: of no cluster.
     """
 
     grid: Grid

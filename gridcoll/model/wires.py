@@ -74,7 +74,5 @@ def wires_from_model(model: GridModel) -> Wires:
     """The wires as far as flows show them: an estimate, where no file declares them."""
     large = float(1 << 20)
     rates = large / np.maximum(model.gap_s(large), 1e-12)
-    n = model.n_clusters
-    infinite = np.full(n, np.inf)
     links = np.maximum(rates, links_of(model))
-    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), infinite, links)
+    return Wires(model.grid, model.latency_s, np.diag(rates).copy(), model.uplinks, links)

@@ -45,6 +45,9 @@ def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
                 region=cluster.region,
                 inside=inside,
                 within_host=inside,
+                uplink_bytes_per_s=(
+                    model.uplink_bytes_per_s[i] if model.uplink_bytes_per_s else 0.0
+                ),
                 origin="declared",
                 first=when,
                 last=when,

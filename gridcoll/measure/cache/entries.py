@@ -142,6 +142,7 @@ class ClusterEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     ``inside`` is the pLogP between two of its hosts, ``within_host`` between two processes of one.
     A cluster that turned out to be another one as well is the ``same_as`` that one.
+    ``uplink_bytes_per_s`` leave it for all others together; 0 where nothing is known that limits.
     """
 
     folder: ClassVar[str] = "clusters"
@@ -154,6 +155,7 @@ class ClusterEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True,
     latency_s: Statistic | None = None
     rate_bytes_per_s: Statistic | None = None
     contention: NotNegative = 1.0
+    uplink_bytes_per_s: NotNegative = 0.0
     mpi: str = ""
 
     def parts(self) -> Key:

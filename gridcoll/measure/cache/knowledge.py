@@ -221,6 +221,7 @@ def build_model(
     library = known.mpi_library(mpi, max_ranks_per_host(grid)) or known.mpi_library(mpi, 1)
     pace = library.engine.times() if library and library.engine else None
     entries = [known.cluster(cluster.name) for cluster in grid.clusters]
+    uplinks = tuple(entry.uplink_bytes_per_s if entry else 0.0 for entry in entries)
     corrections, native, variants = _learned(known, grid, mpi)
     return GridModel(
         grid,
@@ -235,6 +236,7 @@ def build_model(
         corrections=corrections,
         native_variants=variants,
         mpi=mpi,
+        uplink_bytes_per_s=uplinks if any(uplinks) and n > 1 else (),
         sources=tuple(
             tuple(
                 MEASURED_NOW if (i, j) in measured_now else _source_of(known, grid, i, j)

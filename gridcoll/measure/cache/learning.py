@@ -234,11 +234,21 @@ def _cluster_entry(
             latency_s=latency,
             rate_bytes_per_s=rate,
             contention=contention,
+            uplink_bytes_per_s=_uplink(model, index, before),
             mpi=mpi,
             first=when,
             last=when,
         ),
     )
+
+
+def _uplink(model: GridModel, index: int, before: ClusterEntry | None) -> float:
+    """The one that was measured, or what was known and a job on fewer hosts could not see."""
+    if model.uplink_bytes_per_s and model.uplink_bytes_per_s[index]:
+        return model.uplink_bytes_per_s[index]
+    known = before.uplink_bytes_per_s if before else 0.0
+    others = np.delete(model.link_bytes_per_s[index], index)
+    return known if others.size and others.max() <= known else 0.0
 
 
 def _library_entry(known: Knowledge, model: GridModel, when: datetime) -> Library:

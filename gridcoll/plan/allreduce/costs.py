@@ -295,7 +295,9 @@ def price_pieces(
 
     def total(load_part: float, way_part: float) -> FloatArray:
         ways = way_part * inside, way_part * across
-        return np.max([_over(load_part * busy, *ways, home, last) for home in homes], axis=0)
+        return np.asarray(
+            np.max([_over(load_part * busy, *ways, home, last) for home in homes], axis=0)
+        )
 
     in_turn = total(1.0, 1.0)
     if len(homes) == 1:
@@ -320,7 +322,8 @@ def _busy_s(costs: Costs, load: PieceLoad, shape: str, n_segments: FloatArray) -
 
     def either(by_cluster: FloatArray) -> FloatArray:
         """Of every two clusters the busier one, (…, C, C, S)."""
-        return np.maximum(by_cluster[..., :, None, :], by_cluster[..., None, :, :])
+        both = by_cluster[..., :, None, :], by_cluster[..., None, :, :]
+        return np.asarray(np.maximum(*both))
 
     by_phase = busiest(np.maximum(load.out, load.into))
     apart = np.array([_between(costs, flows) for flows in load.flows])
@@ -348,7 +351,7 @@ def _among(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
     found = np.zeros((n, n, busy.shape[-1]))
     np.maximum.at(found, tuple(np.ix_(group_of, group_of)), busy)
     within = np.einsum("iis->is", found)
-    return np.maximum(found, np.maximum(within[:, None], within[None]))
+    return np.asarray(np.maximum(found, np.maximum(within[:, None], within[None])))
 
 
 def _over(
@@ -360,9 +363,11 @@ def _over(
     there = inside + across[:, home]
     back = across[home] + inside if last < 0 else across[home, last : last + 1]
     busy_back = busy[home] if last < 0 else busy[home, last : last + 1]
-    return np.maximum(
-        (busy[:, home] + there).max(axis=0) + back.max(axis=0),
-        there.max(axis=0) + (busy_back + back).max(axis=0),
+    return np.asarray(
+        np.maximum(
+            (busy[:, home] + there).max(axis=0) + back.max(axis=0),
+            there.max(axis=0) + (busy_back + back).max(axis=0),
+        )
     )
 
 
@@ -411,7 +416,7 @@ def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
         (together.sum(axis=1) / uplinks)[:, None], (together.sum(axis=0) / uplinks)[None]
     )
     shared_s = np.maximum(shared_s, np.where(together > 0, passed_s, 0.0))
-    return np.maximum(busiest, shared_s[:, :, None])
+    return np.asarray(np.maximum(busiest, shared_s[:, :, None]))
 
 
 SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
