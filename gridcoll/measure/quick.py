@@ -82,7 +82,7 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     model = replace(model, aggregate_bytes_per_s=together)
     if model.n_clusters <= MOST_CLUSTERS:
         lanes = min(FIRST_LANES, max(len(cluster.nodes) for cluster in model.grid.clusters))
-        uplinks = measure_uplinks(comm, model, n_messages=quick_messages(lanes))
+        uplinks = measure_uplinks(comm, model, n_messages=quick_messages(2 * lanes))
         model = replace(model, uplink_bytes_per_s=uplinks)
     progress("what plans cost", 1, steps)
     inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips

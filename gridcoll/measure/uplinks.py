@@ -23,7 +23,7 @@ SHOWS = 0.8
 """An uplink is one if it carries less than this part of what links and interfaces allow: sums of
 measured rates are within some 10 %."""
 
-LONGER = 4
+LONGER = 2
 """What looks like an uplink is measured once more, with so many times as many messages: flows
 whose windows are still opening look like one, too."""
 

@@ -232,6 +232,18 @@ class TestLearning:
         links = {(e.sender, e.receiver) for e in entries if isinstance(e, LinkEntry)}
         assert links == {("north", "south"), ("south", "north")}
 
+    def test_an_uplink_is_kept_until_one_link_carries_more(self, known: Knowledge) -> None:
+        found = replace(model_on(THREE), uplink_bytes_per_s=(4e7, 0.0, 0.0))
+        learn_model(known, found, when=WHEN)
+        assert model_from(known, THREE).uplink_bytes_per_s == (4e7, 0.0, 0.0)
+        assert model_from(known, ["south-0", "north-1"]).uplink_bytes_per_s == (0.0, 4e7)
+        learn_model(known, model_on(THREE[:4]), when=WHEN)  # a job that could not see it
+        assert model_from(known, THREE).uplink_bytes_per_s == (4e7, 0.0, 0.0)
+        learn_model(known, replace(found, uplink_bytes_per_s=(2e7, 0.0, 0.0)), when=WHEN)
+        assert model_from(known, THREE).uplink_bytes_per_s[0] == 2e7
+        learn_model(known, model_on(THREE), when=WHEN)  # its links carry 3e7
+        assert model_from(known, THREE).uplink_bytes_per_s == ()
+
     def test_two_sites_of_one_name_stay_two(self, known: Knowledge) -> None:
         other = model_on(["north-10", "north-11", "south-10", "south-11"])
         learn_model(known, other)
@@ -271,6 +283,12 @@ class TestLearning:
         measured = known.cluster("north")
         assert measured is not None
         assert measured.origin == "measured"
+
+    def test_a_declared_uplink_is_believed(self) -> None:
+        known = Knowledge()
+        declared = replace(model_on(THREE), origin="declared", uplink_bytes_per_s=(4e7, 0.0, 0.0))
+        known.put_all(model_entries(declared, WHEN))
+        assert model_from(known, THREE).uplink_bytes_per_s == (4e7, 0.0, 0.0)
 
     def test_the_newest_wins(self) -> None:
         old, new = link(), link(last=WHEN + timedelta(days=1), mpi="new")

@@ -14,7 +14,8 @@ from gridcoll.measure.natives import CALLS
 from gridcoll.measure.pairs import End, measure_pairs
 from gridcoll.measure.probe import Channel
 from gridcoll.measure.quick import quick_model
-from gridcoll.model import digest
+from gridcoll.measure.uplinks import measure_uplinks
+from gridcoll.model import GridModel, digest, linear_plogp
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
 
@@ -41,6 +42,25 @@ def test_pairs_are_the_same_on_all_ranks(world: MPI.Intracomm, grid: Grid) -> No
     for link in found.values():
         assert link.latency_s > 0
         assert min(link.gap_s) > 0
+
+
+@pytest.mark.parametrize(("rate", "is_found"), [(1.0, False), (1e15, True)])
+def test_an_uplink_is_what_links_together_do_not_carry(
+    world: MPI.Intracomm, rate: float, is_found: bool
+) -> None:
+    """Every rank sends what it should, and all know the same: whatever links are said to carry."""
+    n = world.Get_size()
+    links = linear_plogp(1e-4, rate)
+    n_clusters = range(3)
+    model = GridModel(
+        Grid.from_labels([min(rank, 2) for rank in range(n)]),
+        tuple(tuple(links for _ in n_clusters) for _ in n_clusters),
+        "measured",
+        aggregate_bytes_per_s=tuple(tuple(rate for _ in n_clusters) for _ in n_clusters),
+    )
+    found = measure_uplinks(world, model, n_messages=4)
+    assert world.allgather(found) == [found] * n
+    assert [each > 0 for each in found[:2]] == ([True, True] if is_found else [])
 
 
 def test_no_pairs_at_all(world: MPI.Intracomm, grid: Grid) -> None:
