@@ -81,6 +81,8 @@ def _add_cluster(branch: Tree, model: GridModel, index: int, cluster: Cluster) -
     if link is not None:
         rate = rounded_rate(float(rates_bytes_per_s(model)[index, index]))
         line.append(f"  {format_duration(link.latency_s)}, {rate} inside", "dim")
+    if np.isfinite(model.uplinks[index]):
+        line.append(f"  uplink {rounded_rate(float(model.uplinks[index]))}", "dim")
     here = branch.add(line)
     nodes = cluster.nodes
     shown = nodes if len(nodes) <= MAX_HOSTS else (*nodes[:3], (), *nodes[-1:])

@@ -64,8 +64,9 @@ def summarise(model: GridModel) -> dict[str, Any]:
                 "coordinator": cluster.coordinator,
                 "ranks": list(cluster.ranks),
                 "hosts": [process.host for process in cluster.processes],
+                "uplink_bytes_per_s": float(up) if np.isfinite(up) else None,
             }
-            for cluster in clusters
+            for cluster, up in zip(clusters, model.uplinks, strict=True)
         ],
         "links": [
             {
