@@ -217,18 +217,34 @@ def print_markdown(collective: str, rows: list[Row], dilation: float) -> None:
         )
 
 
-def print_brief(rows: Iterable[Row]) -> None:
-    """One table for the README: a line per collective, MPI and size."""
-    print("\n| call | message | MPI | best native | gridcoll | faster |")
-    print("|---|--:|---|--:|--:|--:|")
+def print_brief(rows: Iterable[Row], tuned: Iterable[Row]) -> None:
+    """One table for the README: a line per collective, MPI and size.
+
+    ``tuned``: natives by hand at full speed; a column where there is one of any line.
+    """
+    by_hand = {
+        (each["collective"], each["grid"], each["mpi"], each["bytes"]): each["tuned_s"]
+        for each in tuned
+    }
+    lines = []
     for collective, mine in groupby(rows, key=lambda row: str(row["collective"])):
-        for (_, mpi, n_bytes), variants in by_case(mine).items():
-            ours, native_s = variants["gridcoll"], best_native_s(variants)
-            print(
-                f"| {TITLES[collective]} | {format_size(n_bytes)} | {mpi} "
-                f"| {native_s * 1e3:.0f} ms | {ours['median_s'] * 1e3:.0f} ms "
-                f"| {native_s / ours['median_s']:.1f} x |"
-            )
+        for (grid, mpi, n_bytes), variants in by_case(mine).items():
+            hand_s = by_hand.get((collective, grid, mpi, n_bytes))
+            lines.append((collective, n_bytes, mpi, variants, hand_s))
+    has_tuned = any(hand_s is not None for *_, hand_s in lines)
+    columns = ["best native", *["by hand"] * has_tuned, "gridcoll", "faster"]
+    print(f"\n| call | message | MPI | {' | '.join(columns)} |")
+    print("|---|--:|---|" + "--:|" * len(columns))
+    for collective, n_bytes, mpi, variants, hand_s in lines:
+        ours, native_s = variants["gridcoll"], best_native_s(variants)
+        hand = "–" if hand_s is None else f"{hand_s * 1e3:.0f} ms"
+        cells = [
+            f"{native_s * 1e3:.0f} ms",
+            *[hand] * has_tuned,
+            f"{ours['median_s'] * 1e3:.0f} ms",
+            f"{native_s / ours['median_s']:.1f} x",
+        ]
+        print(f"| {TITLES[collective]} | {format_size(n_bytes)} | {mpi} | {' | '.join(cells)} |")
 
 
 def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> None:
@@ -322,7 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             print_tables(collective, rows, options.dilation)
     if brief:
-        print_brief(brief)
+        at_speed = options.dilation == 1
+        tuned = [row for name in collectives for row in read_rows(f"tuned-{name}") if at_speed]
+        print_brief(brief, tuned)
 
 
 if __name__ == "__main__":
