@@ -55,7 +55,7 @@ def competitors(
     return tuple(found)
 
 
-MOST_CLUSTERS = 8
+MOST_CLUSTERS = 4
 """Limits of more clusters are not asked for: they take longer than a choice."""
 
 
@@ -63,7 +63,8 @@ def limit_of_calls(collective: str, model: GridModel, n_bytes: int, root: int) -
     """Seconds that no way to do the call takes less than, by the links of ``model``; 0 where that
     is not known. Rounded, so that all ranks have the same.
     """
-    if collective not in LIMITED or model.n_clusters > MOST_CLUSTERS:
+    is_known = collective in LIMITED and bool(model.aggregate_bytes_per_s)
+    if not is_known or model.n_clusters > MOST_CLUSTERS:
         return 0.0
     return float(f"{limit_s(collective, wires_from_model(model), n_bytes, root):.3g}")
 
