@@ -105,7 +105,8 @@ def quick_aggregate_bandwidth(
     mine = np.zeros((2, n, n))
     for pairs in rounds:
         lanes = min(FIRST_LANES, max(lanes_between(grid, a, b) for a, b in pairs))
-        n_few = quick_messages(lanes)
+        # A third of n opens windows, n run, and three times n again.
+        n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
         numbers.append(n_few)
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
@@ -127,13 +128,6 @@ def quick_aggregate_bandwidth(
             most = min(FIRST_LANES, lanes_between(grid, a, b)) * interfaces
             rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
-
-
-def quick_messages(lanes: int) -> int:
-    """Messages of a flow that keep to `QUICK_BUDGET_BYTES`: a third of them open windows, then they
-    run, and three times as many again.
-    """
-    return max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
 
 
 def lanes_between(grid: Grid, a: int, b: int) -> int:

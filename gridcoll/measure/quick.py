@@ -12,16 +12,10 @@ from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention, split_inside
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
-from gridcoll.measure.flows import (
-    FIRST_LANES,
-    MESSAGE_BYTES,
-    quick_aggregate_bandwidth,
-    quick_messages,
-)
+from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
-from gridcoll.measure.uplinks import MOST_CLUSTERS, measure_uplinks
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.grid import Grid
@@ -56,7 +50,6 @@ def quick_model(
 
     - what several flows carry together is one run between every two clusters, which shows whether
       a link is thin or a window limits; more runs would only find the last few percent;
-    - one run from every cluster to all others where they may share an uplink;
     - the pace of segments and the start of a plan are the same on every cluster of a job, and both
       are seen in few runs that last milliseconds;
     - contention likewise, of exchanges inside clusters;
@@ -80,10 +73,6 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
     together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
     model = replace(model, aggregate_bytes_per_s=together)
-    if model.n_clusters <= MOST_CLUSTERS:
-        lanes = min(FIRST_LANES, max(len(cluster.nodes) for cluster in model.grid.clusters))
-        uplinks = measure_uplinks(comm, model, n_messages=quick_messages(2 * lanes))
-        model = replace(model, uplink_bytes_per_s=uplinks)
     progress("what plans cost", 1, steps)
     inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
     try:

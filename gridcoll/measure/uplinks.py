@@ -7,6 +7,7 @@ carries, and not that flows to the next one share it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,8 +28,7 @@ LONGER = 2
 """What looks like an uplink is measured once more, with so many times as many messages: flows
 whose windows are still opening look like one, too."""
 
-MOST_CLUSTERS = 12
-"""With more, only `gridcoll discover` looks for uplinks: clusters are measured one by one."""
+SHORTEST_BYTES = 1 << 10
 
 _TAG = 3
 
@@ -41,8 +41,8 @@ def measure_uplinks(
 ) -> tuple[float, ...]:
     """Bytes per second that leave each cluster for all others together; 0 where nothing limits.
 
-    Collective; equal on all ranks. ``n_messages`` of `MESSAGE_BYTES` are what one rank sends to the
-    cluster that it reaches fastest, to others in proportion. What enters counts as alike. A cluster
+    Collective; equal on all ranks. Each flow has ``n_messages``, of `MESSAGE_BYTES` to the cluster
+    that a rank reaches fastest, and to others in proportion. What enters counts as alike. A cluster
     is left out if one link carries about what all of them, or its interfaces, do.
     """
     found = [0.0] * model.n_clusters
@@ -52,7 +52,7 @@ def measure_uplinks(
         together = 0.0
         for times in (1, LONGER):
             rate = _leaving(comm, model, cluster, times * n_messages)
-            together = max(together, rate)
+            together = max(together, rate, _widest(model, cluster))
             if together >= SHOWS * allowed:
                 break
         else:
@@ -68,74 +68,111 @@ def _suspects(model: GridModel) -> list[tuple[int, float]]:
         return []
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
     n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
-    # Of a lone host, nothing tells what its interface carries.
-    own = np.where(n_hosts > 1, n_hosts * model.flow_bytes_per_s.diagonal(), np.inf)
-    allowed = np.minimum(rates.sum(axis=1), own)
+    allowed = np.minimum(rates.sum(axis=1), n_hosts * model.flow_bytes_per_s.diagonal())
     return [
         (c, float(allowed[c]))
         for c in range(model.n_clusters)
-        if rates[c].max() < SHOWS * allowed[c]
+        # A lone host's interface is known as far as its links show it.
+        if n_hosts[c] > 1 and rates[c].max() < SHOWS * allowed[c]
     ]
+
+
+def _widest(model: GridModel, cluster: int) -> float:
+    """What the widest link from ``cluster`` carries by itself."""
+    return float(np.delete(model.link_bytes_per_s[cluster], cluster).max())
 
 
 class _Flow(NamedTuple):
-    """Messages between this rank and ``peer``."""
+    """Messages of ``n_bytes`` between this rank and ``peer``, on the way to ``cluster``."""
 
     peer: int
-    n_messages: int
+    cluster: int
+    n_bytes: int
 
 
 def _flows_from(
-    rank: int, grid: Grid, cluster: int, numbers: Sequence[int]
+    rank: int, grid: Grid, cluster: int, sizes: Sequence[int]
 ) -> tuple[bool, list[_Flow]]:
-    """Whether ``rank`` sends, and its flows; ``numbers[d]`` messages per flow to cluster ``d``."""
-    sends, found = grid.cluster_of[rank] == cluster, []
-    for other, n_messages in enumerate(numbers):
-        if other == cluster or grid.cluster_of[rank] not in (cluster, other):
-            continue
+    """Whether ``rank`` sends, and its flows; messages to cluster ``d`` have ``sizes[d]`` bytes.
+
+    The widest flows are dealt out first, each to a sender that has least to send so far.
+    """
+    members = grid.clusters[cluster].spread(len(grid.clusters[cluster]))
+    # Hosts in turn, and not all ranks of one first.
+    load = dict.fromkeys(members, 0)
+    of_host: Counter[int] = Counter()
+    found: list[_Flow] = []
+    others = [d for d in range(len(sizes)) if d != cluster]
+    for other in sorted(others, key=lambda d: (-sizes[d], d)):
         lanes = min(FIRST_LANES, lanes_between(grid, cluster, other))
-        ends = [grid.clusters[c].spread(lanes) for c in (cluster, other)]
-        mine, theirs = ends if sends else ends[::-1]
-        if rank in mine:
-            found.append(_Flow(theirs[mine.index(rank)], n_messages))
-    return sends, found
+        busy: set[int] = set()
+        for receiver in grid.clusters[other].spread(lanes):
+            free = [each for each in members if each not in busy]
+            sender = min(free, key=lambda each: (of_host[grid.host_of[each]], load[each]))
+            busy.add(sender)
+            load[sender] += sizes[other]
+            of_host[grid.host_of[sender]] += sizes[other]
+            if rank in (sender, receiver):
+                peer = receiver if rank == sender else sender
+                found.append(_Flow(peer, other, sizes[other]))
+    return grid.cluster_of[rank] == cluster, found
 
 
 def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: int) -> float:
-    """Bytes per second that leave ``cluster`` in flows that end at about the same time."""
+    """Bytes per second that leave ``cluster`` in flows that should end at about the same time.
+
+    The sum of what each other cluster is sent per second: a link that is thinner than it seemed
+    only delays its own flows.
+    """
     grid = model.grid
-    lanes = [min(FIRST_LANES, lanes_between(grid, cluster, d)) for d in range(model.n_clusters)]
-    per_flow = np.array(model.link_bytes_per_s[cluster]) / lanes
+    lanes = np.array(
+        [min(FIRST_LANES, lanes_between(grid, cluster, d)) for d in range(model.n_clusters)]
+    )
+    per_flow = model.link_bytes_per_s[cluster] / lanes
     per_flow[cluster] = 0.0
-    numbers = np.maximum(np.rint(n_messages * per_flow / per_flow.max()), 2).astype(int).tolist()
-    sends, flows = _flows_from(comm.Get_rank(), grid, cluster, numbers)
-    mine = np.zeros(2)
+    sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES).astype(int)
+    sends, flows = _flows_from(comm.Get_rank(), grid, cluster, sizes.tolist())
+    mine = np.zeros((2, model.n_clusters))
     wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-    _stream_s(comm, sends, [flow._replace(n_messages=2) for flow in flows])
+    _stream_s(comm, sends, flows, max(n_messages // 3, 1))
     for turn, times in enumerate((1, MORE)):
-        longer = [flow._replace(n_messages=times * flow.n_messages) for flow in flows]
-        took_s = _stream_s(comm, sends, longer)
-        mine[turn] = took_s if sends else 0.0
+        took_s = _stream_s(comm, sends, flows, times * n_messages)
+        for flow, seconds in zip(flows, took_s, strict=True):
+            mine[turn, flow.cluster] = seconds if sends else 0.0
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    moved = sum(n * lanes[d] for d, n in enumerate(numbers) if d != cluster) * MESSAGE_BYTES
     # What more messages add; noise must not make the difference zero.
-    longer_s = max(slowest_s[1] - slowest_s[0], slowest_s[1] / 2, 1e-9)
-    return float((MORE - 1) * moved / longer_s)
+    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
+    moved = (MORE - 1) * n_messages * sizes * lanes
+    others = np.arange(model.n_clusters) != cluster
+    return float((moved[others] / np.maximum(longer_s[others], 1e-9)).sum())
 
 
-def _stream_s(comm: MPI.Intracomm, sends: bool, flows: Sequence[_Flow]) -> float:
-    """Send what ``flows`` say, or receive it, and get or give an answer for each; in seconds."""
+def _stream_s(
+    comm: MPI.Intracomm, sends: bool, flows: Sequence[_Flow], n_messages: int
+) -> list[float]:
+    """Send ``n_messages`` of every flow, or receive them, and get or give an answer for each flow;
+    seconds until that is there, by flow.
+    """
     start = time.perf_counter()
     move, answer = (comm.Isend, comm.Irecv) if sends else (comm.Irecv, comm.Isend)
     moves = [
-        move([bytearray(MESSAGE_BYTES), MPI.BYTE], flow.peer, _TAG)
+        move([bytearray(flow.n_bytes), MPI.BYTE], flow.peer, _TAG)
         for flow in flows
-        for _ in range(flow.n_messages)
+        for _ in range(n_messages)
     ]
-    wait_politely(lambda: MPI.Request.Testall(moves))
     nothing = bytearray(0)
+    if not sends:  # of one flow
+        wait_politely(lambda: MPI.Request.Testall(moves))
     answers = [answer([nothing, MPI.BYTE], flow.peer, _TAG) for flow in flows]
-    wait_politely(lambda: MPI.Request.Testall(answers))
-    return time.perf_counter() - start
+    took_s = [0.0] * len(flows)
+
+    def all_done() -> bool:
+        for at, request in enumerate(answers):
+            if not took_s[at] and request.Test():
+                took_s[at] = time.perf_counter() - start
+        return all(took_s) and MPI.Request.Testall(moves)
+
+    wait_politely(all_done)
+    return took_s

@@ -38,7 +38,7 @@ def test_who_may_have_one() -> None:
     assert suspected(sites((4, 4, 4), THIN)) == [0, 1, 2]
     assert suspected(sites((4, 4, 4), 4 * NIC)) == [], "one link carries all that interfaces do"
     assert suspected(sites((4, 4), THIN)) == [], "one link is all there is"
-    assert suspected(sites((2, 2, 1), 2 * NIC)) == [2], "a lone host's interface is one"
+    assert suspected(sites((4, 1, 4), THIN)) == [0, 2], "a lone host has its interface"
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,14 @@ def test_each_end_knows_the_other() -> None:
     }
     sent = sorted((a, *flow) for a, (sends, out) in flows.items() if sends for flow in out)
     taken = sorted(
-        (flow.peer, b, flow.n_messages)
+        (flow.peer, b, flow.cluster, flow.n_bytes)
         for b, (sends, into) in flows.items()
         if not sends
         for flow in into
     )
     assert sent == taken
-    assert sorted(n for _, _, n in sent) == [5, 5, 7]
+    assert sorted(flow[2:] for flow in sent) == [(1, 7), (2, 5), (2, 5)]
+    assert [flow[0] for flow in sent] == [0, 1, 2], "no host sends more than it has to"
 
 
 def test_an_uplink_is_no_links_business() -> None:
