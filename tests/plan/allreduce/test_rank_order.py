@@ -151,3 +151,17 @@ def test_reproducible_calls_take_no_other_plan() -> None:
         assert winner.name == "rank-order"
     assert choose("reduce", model, 8, 3, reproducible=True).winner.reproducible
     assert choose("allreduce", model, 8, 0, forced="native").winner.build is None
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce"])
+@pytest.mark.parametrize("n_bytes", [8, 1 << 20])
+def test_they_compete_where_order_counts_and_nowhere_else(collective: str, n_bytes: int) -> None:
+    model = model_of([0, 0, 0, 1, 1, 1])
+    plain = choose(collective, model, n_bytes, 0)
+    assert not any(candidate.reproducible for candidate in plain.candidates)
+    assert plain.own_operations
+    for asked in ({"rank_order": True}, {"prefer_order": True}, {"reproducible": True}):
+        choice = choose(collective, model, n_bytes, 0, **asked)
+        assert any(candidate.reproducible for candidate in choice.candidates), asked
+    forced = choose(collective, model, n_bytes, 0, forced="rank-order").winner
+    assert forced.reproducible
