@@ -123,3 +123,13 @@ def test_uplinks_carry_least(name: str, algorithm: str) -> None:
                 count for link, count in units.items() if link[end] == cluster != link[1 - end]
             )
             assert crossing <= 2 * n_units * (n - 1) / n + model.grid.n_ranks * n
+
+
+@pytest.mark.parametrize("name", ["patchwork", "unlike-hosts"])
+@pytest.mark.parametrize("algorithm", ["lanes", "shares", "ring"])
+@pytest.mark.parametrize("n_bytes", [8192, 65536])
+def test_a_slow_site_counts_with_its_own_way(name: str, algorithm: str, n_bytes: int) -> None:
+    """And not with that between others, which may be longer."""
+    found = best_of_each("allreduce", name, n_bytes)
+    took = simulated_s("allreduce", name, n_bytes, algorithm)
+    assert found[algorithm].predicted_s == pytest.approx(took, rel=0.1)
