@@ -289,6 +289,8 @@ class TestLearning:
         declared = replace(model_on(THREE), origin="declared", uplink_bytes_per_s=(4e7, 0.0, 0.0))
         known.put_all(model_entries(declared, WHEN))
         assert model_from(known, THREE).uplink_bytes_per_s == (4e7, 0.0, 0.0)
+        learn_model(known, model_on(THREE), when=WHEN)  # a quick start does not look for any
+        assert model_from(known, THREE).uplink_bytes_per_s == (4e7, 0.0, 0.0)
 
     def test_the_newest_wins(self) -> None:
         old, new = link(), link(last=WHEN + timedelta(days=1), mpi="new")

@@ -207,6 +207,7 @@ def _cluster_entry(
     known: Knowledge, model: GridModel, index: int, name: str, when: datetime, is_new: bool
 ) -> ClusterEntry:
     cluster, before = model.grid.clusters[index], known.cluster(name)
+    uplink = _uplink(model, index, before)
     if before is not None and before.origin == "declared":
         before = None
     link = model.links[index][index]
@@ -234,7 +235,7 @@ def _cluster_entry(
             latency_s=latency,
             rate_bytes_per_s=rate,
             contention=contention,
-            uplink_bytes_per_s=_uplink(model, index, before),
+            uplink_bytes_per_s=uplink,
             mpi=mpi,
             first=when,
             last=when,
@@ -243,7 +244,7 @@ def _cluster_entry(
 
 
 def _uplink(model: GridModel, index: int, before: ClusterEntry | None) -> float:
-    """The one that was measured, or what was known and a job on fewer hosts could not see."""
+    """The one that was measured, or what was known or declared and this job could not see."""
     if model.uplink_bytes_per_s and model.uplink_bytes_per_s[index]:
         return model.uplink_bytes_per_s[index]
     known = before.uplink_bytes_per_s if before else 0.0
