@@ -44,23 +44,26 @@ def test_pairs_are_the_same_on_all_ranks(world: MPI.Intracomm, grid: Grid) -> No
         assert min(link.gap_s) > 0
 
 
-@pytest.mark.parametrize(("rate", "is_found"), [(1.0, False), (1e15, True)])
+@pytest.mark.parametrize(("rate", "is_found"), [(1.0, False), (3e10, True)])
 def test_an_uplink_is_what_links_together_do_not_carry(
     world: MPI.Intracomm, rate: float, is_found: bool
 ) -> None:
-    """Every rank sends what it should, and all know the same: whatever links are said to carry."""
+    """Every rank sends what it should, and all know the same: whatever links are said to carry.
+
+    Of a cluster of two hosts; with three ranks there is none.
+    """
     n = world.Get_size()
     links = linear_plogp(1e-4, rate)
     n_clusters = range(3)
     model = GridModel(
-        Grid.from_labels([min(rank, 2) for rank in range(n)]),
+        Grid.from_labels([max(rank - n + 3, 0) for rank in range(n)]),
         tuple(tuple(links for _ in n_clusters) for _ in n_clusters),
         "measured",
         aggregate_bytes_per_s=tuple(tuple(rate for _ in n_clusters) for _ in n_clusters),
     )
     found = measure_uplinks(world, model, n_messages=4)
     assert world.allgather(found) == [found] * n
-    assert [each > 0 for each in found[:2]] == ([True, True] if is_found else [])
+    assert [each > 0 for each in found] == ([True, False, False] if is_found and n == 4 else [])
 
 
 def test_no_pairs_at_all(world: MPI.Intracomm, grid: Grid) -> None:
