@@ -2,13 +2,16 @@
 
     gridcoll testbed run GRID --mpi MPI -- python benchmarks/discovery.py hostfiles/GRID.toml
 
-Prints how many of the clusterings are the declared one, and how far latencies and gaps are off.
+Prints how many of the clusterings are the declared one, how far latencies and gaps are off, and
+which uplinks are found beside those that are declared.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -16,8 +19,11 @@ from mpi4py import MPI
 from gridcoll.bench.runs import mpi_name
 from gridcoll.measure.clusters import find_grid
 from gridcoll.measure.discover import measure_links
+from gridcoll.measure.flows import MESSAGE_BYTES, measure_aggregate_bandwidth
+from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, declared_model
-from gridcoll.topology import read_gridfile
+from gridcoll.topology import Grid, read_gridfile
+from gridcoll.topology.units import format_rate
 
 
 def main() -> None:
@@ -41,6 +47,10 @@ def main() -> None:
         latency_error.append(_worst_latency_error(declared, measured))
         gap_error.append(_worst_gap_error(declared, measured))
     plogp_s = (time.perf_counter() - begin) / max(options.measurements, 1)
+    measured = _with_flows(comm, declared.grid)
+    begin = time.perf_counter()
+    uplinks = measure_uplinks(comm, measured)
+    uplinks_s = time.perf_counter() - begin
     if comm.Get_rank() == 0:
         print(
             f"{spec.name:18} {mpi_name():16} clusters {n_right}/{options.clusterings} "
@@ -48,6 +58,21 @@ def main() -> None:
             f"g(1 MB) by {max(gap_error):.1%} ({plogp_s:.1f} s each)",
             flush=True,
         )
+        print(f"{'uplinks found':18} {_rates(uplinks)} ({uplinks_s:.1f} s)")
+        print(f"{'declared':18} {_rates(declared.uplink_bytes_per_s)}", flush=True)
+
+
+def _with_flows(comm: MPI.Intracomm, grid: Grid) -> GridModel:
+    """A measured model with what several flows carry together."""
+    model = GridModel(grid, measure_links(comm, grid), "measured")
+    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
+    together = measure_aggregate_bandwidth(comm, grid, one_flow_bytes_per_s)
+    return replace(model, aggregate_bytes_per_s=together)
+
+
+def _rates(bytes_per_s: Sequence[float]) -> str:
+    """By cluster; a dash where nothing limits."""
+    return ", ".join(format_rate(round(each)) if each else "–" for each in bytes_per_s) or "none"
 
 
 def _worst_latency_error(declared: GridModel, measured: GridModel) -> float:

@@ -243,14 +243,36 @@ def _flows_of(
 
 def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
     """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
-    peers, active = flows.peers, flows.active
+    sizes = [(peer, MESSAGE_BYTES) for peer in flows.peers]
+    return max(stream_s(comm, flows.active, sizes, n_messages))
+
+
+def stream_s(
+    comm: MPI.Intracomm, sends: bool, flows: Sequence[tuple[int, int]], n_messages: int
+) -> list[float]:
+    """Send ``n_messages`` in each of ``flows``, or receive them; peers answer when they have all.
+
+    A flow is a peer and the bytes of a message; returns seconds until its answer, by flow. Both
+    ends call it.
+    """
     start = time.perf_counter()
-    move = comm.Isend if active else comm.Irecv
-    slots = [bytearray(MESSAGE_BYTES) for _ in range(n_messages * len(peers))]
-    moves = [move([slot, MPI.BYTE], peers[k % len(peers)], _TAG) for k, slot in enumerate(slots)]
-    wait_politely(lambda: MPI.Request.Testall(moves))
+    move, answer = (comm.Isend, comm.Irecv) if sends else (comm.Irecv, comm.Isend)
+    moves = [
+        move([bytearray(n_bytes), MPI.BYTE], peer, _TAG)
+        for _ in range(n_messages)
+        for peer, n_bytes in flows
+    ]
+    if not sends:
+        wait_politely(lambda: MPI.Request.Testall(moves))
     nothing = bytearray(0)
-    answer = comm.Irecv if active else comm.Isend
-    answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer in peers]
-    wait_politely(lambda: MPI.Request.Testall(answers))
-    return time.perf_counter() - start
+    answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer, _ in flows]
+    took_s = [0.0] * len(flows)
+
+    def all_done() -> bool:
+        for at, request in enumerate(answers):
+            if not took_s[at] and request.Test():
+                took_s[at] = time.perf_counter() - start
+        return all(took_s) and MPI.Request.Testall(moves)
+
+    wait_politely(all_done)
+    return took_s

@@ -173,7 +173,7 @@ def _next_arm(race: Race, last: int, late: bool) -> int | None:
         return seldom[0] if seldom else None
     if last != race.leader:
         return race.leader
-    race.plan_trial(math.inf, math.inf)  # to know is what the calls are for
+    race.plan_trial(math.inf, math.inf)  # what is found serves all later jobs
     rival, race.trial = race.next_arm(), None
     return None if rival == race.leader else rival
 

@@ -1,4 +1,4 @@
-"""Uplinks: what leaves a cluster for all others at once, where its links and interfaces allow more.
+"""Uplinks: what leaves a cluster for all others at once where links and interfaces allow more.
 
 A site often has one line to the rest of the world. Flows to one other site show what that line
 carries, and not that flows to the next one share it.
@@ -6,7 +6,6 @@ carries, and not that flows to the next one share it.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,9 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import wait_for_all, wait_politely
+from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, MORE, N_MESSAGES, lanes_between
+from gridcoll.measure.flows import (
+    FIRST_LANES,
+    MESSAGE_BYTES,
+    MORE,
+    N_MESSAGES,
+    lanes_between,
+    stream_s,
+)
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 
@@ -29,8 +35,6 @@ LONGER = 2
 whose windows are still opening look like one, too."""
 
 SHORTEST_BYTES = 1 << 10
-
-_TAG = 3
 
 
 def measure_uplinks(
@@ -95,22 +99,18 @@ def _flows_from(
 ) -> tuple[bool, list[_Flow]]:
     """Whether ``rank`` sends, and its flows; messages to cluster ``d`` have ``sizes[d]`` bytes.
 
-    The widest flows are dealt out first, each to a sender that has least to send so far.
+    The widest flows are dealt out first, each to a rank whose host has least to send so far.
     """
     members = grid.clusters[cluster].spread(len(grid.clusters[cluster]))
-    # Hosts in turn, and not all ranks of one first.
-    load = dict.fromkeys(members, 0)
     of_host: Counter[int] = Counter()
     found: list[_Flow] = []
     others = [d for d in range(len(sizes)) if d != cluster]
     for other in sorted(others, key=lambda d: (-sizes[d], d)):
         lanes = min(FIRST_LANES, lanes_between(grid, cluster, other))
-        busy: set[int] = set()
+        free = list(members)
         for receiver in grid.clusters[other].spread(lanes):
-            free = [each for each in members if each not in busy]
-            sender = min(free, key=lambda each: (of_host[grid.host_of[each]], load[each]))
-            busy.add(sender)
-            load[sender] += sizes[other]
+            sender = min(free, key=lambda each: of_host[grid.host_of[each]])
+            free.remove(sender)
             of_host[grid.host_of[sender]] += sizes[other]
             if rank in (sender, receiver):
                 peer = receiver if rank == sender else sender
@@ -134,9 +134,10 @@ def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: in
     sends, flows = _flows_from(comm.Get_rank(), grid, cluster, sizes.tolist())
     mine = np.zeros((2, model.n_clusters))
     wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-    _stream_s(comm, sends, flows, max(n_messages // 3, 1))
+    peers = [(flow.peer, flow.n_bytes) for flow in flows]
+    stream_s(comm, sends, peers, max(n_messages // 3, 1))
     for turn, times in enumerate((1, MORE)):
-        took_s = _stream_s(comm, sends, flows, times * n_messages)
+        took_s = stream_s(comm, sends, peers, times * n_messages)
         for flow, seconds in zip(flows, took_s, strict=True):
             mine[turn, flow.cluster] = seconds if sends else 0.0
     wait_for_all(comm)
@@ -147,32 +148,3 @@ def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: in
     moved = (MORE - 1) * n_messages * sizes * lanes
     others = np.arange(model.n_clusters) != cluster
     return float((moved[others] / np.maximum(longer_s[others], 1e-9)).sum())
-
-
-def _stream_s(
-    comm: MPI.Intracomm, sends: bool, flows: Sequence[_Flow], n_messages: int
-) -> list[float]:
-    """Send ``n_messages`` of every flow, or receive them, and get or give an answer for each flow;
-    seconds until that is there, by flow.
-    """
-    start = time.perf_counter()
-    move, answer = (comm.Isend, comm.Irecv) if sends else (comm.Irecv, comm.Isend)
-    moves = [
-        move([bytearray(flow.n_bytes), MPI.BYTE], flow.peer, _TAG)
-        for flow in flows
-        for _ in range(n_messages)
-    ]
-    nothing = bytearray(0)
-    if not sends:  # of one flow
-        wait_politely(lambda: MPI.Request.Testall(moves))
-    answers = [answer([nothing, MPI.BYTE], flow.peer, _TAG) for flow in flows]
-    took_s = [0.0] * len(flows)
-
-    def all_done() -> bool:
-        for at, request in enumerate(answers):
-            if not took_s[at] and request.Test():
-                took_s[at] = time.perf_counter() - start
-        return all(took_s) and MPI.Request.Testall(moves)
-
-    wait_politely(all_done)
-    return took_s

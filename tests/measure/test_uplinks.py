@@ -87,7 +87,6 @@ def test_each_end_knows_the_other() -> None:
     assert [flow[0] for flow in sent] == [0, 1, 2], "no host sends more than it has to"
 
 
-def test_an_uplink_is_no_links_business() -> None:
-    """What is known of a cluster's uplink stays with the clusters of a part of the job."""
+def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
     model = replace(sites((2, 2, 2), THIN), uplink_bytes_per_s=(THIN, 0.0, 2 * THIN))
     assert model.restrict([0, 4, 5]).uplink_bytes_per_s == (THIN, 2 * THIN)

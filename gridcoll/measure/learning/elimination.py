@@ -36,9 +36,9 @@ BELOW_LIMIT = 0.05
 wrong: the network is not as the model says."""
 
 COLD = 0.1
-"""What a trial takes longer than calls by the same arm that follow one another, as a part of the
-leader's time: the windows of its connections have closed, and its plan may have to be written.
-Median of the arms that lead on three sites and were tried before, 0.05 to 0.25."""
+"""A trial takes so much longer than later calls by the same arm, as a part of the leader's time:
+windows of its connections have closed, and its plan may have to be written. On three sites first
+calls took 5 to 25 % longer than later ones."""
 
 TRIAL_CALLS = 2
 """Trials in a row; by the next agreed point more is known."""

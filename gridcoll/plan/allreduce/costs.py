@@ -343,7 +343,7 @@ def _busy_s(costs: Costs, load: PieceLoad, shape: str, n_segments: FloatArray) -
 
 
 def _among(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
-    """The same among ``groups``, of clusters that each may be several of, (G, G, S)."""
+    """``busy`` of any two of ``groups``, each of one cluster or several, (G, G, S)."""
     n = len(groups.clusters)
     if n == len(busy):
         return busy
