@@ -119,7 +119,7 @@ def quick_aggregate_bandwidth(
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
+    longer_s = _longer_s(*slowest_s)
     rates = np.ones((n, n))
     for pairs, n_few in zip(rounds, numbers, strict=True):
         found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, longer_s)
@@ -160,8 +160,17 @@ def _measure_steady(
     """The same, by the extra time of `MORE` times as many messages."""
     numbers = [N_MESSAGES, MORE * N_MESSAGES]
     few_s, many_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, numbers)
-    longer_s = np.maximum(many_s - few_s, many_s / 2)  # noise must not make the difference zero
+    longer_s = _longer_s(few_s, many_s)
     return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, longer_s)
+
+
+def _longer_s(few_s: np.ndarray, many_s: np.ndarray) -> np.ndarray:
+    """What all but the first ones of `MORE` times as many messages took.
+
+    Of windows that limit, the first messages are free, and the rest takes more than its part. It
+    takes less where windows were still opening in the first run: then its part counts.
+    """
+    return np.maximum(many_s - few_s, many_s * (MORE - 1) / MORE)
 
 
 def _slowest_s(

@@ -12,19 +12,9 @@ from mpi4py import MPI
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.pairs import End
+from gridcoll.measure.pairs import AGREE, End, is_enough
 from gridcoll.measure.probe import Channel
 from gridcoll.topology.landmarks import Pair, Rounds, group_nodes
-
-ENOUGH_S = 10e-3
-"""Of round trips: short ones that were tried so long tell what a busy moment adds. One that took
-longer is known well enough to say that it is long."""
-
-MOST_TRIPS = 20
-
-AGREE = 1.1
-"""Round trips of a link that differ by more are not the link's, but those of a host that was busy
-with others: 88 on two processors take milliseconds where the wire takes 0.1."""
 
 TRIPS_AT_ONCE = 4
 """Round trips with each peer, beside others; the first one opens a connection and does not
@@ -141,13 +131,5 @@ def quick_latency(channel: End) -> tuple[float, float]:
     going = 1
     while going:
         trips_s.append(channel.round_trip_s(0))
-        going = channel.agree(int(not _is_enough(trips_s)))
+        going = channel.agree(int(not is_enough(trips_s)))
     return min(trips_s) / 2, statistics.median(trips_s) / 2
-
-
-def _is_enough(trips_s: Sequence[float]) -> bool:
-    if len(trips_s) >= MOST_TRIPS:
-        return True
-    shortest_s, *longer_s = sorted(trips_s)
-    is_settled = not longer_s or longer_s[0] <= AGREE * shortest_s
-    return is_settled and sum(trips_s) > ENOUGH_S

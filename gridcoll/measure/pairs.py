@@ -55,6 +55,17 @@ it."""
 MORE_EXCHANGES, SHORT_S = 2, 3e-3
 """So many more of what is so short: a busy moment of either end would be a large part of it."""
 
+ENOUGH_S = 10e-3
+"""Of round trips: short ones that were tried so long tell what a busy moment adds. One that took
+longer is known well enough to say that it is long."""
+
+MOST_TRIPS, MOST_S = 20, 0.1
+"""Where round trips do not agree. What takes so long in all is long, or has been tried often."""
+
+AGREE = 1.1
+"""Round trips of a link that differ by more are not the link's, but those of a host that was busy
+with others: 88 on two processors take milliseconds where the wire takes 0.1."""
+
 _OPENING = (1 << 14, 4)
 
 
@@ -147,6 +158,15 @@ class End(Protocol):
     def agree(self, value: int) -> int: ...
 
 
+def is_enough(trips_s: Sequence[float]) -> bool:
+    """Whether these round trips tell how long the shortest one is, or were tried often enough."""
+    if len(trips_s) >= MOST_TRIPS or sum(trips_s) > MOST_S:
+        return True
+    shortest_s, *longer_s = sorted(trips_s)
+    is_settled = not longer_s or longer_s[0] <= AGREE * shortest_s
+    return is_settled and sum(trips_s) > ENOUGH_S
+
+
 class _Link:
     """A link under measurement, and how many bytes may still be sent over it.
 
@@ -165,8 +185,7 @@ class _Link:
         going = 1
         while going:
             trips_s.append(self.channel.round_trip_s(0))
-            is_enough = sum(trips_s) > LEAST_TRAIN_S or len(trips_s) >= 20
-            going = self.channel.agree(int(len(trips_s) < 2 or not is_enough))
+            going = self.channel.agree(int(len(trips_s) < 2 or not is_enough(trips_s)))
         return min(trips_s)
 
     def affords(self, n_bytes: int) -> bool:

@@ -18,7 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT
+from gridcoll.constants import (
+    THIN_LINK,
+    UNLIKE_INTERFACES,
+    WINDOWS_LIMIT,
+    WINDOWS_SURELY_LIMIT,
+)
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
@@ -188,7 +193,7 @@ def platform_of(
         tuple(counts),
         tuple(clusters),
         tuple(float(rates[c]) for c in clusters),
-        tuple(map(tuple, links_of(model).tolist())),
+        tuple(map(tuple, _usable_links(model).tolist())),
         tuple(model.uplinks.tolist()),
         tuple(map(tuple, hops_s.tolist())),
         root_kind,
@@ -481,6 +486,17 @@ def is_offered(model: GridModel, n_bytes: int) -> bool:
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
     if not 2 < n_hosts <= MOST_HOSTS or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False
+    return is_unlike(model) and not _more_than_a_flow(model, WINDOWS_SURELY_LIMIT).any()
+
+
+def _more_than_a_flow(model: GridModel, times: float) -> np.ndarray:
+    """Between which clusters two hosts could send more than ``times`` what a flow carries."""
     flows, rates = model.flow_bytes_per_s, model.flow_bytes_per_s.diagonal()
     could = np.minimum(np.minimum(rates[:, None], rates[None]), model.link_bytes_per_s)
-    return is_unlike(model) and not bool((could > WINDOWS_LIMIT * flows).any())
+    return np.asarray(could > times * flows)
+
+
+def _usable_links(model: GridModel) -> FloatArray:
+    """Bandwidth of links; a flow's, where windows may limit it: a tree has one at a time."""
+    limited = _more_than_a_flow(model, WINDOWS_LIMIT)
+    return np.where(limited, model.flow_bytes_per_s, links_of(model))

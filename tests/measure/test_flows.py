@@ -168,11 +168,11 @@ def test_what_flows_carry_later_on_counts_where_windows_limit_them(
     assert rates[0][2] == rates[1][2] == 5.0
 
 
-@pytest.mark.parametrize(("few_s", "many_s", "counts_s"), [(2.0, 5.0, 3.0), (4.0, 4.0, 2.0)])
+@pytest.mark.parametrize(("few_s", "many_s", "counts_s"), [(1.0, 5.0, 4.0), (4.0, 4.5, 3.0)])
 def test_it_is_what_more_messages_take_longer(
     monkeypatch: pytest.MonkeyPatch, few_s: float, many_s: float, counts_s: float
 ) -> None:
-    """And noise makes no flow free."""
+    """And flows whose windows still opened in the first run are not faster than on average."""
 
     def slowest(*call: Any) -> list[np.ndarray]:
         assert call[-1] == [together.N_MESSAGES, together.MORE * together.N_MESSAGES]

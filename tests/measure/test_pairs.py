@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.reference_link import ReferenceLink
 from gridcoll.measure import pairs
-from gridcoll.measure.landmarks import MOST_TRIPS, quick_latency
-from gridcoll.measure.pairs import BUDGET_BYTES, disjoint_rounds, quick_plogp
+from gridcoll.measure.landmarks import quick_latency
+from gridcoll.measure.pairs import BUDGET_BYTES, MOST_TRIPS, disjoint_rounds, quick_plogp
 from gridcoll.topology import Grid
 
 LATENCIES_S = (20e-6, 200e-6, 2e-3, 12e-3, 80e-3)
@@ -142,3 +142,16 @@ def test_a_short_latency_is_not_what_a_busy_host_adds() -> None:
     shortest_s, typical_s = quick_latency(BusyHost(50e-6, 1e8))
     assert shortest_s == pytest.approx(50e-6, rel=0.5)
     assert typical_s > 1e-3
+    found = quick_plogp(BusyHost(50e-6, 1e8))
+    assert found is not None
+    assert found.latency_s == pytest.approx(50e-6, rel=0.5)
+
+
+def test_a_long_link_whose_trips_do_not_agree_takes_few() -> None:
+    class Jitter(ReferenceLink):
+        def round_trip_s(self, n_bytes: int) -> float:
+            return super().round_trip_s(n_bytes) * (1 + 0.2 * (self.n_trips % 3))
+
+    link = Jitter(40e-3, 12.5e6)
+    quick_latency(link)
+    assert link.n_trips <= 3

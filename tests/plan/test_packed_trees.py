@@ -91,6 +91,22 @@ def test_even_grids_are_left_alone(grid: str) -> None:
     assert not is_offered(declared_model(spec, spec.rank_hosts()), 1 << 20)
 
 
+def test_a_link_that_seems_a_third_wider_than_a_flow_does_not_rule_them_out() -> None:
+    """One wrong rate of a quick start must not cost the best plans; windows that limit do."""
+    model = unlike_model()
+    flows = model.flow_bytes_per_s
+    for times, offered in ((1.33, True), (1.6, False)):
+        links = np.array(model.link_bytes_per_s)
+        links[0, 1] = links[1, 0] = times * flows[0, 1]
+        rows = tuple(map(tuple, links.tolist()))
+        seems = replace(model, aggregate_bytes_per_s=rows)
+        assert is_offered(seems, 1 << 20) == offered
+    found, right = (best_packed(each, 1 << 20) for each in (seems, model))
+    assert found
+    assert right
+    assert found.total_s == pytest.approx(right.total_s, rel=0.05)
+
+
 def test_turns_keep_to_shares_all_the_time() -> None:
     uses = use_in_turns((0.5, 0.3, 0.2), 100)
     for n in range(1, 101):
