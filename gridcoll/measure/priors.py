@@ -75,12 +75,12 @@ class _Prices:
         n = self._model.n_clusters
         flows = np.bincount(i[away] * n + j[away], minlength=n * n).reshape(n, n)
         shared_s = flows * n_bytes / self._model.link_bytes_per_s + self._model.latency_s
-        loads = [np.bincount(self._host[ranks[away]]) for ranks in (step.senders, step.receivers)]
         inside_s = np.diagonal(self._times(n_bytes)[0])
-        queued_s = [
-            (load[self._host[ranks]] - 1) * inside_s[self._cluster[ranks]]
-            for load, ranks in zip(loads, (step.senders, step.receivers), strict=True)
-        ]
+        queued_s = []
+        for ranks in (step.senders, step.receivers):
+            hosts = self._host[ranks]
+            load = np.bincount(hosts[away], minlength=hosts.max() + 1)
+            queued_s.append((load[hosts] - 1) * inside_s[self._cluster[ranks]])
         together_s = np.where(i != j, shared_s[i, j], 0.0)
         taken_s = np.maximum(lone_s + np.maximum(*queued_s), together_s)
         return float(np.where(away, taken_s, lone_s).max())

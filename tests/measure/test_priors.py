@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gridcoll.measure.natives import CALLS
 from gridcoll.measure.priors import add_priors, native_priors
@@ -15,8 +18,13 @@ from gridcoll.plan.natives import NATIVE
 from gridcoll.topology import Grid
 
 
-def model_of(labels: list[int], latency_s: float = 10e-3, rate: float = 12.5e6) -> GridModel:
-    grid = Grid.from_labels(labels)
+def model_of(
+    labels: list[int],
+    latency_s: float = 10e-3,
+    rate: float = 12.5e6,
+    hosts: Sequence[str] = (),
+) -> GridModel:
+    grid = Grid.from_labels(labels, hosts=hosts)
     n = len(grid.clusters)
     links = tuple(
         tuple(linear_plogp(latency_s if a != b else 50e-6, rate) for b in range(n))
@@ -55,6 +63,17 @@ def test_long_ones_take_what_bytes_take() -> None:
 def test_any_number_of_ranks(n_ranks: int) -> None:
     found = native_priors(model_of([rank % 2 for rank in range(n_ranks)]))
     assert all(min(times.seconds) > 0 for times in found.values())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=2, max_size=7))
+def test_any_number_of_ranks_on_any_host(hosts: list[tuple[int, int]]) -> None:
+    """Of some hosts no rank sends to another host in a step."""
+    each = [(c, f"{c}-{k}") for k, (c, n) in enumerate(hosts) for _ in range(n)]
+    labels = sorted({c for c, _ in each})
+    found = native_priors(
+        model_of([labels.index(c) for c, _ in each], hosts=[host for _, host in each])
+    )
+    assert all(np.all(np.isfinite(times.seconds)) for times in found.values())
 
 
 def test_what_was_timed_stays() -> None:
