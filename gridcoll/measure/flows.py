@@ -30,6 +30,7 @@ WORTH_MORE = 1.1
 """Flows per rank are doubled as long as bandwidth grows by this factor."""
 
 _TAG = 2
+_START_TAG = 5
 
 
 def measure_aggregate_bandwidth(
@@ -113,6 +114,8 @@ def quick_aggregate_bandwidth(
             continue
         _stream(comm, flows, max(n_few // 3, 1))
         for turn, n_messages in enumerate((n_few, MORE * n_few)):
+            if flows.active:
+                _start_together(comm, flows.beside)
             took_s = _stream(comm, flows, n_messages) - trip_s[flows.pair]
             if flows.active:
                 mine[(turn, *flows.pair)] = took_s
@@ -170,7 +173,7 @@ def _longer_s(few_s: np.ndarray, many_s: np.ndarray) -> np.ndarray:
     Of windows that limit, the first messages are free, and the rest takes more than its part. It
     takes less where windows were still opening in the first run: then its part counts.
     """
-    return np.maximum(many_s - few_s, many_s * (MORE - 1) / MORE)
+    return np.asarray(np.maximum(many_s - few_s, many_s * (MORE - 1) / MORE))
 
 
 def _slowest_s(
@@ -225,10 +228,13 @@ def _rates(
 
 @dataclass(frozen=True)
 class _Flows:
-    """A rank's part in a round: it sends to its peers, or it receives from them."""
+    """A rank's part in a round: it sends to its peers, or it receives from them, as the ranks
+    ``beside`` it do.
+    """
 
     pair: tuple[int, int]
     peers: tuple[int, ...]
+    beside: tuple[int, ...]
     active: bool
 
 
@@ -242,12 +248,28 @@ def _flows_of(
         if rank in senders:
             at = senders.index(rank)
             peers = tuple(receivers[(at + k) % lanes] for k in range(n_peers))
-            return _Flows((a, b), peers, active=True)
+            return _Flows((a, b), peers, senders, active=True)
         if rank in receivers:
             at = receivers.index(rank)
             peers = tuple(senders[(at - k) % lanes] for k in range(n_peers))
-            return _Flows((a, b), peers, active=False)
+            return _Flows((a, b), peers, receivers, active=False)
     return None
+
+
+def _start_together(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+    """Return on all ``ranks``, of one cluster, at about the same time.
+
+    Each flow is timed by itself: one that starts when others end gets more than its part.
+    """
+    first, *others = ranks
+    starts = comm.Get_rank() == first
+    peers = others if starts else [first]
+    for move in (comm.Irecv, comm.Isend) if starts else (comm.Isend, comm.Irecv):
+        _finish([move([bytearray(0), MPI.BYTE], peer, _START_TAG) for peer in peers])
+
+
+def _finish(requests: list[MPI.Request]) -> None:
+    wait_politely(lambda: MPI.Request.Testall(requests))
 
 
 def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
@@ -272,7 +294,7 @@ def stream_s(
         for peer, n_bytes in flows
     ]
     if not sends:
-        wait_politely(lambda: MPI.Request.Testall(moves))
+        _finish(moves)
     nothing = bytearray(0)
     answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer, _ in flows]
     took_s = [0.0] * len(flows)

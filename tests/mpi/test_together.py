@@ -48,3 +48,34 @@ def test_none_is_measured_before_all_windows_are_open(
     opened = [each for each, _ in firsts if each]
     assert len(opened) == 2 * min(labels.count(label) for label in sorted(set(labels))[:2])
     assert max(opened)[0] <= min(each for _, each in firsts)[0]
+
+
+@pytest.mark.parametrize("layout", ["two", "interleaved", "three"])
+def test_a_quick_look_starts_flows_together(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """One that starts when others end is faster than its part of the link."""
+    begun_s: list[float] = []
+    ready_s: list[float] = []
+    stream = together._stream
+
+    def noted(comm: MPI.Intracomm, flows: Any, n_messages: int) -> float:
+        begun_s.append(time.monotonic())
+        took_s = stream(comm, flows, n_messages)
+        if flows.active and world.Get_rank() == 0:
+            time.sleep(0.1)  # it comes late to the next run
+        ready_s.append(time.monotonic())
+        return took_s
+
+    monkeypatch.setattr(together, "_stream", noted)
+    monkeypatch.setattr(together, "rounds_of_pairs", lambda n: [[(0, 1)]])
+    grid = Grid.from_labels(layouts(world.Get_size())[layout])
+    n = len(grid.clusters)
+    together.quick_aggregate_bandwidth(world, grid, np.ones((n, n)), np.zeros((n, n)))
+    every = world.allgather(
+        (begun_s, ready_s) if world.Get_rank() in grid.clusters[0].ranks else ()
+    )
+    senders = [each for each in every if each and each[0]]
+    assert len(senders) == together.lanes_between(grid, 0, 1)
+    for run in (1, 2):
+        assert min(begun[run] for begun, _ in senders) >= max(was[run - 1] for _, was in senders)
