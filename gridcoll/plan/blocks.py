@@ -79,19 +79,21 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 
 
 class Messages:
-    """Writes numbered sends to one peer and receives from it, in pieces short enough for any
-    MPI.
+    """Writes numbered sends to one peer and receives from it, in pieces of at most ``longest``
+    units: any MPI takes those.
     """
 
-    def __init__(self, peer: int) -> None:
-        self._peer = peer
+    def __init__(self, peer: int, longest: int = LARGEST_MESSAGE) -> None:
+        self._peer, self._longest = peer, longest
         self._sent, self._received = count(), count()
 
     def send(self, chunk: Chunk) -> list[Op]:
-        return [Send(self._peer, piece, next(self._sent)) for piece in cut_chunk(chunk)]
+        pieces = cut_chunk(chunk, self._longest)
+        return [Send(self._peer, piece, next(self._sent)) for piece in pieces]
 
     def receive(self, chunk: Chunk) -> list[Op]:
-        return [Recv(self._peer, piece, next(self._received)) for piece in cut_chunk(chunk)]
+        pieces = cut_chunk(chunk, self._longest)
+        return [Recv(self._peer, piece, next(self._received)) for piece in pieces]
 
 
 Parts: TypeAlias = Mapping[int, Sequence[int]]
@@ -118,9 +120,9 @@ def exchange_parts(sends: Parts, receives: Parts) -> Program:
     return tuple(ops)
 
 
-def cut_chunk(chunk: Chunk) -> list[Chunk]:
-    """``chunk`` in pieces no longer than `LARGEST_MESSAGE`; none if it is empty."""
+def cut_chunk(chunk: Chunk, longest: int = LARGEST_MESSAGE) -> list[Chunk]:
+    """``chunk`` in pieces no longer than ``longest`` units; none if it is empty."""
     return [
         Chunk(chunk.buffer, chunk.start + start, chunk.start + stop)
-        for start, stop in cut_segments(chunk.size, LARGEST_MESSAGE)
+        for start, stop in cut_segments(chunk.size, longest)
     ]

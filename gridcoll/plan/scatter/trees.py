@@ -5,28 +5,34 @@ Its time is that of the messages per subtree, as they leave the root's interface
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, partial
 from itertools import zip_longest
 
 import numpy as np
 
+from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECES
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.blocks import Messages, Standing, copy_runs
+from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
 from gridcoll.plan.trees import GridTree, RankTree
+from gridcoll.topology.units import format_size
 
 
-def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
+def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int, piece_bytes: int = 0) -> float:
     """Seconds until the last rank has its block, if a message carries a whole subtree's blocks.
 
-    Table 2 of paper 003 for one cluster; a walk over ranks, O(P).
+    Table 2 of paper 003 for one cluster; a walk over ranks, O(P). With ``piece_bytes``, longer
+    messages go in pieces of at most so many.
     """
     size, cluster_of = subtrees.size, model.grid.cluster_of
     carried = np.unique(size)
@@ -36,10 +42,10 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
     host_of, inside = model.grid.host_of, (everywhere, everywhere)
     gaps, one_way = model.gap_and_one_way_s(np.zeros(1), inside)
     beside_gap_s, beside_s = gaps[:, 0].tolist(), one_way[:, 0].tolist()
-    gaps, one_way = model.gap_and_one_way_s(n_carried, inside)
-    gap_s, inside_s = gaps.tolist(), one_way.tolist()
-    _, one_way = model.gap_and_one_way_s(n_carried, ([home] * len(everywhere), everywhere))
-    outward_s, shared_s = one_way.tolist(), _shared_s(model, home, n_carried).tolist()
+    gap_s, inside_s = _in_pieces(model, n_carried, piece_bytes, inside)
+    outward = ([home] * len(everywhere), everywhere)
+    _, outward_s = _in_pieces(model, n_carried, piece_bytes, outward)
+    shared_s = _shared_s(model, home, n_carried).tolist()
     up_s = (n_carried / model.uplinks[home]).tolist()
     held_s, up_free_s = [0.0] * len(size), 0.0
     pipe_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
@@ -63,6 +69,18 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int) -> float:
             port_s += gap_s[i][k]
         port_free_s[host] = port_s
     return max(held_s)
+
+
+def _in_pieces(
+    model: GridModel,
+    n_bytes: FloatArray,
+    piece_bytes: int,
+    links: tuple[Sequence[int], Sequence[int]],
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Gaps and one-way times of messages of ``n_bytes``, whose pieces follow one another."""
+    n_pieces = np.ceil(n_bytes / piece_bytes) if piece_bytes else np.ones_like(n_bytes)
+    gaps, one_way = model.gap_and_one_way_s(n_bytes / n_pieces, links)
+    return (n_pieces * gaps).tolist(), ((n_pieces - 1) * gaps + one_way).tolist()
 
 
 def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int) -> float:
@@ -172,6 +190,7 @@ def plan_scatter(
     *,
     pipelined: bool = False,
     pace: Pace | None = None,
+    longest: int = LARGEST_MESSAGE,
     label: str = "",
 ) -> Plan:
     """Scatter blocks of ``n_units`` down ``tree``.
@@ -185,11 +204,13 @@ def plan_scatter(
         child gets all blocks of its subtree in one message.
     pace : Pace, optional
         Pace of the root; by default it starts all sends at once.
+    longest : int
+        Units of the longest message, unless ``pipelined``.
     label : str
         How the tree came about, for people.
     """
     subtrees = Subtrees(tree)
-    write = _pipelined if pipelined else _bulk
+    write = _pipelined if pipelined else partial(_bulk, longest=longest)
     n_ranks = len(tree.children)
 
     def program_of(rank: int) -> Program:
@@ -209,23 +230,23 @@ def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
     return Standing("scratch", subtrees.of(rank), sizes)
 
 
-def _bulk(subtrees: Subtrees, rank: int, n_units: int) -> list[Op]:
+def _bulk(subtrees: Subtrees, rank: int, n_units: int, longest: int) -> list[Op]:
     tree, ours = subtrees.tree, subtrees.of(rank)
     here, own = _standing(subtrees, rank, n_units), Chunk("output", 0, n_units)
     if not tree.children[rank] and rank != tree.root:
-        return Messages(tree.parent[rank]).receive(own)
+        return Messages(tree.parent[rank], longest).receive(own)
     packed = Standing("scratch", ours, here.sizes)
     ops: list[Op] = []
     if rank != tree.root:
         (whole,) = here.runs(ours)
-        ops += Messages(tree.parent[rank]).receive(whole)
+        ops += Messages(tree.parent[rank], longest).receive(whole)
     for child in tree.children[rank]:
         theirs = subtrees.of(child)
         runs = here.runs(theirs)
         if len(runs) > 1:
             ops += copy_runs(theirs, here, packed)
             runs = packed.runs(theirs)
-        ops += Messages(child).send(runs[0])
+        ops += Messages(child, longest).send(runs[0])
     ops.append(Copy(here.block(rank), own))
     return ops
 
@@ -331,7 +352,8 @@ def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candida
 def uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
     """The same for block sizes that only the root knows, which also decides whether to pace."""
     label = "every block by itself; long ones one after another, unless flat is asked for"
-    return _straight("flat", label, model, n_bytes, root, turn)
+    # In pieces or not, a rank must know without knowing the others' sizes.
+    return _straight("flat", label, model, n_bytes, root, turn, in_pieces=False)
 
 
 def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
@@ -350,6 +372,8 @@ def _straight(
     root: int,
     turn: Turn,
     pace: Pace | None = None,
+    *,
+    in_pieces: bool = True,
 ) -> list[Candidate]:
     orders = [(False, "those with the longest way first")]
     if model.n_clusters > 2:
@@ -357,8 +381,8 @@ def _straight(
     found = []
     for in_turn, order in orders:
         tree = _flat_tree(model, n_bytes, root, in_turn)
-        predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
-        found.append(_candidate(name, f"{label}, {order}", tree, predicted_s, turn, pace=pace))
+        ways = _in_bulk(name, f"{label}, {order}", model, n_bytes, tree, turn, pace)
+        found += ways if in_pieces else ways[:1]
     return found
 
 
@@ -367,8 +391,31 @@ def _by_cluster(
 ) -> list[Candidate]:
     """A message per cluster; ``shape`` inside."""
     tree = _cluster_tree(shape, model, n_bytes, root)
-    predicted_s = price_bulk(model, Subtrees(tree), n_bytes)
-    return [_candidate(name, f"a message per cluster, {label}", tree, predicted_s, turn)]
+    return _in_bulk(name, f"a message per cluster, {label}", model, n_bytes, tree, turn)
+
+
+def _in_bulk(
+    name: str,
+    label: str,
+    model: GridModel,
+    n_bytes: int,
+    tree: RankTree,
+    turn: Turn,
+    pace: Pace | None = None,
+) -> list[Candidate]:
+    """Whole messages, and the better pieces that are short enough to need no rendezvous."""
+    subtrees = Subtrees(tree)
+    whole_s = price_bulk(model, subtrees, n_bytes)
+    found = [_candidate(name, label, tree, whole_s, turn, pace=pace)]
+    longest = n_bytes * max((subtrees.size[child] for child in tree.children[tree.root]), default=0)
+    pieces = [p for p in EAGER_PIECES_BYTES if p < longest <= MOST_EAGER_PIECES * p]
+    cut_s = [price_bulk(model, subtrees, n_bytes, piece) for piece in pieces]
+    if cut_s and min(cut_s) < (1 - LEAST_SAVED) * whole_s:
+        piece = pieces[cut_s.index(min(cut_s))]
+        how = f"{label}, in pieces of {format_size(piece)}"
+        part = Fraction(piece, n_bytes)
+        found.append(_candidate(name, how, tree, min(cut_s), turn, pace=pace, part=part))
+    return found
 
 
 def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
@@ -387,11 +434,16 @@ def _candidate(
     *,
     pace: Pace | None = None,
     pipelined: bool = False,
+    part: Fraction | None = None,
 ) -> Candidate:
+    """``part``: of a block, the longest message."""
     full_label = f"{name}: {label}"
 
     def build(n_units: int) -> Plan:
-        plan = plan_scatter(tree, n_units, pipelined=pipelined, pace=pace, label=full_label)
+        longest = max(math.ceil(part * n_units), 1) if part else LARGEST_MESSAGE
+        plan = plan_scatter(
+            tree, n_units, pipelined=pipelined, pace=pace, longest=longest, label=full_label
+        )
         return turn(plan, full_label)
 
     return Candidate(name, label, predicted_s, build)

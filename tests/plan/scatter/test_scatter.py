@@ -207,3 +207,55 @@ def test_blocks_whose_sizes_only_the_root_knows_all_of(sizes: list[int], root: i
     )
     for start, each in zip(starts, got, strict=True):
         assert each == data[start : start + len(each)]
+
+
+def model_with_rendezvous(labels: list[int]) -> GridModel:
+    """Links 50 ms long, on which a message of more than 40 KB waits for an answer first."""
+    sizes = (0, 1 << 13, 1 << 15, 1 << 16, 1 << 18)
+    gap_s = tuple(100e-6 + size / 12.5e6 for size in sizes)
+    far = tuple(
+        50e-3 + gap + 100e-3 * (size > 40_000) for size, gap in zip(sizes, gap_s, strict=True)
+    )
+    grid, none = Grid.from_labels(labels), (5e-6,) * len(sizes)
+    n = len(grid.clusters)
+    links = [
+        PLogP(latency, sizes, gap_s, none, none, way)
+        for latency, way in ((60e-6, ()), (50e-3, far))
+    ]
+    return GridModel(grid, tuple(tuple(links[a != b] for b in range(n)) for a in range(n)))
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+def test_blocks_go_in_pieces_where_a_whole_one_waits_for_its_receiver(collective: str) -> None:
+    model = model_with_rendezvous([0] * 4 + [1] * 4 + [2] * 2)
+    choice = choose(collective, model, 1 << 16, 0)
+    winner, whole = (
+        choice.winner,
+        min(c.expected_s for c in choice.candidates if "pieces" not in c.label and c.build),
+    )
+    assert "in pieces of 32 KiB" in winner.label
+    assert winner.expected_s < whole - 90e-3
+    assert winner.build
+    plan = winner.build(1 << 16)
+    check_plan(plan)
+    assert price_plan(plan, model).makespan_s == pytest.approx(winner.expected_s, rel=0.05)
+    longest = max(
+        op.chunk.size for program in plan.programs for op in program if isinstance(op, Send)
+    )
+    assert longest == 1 << 15
+    check_plan(winner.build(3))
+
+
+def test_nothing_is_cut_where_no_message_waits() -> None:
+    for model, n_bytes in (
+        (model_with_rendezvous([0, 0, 1, 1]), 1 << 14),
+        (model_of([0, 0, 1]), 1 << 16),
+    ):
+        for candidate in choose("scatter", model, n_bytes, 0).candidates:
+            assert "pieces" not in candidate.label
+
+
+def test_sizes_that_only_the_root_knows_are_not_cut() -> None:
+    model = model_with_rendezvous([0, 0, 1, 1])
+    for candidate in choose("scatterv", model, 1 << 16, 0).candidates:
+        assert "pieces" not in candidate.label
