@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gridcoll.constants import PACE
+from gridcoll.constants import LINK_PACE, PACE
 from gridcoll.errors import PlanError
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.folding import Incoming, Slots, Term, fold
@@ -184,8 +184,19 @@ def _ranks(node: Sequence[tuple[int, str]]) -> tuple[int, ...]:
     return tuple(rank for rank, _ in node)
 
 
-def plan_bcast_down(trees: Trees, n_units: int, segment_units: int, label: str = "") -> Plan:
-    """Broadcast from ``trees.root``: every segment goes down its tree."""
+def plan_bcast_down(
+    trees: Trees,
+    n_units: int,
+    segment_units: int,
+    label: str = "",
+    unit_s: float = 0.0,
+    ahead_s: float = 0.0,
+) -> Plan:
+    """Broadcast from ``trees.root``: every segment goes down its tree.
+
+    With ``unit_s``, the root sends no faster than that, but for what ``ahead_s`` allows at once:
+    thin links would lose what waits for them.
+    """
     if trees.root < 0:
         raise PlanError("broadcast down several trees: they have no common root")
     segments = cut_segments(n_units, max(segment_units, 1))
@@ -198,7 +209,9 @@ def plan_bcast_down(trees: Trees, n_units: int, segment_units: int, label: str =
             chunk = Chunk("output", start, stop)
             if nodes[tree].parent >= 0:
                 ops.append(Recv(nodes[tree].parent, chunk, tag, tree))
-            ops += [Send(child, chunk, tag) for child in nodes[tree].children]
+            due_s = start * unit_s * LINK_PACE - ahead_s if rank == trees.root else 0.0
+            due_us = max(int(due_s * 1e6), 0)
+            ops += [Send(child, chunk, tag, due_us=due_us) for child in nodes[tree].children]
         return tuple(ops)
 
     return Plan("bcast", label, n_units, trees.root, Programs(trees.grid.n_ranks, program_of))

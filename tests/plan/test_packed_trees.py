@@ -16,6 +16,7 @@ from gridcoll.model.wires import links_of, wires_from_spec
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
+from gridcoll.plan.ops import Send
 from gridcoll.plan.packed_trees import best_packed, is_offered, use_in_turns
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
@@ -89,6 +90,20 @@ def test_it_takes_what_was_predicted() -> None:
 def test_even_grids_are_left_alone(grid: str) -> None:
     spec = read_gridfile(HOSTFILES / f"{grid}.toml")
     assert not is_offered(declared_model(spec, spec.rank_hosts()), 1 << 20)
+
+
+def test_the_root_of_a_long_broadcast_sends_no_faster_than_wires_carry() -> None:
+    """What waits before a thin link may be lost; of a short message nothing has to wait."""
+    model = unlike_model()
+    for n_bytes, waits in ((4 << 20, True), (16 << 10, False)):
+        (candidate,) = REGISTRIES["bcast"]["packed-trees"].candidates(model, n_bytes, 0)
+        assert candidate.build
+        programs = candidate.build(n_bytes).programs
+        due_s = [op.due_us * 1e-6 for op in programs[0] if isinstance(op, Send)]
+        assert due_s == sorted(due_s)
+        assert (due_s[-1] > 0.8 * candidate.expected_s) == waits
+        others = [op for program in programs[1:] for op in program if isinstance(op, Send)]
+        assert not any(op.due_us for op in others)
 
 
 def test_a_link_that_seems_a_third_wider_than_a_flow_does_not_rule_them_out() -> None:

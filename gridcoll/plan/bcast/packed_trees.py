@@ -6,6 +6,9 @@ Their candidates here are those of reductions up such trees, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import segments_label
@@ -57,11 +60,10 @@ def packed_candidates(
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    return packed_candidates(model, n_bytes, root, _write)
-
-
-def _write(trees: PackedTrees, n_units: int, segment: int, label: str, _unit_s: float) -> Plan:
-    return plan_bcast_down(trees, n_units, segment, label)
+    home = model.grid.cluster_of[root]
+    nearest_s = np.delete(model.latency_s[home], home).min(initial=np.inf)
+    write = partial(plan_bcast_down, ahead_s=float(nearest_s))
+    return packed_candidates(model, n_bytes, root, write)
 
 
 register("bcast", Algorithm(PACKED_TREES, GOOD_FOR, SOURCE, _candidates))
