@@ -39,6 +39,10 @@ SAME_RATE = 0.05
 LIKELY = 1.15
 """A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
 
+TRIPS_ONCE = 6
+"""Round trips that a train costs once at most: a handshake, and a TCP window that doubles from 15 KB
+to some 500 KB. Inside a cluster that is nothing beside a train, and its average tells."""
+
 _TAG = 1
 _WINDOW = 16
 _PROBE_SPIN_S = 300e-6
@@ -236,13 +240,14 @@ def gap_of_trains(
     What a train costs once, as the first handshake across a WAN, is in both and no gap, so their
     difference tells. But a disturbance of either is in that twice over, and may leave nothing: the
     longer train, less the empty round trip at its end, says how much there can be. What a train
-    costs once takes no longer than all of the shorter one's messages, which outlast a round trip;
-    what a buffer swallows at its beginning is a fraction of them.
+    costs once takes no longer than all of the shorter one's messages, which outlast a round trip,
+    nor than `TRIPS_ONCE`; what a buffer swallows at its beginning is a fraction of them.
     """
-    most_s = max(longer_s - empty_s, 1e-9) / (2 * n_messages)
+    average_s = max(longer_s - empty_s, 1e-9) / (2 * n_messages)
     gap_s = (longer_s - took_s) / n_messages
-    least_s, most_s = most_s / 2, LIKELY * most_s
-    return min(max(gap_s, least_s), most_s), least_s <= gap_s <= most_s
+    least_s = max(average_s / 2, average_s - TRIPS_ONCE * empty_s / (2 * n_messages))
+    most_s = LIKELY * average_s
+    return min(max(gap_s, least_s), most_s), least_s <= LIKELY * gap_s and gap_s <= most_s
 
 
 def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[int, float]:

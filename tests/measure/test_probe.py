@@ -39,6 +39,17 @@ class TestGapOfTrains:
         assert not likely
         assert gap_s == pytest.approx(GAP_S / 2)
 
+    @pytest.mark.parametrize("late_s", [1e-3, 3e-3, 8e-3])
+    def test_inside_a_cluster_a_disturbed_train_makes_no_interface_faster(
+        self, late_s: float
+    ) -> None:
+        """Nothing that costs so much once is known there: the longer train's average tells."""
+        short_s = 0.1e-3
+        took, longer = short_s + N * GAP_S + late_s, short_s + 2 * N * GAP_S
+        gap_s, likely = gap_of_trains(took, longer, N, short_s)
+        assert gap_s == pytest.approx(GAP_S, rel=0.03)
+        assert likely == (late_s < 2e-3)
+
     def test_a_disturbed_longer_train_is_unlikely(self) -> None:
         gap_s, likely = gap_of_trains(took_s(N), took_s(2 * N) + 12e-3, N, EMPTY_S)
         assert not likely
