@@ -40,7 +40,7 @@ LIKELY = 1.15
 """A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
 
 TRIPS_ONCE = 6
-"""Round trips that a train costs once at most: a handshake, and a TCP window that doubles from 15 KB
+"""Round trips that a train costs once at most: a handshake, and a TCP window that doubles from 15
 to some 500 KB. Inside a cluster that is nothing beside a train, and its average tells."""
 
 _TAG = 1
