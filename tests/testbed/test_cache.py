@@ -65,3 +65,11 @@ def test_a_host_that_changed_site_is_placed_there(
     assert known.cluster_of("left-2") == known.cluster_of("left-0")
     known = Folder(start(second) / "v1").read()
     assert known.cluster_of("left-2") == known.cluster_of("right-0")
+
+
+def test_a_start_where_hosts_have_several_ranks(
+    start: Callable[[Path], Path], write_grid: Callable[..., Path]
+) -> None:
+    """In some steps of the library's own algorithms, a host's ranks only send to one another."""
+    grid = write_grid("hosts = 2", "hosts = 2\nslots = 3", 'rank_order = "interleaved"', "")
+    assert rate(start(grid)) > 0
