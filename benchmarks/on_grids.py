@@ -105,12 +105,12 @@ def add_models_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def keep_rows(path: Path, new: list[Row]) -> None:
-    """Enter ``new`` among the rows kept at ``path``, in place of those of the same sizes."""
-    sizes = {row["bytes"] for row in new}
+def keep_rows(path: Path, new: list[Row], key: str = "bytes") -> None:
+    """Enter ``new`` among the rows kept at ``path``, in place of those of the same ``key``."""
+    keys = {row[key] for row in new}
     old: list[Row] = json.loads(path.read_text()) if path.exists() else []
-    rows = [row for row in old if row["bytes"] not in sizes] + new
-    rows.sort(key=lambda row: row["bytes"])
+    rows = [row for row in old if row[key] not in keys] + new
+    rows.sort(key=lambda row: row[key])
     write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -6,10 +6,15 @@ long starting takes and how much memory each rank has more.
 
 ``python benchmarks/programs.py grid NAME`` runs a benchmark program, Intel's IMB-MPI1 as its wheel
 brings it, on an emulated grid (root and network namespaces), natively and by ``gridcoll run``; and
-the same calls by an mpi4py program, ``apps/repeated.py``. ``… markdown`` prints the rows kept.
+the same calls by an mpi4py program, ``apps/repeated.py``. ``--program`` names another IMB-MPI1, or
+a folder with OSU's ``osu_bcast`` and the like.
 
-``python benchmarks/programs.py application NAME -- ./program arguments`` runs any program there as
-it is, natively and by ``gridcoll run``, in turns, and prints how long it took.
+``python benchmarks/programs.py application NAME --label WHAT --same REGEX --own REGEX
+-- ./program arguments`` runs any program there as it is, natively and by ``gridcoll run``, in
+turns. Lines that the first REGEX finds in what it prints must be the same both ways; the group in
+the second is the time that it tells itself.
+
+Rows are kept; ``… markdown`` prints those of IMB, ``--of osu`` OSU's, ``--of whole`` applications'.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from on_grids import GRIDS, RESULTS, ROOT, Row, add_models_option, keep_rows, model_on, read_rows
+from theirs import ONE_THREAD, run_on, same_results
 
 from gridcoll.topology.units import format_size
 
@@ -46,6 +52,9 @@ POLITE = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 
+LIMIT_S = 600.0
+"""For a whole application."""
+
 GRID = """
 version = 1
 name = "two"
@@ -58,6 +67,9 @@ BENCHMARKS = ("Bcast", "Allreduce", "Alltoall")
 NAME = re.compile(r"# Benchmarking (\w+)")
 ROW = re.compile(r"^\s+(\d+)\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+", re.MULTILINE)
 """Bytes, repetitions, and microseconds of the fastest rank, the slowest, and all on average."""
+OSU_NAME = re.compile(r"^# OSU MPI (\S+) .*Latency Test", re.MULTILINE)
+OSU_ROW = re.compile(r"^(\d+)\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+\d+", re.MULTILINE)
+"""Bytes, microseconds on average, of the fastest rank and the slowest, and repetitions."""
 PLANNED = re.compile(r"gridcoll: all: .*")
 
 
@@ -134,25 +146,53 @@ def overhead(mpi: str, n_ranks: int, n_starts: int) -> None:
 
 
 def application(
-    name: str, mpi: str, command: Sequence[str], n_turns: int, learn: str, models: str
+    name: str,
+    mpi: str,
+    command: Sequence[str],
+    *,
+    label: str,
+    same: str,
+    own: str,
+    n_turns: int,
+    learn: str,
+    models: str,
 ) -> None:
-    """Print how long a program takes natively and preloaded. Fails if no call was a plan."""
+    """Keep how long a program takes natively and preloaded, from the launcher's start to its end,
+    and how long by its own clock, which begins after the start.
+
+    Fails if no call was a plan, and if results differ.
+    """
     inside = str(VENVS / mpi / "bin" / "python")
     declared = ROOT / "hostfiles" / f"{name}.toml"
+    run = run_on(declared, mpi, LIMIT_S)
+    settings = {"LD_LIBRARY_PATH": str(VENVS / mpi / "lib"), **ONE_THREAD}
+    there = ["env", *(f"{key}={value}" for key, value in settings.items())]
+    there += ["sh", "-c", 'exec "$@" 2>&1', "sh"]
+    took: dict[str, list[float]] = {"native": [], "preloaded": []}
+    itself: dict[str, list[float]] = {"native": [], "preloaded": []}
     with tempfile.TemporaryDirectory() as folder:
         ours = [inside, "-m", "gridcoll", "run", "--learn", learn, "--stats"]
         ours += ["--grid", str(model_on(declared, mpi, models or folder))]
-        took: dict[str, list[float]] = {"native": [], "preloaded": []}
-        for _ in range(n_turns):
-            for way, front in (("native", []), ("preloaded", ours)):
-                began = time.monotonic()
-                done = run_there(declared, mpi, [*front, *command])
-                took[way].append(time.monotonic() - began)
-                if way == "preloaded":
-                    print(*said_of(done, command[0]), flush=True)
-    native, preloaded = (statistics.median(seconds) for seconds in took.values())
-    print(f"{' '.join(command)} on {name}, {mpi}, median of {n_turns}, with start and end:")
-    print(f"native {native:.1f} s, preloaded {preloaded:.1f} s: {native / preloaded:.2f} x")
+        results, planned = "", ""
+        for way, front in (("native", []), ("preloaded", ours)) * n_turns:
+            outcome = run([*there, *front, *command])
+            if outcome is None:
+                sys.exit(f"{label}, {way}: not done after {LIMIT_S:g} s")
+            took[way].append(outcome[0])
+            itself[way].append(float(re.findall(own, outcome[1], re.MULTILINE)[0]))
+            found = "\n".join(sorted(set(re.findall(same, outcome[1], re.MULTILINE))))
+            if not found or not same_results(results or found, found):
+                sys.exit(f"{label}, {way}: results differ, or there are none\n{outcome[1][-4000:]}")
+            results = results or found
+            if way == "preloaded":
+                planned = said_of(outcome[1], label)[0].removeprefix("gridcoll: all: ")
+            print(f"{way} {outcome[0]:.2f} s, itself {itself[way][-1]:.2f} s", flush=True)
+    print(planned)
+    row: Row = {"what": label, "calls": planned}
+    row |= {f"{way}_s": statistics.median(seconds) for way, seconds in took.items()}
+    row |= {f"{way}_each_s": [round(each, 3) for each in took[way]] for way in took}
+    row |= {f"{way}_own_s": statistics.median(seconds) for way, seconds in itself.items()}
+    keep_rows(RESULTS / f"whole-{name}-{mpi}.json", [row], key="what")
 
 
 def run_there(declared: Path, mpi: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -171,50 +211,70 @@ def run_there(declared: Path, mpi: str, command: Sequence[str]) -> subprocess.Co
     return done
 
 
-def said_of(done: subprocess.CompletedProcess[str], program: str) -> list[str]:
+def said_of(text: str, program: str) -> list[str]:
     """How many calls were plans; fails if none was."""
-    said = PLANNED.findall(done.stderr + done.stdout)
+    said = PLANNED.findall(text)
     if not any(re.search(r"[1-9]\d* planned", each) for each in said):
         sys.exit(f"no call of {program} was a plan: {said}")
     return said
 
 
+def commands_of(
+    program: Path, benchmarks: Sequence[str], sizes: str, n: int, folder: Path
+) -> list[list[str]]:
+    """IMB's, once for all calls and sizes; OSU's, one by one."""
+    if program.is_dir():
+        return [
+            [str(program / f"osu_{name.lower()}"), "-f", "-i", f"{n}", "-x", "1", "-m", f"{m}:{m}"]
+            for name in benchmarks
+            for m in sizes.split(",")
+        ]
+    lengths = folder / "sizes"
+    lengths.write_text("".join(f"{size}\n" for size in sizes.split(",")))
+    imb = [str(program), *benchmarks, "-msglen", str(lengths), "-npmin", "99999"]
+    return [[*imb, "-iter", f"{n}", "-iter_policy", "off"]]
+
+
 def on_grid(
-    name: str, mpi: str, program: str, benchmarks: Sequence[str], sizes: str, n: int, models: str
+    name: str, mpi: str, program: Path, benchmarks: Sequence[str], sizes: str, n: int, models: str
 ) -> None:
     """Keep the times of all three, by benchmark and size. Fails if no call was a plan."""
     inside = str(VENVS / mpi / "bin" / "python")
     declared = ROOT / "hostfiles" / f"{name}.toml"
     with tempfile.TemporaryDirectory() as folder:
-        lengths = Path(folder, "sizes")
-        lengths.write_text("".join(f"{size}\n" for size in sizes.split(",")))
-        imb = [program, *benchmarks, "-msglen", str(lengths), "-npmin", "99999"]
-        imb += ["-iter", str(n), "-iter_policy", "off"]
+        theirs = commands_of(program, benchmarks, sizes, n, Path(folder))
         python = [str(HERE / "apps" / "repeated.py"), ",".join(benchmarks), sizes, str(n)]
         ours = [inside, "-m", "gridcoll", "run", "--learn", "off", "--stats"]
         ours += ["--grid", str(model_on(declared, mpi, models or folder))]
-        cases = {"native": imb, "preloaded": [*ours, *imb], "mpi4py": [*ours, *python]}
-        found: dict[str, dict[tuple[str, int], float]] = {}
-        for way, command in cases.items():
-            done = run_there(declared, mpi, command)
-            found[way] = rows_of(done.stdout) or lines_of(done.stdout)
-            said = said_of(done, program) if way == "preloaded" else []
-            print(way, *said, flush=True)
+        cases: dict[str, list[list[str]]] = {
+            "native": theirs,
+            "preloaded": [[*ours, *each] for each in theirs],
+            "mpi4py": [[*ours, *python]],
+        }
+        found: dict[str, dict[tuple[str, int], float]] = {way: {} for way in cases}
+        for way, commands in cases.items():
+            for command in commands:
+                done = run_there(declared, mpi, command)
+                found[way] |= rows_of(done.stdout) or lines_of(done.stdout)
+                if way == "preloaded":
+                    said = said_of(done.stderr + done.stdout, str(program))
+                    print(way, *said, flush=True)
     for benchmark in benchmarks:
         rows: list[Row] = [
             {"benchmark": benchmark, "bytes": size, "n_calls": n}
             | {f"{way}_s": times[benchmark, size] * 1e-6 for way, times in found.items()}
             for size in map(int, sizes.split(","))
         ]
-        keep_rows(RESULTS / f"programs-{benchmark.lower()}-{name}-{mpi}.json", rows)
+        prefix = "osu" if program.is_dir() else "programs"
+        keep_rows(RESULTS / f"{prefix}-{benchmark.lower()}-{name}-{mpi}.json", rows)
 
 
-def print_markdown(grids: Sequence[str], mpis: Sequence[str]) -> None:
+def print_markdown(of: str, grids: Sequence[str], mpis: Sequence[str]) -> None:
     """A line per call, grid, MPI and size, from the rows kept."""
     print("\n| call | grid | MPI | message | native | preloaded | faster | mpi4py | of mpi4py |")
     print("|---|---|---|--:|--:|--:|--:|--:|--:|")
     for benchmark in BENCHMARKS:
-        for row in read_rows(f"programs-{benchmark.lower()}"):
+        for row in read_rows(f"{of}-{benchmark.lower()}"):
             if row["grid"] in grids and row["mpi"] in mpis:
                 times = [row[f"{way}_s"] for way in ("native", "preloaded", "mpi4py")]
                 native, preloaded, python = (f"{seconds * 1e3:.1f} ms" for seconds in times)
@@ -225,6 +285,27 @@ def print_markdown(grids: Sequence[str], mpis: Sequence[str]) -> None:
                 )
 
 
+def print_whole(grids: Sequence[str], mpis: Sequence[str]) -> None:
+    """A line per application, grid and MPI, from the rows kept."""
+    print(
+        "\n| application | grid | MPI | native | preloaded | faster | by its own clock | faster |"
+    )
+    print("|---|---|---|--:|--:|--:|--:|--:|")
+    for row in sorted(read_rows("whole"), key=lambda row: str(row["what"])):
+        if row["grid"] in grids and row["mpi"] in mpis:
+            times = [
+                f"{row[f'{way}_s']:.1f} s ({min(each):.1f} – {max(each):.1f})"
+                for way in ("native", "preloaded")
+                for each in [row[f"{way}_each_s"]]
+            ]
+            print(
+                f"| {row['what']} | {row['grid']} | {row['mpi']} | {times[0]} | {times[1]} "
+                f"| {row['native_s'] / row['preloaded_s']:.2f} x "
+                f"| {row['native_own_s']:.1f} s, {row['preloaded_own_s']:.1f} s "
+                f"| {row['native_own_s'] / row['preloaded_own_s']:.2f} x |"
+            )
+
+
 def lines_of(text: str) -> dict[tuple[str, int], float]:
     """Microseconds as ``apps/repeated.py`` prints them."""
     words = (line.split() for line in text.splitlines())
@@ -232,7 +313,10 @@ def lines_of(text: str) -> dict[tuple[str, int], float]:
 
 
 def rows_of(text: str) -> dict[tuple[str, int], float]:
-    """Mean microseconds of the slowest rank, by benchmark and size."""
+    """Mean microseconds of the slowest rank, by benchmark and size, as IMB or OSU prints them."""
+    if title := OSU_NAME.search(text):
+        name = title[1].replace("Broadcast", "Bcast").replace("-", "").capitalize()
+        return {(name, int(size)): float(mean) for size, mean in OSU_ROW.findall(text)}
     parts = NAME.split(text)
     return {
         (name, int(size)): float(mean)
@@ -252,7 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     there = commands.add_parser("grid")
     there.add_argument("grid", help="the name of a file in hostfiles")
     there.add_argument("--mpi", choices=LAUNCH, default="mpich")
-    there.add_argument("--program", default=str(VENVS / "impi" / "bin" / "IMB-MPI1"))
+    imb = VENVS / "impi" / "bin" / "IMB-MPI1"
+    there.add_argument("--program", type=Path, default=imb, help="IMB-MPI1, or a folder of OSU's")
     there.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=BENCHMARKS)
     there.add_argument("--sizes", default="8,4096,65536,1048576,4194304")
     there.add_argument("--calls", type=int, default=3, help="that are timed, of each kind")
@@ -260,11 +345,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     whole = commands.add_parser("application")
     whole.add_argument("grid", help="the name of a file in hostfiles")
     whole.add_argument("program", nargs="+", help="with its arguments, after --")
+    whole.add_argument("--label", required=True, help="what the row kept is called")
+    whole.add_argument("--same", required=True, metavar="REGEX", help="lines with results")
+    whole.add_argument("--own", required=True, metavar="REGEX", help="its own time, in seconds")
     whole.add_argument("--mpi", choices=LAUNCH, default="mpich")
     whole.add_argument("--turns", type=int, default=3)
     whole.add_argument("--learn", choices=("on", "off"), default="on")
     add_models_option(whole)
     kept = commands.add_parser("markdown")
+    kept.add_argument("--of", choices=("programs", "osu", "whole"), default="programs")
     kept.add_argument("--grids", default=",".join(GRIDS))
     kept.add_argument("--mpis", default=",".join(LAUNCH))
     given = parser.parse_args(arguments)
@@ -272,17 +361,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         overhead(given.mpi, given.ranks, given.starts)
         return
     if given.command == "markdown":
-        print_markdown(given.grids.split(","), given.mpis.split(","))
+        of_rows = (given.grids.split(","), given.mpis.split(","))
+        print_whole(*of_rows) if given.of == "whole" else print_markdown(given.of, *of_rows)
         return
     if given.command == "application":
         program, *rest = given.program
         command = [str(Path(program).absolute()) if "/" in program else program, *rest]
-        of_whole = (given.grid, given.mpi, command, given.turns, given.learn, given.models)
-        application(*of_whole)
+        application(
+            given.grid,
+            given.mpi,
+            command,
+            label=given.label,
+            same=given.same,
+            own=given.own,
+            n_turns=given.turns,
+            learn=given.learn,
+            models=given.models,
+        )
         return
-    of = (given.grid, given.mpi, given.program, given.benchmarks, given.sizes)
+    of = (given.grid, given.mpi, given.program.absolute(), given.benchmarks, given.sizes)
     on_grid(*of, given.calls, given.models)
-    print_markdown([given.grid], [given.mpi])
+    print_markdown("osu" if given.program.is_dir() else "programs", [given.grid], [given.mpi])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #include <locale.h>
 #include <mpi.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,43 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
+static jmp_buf before;
+
+static void jumping(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm, (void)code;
+    longjmp(before, 1);
+}
+
+/* Handlers that do not return, as those of C++ that throw: what the others do is done here as well. */
+static void jumps(void)
+{
+    MPI_Errhandler own;
+    MPI_Comm comm;
+    char data[64] = "";
+    static int n_back;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_create_errhandler(jumping, &own);
+    MPI_Comm_set_errhandler(comm, own);
+    bcast(comm, 2, 0);
+    if (rank == 1) { /* of an error that no other rank meets */
+        if (!setjmp(before))
+            MPI_Bcast(data, -1, MPI_CHAR, 0, comm);
+        else
+            n_back++;
+    }
+    for (int k = 0; k < 100; k++)
+        allreduce(comm), bcast(MPI_COMM_WORLD, k, 0);
+    if (!setjmp(before))
+        MPI_Bcast(data, rank ? 5 : 8, MPI_CHAR, 0, comm); /* longer than its receive: of a plan */
+    else
+        n_back++;
+    CHECK(n_back == (rank == 0 ? 0 : rank == 1 ? 2 : 1));
+    for (int k = 0; k < 100; k++)
+        allreduce(comm), bcast(MPI_COMM_WORLD, k, 0);
+    /* Neither the communicator nor the handler is freed. */
+}
+
 static void alone(void)
 {
     MPI_Comm half, inter, merged;
@@ -202,6 +240,8 @@ int main(int argc, char **argv)
         threads();
     else if (!strcmp(what, "errors"))
         errors();
+    else if (!strcmp(what, "jumps"))
+        jumps();
     else if (!strcmp(what, "alone"))
         alone();
     else

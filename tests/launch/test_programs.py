@@ -149,6 +149,14 @@ class TestLifetime:
         assert done.stdout.startswith("right")
         assert planned_of(done)["Bcast"][0] > 0
 
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_handlers_that_do_not_return(self, build, mpi) -> None:
+        """All ranks go on as before, though one has left MPI by a jump."""
+        tools = tools_of(mpi)
+        done = good(tools.run(2, build(tools, "lifetime"), ["jumps"], forced=True, limit_s=60))
+        assert done.stdout.startswith("right")
+        assert planned_of(done)["Allreduce"][0] >= 200
+
     def test_it_leaves_its_trace(self, build, tmp_path) -> None:
         """For the report: what was decided and sent, on communicators that were freed as well."""
         tools = tools_of("mpich")

@@ -230,11 +230,10 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
 
 /* ---- a call -------------------------------------------------------------------------------- */
 
-static int fail(const given_call *call, int64_t error)
+/* Handlers are called when all else of a call is done: they may never return. */
+static int fail(given_call *call, int64_t error)
 {
-    int code = (int)(error < 0 ? mpi.other_error : error);
-    mpi.comm_call_errhandler(call->comm, code);
-    return code;
+    return call->failure = (int)(error < 0 ? mpi.other_error : error);
 }
 
 /* As time.monotonic has it. */
@@ -267,7 +266,7 @@ static void look_again(const known_call *known)
     python.look();
 }
 
-static int run_plan(const given_call *call, const comm_record *comm, known_call *known)
+static int run_plan(given_call *call, const comm_record *comm, known_call *known)
 {
     engine_call *engine = known->call;
     int64_t n_in = known->input_bytes, n_out = known->output_bytes;
@@ -318,7 +317,7 @@ done:
     return error ? fail(call, error) : 0;
 }
 
-static int perform(const given_call *call, comm_record *comm, const call_key *key)
+static int perform(given_call *call, comm_record *comm, const call_key *key)
 {
     question asked = {.key = *key, .comm = comm->handle, .rank = comm->rank,
                       .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
@@ -352,7 +351,7 @@ static comm_record *meet_comm(word handle)
     return enter_comm(&asked, is_native);
 }
 
-static int act(const given_call *call, comm_record *comm, known_call *known, enum action action)
+static int act(given_call *call, comm_record *comm, known_call *known, enum action action)
 {
     switch (action) {
     case PLAN: return run_plan(call, comm, known);
@@ -363,7 +362,7 @@ static int act(const given_call *call, comm_record *comm, known_call *known, enu
 
 /* The same with stamps. Python hears of them after a call that all ranks have counted to, and may
  * then change what is known. */
-static int act_stamped(const given_call *call, comm_record *comm, known_call *known,
+static int act_stamped(given_call *call, comm_record *comm, known_call *known,
                        enum action action)
 {
     stamped_calls *stamped = comm->stamped;
@@ -453,6 +452,8 @@ static inline int take(int which, int large, int profiling, word comm, const wor
     inside = 1;
     int error = do_call(&call);
     inside = 0;
+    if (call.failure)
+        mpi.comm_call_errhandler(call.comm, call.failure);
     return error;
 }
 
@@ -561,6 +562,48 @@ static int comm_free(const char *name, word *handle)
     return next(handle);
 }
 
+/* The library calls handlers of errors while it is inside; an exception or a jump leaves it then. */
+
+typedef void handler_function(word *, int *, ...);
+typedef int (*create_errhandler_f)(handler_function *, word *);
+enum { N_HANDLERS = 8 };
+static handler_function *handlers[N_HANDLERS];
+
+static void handle_outside(int which, word *comm, int *code)
+{
+    int was_inside = inside;
+    inside = 0;
+    handlers[which](comm, code);
+    inside = was_inside;
+}
+
+#define HANDLER(k) static void handler_##k(word *comm, int *code, ...) { handle_outside(k, comm, code); }
+HANDLER(0) HANDLER(1) HANDLER(2) HANDLER(3) HANDLER(4) HANDLER(5) HANDLER(6) HANDLER(7)
+static handler_function *const in_their_place[N_HANDLERS] = {
+    handler_0, handler_1, handler_2, handler_3, handler_4, handler_5, handler_6, handler_7};
+
+static int create_errhandler(const char *name, handler_function *function, word *handle)
+{
+    create_errhandler_f next = (create_errhandler_f)next_function(name);
+    for (int k = 0; k < N_HANDLERS && !inside && function; k++) {
+        handler_function *free_place = NULL;
+        if (__atomic_compare_exchange_n(&handlers[k], &free_place, function, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST) || free_place == function) {
+            function = in_their_place[k];
+            break;
+        }
+    }
+    return next ? next(function, handle) : 1;
+}
+
+VISIBLE int MPI_Comm_create_errhandler(handler_function *a, word *b)
+{
+    return create_errhandler("MPI_Comm_create_errhandler", a, b);
+}
+VISIBLE int PMPI_Comm_create_errhandler(handler_function *a, word *b)
+{
+    return create_errhandler("PMPI_Comm_create_errhandler", a, b);
+}
 VISIBLE int MPI_Init(word a, word b) { return init("MPI_Init", a, b); }
 VISIBLE int PMPI_Init(word a, word b) { return init("PMPI_Init", a, b); }
 VISIBLE int MPI_Init_thread(word a, word b, word c, int *d)

@@ -110,6 +110,7 @@ typedef struct {
     const char *send;
     char *recv;
     word datatype, operation; /* of a reduction */
+    int failure;              /* of which the application's handler is yet to hear */
 } given_call;
 
 /* A question to Python, and its answer. */
