@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from compileall import compile_dir
 from pathlib import Path
 
 from on_grids import GRIDS, RESULTS, ROOT, Row, add_models_option, keep_rows, model_on, read_rows
@@ -162,6 +163,7 @@ def application(
 
     Fails if no call was a plan, and if results differ.
     """
+    compile_dir(ROOT / "gridcoll", quiet=1)  # as it is where it was installed
     inside = str(VENVS / mpi / "bin" / "python")
     declared = ROOT / "hostfiles" / f"{name}.toml"
     run = run_on(declared, mpi, LIMIT_S)

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from gridcoll.launch.preload import LIBRARY
 
 _ELF = b"\x7fELF"
 _PT_INTERP = 3
+_SHT_SYMTAB = 2
 
 FOR_LONG_LINKS = {
     # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
@@ -62,6 +64,8 @@ def why_not(path: Path) -> str:
         return f"{path} is a set-uid program, which takes no preloaded library"
     if _is_static(path):
         return f"{path} is statically linked, which takes no preloaded library"
+    if _has_own_mpi(path):
+        return f"{path} has its MPI library inside, in front of which nothing can be put"
     return ""
 
 
@@ -81,6 +85,33 @@ def _is_static(path: Path) -> bool:
         table = file.read(size * n)
     kinds = (number(table[size * k : size * k + 4]) for k in range(n))
     return _PT_INTERP not in kinds
+
+
+def _has_own_mpi(path: Path) -> bool:
+    """Whether it has an MPI library linked into it. Stripped ones do not say."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
+            return False
+        order = "<" if head[5] == 1 else ">"
+        (at,) = struct.unpack_from(f"{order}Q", head, 40)
+        size, n = struct.unpack_from(f"{order}HH", head, 58)
+
+        def part(start: int, length: int) -> bytes:
+            file.seek(start)
+            return file.read(length)
+
+        headers = [part(at + k * size, size) for k in range(n)]
+        sections = [struct.unpack_from(f"{order}IIQQQQI", each) for each in headers]
+        for _, kind, _, _, start, length, names_at in sections:
+            if kind != _SHT_SYMTAB:
+                continue
+            *_, names_start, names_length, _ = sections[names_at]
+            name = part(names_start, names_length).find(b"\0PMPI_Init\0") + 1
+            symbols = struct.iter_unpack(f"{order}IBBHQQ", part(start, length))
+            if name and any(each[0] == name and each[3] for each in symbols):
+                return True
+    return False
 
 
 def find_libpython() -> Path:

@@ -249,6 +249,44 @@ class TestNeverWorse:
         assert done.stderr.count("\n") == 1
         assert "statically linked" in done.stderr
 
+    def test_a_program_with_mpi_inside(self, tmp_path) -> None:
+        """Told from one that wraps MPI's functions, in front of which gridcoll can be."""
+        inside = "int PMPI_Init(void) { return 0; }\n"
+        outside = "__attribute__((weak)) extern int PMPI_Init(void);\n"
+        for name, text in {"inside": inside, "outside": outside}.items():
+            source = tmp_path / f"{name}.c"
+            source.write_text(
+                f"{text}int MPI_Init(void) {{ return PMPI_Init(); }}\n"
+                "int main(int argc, char **argv) { return argc > 9 ? MPI_Init() : 0; }\n"
+            )
+            subprocess.run(["gcc", str(source), "-o", str(tmp_path / name)], check=True)
+        assert "MPI library inside" in why_not(tmp_path / "inside")
+        assert why_not(tmp_path / "outside") == ""
+
+    def test_an_mpi_that_nobody_knows(self, tmp_path) -> None:
+        """The first rank says so, and all is native."""
+        for name, text in {"mpi": UNKNOWN_MPI, "app": OF_UNKNOWN_MPI}.items():
+            (tmp_path / f"{name}.c").write_text(text)
+        library, program = tmp_path / "libmpi-unknown.so", tmp_path / "app"
+        for command in (
+            ["gcc", "-shared", "-fPIC", str(tmp_path / "mpi.c"), "-o", str(library)],
+            ["gcc", str(tmp_path / "app.c"), str(library), "-o", str(program)],
+        ):
+            subprocess.run(command, check=True)
+        tools = tools_of("mpich")
+        for rank, n_lines in (("0", 1), ("1", 0)):
+            done = subprocess.run(
+                [str(tools.python), "-m", "gridcoll", "run", "--stats", str(program)],
+                env=tools.environment({"PMI_RANK": rank}),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert (done.returncode, done.stdout) == (0, "right\n")
+            assert done.stderr.count("does not know; it runs without gridcoll") == n_lines
+            assert planned_of(done)["Barrier"] == (0, 1, 0)
+
     def test_a_set_uid_program(self, tmp_path) -> None:
         path = Path(shutil.copy(shutil.which("true") or "", tmp_path))
         path.chmod(0o4755)
@@ -347,6 +385,26 @@ class TestLaunching:
         done = good(tools.run(3, program, forced=True))
         assert planned_of(done)["Bcast"][0] > 0
 
+
+UNKNOWN_MPI = """
+#define BOTH(name, parameters) \\
+    int MPI_##name parameters { return 0; } int PMPI_##name parameters { return 0; }
+BOTH(Init, (void *a, void *b))
+BOTH(Finalize, (void))
+BOTH(Barrier, (void *comm))
+"""
+
+OF_UNKNOWN_MPI = """
+#include <stdio.h>
+extern int MPI_Init(void *, void *), MPI_Finalize(void), MPI_Barrier(void *);
+int main(void)
+{
+    if (MPI_Init(NULL, NULL) || MPI_Barrier(NULL))
+        return 1;
+    puts("right");
+    return MPI_Finalize();
+}
+"""
 
 PROFILER = """
 #include <mpi.h>

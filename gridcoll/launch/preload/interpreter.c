@@ -311,12 +311,24 @@ static void load_in_python(void)
     py.release(state);
 }
 
+/* Whether launchers say that this is the first rank, or say nothing. */
+static int is_first(void)
+{
+    static const char *const names[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+                                        "SLURM_PROCID"};
+    const char *said = NULL;
+    for (unsigned k = 0; k < sizeof names / sizeof *names && !said; k++)
+        said = getenv(names[k]);
+    return !said || !strcmp(said, "0");
+}
+
 /* MPI is up: get ready, on all ranks or on none. Collective. */
 void start(void)
 {
     const char *problem = meet_library();
     if (problem) { /* without knowing it, nobody can be asked; but it is everybody's */
-        say(problem);
+        if (is_first())
+            say(problem);
         return;
     }
     mpi.comm_rank(mpi.world, &rank);

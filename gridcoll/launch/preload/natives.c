@@ -140,7 +140,7 @@ const char *meet_library(void)
         mpi.named = MPICH_NAMED;
         mpi.in_place = -1, mpi.other_error = 15;
     } else
-        return "an MPI library that gridcoll does not know";
+        return "an MPI library that gridcoll does not know; it runs without gridcoll";
     const struct { const char *name; void *at; } needed[] = {
         {"PMPI_Comm_rank", &mpi.comm_rank},
         {"PMPI_Comm_size", &mpi.comm_size},
@@ -159,7 +159,7 @@ const char *meet_library(void)
     for (unsigned k = 0; k < sizeof needed / sizeof *needed; k++) {
         void *function = next_function(needed[k].name);
         if (!function)
-            return "an MPI library without all functions of MPI 2";
+            return "an MPI library without all functions of MPI 2; it runs without gridcoll";
         memcpy(needed[k].at, &function, sizeof function);
     }
     return NULL;
