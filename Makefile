@@ -159,14 +159,14 @@ $(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
 		'* Its tests STAY UNRUN; the other applications run without it.    *' \
 		'*******************************************************************' '' >&2
 
-# MPICH's own tests of collectives are in Debian's source package; for Fortran and hpcc there are Debian's
-# MPIs. They stay beside the environments, and nothing is installed. Variables name others.
+# MPICH's own tests of collectives are in Debian's source package; for Fortran, hpcc and ScaLAPACK's tests
+# there are Debian's MPIs. They stay beside the environments, and nothing is installed. Variables name others.
 DEBIAN := $(abspath $(VENVS))/debian
-DEBIAN_MPIS := mpich libmpich-dev openmpi-bin libopenmpi-dev gfortran hpcc
+DEBIAN_MPIS := mpich libmpich-dev openmpi-bin libopenmpi-dev gfortran hpcc scalapack-mpi-test
 test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(DEBIAN)/source/.stamp $(DEBIAN)/mpis/.stamp ## Others' programs in C and Fortran, natively and with plans forced
 	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(DEBIAN)/source/.stamp)} \
 		GRIDCOLL_TEST_DEBIAN=$${GRIDCOLL_TEST_DEBIAN:-$$(cat $(DEBIAN)/mpis/.stamp)} \
-		$(PY) -m pytest -q -m long -k 'mpichs_own or fortran or hpcc' tests/launch/test_suites.py
+		$(PY) -m pytest -q -m long -k 'mpichs_own or fortran or hpcc or scalapack' tests/launch/test_suites.py
 
 $(DEBIAN)/source/.stamp:
 	@.ci/debian.sh $(@D) source mpich && ls -d $(@D)/mpich-*/ >$@ || { mkdir -p $(@D) && : >$@ && \

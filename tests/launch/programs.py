@@ -92,20 +92,24 @@ class Toolchain:
             return ["-lmpi"]
         return ["-lmpich"] if self.family == "mpich" else ["-l:libmpi.so.40"]
 
-    def link_fortran(self, arguments: Sequence[str]) -> Done:
-        """A program in Fortran: Debian's MPIs have what that needs."""
+    def fortran_options(self) -> list[str]:
+        """For programs in Fortran: Debian's MPIs have what they need."""
         if self.debian is None:
             raise RuntimeError("no Fortran in the wheels")
         modules = self.lib_dir / "fortran" / "gfortran-mod-15" / self.family
         flags = ["-fallow-argument-mismatch", f"-I{modules}", f"-I{self.include}"]
         # gfortran, where it is unpacked, does not find what gcc has installed; gcc finds f951.
         compiler = fortran_of(self.debian)
-        flags += [f"-B{compiler}/", f"-L{compiler}"]
+        return [*flags, f"-B{compiler}/", f"-L{compiler}"]
+
+    def link_fortran(self, arguments: Sequence[str]) -> Done:
+        """A program in Fortran."""
         of_mpi = {
             "mpich": ["-lmpichfort"],
             "openmpi": ["-lmpi_usempif08", "-lmpi_usempi_ignore_tkr", "-lmpi_mpifh"],
         }
-        return self.link([*flags, *arguments, *of_mpi[self.family], "-lgfortran"])
+        libraries = [*of_mpi[self.family], "-lgfortran"]
+        return self.link([*self.fortran_options(), *arguments, *libraries])
 
     def compile(self, arguments: Sequence[str], compiler: str = "gcc") -> Done:
         command = [compiler, "-w", "-O1", f"-I{self.include}", *arguments]

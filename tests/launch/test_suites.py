@@ -2,7 +2,7 @@
 
 What is not in a wheel is looked for where variables say: ``GRIDCOLL_TEST_MPICH_SOURCE`` names an
 unpacked source tree of MPICH, ``GRIDCOLL_TEST_DEBIAN`` a folder in which Debian's packages of
-MPICH, Open MPI, gfortran and hpcc are unpacked. ``make test-programs`` has both.
+MPICH, Open MPI, gfortran, hpcc and ScaLAPACK's tests are unpacked. ``make test-programs`` has both.
 """
 
 from __future__ import annotations
@@ -116,6 +116,23 @@ def test_fortran(interface: str, mpi: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@needs_debian
+@pytest.mark.skipif(not IMB.exists(), reason="needs Intel's wheel")
+def test_fortran_on_intel_mpi(tmp_path: Path) -> None:
+    """Built with Debian's MPICH, which has the same binary interface but for mpi_f08."""
+    debian, intel, program = toolchain("debian-mpich"), toolchain("impi"), tmp_path / "fortran"
+    code = ["-DUSE_MPI", "-cpp", str(HERE / "fortran.F90"), "-o", str(program)]
+    code += [f"-L{debian.lib_dir}", "-l:libmpifort.so.12", "-lgfortran"]
+    built = intel.link([*debian.fortran_options(), *code])
+    assert built.returncode == 0, built.stderr
+    libraries = f"{intel.lib_dir}:{debian.lib_dir}"
+    done = intel.run(N_RANKS, program, forced=True, variables={"LD_LIBRARY_PATH": libraries})
+    assert done is not None
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert planned_of(done)["Bcast"][0] >= N_RANKS
+
+
+@pytest.mark.long
 @pytest.mark.skipif(not IMB.exists(), reason="needs IMB-MPI1 of Intel's wheel")
 @pytest.mark.parametrize("mpi", ["mpich", "impi"])
 def test_intels_benchmarks(mpi: str, tmp_path: Path) -> None:
@@ -159,3 +176,47 @@ def test_hpcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tests[0]) == len(tests[1]) > 0
     assert failed[1] <= failed[0]
     assert planned_of(done)["all"][0] > 0
+
+
+SYSTEMS = """'Linear systems of equations'
+'MPI'
+'LU.out'  output file
+6         standard output as well
+2         number of sizes
+10 31     values of M
+12 50     values of N
+1         number of widths of blocks
+3         values of NB
+1         number of right hand sides
+3         values of NRHS
+1         number of their widths
+5         values of NBRHS
+1         number of process grids
+2         values of P
+2         values of Q
+1.0       threshold
+T         condition estimation and refinement
+"""
+
+
+@pytest.mark.long
+@needs_debian
+def test_scalapack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's test of LU factorisation, in Fortran, on Debian's MPICH."""
+    tools = toolchain("debian-mpich")
+    program = tools.lib_dir / "scalapack" / "mpich-tests" / "xdlu"
+    if not program.exists():
+        pytest.skip("no tests of ScaLAPACK among Debian's packages")
+    (tmp_path / "LU.dat").write_text(SYSTEMS)
+    monkeypatch.chdir(tmp_path)
+    libraries = ":".join(str(tools.lib_dir / each) for each in ("", "blas", "lapack"))
+    done = tools.run(
+        N_RANKS, program, forced=True, limit_s=100, variables={"LD_LIBRARY_PATH": libraries}
+    )
+    assert done is not None
+    assert done.returncode == 0, done.stderr
+    assert "2 tests completed and passed residual checks" in done.stdout
+    counts = planned_of(done)
+    assert counts["Reduce"][0] > 0
+    assert counts["Allreduce"][0] > 0
+    assert counts["Bcast"][2] > 0
