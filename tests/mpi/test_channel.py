@@ -96,6 +96,21 @@ def test_children_of_children(
             each.Free()
 
 
+def test_parts_of_parts(world: MPI.Intracomm) -> None:
+    """Their ranks are others in the private communicator, and not only in another order."""
+    with grid_comm(world) as comm:
+        line: list[MPI.Intracomm] = [comm]
+        while line[-1].Get_size() > 1:
+            last = line[-1]
+            child = last.Split(0 if last.Get_rank() else MPI.UNDEFINED)
+            if child == MPI.COMM_NULL:
+                break
+            line.append(child)
+        for each in reversed(line[1:]):
+            check_sum(each, each.Get_size())
+            each.Free()
+
+
 def test_ranks_that_are_left_out_count_alike(world: MPI.Intracomm) -> None:
     with grid_comm(world) as comm:
         first, size = comm.Get_rank() == 0, comm.Get_size()
