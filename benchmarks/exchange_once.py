@@ -15,7 +15,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from gridcoll.bench.runs import Row, mpi_name
-from gridcoll.bench.trials import TRIALS
+from gridcoll.bench.trials import trials_of
 from gridcoll.cli.models import load_model
 from gridcoll.comm.communicator import GridComm
 from gridcoll.files import write_atomically
@@ -36,7 +36,7 @@ def main(grid: str, size: str, rows_at: str) -> None:
     clock = find_clock(world.Dup(), comm.grid, n_samples=3)
     # A short exchange opens the connections.
     for n, ways in ((8, WAYS[-1:]), (n_bytes, WAYS)):
-        trials = {t.variant: t for t in TRIALS["alltoall"](comm, n, 0, ["lg", "direct"])}
+        trials = {t.variant: t for t in trials_of(comm, "alltoall", n, 0, ["lg", "direct"])}
         for way in ways:
             trial = trials[way]
             trial.reset(0)

@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.bench.trials import TRIALS, Trial
+from gridcoll.bench.trials import CALLS, Trial, trials_of
 from gridcoll.comm.communicator import GridComm
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.measure.clock import CommonClock, find_clock, run_again, run_together
@@ -74,8 +74,8 @@ def mpi_name() -> str:
 
 def check_timed(collective: str) -> None:
     """Raise `UsageError` unless there is a benchmark of ``collective``."""
-    if collective not in TRIALS:
-        raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(TRIALS)}")
+    if collective not in CALLS:
+        raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(CALLS)}")
 
 
 def names_of_candidates(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
@@ -137,7 +137,7 @@ def run_benchmark(
             if CANDIDATES in algorithms:
                 names = names_of_candidates(comm, collective, n_bytes, root)
                 names += [name for name in algorithms if name not in (CANDIDATES, *names)]
-            trials = TRIALS[collective](comm, n_bytes, root, names)
+            trials = trials_of(comm, collective, n_bytes, root, names)
             if clock is None or clock.latest(time.monotonic() - found_s) > FRESH_S:
                 clock, found_s = find_clock(private, comm.grid), time.monotonic()
             times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)

@@ -35,8 +35,6 @@ class Folder:
 
     Attributes
     ----------
-    path : Path
-    n_ranks : int
     settings : tuple of str
         Options of ``smpirun``.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -29,101 +31,55 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of ``n_bytes`` by its name; ``run`` and ``start`` make it on any communicator."""
+    """A call of ``n_bytes``: mpi4py's method and its arguments."""
 
-    collective: str
     n_bytes: int
     root: int
-    run: Callable[[MPI.Intracomm], None]
-    start: Callable[[MPI.Intracomm], MPI.Request]
+    method: str
+    args: tuple[Any, ...]
     reset: Callable[[int], None]
     verify: Callable[[int], bool]
     semantics: Semantics = ANY
 
-    def trials(self, comm: GridComm, algorithms: Sequence[str]) -> list[Trial]:
-        """Native, native non-blocking with our polite wait, ours, and ``algorithms``."""
-        plain = MPI.Intracomm(comm)
 
-        def nonblocking() -> None:
-            wait_politely(self.start(plain).Test)
+def trials_of(
+    comm: GridComm, collective: str, n_bytes: int, root: int, algorithms: Sequence[str]
+) -> list[Trial]:
+    """Native, native non-blocking with our polite wait, ours, and ``algorithms``.
 
-        choice = comm.explain(self.collective, self.n_bytes, self.root)
-        measured_s = {c.name: c.predicted_s for c in choice.candidates if c.build is None}
-        return [
-            Trial(NATIVE, self.reset, lambda: self.run(plain), self.verify, measured_s[NATIVE]),
-            Trial(NONBLOCKING, self.reset, nonblocking, self.verify, measured_s.get(NONBLOCKING)),
-            self._planned("gridcoll", comm),
-            *(
-                self._planned(f"gridcoll:{name}", comm.forced(self.collective, name))
-                for name in algorithms
-            ),
-        ]
+    ``n_bytes`` is what every rank gets, of what moves blocks one block. Where there is no ``root``
+    it is ignored, as are sizes of barriers, whose promise tests show, not timings.
+    """
+    call = CALLS[collective](comm, n_bytes, root)
+    plain = MPI.Intracomm(comm)
+    native = partial(getattr(plain, call.method), *call.args)
+    start = partial(getattr(plain, f"I{call.method.lower()}"), *call.args)
 
-    def _planned(self, variant: str, comm: GridComm) -> Trial:
-        winner = (
-            comm._need()
-            .decisions.choice(self.collective, self.n_bytes, self.root, semantics=self.semantics)
-            .winner
-        )
+    def nonblocking() -> None:
+        wait_politely(start().Test)
+
+    choice = comm.explain(collective, call.n_bytes, call.root)
+    measured_s = {c.name: c.predicted_s for c in choice.candidates if c.build is None}
+
+    def planned(variant: str, comm: GridComm) -> Trial:
+        decisions = comm._need().decisions
+        winner = decisions.choice(collective, call.n_bytes, call.root, call.semantics).winner
         return Trial(
             variant,
-            self.reset,
-            lambda: self.run(comm),
-            self.verify,
+            call.reset,
+            partial(getattr(comm, call.method), *call.args),
+            call.verify,
             winner.predicted_s,
             f"{winner.name}: {winner.label}" if variant == "gridcoll" else winner.label,
             winner.store_and_forward_s,
         )
 
-
-def bcast_trials(comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]) -> list[Trial]:
-    """A broadcast from ``root``."""
-    buffer = np.zeros(n_bytes, np.uint8)
-
-    def reset(repeat: int) -> None:
-        buffer[:] = _pattern(n_bytes, repeat) if comm.Get_rank() == root else 0
-
-    def verify(repeat: int) -> bool:
-        return bool((buffer == _pattern(n_bytes, repeat)).all())
-
-    return _Call(
-        "bcast",
-        n_bytes,
-        root,
-        lambda comm: comm.Bcast(buffer, root),
-        lambda comm: comm.Ibcast(buffer, root),
-        reset,
-        verify,
-    ).trials(comm, algorithms)
-
-
-def alltoall_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """An all-to-all of ``n_bytes`` per pair; ``root`` is ignored."""
-    rank, n_ranks = comm.Get_rank(), comm.Get_size()
-    outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
-
-    def reset(repeat: int) -> None:
-        for other in range(n_ranks):
-            outgoing[other] = _pattern(n_bytes, repeat + rank * n_ranks + other)
-        incoming[:] = 0
-
-    def verify(repeat: int) -> bool:
-        return all(
-            bool((incoming[other] == _pattern(n_bytes, repeat + other * n_ranks + rank)).all())
-            for other in range(n_ranks)
-        )
-
-    return _Call(
-        "alltoall",
-        n_bytes,
-        0,
-        lambda comm: comm.Alltoall(outgoing, incoming),
-        lambda comm: comm.Ialltoall(outgoing, incoming),
-        reset,
-        verify,
-    ).trials(comm, algorithms)
+    return [
+        Trial(NATIVE, call.reset, native, call.verify, measured_s[NATIVE]),
+        Trial(NONBLOCKING, call.reset, nonblocking, call.verify, measured_s.get(NONBLOCKING)),
+        planned("gridcoll", comm),
+        *(planned(f"gridcoll:{name}", comm.forced(collective, name)) for name in algorithms),
+    ]
 
 
 class _Sum:
@@ -142,39 +98,6 @@ class _Sum:
         n = self._n_ranks
         wanted = n * (self._places[part] + repeat) + n * (n - 1) // 2
         return bool((self.result[part] == wanted).all())
-
-
-def allreduce_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """A sum for all; ``root`` is ignored."""
-    data = _Sum(comm, n_bytes)
-    return _Call(
-        "allreduce",
-        data.mine.nbytes,
-        0,
-        lambda comm: comm.Allreduce(data.mine, data.result),
-        lambda comm: comm.Iallreduce(data.mine, data.result),
-        data.reset,
-        data.verify,
-        Semantics(bitwise_equal=True),  # sums of doubles must have the same bits everywhere
-    ).trials(comm, algorithms)
-
-
-def reduce_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """A sum for ``root``."""
-    data = _Sum(comm, n_bytes)
-    return _Call(
-        "reduce",
-        data.mine.nbytes,
-        root,
-        lambda comm: comm.Reduce(data.mine, data.result, root=root),
-        lambda comm: comm.Ireduce(data.mine, data.result, root=root),
-        data.reset,
-        lambda repeat: comm.Get_rank() != root or data.verify(repeat),
-    ).trials(comm, algorithms)
 
 
 class _Blocks:
@@ -203,106 +126,103 @@ class _Blocks:
         return bool((self.mine == _pattern(len(self.mine), repeat + self.rank)).all())
 
 
-def gather_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """A gather of ``n_bytes`` per rank to ``root``."""
-    data = _Blocks(comm, n_bytes)
-    return _Call(
-        "gather",
-        n_bytes,
-        root,
-        lambda comm: comm.Gather(data.mine, data.all, root),
-        lambda comm: comm.Igather(data.mine, data.all, root),
-        data.fill_mine,
-        lambda repeat: data.rank != root or data.right(repeat),
-    ).trials(comm, algorithms)
-
-
-def scatter_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """A scatter of ``n_bytes`` per rank from ``root``."""
-    data = _Blocks(comm, n_bytes)
-    return _Call(
-        "scatter",
-        n_bytes,
-        root,
-        lambda comm: comm.Scatter(data.all, data.mine, root),
-        lambda comm: comm.Iscatter(data.all, data.mine, root),
-        data.fill_all,
-        data.own_right,
-    ).trials(comm, algorithms)
-
-
-def allgather_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """An allgather of ``n_bytes`` per rank; ``root`` is ignored."""
-    data = _Blocks(comm, n_bytes)
-    return _Call(
-        "allgather",
-        n_bytes,
-        0,
-        lambda comm: comm.Allgather(data.mine, data.all),
-        lambda comm: comm.Iallgather(data.mine, data.all),
-        data.fill_mine,
-        data.right,
-    ).trials(comm, algorithms)
-
-
-def reduce_scatter_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """Sums of ``n_bytes`` for each rank; ``root`` is ignored."""
-    rank, n_ranks = comm.Get_rank(), comm.Get_size()
-    n = max(n_bytes // 8, 1)
-    data = _Sum(comm, 8 * n * n_ranks)
-    ours = np.zeros(n)
-
-    def verify(repeat: int) -> bool:
-        data.result[rank * n : (rank + 1) * n] = ours
-        return data.verify(repeat, slice(rank * n, (rank + 1) * n))
-
-    return _Call(
-        "reduce_scatter",
-        ours.nbytes,
-        0,
-        lambda comm: comm.Reduce_scatter_block(data.mine, ours),
-        lambda comm: comm.Ireduce_scatter_block(data.mine, ours),
-        data.reset,
-        verify,
-    ).trials(comm, algorithms)
-
-
-def barrier_trials(
-    comm: GridComm, n_bytes: int, root: int, algorithms: Sequence[str]
-) -> list[Trial]:
-    """A barrier; size and root play no part. What it promises, tests show, not timings."""
-    return _Call(
-        "barrier",
-        1,
-        0,
-        lambda comm: comm.Barrier(),
-        lambda comm: comm.Ibarrier(),
-        lambda repeat: None,
-        lambda repeat: True,
-    ).trials(comm, algorithms)
-
-
 def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
     """Bytes that differ from repeat to repeat and from place to place."""
     return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
 
 
-TRIALS: dict[str, Callable[[GridComm, int, int, Sequence[str]], list[Trial]]] = {
-    "bcast": bcast_trials,
-    "alltoall": alltoall_trials,
-    "allreduce": allreduce_trials,
-    "reduce": reduce_trials,
-    "gather": gather_trials,
-    "scatter": scatter_trials,
-    "allgather": allgather_trials,
-    "reduce_scatter": reduce_scatter_trials,
-    "barrier": barrier_trials,
+def _bcast(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    buffer = np.zeros(n_bytes, np.uint8)
+
+    def reset(repeat: int) -> None:
+        buffer[:] = _pattern(n_bytes, repeat) if comm.Get_rank() == root else 0
+
+    def verify(repeat: int) -> bool:
+        return bool((buffer == _pattern(n_bytes, repeat)).all())
+
+    return _Call(n_bytes, root, "Bcast", (buffer, root), reset, verify)
+
+
+def _alltoall(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    rank, n_ranks = comm.Get_rank(), comm.Get_size()
+    outgoing, incoming = (np.zeros((n_ranks, n_bytes), np.uint8) for _ in range(2))
+
+    def reset(repeat: int) -> None:
+        for other in range(n_ranks):
+            outgoing[other] = _pattern(n_bytes, repeat + rank * n_ranks + other)
+        incoming[:] = 0
+
+    def verify(repeat: int) -> bool:
+        return all(
+            bool((incoming[other] == _pattern(n_bytes, repeat + other * n_ranks + rank)).all())
+            for other in range(n_ranks)
+        )
+
+    return _Call(n_bytes, 0, "Alltoall", (outgoing, incoming), reset, verify)
+
+
+def _allreduce(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    data = _Sum(comm, n_bytes)
+    args, size = (data.mine, data.result), data.mine.nbytes
+    # Sums of doubles must have the same bits everywhere.
+    equal = Semantics(bitwise_equal=True)
+    return _Call(size, 0, "Allreduce", args, data.reset, data.verify, equal)
+
+
+def _reduce(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    data = _Sum(comm, n_bytes)
+    args, size = (data.mine, data.result, MPI.SUM, root), data.mine.nbytes
+    at_root = comm.Get_rank() == root
+    return _Call(
+        size, root, "Reduce", args, data.reset, lambda repeat: not at_root or data.verify(repeat)
+    )
+
+
+def _gather(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    data = _Blocks(comm, n_bytes)
+    args, at_root = (data.mine, data.all, root), comm.Get_rank() == root
+    return _Call(
+        n_bytes, root, "Gather", args, data.fill_mine,
+        lambda repeat: not at_root or data.right(repeat),
+    )  # fmt: skip
+
+
+def _scatter(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    data = _Blocks(comm, n_bytes)
+    args = data.all, data.mine, root
+    return _Call(n_bytes, root, "Scatter", args, data.fill_all, data.own_right)
+
+
+def _allgather(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    data = _Blocks(comm, n_bytes)
+    return _Call(n_bytes, 0, "Allgather", (data.mine, data.all), data.fill_mine, data.right)
+
+
+def _reduce_scatter(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    rank, n = comm.Get_rank(), max(n_bytes // 8, 1)
+    data, ours = _Sum(comm, 8 * n * comm.Get_size()), np.zeros(n)
+    part = slice(rank * n, (rank + 1) * n)
+
+    def verify(repeat: int) -> bool:
+        data.result[part] = ours
+        return data.verify(repeat, part)
+
+    return _Call(ours.nbytes, 0, "Reduce_scatter_block", (data.mine, ours), data.reset, verify)
+
+
+def _barrier(comm: GridComm, n_bytes: int, root: int) -> _Call:
+    return _Call(1, 0, "Barrier", (), lambda repeat: None, lambda repeat: True)
+
+
+CALLS: dict[str, Callable[[GridComm, int, int], _Call]] = {
+    "bcast": _bcast,
+    "alltoall": _alltoall,
+    "allreduce": _allreduce,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "allgather": _allgather,
+    "reduce_scatter": _reduce_scatter,
+    "barrier": _barrier,
 }
+"""Collectives that are timed."""

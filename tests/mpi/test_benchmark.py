@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gridcoll.bench import runs as benchmark
 from gridcoll.bench.runs import RUNS_PER_TURN, Row, mpi_name, run_benchmark
-from gridcoll.bench.trials import TRIALS
+from gridcoll.bench.trials import CALLS
 from gridcoll.comm import GridComm
 from gridcoll.errors import UsageError
 from gridcoll.model import TimesBySize, declared_model
@@ -57,7 +57,7 @@ def test_what_takes_long_is_timed_once(comm) -> None:
     assert {row.repeats for row in rows} == {1}
 
 
-@pytest.mark.parametrize("collective", TRIALS)
+@pytest.mark.parametrize("collective", CALLS)
 def test_rows_of_every_collective_are_json(comm, collective) -> None:
     seen: list[Row] = []
     wires = wires_from_model(comm.model)
