@@ -85,12 +85,6 @@ class Vectors:
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
 
-    @classmethod
-    def even(cls, blocks: Blocks, n_blocks: int) -> Vectors:
-        """``blocks`` that are all alike."""
-        size = blocks.block_bytes
-        return cls(blocks.message, tuple(size * k for k in range(n_blocks)), (size,) * n_blocks)
-
     def block(self, rank: int) -> memoryview:
         """The bytes of ``rank``, not copied."""
         return self.message.view[self.starts[rank] : self.starts[rank] + self.sizes[rank]]
@@ -102,6 +96,15 @@ class Vectors:
         if self.starts != ends[:-1]:
             return None
         return self.message.view[ends[0] : ends[-1]]
+
+
+def read_even(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
+    """The blocks of ``spec`` as `read_blocks` has them. Raises some exception where it has none."""
+    blocks = read_blocks(spec, n_blocks, writable=writable)
+    if blocks is None:
+        raise ValueError("no even blocks")
+    size = blocks.block_bytes
+    return Vectors(blocks.message, tuple(size * k for k in range(n_blocks)), (size,) * n_blocks)
 
 
 def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:

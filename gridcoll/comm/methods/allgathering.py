@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy import ndarray
 
-from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
+from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
 from gridcoll.comm.arguments.buffers import read_message, view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
@@ -78,7 +78,7 @@ class AllgatheringMethods(GridMethods):
         context = self._planning()
         if context is None:
             return super().Allgather(sendbuf, recvbuf)
-        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
+        call = read_or_leave(lambda: _read(context, sendbuf, recvbuf, read_even))
         n_bytes = call.into.sizes[0] if call else None
         agree(context, "Allgather", None, n_bytes, sendbuf, recvbuf)
         flow, native = decide_or_leave(context, "allgather", n_bytes, 0)
@@ -102,7 +102,7 @@ class AllgatheringMethods(GridMethods):
         context = self._planning()
         if context is None:
             return super().Allgatherv(sendbuf, recvbuf)
-        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
+        call = read_or_leave(lambda: _read(context, sendbuf, recvbuf, read_vectors))
         n_bytes = sum(call.into.sizes) if call else None
         agree(context, "Allgatherv", None, n_bytes, sendbuf, recvbuf)
         flow = _flow(context, call.into.sizes) if call else None
@@ -175,20 +175,10 @@ def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
     return uneven_flow(build, sizes, context.rank)
 
 
-def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Allgathering:
-    n_ranks = context.model.grid.n_ranks
-    blocks = read_blocks(recvbuf, n_ranks, writable=True)
-    if blocks is None:
-        raise ValueError("no even blocks")
-    return _with_source(context, sendbuf, Vectors.even(blocks, n_ranks))
-
-
-def _read_uneven(context: Context, sendbuf: Any, recvbuf: Any) -> _Allgathering:
-    into = read_vectors(recvbuf, context.model.grid.n_ranks, writable=True)
-    return _with_source(context, sendbuf, into)
-
-
-def _with_source(context: Context, sendbuf: Any, into: Vectors) -> _Allgathering:
+def _read(
+    context: Context, sendbuf: Any, recvbuf: Any, read: Callable[..., Vectors]
+) -> _Allgathering:
+    into = read(recvbuf, context.model.grid.n_ranks, writable=True)
     own = into.block(context.rank)
     if in_place(sendbuf):
         return _Allgathering(own, into)

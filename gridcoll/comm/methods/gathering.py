@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
 
-from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
+from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
 from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
@@ -26,6 +27,7 @@ from gridcoll.comm.methods.moving import (
     read_or_leave,
 )
 from gridcoll.comm.pickles import Heads, pickle_of
+from gridcoll.plan import Dataflow
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
@@ -35,22 +37,29 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """At the root: where blocks go, and its own block; None if that is in place."""
+    """This rank's block, None if it is in place; and at the root where blocks go."""
 
-    into: Vectors
     mine: memoryview | None
+    into: Vectors | None
 
-    def own(self, root: int) -> memoryview:
-        """The root's block, copied to its place if it has another length."""
-        block = self.into.block(root)
-        if self.mine is None or len(self.mine) == len(block):
-            return block if self.mine is None else self.mine
-        copy_as_mpi_does(self.mine, block)
-        return block
+    def n_bytes(self, root: int) -> int:
+        """Bytes of a block, where all are alike."""
+        return self.into.sizes[root] if self.into else len(self.mine or _NOTHING)
 
-    def store(self) -> None:
-        if self.into.message.store:
-            self.into.message.store()
+    def run(self, context: Context, flow: Dataflow, root: int) -> None:
+        mine, into = self.mine or _NOTHING, self.into
+        if into is None:
+            return move(context, flow, mine, _NOTHING)
+        block = into.block(root)
+        if self.mine is None:
+            mine = block
+        elif len(mine) != len(block):  # copied to its place
+            copy_as_mpi_does(mine, block)
+            mine = block
+        move(context, flow, mine, into.message.view)
+        if into.message.store:
+            into.message.store()
+        return None
 
 
 class GatheringMethods(GridMethods):
@@ -66,22 +75,14 @@ class GatheringMethods(GridMethods):
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
         root = rank
-        if context.rank != root:
-            message = read_or_leave(lambda: read_message(sendbuf, writable=False))
-            n_bytes = len(message.view) if message else None
-            agree(context, "Gather", root, n_bytes, sendbuf)
-            flow, native = decide_or_leave(context, "gather", n_bytes, root)
-            if message is None or flow is None:
-                return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
-            return move(context, flow, message.view, _NOTHING)
-        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
-        n_bytes = call.into.sizes[root] if call else None
-        agree(context, "Gather", root, n_bytes, sendbuf, recvbuf)
+        at_root = (recvbuf,) if context.rank == root else ()
+        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_even))
+        n_bytes = call.n_bytes(root) if call else None
+        agree(context, "Gather", root, n_bytes, sendbuf, *at_root)
         flow, native = decide_or_leave(context, "gather", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
-        move(context, flow, call.own(root), call.into.message.view)
-        return call.store()
+        return call.run(context, flow, root)
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Gatherv`: every block straight to the root."""
@@ -93,18 +94,14 @@ class GatheringMethods(GridMethods):
         agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
         if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
-        if context.rank != root:
-            message = read_or_leave(lambda: read_message(sendbuf, writable=False))
-            if message is None:
-                return super().Gatherv(sendbuf, recvbuf, root)
-            flow = give_flow(root, len(message.view))
-            return move(context, flow, message.view, _NOTHING)
-        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
+        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_vectors))
         if call is None:
             return super().Gatherv(sendbuf, recvbuf, root)
-        flow = collect_flow(context, call.into.starts, call.into.sizes)
-        move(context, flow, call.own(root), call.into.message.view)
-        return call.store()
+        if call.into is None:
+            flow = give_flow(root, len(call.mine or _NOTHING))
+        else:
+            flow = collect_flow(context, call.into.starts, call.into.sizes)
+        return call.run(context, flow, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then what is left."""
@@ -135,18 +132,12 @@ class GatheringMethods(GridMethods):
         return heads.loads(data, parted)
 
 
-def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Gathering:
-    n_ranks = context.model.grid.n_ranks
-    blocks = read_blocks(recvbuf, n_ranks, writable=True)
-    if blocks is None:
-        raise ValueError("no even blocks")
-    return _Gathering(Vectors.even(blocks, n_ranks), _read_mine(sendbuf))
-
-
-def _read_uneven(context: Context, sendbuf: Any, recvbuf: Any) -> _Gathering:
-    into = read_vectors(recvbuf, context.model.grid.n_ranks, writable=True)
-    return _Gathering(into, _read_mine(sendbuf))
-
-
-def _read_mine(sendbuf: Any) -> memoryview | None:
-    return None if in_place(sendbuf) else read_message(sendbuf, writable=False).view
+def _read(
+    context: Context, root: int, sendbuf: Any, recvbuf: Any, read: Callable[..., Vectors]
+) -> _Gathering:
+    if context.rank != root:
+        return _Gathering(read_message(sendbuf, writable=False).view, None)
+    into = read(recvbuf, context.model.grid.n_ranks, writable=True)
+    return _Gathering(
+        None if in_place(sendbuf) else read_message(sendbuf, writable=False).view, into
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
 
-from gridcoll.comm.arguments.blocks import Vectors, read_blocks, read_vectors
+from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
 from gridcoll.comm.arguments.buffers import Message, read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
@@ -26,6 +27,7 @@ from gridcoll.comm.methods.moving import (
     take_flow,
 )
 from gridcoll.comm.pickles import Heads, pickle_each
+from gridcoll.plan import Dataflow
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
@@ -35,22 +37,28 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Scattering:
-    """At the root: where blocks are, and where its own goes; None if it stays in place."""
+    """Where this rank's block goes, None if it stays in place; and at the root where blocks are."""
 
-    source: Vectors
     mine: Message | None
+    source: Vectors | None
 
-    def own(self, root: int) -> memoryview:
-        """Memory for the root's block, the user's if it has that length."""
-        n_bytes = self.source.sizes[root]
-        fits = self.mine is not None and len(self.mine.view) == n_bytes
-        return self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
+    def n_bytes(self, root: int) -> int:
+        """Bytes of a block, where all are alike."""
+        return self.source.sizes[root] if self.source else self.n_mine
 
-    def store(self, own: memoryview) -> None:
-        """Copy the root's block to the user's buffer."""
+    @property
+    def n_mine(self) -> int:
+        """Bytes that this rank has room for."""
+        return len(self.mine.view) if self.mine else 0
+
+    def run(self, context: Context, flow: Dataflow, root: int) -> None:
+        n_bytes = self.n_bytes(root)
+        fits = self.mine is not None and self.n_mine == n_bytes
+        own = self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
+        move(context, flow, self.source.message.view if self.source else _NOTHING, own)
         if self.mine is None:
             return
-        if len(self.mine.view) != len(own):
+        if not fits:
             copy_as_mpi_does(own, self.mine.view)
         if self.mine.store:
             self.mine.store()
@@ -69,23 +77,14 @@ class ScatteringMethods(GridMethods):
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
         root = rank
-        if context.rank != root:
-            message = read_or_leave(lambda: read_message(recvbuf, writable=True))
-            n_bytes = len(message.view) if message else None
-            agree(context, "Scatter", root, n_bytes, recvbuf)
-            flow, native = decide_or_leave(context, "scatter", n_bytes, root)
-            if message is None or flow is None:
-                return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
-            return _take(context, flow, message)
-        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf))
-        n_bytes = call.source.sizes[root] if call else None
-        agree(context, "Scatter", root, n_bytes, sendbuf, recvbuf)
+        at_root = (sendbuf,) if context.rank == root else ()
+        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_even))
+        n_bytes = call.n_bytes(root) if call else None
+        agree(context, "Scatter", root, n_bytes, *at_root, recvbuf)
         flow, native = decide_or_leave(context, "scatter", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
-        own = call.own(root)
-        move(context, flow, call.source.message.view, own)
-        return call.store(own)
+        return call.run(context, flow, root)
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """As `mpi4py.MPI.Comm.Scatterv`: every block straight from the root."""
@@ -97,18 +96,14 @@ class ScatteringMethods(GridMethods):
         agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
         if context.decide("scatterv", 0, root).flow is None:
             return super().Scatterv(sendbuf, recvbuf, root)
-        if context.rank != root:
-            message = read_or_leave(lambda: read_message(recvbuf, writable=True))
-            if message is None:
-                return super().Scatterv(sendbuf, recvbuf, root)
-            return _take(context, take_flow(root, len(message.view)), message)
-        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf))
+        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_vectors))
         if call is None:
             return super().Scatterv(sendbuf, recvbuf, root)
-        own = call.own(root)
-        flow = serve_flow(context, call.source.starts, call.source.sizes)
-        move(context, flow, call.source.message.view, own)
-        return call.store(own)
+        if call.source is None:
+            flow = take_flow(root, call.n_mine)
+        else:
+            flow = serve_flow(context, call.source.starts, call.source.sizes)
+        return call.run(context, flow, root)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, then what is left."""
@@ -141,25 +136,11 @@ class ScatteringMethods(GridMethods):
         return heads.loads(data, parted)[0]
 
 
-def _take(context: Context, flow: Any, message: Message) -> None:
-    """Run a rank's share, and copy what it received to the user's buffer."""
-    move(context, flow, _NOTHING, message.view)
-    if message.store:
-        message.store()
-
-
-def _read_even(context: Context, sendbuf: Any, recvbuf: Any) -> _Scattering:
-    n_ranks = context.model.grid.n_ranks
-    blocks = read_blocks(sendbuf, n_ranks, writable=False)
-    if blocks is None:
-        raise ValueError("no even blocks")
-    return _Scattering(Vectors.even(blocks, n_ranks), _read_mine(recvbuf))
-
-
-def _read_uneven(context: Context, sendbuf: Any, recvbuf: Any) -> _Scattering:
-    source = read_vectors(sendbuf, context.model.grid.n_ranks, writable=False)
-    return _Scattering(source, _read_mine(recvbuf))
-
-
-def _read_mine(recvbuf: Any) -> Message | None:
-    return None if in_place(recvbuf) else read_message(recvbuf, writable=True)
+def _read(
+    context: Context, root: int, sendbuf: Any, recvbuf: Any, read: Callable[..., Vectors]
+) -> _Scattering:
+    at_root = context.rank == root
+    source = read(sendbuf, context.model.grid.n_ranks, writable=False) if at_root else None
+    if at_root and in_place(recvbuf):
+        return _Scattering(None, source)
+    return _Scattering(read_message(recvbuf, writable=True), source)
