@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -78,7 +78,6 @@ class Score:
     excess, as_good : float or None
         Mean of makespan / reference - 1, and in how many instances the two are equal, over those
         that the reference was computed for.
-    n_iterations : int
     proven : float or None
         For the reference: the part of its schedules proven optimal.
     """
@@ -93,9 +92,6 @@ class Score:
     as_good: float | None
     n_iterations: int
     proven: float | None = None
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def compare(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 
 from gridcoll.errors import UsageError
-from gridcoll.study.faces import PARTITIONERS, count_faces, cube_mesh
-from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
+from gridcoll.study.faces import PARTITIONERS, Faces, count_faces, cube_mesh
+from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, report, table_console
 from gridcoll.study.plots import Figure, draw_figure
 
 
@@ -50,9 +50,6 @@ def command(
     if min(parts) < 2 or max(parts) > mesh.n_elements:
         raise UsageError(f"--hosts {hosts!r}: must be from 2 to the {mesh.n_elements} elements")
     found = [count_faces(mesh, PARTITIONERS[partitioner](mesh, n)) for n in parts]
-    rows = [asdict(faces) for faces in found]
-    if output is not None:
-        write_rows(output, rows)
     if plot is not None:
         lines = {
             "most of a host": (parts, [float(faces.most) for faces in found]),
@@ -61,13 +58,14 @@ def command(
         }
         title = f"Paper 004, Figure 1: {mesh.n_elements} elements, {partitioner}"
         draw_figure(Figure(title, "hosts", "faces", lines, log=True), plot)
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
+    title = f"Paper 004, Figure 1: {mesh.n_elements} tetrahedra, {partitioner}"
+    report([asdict(faces) for faces in found], output, as_json, lambda: _print(title, found))
+
+
+def _print(title: str, found: Sequence[Faces]) -> None:
     table = Table(
-        "hosts", "most faces", "mean", "β (n / hosts)^(2/3)", "β needed", "paper's β",
-        title=f"Paper 004, Figure 1: {mesh.n_elements} tetrahedra, {partitioner}",
-    )  # fmt: skip
+        "hosts", "most faces", "mean", "β (n / hosts)^(2/3)", "β needed", "paper's β", title=title
+    )
     for faces in found:
         table.add_row(
             str(faces.n_parts), str(faces.most), f"{faces.mean:.0f}", f"{faces.estimate:.0f}",

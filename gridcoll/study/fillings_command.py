@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -80,9 +81,7 @@ def command(
         for filling, found in scores.items()
     }
     rows = [
-        {"filling": filling, **score.as_dict()}
-        for filling, all_ in scores.items()
-        for score in all_
+        {"filling": filling, **asdict(score)} for filling, all_ in scores.items() for score in all_
     ]
     if output is not None:
         write_rows(output, rows)

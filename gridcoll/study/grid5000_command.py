@@ -31,7 +31,7 @@ from gridcoll.study.options import (
     prepare_output,
     table_console,
     write_csv,
-    write_json,
+    write_tables,
 )
 from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
@@ -107,8 +107,7 @@ def command(
         if largest == PAPER_MEGABYTES:
             _compare(rows[-1])
     if output is not None:
-        write_csv(output / "grid5000.csv", rows)
-        write_json(output / "grid5000.json", rows)
+        write_tables(output, "grid5000", rows)
         draw_figure(_figure(rows, root), output / f"paper-000-figure-5.{plots}")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,9 +26,9 @@ from gridcoll.study.options import (
     parse_rate_range,
     prepare_output,
     progress_bar,
+    report,
     table_console,
-    write_csv,
-    write_json,
+    write_tables,
 )
 from gridcoll.study.parameters import (
     FILLINGS,
@@ -146,14 +146,10 @@ def command(
             scores += compare(
                 setting, n_clusters, names or SEVEN, lambda n_done: bar.advance(task, n_done)
             )
-    if as_json:
-        click.echo(json.dumps([score.as_dict() for score in scores], indent=1))
-    else:
-        _print(scores)
+    rows = [asdict(score) for score in scores]
+    report(rows, None, as_json, lambda: _print(scores))
     if output is not None:
-        rows = [score.as_dict() for score in scores]
-        write_csv(output / f"{parameters}.csv", rows)
-        write_json(output / f"{parameters}.json", rows)
+        write_tables(output, parameters, rows)
         for name, figure in figures(scores, parameters).items():
             draw_figure(figure, output / f"{name}.{plots}")
 

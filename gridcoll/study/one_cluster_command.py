@@ -27,7 +27,15 @@ from gridcoll.study.one_cluster import (
     sizes_to,
     stand_in_link,
 )
-from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
+from gridcoll.study.options import (
+    JSON,
+    PLOT,
+    RESULT,
+    prepare_plot,
+    report,
+    show_rows,
+    table_console,
+)
 from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.topology.units import (
     format_duration,
@@ -90,7 +98,10 @@ def command(
         rows_of_table = _table_rows(table, link, ranks or 24, axis)
         if plot is not None:
             _draw_table(table, ranks or 24, rows_of_table, plot)
-        _show_table(table, ranks or 24, axis, rows_of_table, output, as_json)
+        report(
+            [asdict(row) for row in rows_of_table], output, as_json,
+            lambda: _show_table(table, ranks or 24, axis, rows_of_table),
+        )  # fmt: skip
         return
     if figure is None or figure == 1:
         drawn, rows = _plogp(link, _sizes(sizes, sizes_to(1 << 20)))
@@ -102,7 +113,7 @@ def command(
         drawn, rows = _curves(found, link, axis, _read_measured(measured))
     if plot is not None:
         draw_figure(drawn, plot)
-    _report(drawn.title, rows, output, as_json)
+    report(rows, output, as_json, lambda: show_rows(drawn.title, rows))
 
 
 def _link(model: Path | None, latency: str, rate: str) -> PLogP:
@@ -132,19 +143,7 @@ def _draw_table(table: str, ranks: int, rows: Sequence[FormRow], path: Path) -> 
     draw_bars(f"Paper 003, Table {table}: {ranks} processes", "time (ms)", bars, path, log=True)
 
 
-def _show_table(
-    table: str,
-    ranks: int,
-    sizes: Sequence[int],
-    rows: Sequence[FormRow],
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    if output is not None:
-        write_rows(output, [asdict(row) for row in rows])
-    if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
-        return
+def _show_table(table: str, ranks: int, sizes: Sequence[int], rows: Sequence[FormRow]) -> None:
     for size in sizes:
         printed = Table(
             "strategy", "the paper's formula", "segment", "formula", "our plan", "holds",
@@ -241,22 +240,3 @@ def _measured_in(path: Path) -> list[tuple[tuple[str, str], tuple[int | None, in
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error!r})") from None
-
-
-def _report(title: str, rows: list[dict[str, Any]], output: Path | None, as_json: bool) -> None:
-    if output is not None:
-        write_rows(output, rows)
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    table = Table(*rows[0], title=title)
-    for row in rows:
-        table.add_row(
-            *(
-                "" if value is None
-                else format_duration(value) if key.endswith("_s")
-                else str(value)
-                for key, value in row.items()
-            )
-        )  # fmt: skip
-    table_console().print(table)

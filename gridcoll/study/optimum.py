@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,13 +24,11 @@ class Nearness:
     ----------
     method : str
         ``best of the seven``, ``best`` or ``optimal``.
-    budget_s : float or None
     gap : float
         Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
         gap to the optimum, and exactly that where the optimum is proven.
     own_gap : float
         The same by the bound this method proved itself within its budget; 0 for the seven.
-    worst_gap : float
     proven : float
         The part of the instances where the method met its own bound.
     median_s, longest_s : float
@@ -47,9 +45,6 @@ class Nearness:
     proven: float
     median_s: float
     longest_s: float
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 class _Runs:

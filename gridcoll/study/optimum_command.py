@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -24,9 +24,9 @@ from gridcoll.study.options import (
     parse_seconds,
     prepare_output,
     progress_bar,
+    report,
     table_console,
-    write_csv,
-    write_json,
+    write_tables,
 )
 from gridcoll.study.parameters import FILLINGS, PARAMETERS
 
@@ -101,14 +101,10 @@ def command(
                 clock=time.process_time if cpu_time else time.perf_counter,
                 on_progress=lambda: bar.advance(task),
             )  # fmt: skip
-    data = [row.as_dict() for row in rows]
-    if as_json:
-        click.echo(json.dumps(data, indent=1))
-    else:
-        _print(rows)
+    data = [asdict(row) for row in rows]
+    report(data, None, as_json, lambda: _print(rows))
     if output is not None:
-        write_csv(output / "optimum.csv", data)
-        write_json(output / "optimum.json", data)
+        write_tables(output, "optimum", data)
 
 
 def _print(rows: Sequence[Nearness]) -> None:

@@ -6,18 +6,19 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from gridcoll.draw.figures import FORMATS, new_figure
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import write_atomically
 from gridcoll.schedule import Accounting
-from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s
+from gridcoll.topology.units import format_duration, parse_duration_s, parse_rate_bytes_per_s
 
 
 def parse_counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -174,6 +175,41 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
         write_json(path, list(rows))
     else:
         raise UsageError(f"--output {path}: must end in .csv or .json")
+
+
+def report(
+    rows: Sequence[Mapping[str, object]],
+    output: Path | None,
+    as_json: bool,
+    show: Callable[[], None],
+) -> None:
+    """Write ``rows`` where that is asked for, and print them: as JSON, or by ``show``."""
+    if output is not None:
+        write_rows(output, rows)
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        show()
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print ``rows`` as a table, a column for each key; what ends in ``_s`` as durations."""
+    table = Table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*(_cell(key, value) for key, value in row.items()))
+    table_console().print(table)
+
+
+def _cell(key: str, value: object) -> str:
+    if isinstance(value, float):
+        return format_duration(value) if key.endswith("_s") else f"{value:.2f}"
+    return "" if value is None else str(value)
+
+
+def write_tables(folder: Path, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write ``rows`` as CSV and as JSON. Raises `FileError`, or `UsageError` without any."""
+    write_csv(folder / f"{name}.csv", rows)
+    write_json(folder / f"{name}.json", rows)
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

@@ -19,8 +19,7 @@ from gridcoll.study.options import (
     prepare_output,
     progress_bar,
     table_console,
-    write_csv,
-    write_json,
+    write_tables,
 )
 from gridcoll.study.placement import Row, find_kind, run_cases
 from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, LEVEL, CaseKind
@@ -77,8 +76,7 @@ def command(
         if not as_json:
             table_console().print(_table(kind, n_cases, elements or kind.n_elements, rows))
         if output is not None:
-            write_csv(output / f"placement-table-{kind.table}.csv", records)
-            write_json(output / f"placement-table-{kind.table}.json", records)
+            write_tables(output, f"placement-table-{kind.table}", records)
             _draw(kind, records, output / f"paper-004-table-{kind.table}.{plots}")
     if as_json:
         click.echo(json.dumps(data, indent=1))

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from gridcoll.errors import UsageError
 from gridcoll.files import read_text
-from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, table_console, write_rows
+from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, show_rows, write_rows
 from gridcoll.study.plots import DASHED, Figure, draw_bars, draw_figure
 from gridcoll.study.total_exchange import Sites, hindrance_for
 from gridcoll.topology.units import (
-    format_duration,
     format_size,
     parse_duration_s,
     parse_rate_bytes_per_s,
@@ -92,9 +90,9 @@ def command(
         click.echo(json.dumps([*rows, *known], indent=1))
     else:
         said = "h at which LG gains what the paper prints" if fit else f"with h = {hindrance:g}"
-        _print(f"Paper 001, Figure {figure}, predicted: {said}", rows)
+        show_rows(f"Paper 001, Figure {figure}, predicted: {said}", rows)
         if known:
-            _print("Measured on an emulated grid, in its time divided by the dilation", known)
+            show_rows("Measured on an emulated grid, in its time divided by the dilation", known)
 
 
 def _rows(figure: int, base: Sites, text: str | None) -> list[dict[str, Any]]:
@@ -214,16 +212,3 @@ def _figure(
                     [row[over] for row in own], [row[key] for row in own],
                 )  # fmt: skip
     return Figure(title, "bytes" if number == 4 else "hosts", "time (s)", lines, log=True)
-
-
-def _print(title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(*rows[0], title=title)
-    for row in rows:
-        table.add_row(*(_cell(key, value) for key, value in row.items()))
-    table_console().print(table)
-
-
-def _cell(key: str, value: object) -> str:
-    if isinstance(value, float):
-        return format_duration(value) if key.endswith("_s") else f"{value:.2f}"
-    return "" if value is None else str(value)
