@@ -248,7 +248,6 @@ SELF_EXPLAINING = {
     "run: name an application: FILE, -m MODULE or -c CODE": "says what to write",
     "run: … needs an argument": "says what to write",
     "sizes: must ascend, got …": "of a kept file: comes out as `cache file …`",
-    "first, last: times need their zone": "of a kept file: comes out as `cache file …`",
     "grid file …: it gives ranks; the cache needs hosts by name": "of `cache import`; says why",
     "…": "passes on what another rank raised",
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from gridcoll.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Correction:
+class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured time over predicted time at some sizes: interpolated between, constant beyond.
 
     Attributes

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, overload
+from typing import Annotated, Literal, overload
 
+import msgspec
 import numpy as np
 
 from gridcoll.constants import UNLIKE_INTERFACES, WINDOWS_LIMIT
@@ -18,9 +19,10 @@ from gridcoll.model.routing import Routes, find_routes
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
 
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
-@dataclass(frozen=True)
-class TimesBySize:
+
+class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured seconds at some sizes: interpolated in between, in proportion to size beyond.
 
     Attributes
@@ -32,7 +34,7 @@ class TimesBySize:
     """
 
     sizes_bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
+    seconds: tuple[Seconds, ...]
 
     def __post_init__(self) -> None:
         ascending = list(self.sizes_bytes) == sorted(set(self.sizes_bytes))

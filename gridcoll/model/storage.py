@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,13 @@ _OLD_KEYS = {"together_bytes_per_s": "aggregate_bytes_per_s", "pace": "relay_gap
 _OLD_LINK_KEYS = {"alone_s": "one_way_s"}
 """What versions before 5 called it; later ones have other keys only."""
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+_AS_IT_IS = (
+    *("origin", "tolerance", "relay_gap", "aggregate_bytes_per_s", "start_s", "contention", "mpi"),
+    *("native_priors", "stages", "sources", "uplink_bytes_per_s"),
+)
+"""What a file has as the model has it."""
 
 
 class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,27 +47,20 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
 class _Link(msgspec.Struct, forbid_unknown_fields=True):
     sender: int
     receiver: int
-    latency_s: Seconds
-    sizes_bytes: list[int]
-    gap_s: list[Seconds]
-    send_s: list[Seconds]
-    recv_s: list[Seconds]
-    one_way_s: list[Seconds]
+    latency_s: NotNegative
+    sizes_bytes: tuple[int, ...]
+    gap_s: tuple[NotNegative, ...]
+    send_s: tuple[NotNegative, ...]
+    recv_s: tuple[NotNegative, ...]
+    one_way_s: tuple[NotNegative, ...]
 
 
-class _Times(msgspec.Struct, forbid_unknown_fields=True):
-    sizes_bytes: list[int]
-    seconds: list[Seconds]
-
-
-class _Correction(msgspec.Struct, forbid_unknown_fields=True):
-    sizes_bytes: list[int]
-    factors: list[float]
+_LINK_FIELDS = tuple(field.name for field in fields(PLogP))
 
 
 class _Runs(msgspec.Struct, forbid_unknown_fields=True):
-    sizes_bytes: list[int]
-    n_runs: list[int]
+    sizes_bytes: tuple[int, ...]
+    n_runs: tuple[int, ...]
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,19 +71,19 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     tolerance: float
     clusters: list[_Cluster]
     links: list[_Link]
-    native: dict[str, _Times]
-    relay_gap: _Times | None
-    aggregate_bytes_per_s: list[list[float]]
-    start_s: Seconds
-    contention: list[Annotated[float, msgspec.Meta(ge=0)]] = []
-    corrections: dict[str, dict[str, _Correction]] = {}
-    native_variants: dict[str, dict[str, _Times]] = {}
+    native: dict[str, TimesBySize]
+    relay_gap: TimesBySize | None
+    aggregate_bytes_per_s: tuple[tuple[float, ...], ...]
+    start_s: NotNegative
+    contention: tuple[NotNegative, ...] = ()
+    corrections: dict[str, dict[str, Correction]] = {}
+    native_variants: dict[str, dict[str, TimesBySize]] = {}
     mpi: str = ""
-    native_priors: list[str] = []
+    native_priors: tuple[str, ...] = ()
     native_runs: dict[str, dict[str, _Runs]] = {}
-    stages: list[str] = []
-    sources: list[list[str]] = []
-    uplink_bytes_per_s: list[Annotated[float, msgspec.Meta(ge=0)]] = []
+    stages: tuple[str, ...] = ()
+    sources: tuple[tuple[str, ...], ...] = ()
+    uplink_bytes_per_s: tuple[NotNegative, ...] = ()
 
 
 def format_model(model: GridModel) -> bytes:
@@ -92,57 +92,29 @@ def format_model(model: GridModel) -> bytes:
         format=FORMAT,
         version=FORMAT_VERSION,
         name=model.grid.name,
-        origin=model.origin,
-        tolerance=model.tolerance,
         clusters=[
             _Cluster(c.name, c.site, c.region, list(c.ranks), [p.host for p in c.processes])
             for c in model.grid.clusters
         ],
         links=[
-            _Link(
-                i,
-                j,
-                link.latency_s,
-                list(link.sizes_bytes),
-                list(link.gap_s),
-                list(link.send_s),
-                list(link.recv_s),
-                list(link.one_way_s),
-            )
+            _Link(i, j, *(getattr(link, name) for name in _LINK_FIELDS))
             for i, row in enumerate(model.links)
             for j, link in enumerate(row)
             if link is not None
         ],
-        native={name: _write_times(times) for name, times in sorted(model.native.items())},
-        relay_gap=_write_times(model.relay_gap) if model.relay_gap else None,
-        aggregate_bytes_per_s=[list(row) for row in model.aggregate_bytes_per_s],
-        start_s=model.start_s,
-        contention=list(model.contention),
-        corrections={
-            collective: {
-                family: _Correction(list(found.sizes_bytes), list(found.factors))
-                for family, found in sorted(families.items())
-            }
-            for collective, families in sorted(model.corrections.items())
-        },
-        native_variants={
-            collective: {name: _write_times(times) for name, times in sorted(variants.items())}
-            for collective, variants in sorted(model.native_variants.items())
-        },
-        mpi=model.mpi,
-        native_priors=list(model.native_priors),
+        native=dict(model.native),
+        corrections={name: dict(families) for name, families in model.corrections.items()},
+        native_variants={name: dict(times) for name, times in model.native_variants.items()},
         native_runs={
             collective: {
-                name: _Runs(list(runs), list(runs.values()))
-                for name, runs in sorted(natives.items())
+                name: _Runs(tuple(runs), tuple(runs.values())) for name, runs in natives.items()
             }
-            for collective, natives in sorted(model.native_runs.items())
+            for collective, natives in model.native_runs.items()
         },
-        stages=list(model.stages),
-        sources=[list(row) for row in model.sources],
-        uplink_bytes_per_s=list(model.uplink_bytes_per_s),
+        **{name: getattr(model, name) for name in _AS_IT_IS},
     )
-    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+    encoded = msgspec.json.encode(document, order="deterministic")
+    return msgspec.json.format(encoded, indent=1)
 
 
 def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
@@ -197,56 +169,22 @@ def _build(document: _Document) -> GridModel:
             raise UsageError(f"link {link.sender} to {link.receiver}: there are {n} clusters")
         if links[link.sender][link.receiver] is not None:
             raise UsageError(f"link {link.sender} to {link.receiver}: given twice")
-        links[link.sender][link.receiver] = PLogP(
-            link.latency_s,
-            tuple(link.sizes_bytes),
-            tuple(link.gap_s),
-            tuple(link.send_s),
-            tuple(link.recv_s),
-            tuple(link.one_way_s),
-        )
+        links[link.sender][link.receiver] = PLogP(*(getattr(link, name) for name in _LINK_FIELDS))
     return GridModel(
         Grid(clusters, document.name),
         tuple(tuple(row) for row in links),
-        document.origin,
-        document.tolerance,
-        {name: _read_times(native) for name, native in document.native.items()},
-        _read_times(document.relay_gap) if document.relay_gap else None,
-        tuple(tuple(row) for row in document.aggregate_bytes_per_s),
-        document.start_s,
-        tuple(document.contention),
-        {
-            collective: {
-                family: Correction(tuple(found.sizes_bytes), tuple(found.factors))
-                for family, found in families.items()
-            }
-            for collective, families in document.corrections.items()
-        },
-        {
-            collective: {name: _read_times(times) for name, times in variants.items()}
-            for collective, variants in document.native_variants.items()
-        },
-        document.mpi,
-        tuple(document.native_priors),
-        {
+        native=document.native,
+        corrections=document.corrections,
+        native_variants=document.native_variants,
+        native_runs={
             collective: {
                 name: dict(zip(runs.sizes_bytes, runs.n_runs, strict=True))
                 for name, runs in natives.items()
             }
             for collective, natives in document.native_runs.items()
         },
-        tuple(document.stages),
-        tuple(tuple(row) for row in document.sources),
-        tuple(document.uplink_bytes_per_s),
+        **{name: getattr(document, name) for name in _AS_IT_IS},
     )
-
-
-def _write_times(times: TimesBySize) -> _Times:
-    return _Times(list(times.sizes_bytes), list(times.seconds))
-
-
-def _read_times(times: _Times) -> TimesBySize:
-    return TimesBySize(tuple(times.sizes_bytes), tuple(times.seconds))
 
 
 def write_model(model: GridModel, path: str | Path) -> None:

@@ -28,7 +28,6 @@ from gridcoll.measure.cache.entries import (
     encode_bundle,
     encode_entry,
     file_name,
-    plogp_to_text,
 )
 from gridcoll.measure.cache.folder import ASIDE, Cache, Folder, Places, find_places
 from gridcoll.measure.cache.knowledge import (
@@ -110,7 +109,7 @@ def link(sender: str = "a", receiver: str = "b", **changes: object) -> LinkEntry
     entry = LinkEntry(
         sender=sender,
         receiver=receiver,
-        plogp=plogp_to_text(linear_plogp(5e-3, 1e7)),
+        plogp=linear_plogp(5e-3, 1e7),
         latency_s=Statistic(5e-3),
         rate_bytes_per_s=Statistic(1e7),
         first=WHEN,
@@ -352,9 +351,7 @@ class TestFiles:
                 "cache file",
             ),
             (
-                encode_entry(link(plogp=plogp_to_text(linear_plogp(1e-3, 1e7)))).replace(
-                    b"1048576", b"0"
-                ),
+                encode_entry(link(plogp=linear_plogp(1e-3, 1e7))).replace(b"1048576", b"0"),
                 "sizes_bytes",
             ),
         ],

@@ -11,7 +11,6 @@ from gridcoll.measure.cache.entries import (
     Host,
     LinkEntry,
     Statistic,
-    plogp_to_text,
 )
 from gridcoll.measure.cache.knowledge import Knowledge
 from gridcoll.model import GridModel, declared_model
@@ -37,7 +36,7 @@ def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
     entries: list[AnyEntry] = []
     rates = rates_bytes_per_s(model)
     for i, cluster in enumerate(model.grid.clusters):
-        inside = plogp_to_text(model.link(i, i))
+        inside = model.link(i, i)
         entries.append(
             ClusterEntry(
                 name=cluster.name,
@@ -73,7 +72,7 @@ def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
                 LinkEntry(
                     sender=cluster.name,
                     receiver=other.name,
-                    plogp=plogp_to_text(link),
+                    plogp=link,
                     aggregate_bytes_per_s=(
                         model.aggregate_bytes_per_s[i][j] if model.aggregate_bytes_per_s else 0.0
                     ),

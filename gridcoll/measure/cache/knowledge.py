@@ -18,7 +18,6 @@ from gridcoll.measure.cache.entries import (
     LinkEntry,
     Outcome,
     Statistic,
-    plogp_of_text,
 )
 from gridcoll.model import Correction, GridModel, PLogP, TimesBySize
 from gridcoll.plan.natives import NATIVE, NATIVES
@@ -163,7 +162,7 @@ def known_links(known: Knowledge, grid: Grid) -> dict[tuple[int, int], PLogP]:
         for j, b in enumerate(grid.clusters):
             link = known.link(a.name, b.name) if i != j else None
             if link is not None:
-                found[i, j] = plogp_of_text(link.plogp)
+                found[i, j] = link.plogp
     return found
 
 
@@ -171,8 +170,7 @@ def _inside(known: Knowledge, cluster: Cluster) -> PLogP | None:
     entry = known.cluster(cluster.name)
     if entry is None or len(cluster) == 1:
         return None
-    text = entry.inside if len(cluster.nodes) > 1 else entry.within_host
-    return plogp_of_text(text) if text is not None else None
+    return entry.inside if len(cluster.nodes) > 1 else entry.within_host
 
 
 def missing_links(grid: Grid, links: Mapping[tuple[int, int], PLogP]) -> list[tuple[int, int]]:
@@ -219,7 +217,7 @@ def build_model(
         return max(together.get((i, j), kept), 1.0)
 
     library = known.mpi_library(mpi, max_ranks_per_host(grid)) or known.mpi_library(mpi, 1)
-    pace = library.engine.times() if library and library.engine else None
+    pace = library.engine if library else None
     entries = [known.cluster(cluster.name) for cluster in grid.clusters]
     uplinks = tuple(entry.uplink_bytes_per_s if entry else 0.0 for entry in entries)
     corrections, native, variants = _learned(known, grid, mpi)

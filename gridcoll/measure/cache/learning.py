@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -20,9 +19,7 @@ from gridcoll.measure.cache.entries import (
     Outcome,
     SizeClass,
     Statistic,
-    Times,
     now,
-    plogp_to_text,
 )
 from gridcoll.measure.cache.knowledge import (
     Knowledge,
@@ -162,7 +159,7 @@ def link_entry(
         LinkEntry(
             sender=pair[0],
             receiver=pair[1],
-            plogp=plogp_to_text(link),
+            plogp=link,
             aggregate_bytes_per_s=together,
             latency_s=statistic_after(
                 before.latency_s if before else None, float(link.one_way(0)), tolerance
@@ -218,12 +215,12 @@ def _cluster_entry(
     mpi = before.mpi if before else model.mpi
     contention = before.contention if before else 1.0
     if is_new and link is not None and len(cluster.nodes) > 1:
-        inside, mpi = plogp_to_text(link), model.mpi
+        inside, mpi = link, model.mpi
         latency = statistic_after(latency, float(link.one_way(0)), model.tolerance)
         rate = statistic_after(rate, rate_of(link), model.tolerance)
         contention = model.contention[index] if model.contention else contention
     elif is_new and link is not None:
-        within = plogp_to_text(link)
+        within = link
     return _renewed(
         known,
         ClusterEntry(
@@ -266,56 +263,22 @@ def _library_entry(known: Knowledge, model: GridModel, when: datetime) -> Librar
             ranks_per_host=ranks_per_host,
             start_s=start_s,
             engine=engine or (before.engine if before else None),
-            eager_bytes=eager_bytes(model) or (before.eager_bytes if before else 0),
-            copy_bytes_per_s=copy_rate(),
             first=when,
             last=when,
         ),
     )
 
 
-def _engine_times(model: GridModel) -> Times | None:
+def _engine_times(model: GridModel) -> TimesBySize | None:
     """What `GridModel.relay_gap` has above the gap of the slowest cluster."""
     several = [i for i, c in enumerate(model.grid.clusters) if len(c) > 1]
     if model.relay_gap is None or not several:
         return None
     sizes, seconds = model.relay_gap.sizes_bytes, model.relay_gap.seconds
     gaps = [max(model.link(i, i).gap(float(m)) for i in several) for m in sizes]
-    return Times(
-        list(sizes), [max(pace - gap, 0.0) for pace, gap in zip(seconds, gaps, strict=True)]
+    return TimesBySize(
+        sizes, tuple(max(pace - gap, 0.0) for pace, gap in zip(seconds, gaps, strict=True))
     )
-
-
-def eager_bytes(model: GridModel) -> int:
-    """The longest message measured that crosses the longest link without a handshake before it.
-
-    A lone message that asks for leave takes a round trip longer than ``L + g(m)``; half of one is
-    enough to tell. 0 where none shows.
-    """
-    links = [link for row in model.links for link in row if link is not None and link.one_way_s]
-    if not links:
-        return 0
-    longest = max(links, key=lambda link: link.latency_s)
-    eager = 0
-    for size, gap_s, one_way_s in zip(
-        longest.sizes_bytes, longest.gap_s, longest.one_way_s, strict=True
-    ):
-        if one_way_s > longest.latency_s + gap_s + longest.latency_s:
-            break
-        eager = size
-    return eager
-
-
-def copy_rate() -> float:
-    """Bytes per second that this process copies in memory."""
-    n_bytes = 1 << 22
-    source, target = np.ones(n_bytes, np.uint8), np.empty(n_bytes, np.uint8)
-    best_s = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        target[:] = source
-        best_s = min(best_s, time.perf_counter() - start)
-    return n_bytes / max(best_s, 1e-9)
 
 
 def _outcomes(

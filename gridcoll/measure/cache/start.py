@@ -10,7 +10,7 @@ import msgspec
 from mpi4py import MPI
 
 from gridcoll.measure.cache.check import Expected, Found, Index, check_grid, near_limits_s
-from gridcoll.measure.cache.entries import AnyEntry, LinkEntry, now, plogp_of_text
+from gridcoll.measure.cache.entries import AnyEntry, LinkEntry, now
 from gridcoll.measure.cache.knowledge import (
     Knowledge,
     Labels,
@@ -36,7 +36,6 @@ class Start:
 
     Attributes
     ----------
-    model : GridModel
     measured : frozenset of (int, int)
         Pairs of clusters that were measured, in both directions.
     seen : dict
@@ -172,7 +171,7 @@ def _near(known: Knowledge, before: Labels, grid: Grid, look: Found, tolerance: 
     for c, cluster in enumerate(grid.clusters):
         entry = known.cluster(cluster.name)
         if entry is not None and entry.inside is not None:
-            known_s = float(plogp_of_text(entry.inside).one_way(0.0))
+            known_s = float(entry.inside.one_way(0.0))
             inside_s[cluster.name] = max(known_s, look.near_s.get(c, now_s))
     limits_s = near_limits_s(_expected(known, grid), tolerance)
     limit_s = {grid.clusters[c].name: trip_s / 2 for c, trip_s in limits_s.items()}
