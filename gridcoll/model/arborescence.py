@@ -1,18 +1,31 @@
-"""The cheapest tree that all nodes are reached by from a root: Chu and Liu 1965, Edmonds 1967."""
+"""Shortest ways between all nodes, and the cheapest tree that reaches all of them from a root."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from gridcoll.model.plogp import FloatArray
+
+
+def shortest_ways(cost: FloatArray) -> FloatArray:
+    """The cost from each node to each other by the cheapest way, (N, N); the diagonal as it is."""
+    found = np.array(cost, dtype=float)
+    for k in range(len(found)):
+        found = np.minimum(found, found[:, k, None] + found[None, k, :])
+    return found
+
 
 def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[int]:
     """The parent of each node, -1 of the root, such that the costs of their edges add up to least.
+
+    By Chu and Liu 1965, Edmonds 1967.
 
     Parameters
     ----------
     costs : square
         ``costs[a][b]`` of the edge from ``a`` to ``b``; the diagonal plays no part.
-    root : int
     """
     n = len(costs)
     nodes = range(n)

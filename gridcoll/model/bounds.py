@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from gridcoll.errors import UsageError
+from gridcoll.model.arborescence import shortest_ways
 from gridcoll.model.flow_bounds import exchange_limit_s, scatter_flow_limit_s, trees_limit_s
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
@@ -30,9 +31,7 @@ def shortest_latency_s(wires: Wires) -> FloatArray:
     """Latency of the shortest path between clusters, (C, C), relays allowed."""
     distance = np.array(wires.latency_s, dtype=float)
     np.fill_diagonal(distance, 0.0)
-    for k in range(len(distance)):
-        distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
-    return distance
+    return shortest_ways(distance)
 
 
 def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:

@@ -24,7 +24,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gridcoll.model.arborescence import cheapest_arborescence
+from gridcoll.model.arborescence import cheapest_arborescence, shortest_ways
 from gridcoll.model.plogp import FloatArray
 
 TOLERANCE = 0.003
@@ -107,7 +107,6 @@ class Spare:
     ----------
     kinds_s : tuple of float
         Interfaces, by kind.
-    links_s : tuple of tuple of float
     leaves_s, enters_s : tuple of float
         Uplinks, either way.
     """
@@ -253,10 +252,7 @@ class _Network:
             return [self.platform.root]
         if most_s == np.inf:
             return [0]
-        far = np.array(self.hops)
-        for k in range(len(far)):
-            far = np.minimum(far, far[:, k, None] + far[None, k, :])
-        farthest = far.max(axis=1).tolist()
+        farthest = shortest_ways(np.array(self.hops)).max(axis=1).tolist()
         near = sorted(range(self.n_kinds), key=lambda k: (farthest[k], k))
         return [k for k in near if farthest[k] <= most_s][:MOST_TOPS]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.errors import UsageError
+from gridcoll.model.arborescence import shortest_ways
 from gridcoll.model.plogp import FloatArray
 from gridcoll.placement.resources import Resources
 
@@ -106,11 +107,8 @@ class PricedAllreduce:
 
 def _detour_ratio(latency_s: FloatArray) -> float:
     """Least ratio of shortest path to direct latency over cluster pairs; 1 on a metric."""
-    shortest = latency_s.copy()
-    np.fill_diagonal(shortest, 0.0)
-    direct = shortest.copy()
-    for k in range(len(shortest)):
-        np.minimum(shortest, shortest[:, k, None] + shortest[None, k, :], out=shortest)
+    direct = latency_s.copy()
+    np.fill_diagonal(direct, 0.0)
     with np.errstate(invalid="ignore"):
-        ratio = np.where(direct > 0, shortest / direct, 1.0)
+        ratio = np.where(direct > 0, shortest_ways(direct) / direct, 1.0)
     return float(ratio.min())

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.model.arborescence import shortest_ways
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
@@ -207,8 +208,6 @@ def best_trees(
 
     Parameters
     ----------
-    model : GridModel
-    n_bytes : int
     top, root : int
         As of `MultiTree`.
     both_ways : bool
@@ -254,8 +253,7 @@ def nearest_to_all(model: GridModel) -> int:
     """The cluster whose longest shortest path to another cluster is the shortest."""
     distance = np.array(model.latency_s)
     np.fill_diagonal(distance, 0.0)
-    for k in range(len(distance)):
-        distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
+    distance = shortest_ways(distance)
     hosts = [len(cluster.nodes) for cluster in model.grid.clusters]
     farthest = distance.max(axis=0) + distance.max(axis=1)
     return min(range(len(hosts)), key=lambda c: (farthest[c], -hosts[c], c))

@@ -24,6 +24,7 @@ from gridcoll.constants import (
     WINDOWS_LIMIT,
     WINDOWS_SURELY_LIMIT,
 )
+from gridcoll.model.arborescence import shortest_ways
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
@@ -60,7 +61,6 @@ class PackedTrees:
 
     Attributes
     ----------
-    grid : Grid
     kinds : tuple of tuple of tuple of int
         The ranks of each host, by kind of host.
     trees : tuple of HostTree
@@ -377,7 +377,7 @@ def grown_trees(platform: Platform, n_bytes: int) -> tuple[Packing, ...]:
     Where latency counts as much as bandwidth, neither shortest paths nor packings are best.
     """
     hops, clusters = np.array(platform.hops_s), np.array(platform.clusters)
-    far_s = _shortest(hops, clusters)[np.ix_(clusters, clusters)].max(axis=1)
+    far_s = shortest_ways(hops)[np.ix_(clusters, clusters)].max(axis=1)
     tops = [platform.root]
     if platform.root < 0:
         tops = sorted(range(len(clusters)), key=lambda k: (far_s[k], k))[:MOST_GROWN]
@@ -456,20 +456,11 @@ def _is_below(parents: Sequence[int], host: int, tops: Sequence[int]) -> bool:
 
 def _packings(platform: Platform) -> tuple[Packing, ...]:
     """Different packings, by the limit of the depth."""
-    hops = np.array(platform.hops_s)
     clusters = np.array(platform.clusters)
-    far = _shortest(hops, clusters)
+    far = shortest_ways(np.array(platform.hops_s))
     starts = [platform.root] if platform.root >= 0 else range(len(clusters))
     least = min(float(far[clusters[kind]][clusters].max()) for kind in starts)
     return pack_by_way(platform, tuple(least * part * (1 + 1e-9) for part in WAYS))
-
-
-def _shortest(hops: FloatArray, clusters: np.ndarray) -> FloatArray:
-    """Shortest paths between clusters, relays allowed; inside one, a hop."""
-    distance = hops.copy()
-    for k in range(len(distance)):
-        distance = np.minimum(distance, distance[:, k, None] + distance[None, k, :])
-    return distance
 
 
 def label_of(found: Found) -> str:

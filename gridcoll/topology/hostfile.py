@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from gridcoll.errors import UsageError
 from gridcoll.topology.gridfile import GridSpec
@@ -23,13 +24,7 @@ class HostfileFormat:
 
 def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
     """Hosts with the number of ranks each takes in a row."""
-    runs: list[tuple[str, int]] = []
-    for host in hosts:
-        if runs and runs[-1][0] == host:
-            runs[-1] = (host, runs[-1][1] + 1)
-        else:
-            runs.append((host, 1))
-    return runs
+    return [(host, len(list(run))) for host, run in groupby(hosts)]
 
 
 def _slots(hosts: Sequence[str]) -> str:
