@@ -21,57 +21,27 @@ Call = tuple[str, tuple[Any, ...]]
 """Plain mpi4py's method, and its arguments."""
 
 
-def _bcast_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Bcast", (np.zeros(n_bytes, np.uint8), 0)
-
-
-def _allreduce_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Allreduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
-
-
-def _reduce_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Reduce", (np.zeros(n_bytes // 8), np.zeros(n_bytes // 8))
-
-
-def _barrier_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Barrier", ()
-
-
-def _alltoall_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Alltoall", (_blocks(n_ranks, n_bytes), _blocks(n_ranks, n_bytes))
-
-
-def _gather_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Gather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes), 0)
-
-
-def _scatter_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Scatter", (_blocks(n_ranks, n_bytes), _blocks(1, n_bytes), 0)
-
-
-def _allgather_call(n_ranks: int, n_bytes: int) -> Call:
-    return "Allgather", (_blocks(1, n_bytes), _blocks(n_ranks, n_bytes))
-
-
-def _reduce_scatter_call(n_ranks: int, n_bytes: int) -> Call:
-    everybodys, mine = (_blocks(n, n_bytes).view(np.float64) for n in (n_ranks, 1))
-    return "Reduce_scatter_block", (everybodys, mine)
-
-
 def _blocks(n_blocks: int, n_bytes: int) -> np.ndarray:
     return np.zeros((n_blocks, n_bytes), np.uint8)
 
 
-CALLS = {
-    "bcast": _bcast_call,
-    "allreduce": _allreduce_call,
-    "reduce": _reduce_call,
-    "alltoall": _alltoall_call,
-    "gather": _gather_call,
-    "scatter": _scatter_call,
-    "allgather": _allgather_call,
-    "reduce_scatter": _reduce_scatter_call,
-    "barrier": _barrier_call,
+def _doubles(n_bytes: int) -> np.ndarray:
+    return np.zeros(n_bytes // 8)
+
+
+CALLS: dict[str, Callable[[int, int], Call]] = {
+    "bcast": lambda _, n: ("Bcast", (np.zeros(n, np.uint8), 0)),
+    "allreduce": lambda _, n: ("Allreduce", (_doubles(n), _doubles(n))),
+    "reduce": lambda _, n: ("Reduce", (_doubles(n), _doubles(n))),
+    "alltoall": lambda ranks, n: ("Alltoall", (_blocks(ranks, n), _blocks(ranks, n))),
+    "gather": lambda ranks, n: ("Gather", (_blocks(1, n), _blocks(ranks, n), 0)),
+    "scatter": lambda ranks, n: ("Scatter", (_blocks(ranks, n), _blocks(1, n), 0)),
+    "allgather": lambda ranks, n: ("Allgather", (_blocks(1, n), _blocks(ranks, n))),
+    "reduce_scatter": lambda ranks, n: (
+        "Reduce_scatter_block",
+        (_blocks(ranks, n).view(np.float64), _blocks(1, n).view(np.float64)),
+    ),
+    "barrier": lambda _ranks, _n: ("Barrier", ()),
 }
 """Of the library's own collectives, those that are timed: the call, by ranks and size."""
 

@@ -110,8 +110,6 @@ def cut_by_shares(grid: Grid, counts: Counts, shares: FloatArray) -> tuple[Part,
 
     Parameters
     ----------
-    grid : Grid
-    counts : (P, P) array
     shares : (C, C, C) array
         As those of `Routes`.
     """
@@ -159,7 +157,7 @@ def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
     return kept
 
 
-def parts_program(rank: int, model: GridModel, counts: Counts, parts: Sequence[Part]) -> Program:
+def parts_program(model: GridModel, counts: Counts, parts: Sequence[Part], rank: int) -> Program:
     """Program of ``rank``: its parts between clusters, and its blocks inside its own."""
     grid, places = model.grid, Places(rank, counts)
     come: list[Op] = []

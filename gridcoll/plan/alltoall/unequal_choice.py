@@ -23,7 +23,6 @@ from gridcoll.plan.alltoall.messages import messages_of, table_of
 from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
-    Part,
     cut_by_shares,
     direct_shares,
     kept_bytes,
@@ -33,7 +32,6 @@ from gridcoll.plan.alltoall.unequal import (
     unequal_plan,
 )
 from gridcoll.plan.alltoall.unequal_lg import (
-    Bundle,
     adapted_bundles,
     bundles_messages,
     bundles_program,
@@ -110,7 +108,6 @@ def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice
 
     Parameters
     ----------
-    model : GridModel
     counts : (P, P) array
         Bytes by source and target.
     forced : str
@@ -199,7 +196,7 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
         clock_s = LINK_PACE * float(np.where(thin, busy_s + model.latency_s, 0.0).max())
         priced_s = price_messages_s(model, parts_messages(grid, counts, straight), 1)
         label = f"over thin links no faster than they carry, {len(straight)} parts"
-        program_of = partial(_parts_program, model, counts, straight)
+        program_of = partial(parts_program, model, counts, straight)
         found.append(_candidate(model, counts, "paced", label, max(clock_s, priced_s), program_of))
     if forced == "paced" or model.n_clusters < 3 or not (_narrow(model) | (forced != "")).any():
         return found
@@ -213,13 +210,9 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
     predicted_s = price_messages_s(model, parts_messages(grid, counts, parts), 1)
     n_relayed = int(link_loads(grid, parts).sum() - demand.sum())
     label = f"{routes.gain:.2g} times the direct way's throughput, {format_size(n_relayed)} relayed"
-    program_of = partial(_parts_program, model, counts, parts)
+    program_of = partial(parts_program, model, counts, parts)
     found.append(_candidate(model, counts, "relayed", label, predicted_s, program_of))
     return found
-
-
-def _parts_program(model: GridModel, counts: Counts, parts: tuple[Part, ...], rank: int) -> Program:
-    return parts_program(rank, model, counts, parts)
 
 
 def _with_collectors(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
@@ -239,12 +232,6 @@ def _with_collectors(model: GridModel, counts: Counts, forced: str) -> list[Cand
         if most_held(counts, bundles) > MOST_KEPT * largest and not forced:
             continue
         predicted_s = price_messages_s(model, bundles_messages(grid, counts, bundles), 1)
-        program_of = partial(_bundles_program, model, counts, bundles)
+        program_of = partial(bundles_program, grid, counts, bundles)
         found.append(_candidate(model, counts, name, label, predicted_s, program_of))
     return found
-
-
-def _bundles_program(
-    model: GridModel, counts: Counts, bundles: tuple[Bundle, ...], rank: int
-) -> Program:
-    return bundles_program(rank, model.grid, counts, bundles)

@@ -83,7 +83,7 @@ def _groups(sizes: dict[int, int], n_groups: int, target: int, busy: list[int]) 
     return [Bundle(c, target, tuple(sorted(groups[c]))) for c in collectors]
 
 
-def bundles_program(rank: int, grid: Grid, counts: Counts, bundles: Sequence[Bundle]) -> Program:
+def bundles_program(grid: Grid, counts: Counts, bundles: Sequence[Bundle], rank: int) -> Program:
     """What ``rank`` does: to collectors, across as soon as all is there, and inside its cluster."""
     places, n_ranks = Places(rank, counts), grid.n_ranks
     collect: list[Op] = []
