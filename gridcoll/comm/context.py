@@ -86,7 +86,6 @@ class Context:
 
     Parameters
     ----------
-    decisions : Decisions
     channel : Channel
         For our own messages; ours from now on.
     threads : bool

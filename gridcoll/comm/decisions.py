@@ -88,7 +88,6 @@ class Decisions:
         Ours among them.
     model : GridModel
         Of these ranks.
-    settings : Settings
     like : Decisions, optional
         Share the decisions of these: other ranks, with our rank number among them equal and a model
         that differs in names only.

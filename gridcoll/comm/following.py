@@ -107,7 +107,6 @@ class Following:
         Gives the transport for our own messages; it is idle between calls.
     model : GridModel
         The first model; later measurements are compared with it.
-    news : News
     tell : callable
         Writes a line about a decision.
     """

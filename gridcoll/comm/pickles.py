@@ -50,7 +50,6 @@ class Pickled:
     ----------
     data : bytes
         What the head begins with.
-    kind : Kind
     parts : tuple of memoryview
         Large buffers where the user has them, and the stream if it is large, too.
     """
@@ -76,11 +75,6 @@ class Pickled:
 
 class Arrived:
     """An object whose data have come, and memory for its parts.
-
-    Parameters
-    ----------
-    kind : Kind
-    data : bytes-like
 
     Attributes
     ----------

@@ -23,10 +23,8 @@ class Settings:
         Empty: measure.
     places : Places
         Where what is measured is kept for later jobs.
-    check : bool
     force : str
         ``""``, ``"grid"`` or ``"native"``.
-    tolerance : float
     algorithms : mapping of str to str
         Forced algorithm by collective.
     reproducible : bool

@@ -253,8 +253,6 @@ class ElementMemory:
         an ``output``.
     flow : Dataflow
         The program to be run; says how much scratch it takes.
-    datatype : MPI.Datatype
-    op : MPI.Op
     """
 
     def __init__(

@@ -90,7 +90,6 @@ class Repeat:
 
     Parameters
     ----------
-    prepared : Prepared
     given, output : Form or None
         The plan's ``input`` and ``output``.
     writes : bool

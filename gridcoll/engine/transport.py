@@ -18,7 +18,6 @@ class MPITransport:
 
     Parameters
     ----------
-    comm : MPI.Intracomm
     tags : range, optional
         Tags of the messages; programs with different tags may run at the same time.
     ranks : sequence of int, optional

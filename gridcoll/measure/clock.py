@@ -41,7 +41,6 @@ class CommonClock:
 
     Attributes
     ----------
-    offset_s : float
     slack_s : float
         After the last rank called `latest`, all will have its result within this time.
     latest : callable

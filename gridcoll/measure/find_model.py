@@ -60,7 +60,6 @@ class Hello:
         See `processes_of`.
     own : dict of str to Remembered
         What this rank remembers of that source, as it told.
-    row : HelloRow
     """
 
     source: str

@@ -97,7 +97,6 @@ class ClosedForm:
     ----------
     name : str
         Of the strategy.
-    formula, source : str
     holds : str
         ``"exact"``, ``"bound"`` (no plan of this kind takes longer) or ``"approximate"``.
     remark : str

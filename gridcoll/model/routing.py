@@ -146,7 +146,6 @@ def find_routes(
         What all flows of a direction carry together.
     host_bytes_per_s : (C,) array
         What the interfaces of a cluster carry together, each way.
-    tolerance : float
     uplink_bytes_per_s : (C,) array, optional
         What leaves or enters a cluster shares that.
 

@@ -20,10 +20,8 @@ class Wires:
 
     Attributes
     ----------
-    grid : Grid
     latency_s : (C, C) array
         One way; the diagonal is inside a cluster.
-    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
     rate_bytes_per_s : (C, C) array
         Shared by all flows of one direction.
     burst_bytes : int

@@ -27,12 +27,10 @@ class Resources:
     ----------
     names, sites, regions : tuple of str
         Per cluster; sites and regions may be empty strings.
-    n_hosts : (C,) int array
     nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
         The paper's B_H and B_C; an uplink may be ``inf``.
     latency_s : (C, C) array
         One way, symmetric; the diagonal is inside the cluster.
-    grid_name : str
     processes_per_host : (C,) int array, optional
         Each on a core of its own; 1 by default, as in the paper.
 

@@ -22,11 +22,8 @@ class Standing:
 
     Attributes
     ----------
-    buffer : str
-    ranks : sequence of int
     sizes : sequence of int
         ``sizes[rank]``: units of that rank's block.
-    first : int
     """
 
     buffer: str

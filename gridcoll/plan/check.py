@@ -24,7 +24,6 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
 
     Parameters
     ----------
-    plan : Plan
     rank_order : bool
         Demand that reductions combine contributions in rank order, as a non-commutative operation
         needs; otherwise any order will do, but every contribution exactly once.

@@ -32,8 +32,6 @@ def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline
 
     Parameters
     ----------
-    plan : Plan
-    model : GridModel
     unit_bytes : int
         Bytes per unit of the plan's chunks.
 

@@ -76,14 +76,12 @@ class MultiTree:
 
     Attributes
     ----------
-    grid : Grid
     top : int
         The cluster that the trees begin in.
     transfers : tuple of (int, int)
         From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in.
     shape : str
         Over the hosts of every cluster; a name in `SHAPES`.
-    n_trees : int
     root : int
         The rank that all trees begin at; -1 for none: each begins at another host of ``top``.
     """

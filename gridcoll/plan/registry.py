@@ -35,7 +35,6 @@ class Candidate:
         Writes the plan for a message of about this size, given the exact one; None for a native.
     store_and_forward_s : float or None
         What the papers' store-and-forward accounting says of the same schedule.
-    segment_bytes : int or None
     rank_order : bool
         Whether a reduction keeps rank order, as non-commutative operations need.
     reproducible : bool

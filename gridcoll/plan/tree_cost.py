@@ -137,10 +137,8 @@ class SegmentCosts:
 
     Attributes
     ----------
-    model : GridModel
     n_bytes : int
         The message.
-    segment_bytes : (S,) int array
     """
 
     model: GridModel

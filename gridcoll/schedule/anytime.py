@@ -34,9 +34,6 @@ def best(
 
     Parameters
     ----------
-    latency_s, gap_s : (n, n) arrays
-    internal_s : (n,) array
-    root : int
     budget_s : float, optional
         Stop after about this long. For a single caller: two of them may get different schedules.
         The seven heuristics always run.
@@ -46,7 +43,6 @@ def best(
     accelerate : bool, optional
         Whether to use compiled kernels; by default if `warm_up` has loaded them. Changes the speed
         only.
-    accounting : Accounting, optional
 
     Raises
     ------

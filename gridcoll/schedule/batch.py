@@ -20,13 +20,6 @@ Integers = npt.NDArray[np.intp]
 class Batch:
     """``b`` instances of equal size. The diagonals of the matrices must be 0.
 
-    Attributes
-    ----------
-    latency_s, gap_s : (b, n, n) arrays
-    internal_s : (b, n) array
-    root : int
-    accounting : Accounting
-
     Raises
     ------
     UsageError
@@ -92,7 +85,6 @@ class BatchSchedules:
     ----------
     senders, receivers : (b, n - 1) arrays
         The transfers, in order.
-    makespan_s, lower_bound_s : (b,) arrays
     """
 
     root: int

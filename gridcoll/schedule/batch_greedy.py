@@ -25,7 +25,6 @@ class BatchProgress:
     ----------
     rows : (b,) array
         0..b-1, to index with.
-    waiting : (b, n) array of bool
     ready_s : (b, n) array
         When each reached cluster can send next; infinite for the waiting.
     best_s, source : (b, n) arrays

@@ -21,7 +21,6 @@ class Progress:
 
     Attributes
     ----------
-    instance : Instance
     reached, waiting : list of int
         Clusters that have, or are about to have, the message, and the others; both ascending.
     ready_s : list of float

@@ -57,7 +57,6 @@ class Instance:
         How long each cluster's internal broadcast takes.
     root : int
         The cluster that has the message.
-    accounting : Accounting
 
     Raises
     ------

@@ -40,7 +40,6 @@ class Heuristic:
         What commands and settings call it.
     label : str
         The papers' spelling.
-    good_for, source : str
     pick : callable
         ``pick(instance) -> Schedule``.
     pick_batch : callable

@@ -21,7 +21,6 @@ class Schedule:
 
     Attributes
     ----------
-    n_clusters, root : int
     transfers : tuple of Transfer
         Every cluster but the root receives once, from a cluster that already has the message. Each
         sender sends in this order; between senders the order says nothing.

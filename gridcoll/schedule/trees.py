@@ -114,7 +114,6 @@ class Profile:
 
     Attributes
     ----------
-    gaps, latencies : (k,) arrays
     root_degree, max_degree : int
         Sends per segment at the root, and the most at any vertex: the period of a pipeline.
     """

@@ -34,8 +34,6 @@ class Testbed:
 
     Attributes
     ----------
-    instance : Instance
-    spec : GridSpec
     hosts : dict of str to Host
         By name, in rank order.
     """

@@ -97,8 +97,6 @@ class GridSpec:
         same grid in slow motion. Where a few processors emulate many hosts, what software costs
         then takes the part of the time that it has where every host has processors of its own
         (time dilation: Gupta et al., NSDI 2006).
-    clusters : tuple of ClusterSpec
-    transport : TransportSpec
     hosts : tuple of tuple of str
         Host names, per cluster. Empty tuples where the file gives ranks instead.
     latency_s : (C, C) array
@@ -112,7 +110,6 @@ class GridSpec:
         Cap of one flow's TCP window.
     queue_bytes : int or None
         What may wait before a link between clusters and is not dropped. Only a testbed heeds it.
-    burst_bytes : int
     events : tuple of Change
         What a testbed changes while a command runs, by time. Nothing else looks at them.
     """

@@ -43,7 +43,6 @@ class Expected:
 
     Attributes
     ----------
-    link : PLogP
     latency_spread_s : float
         Standard deviation of its latency where it was measured again and again.
     is_of_this_mpi : bool

@@ -95,7 +95,6 @@ class Folder:
 
     Attributes
     ----------
-    path : Path
     is_shared : bool
         Whether its owner lets others write here: then their entries count, too.
     warnings : list of str
@@ -287,13 +286,7 @@ def _replace(path: Path, data: bytes, is_shared: bool) -> None:
 
 
 class Cache:
-    """The user's cache and the administrator's, as one.
-
-    Attributes
-    ----------
-    own : Folder or None
-    site : Folder or None
-    """
+    """The user's cache and the administrator's, as one."""
 
     def __init__(self, places: Places, tolerance: float = DEFAULT_TOLERANCE) -> None:
         below = f"v{VERSION}"

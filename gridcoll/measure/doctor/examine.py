@@ -53,7 +53,6 @@ def examine(
         ρ of the clustering.
     gridcoll, engine : str
         As in `RankFacts`, of this rank.
-    progress : callable
     kept : callable
         What is known of these hosts; called on rank 0.
     faults : tuple of str

@@ -53,10 +53,8 @@ class HostFacts:
 
     Attributes
     ----------
-    host : str
     addresses : tuple of str
         What the host's own name resolves to, in the order of the resolver.
-    interfaces : tuple of Interface
     cores : tuple of int
         Those that this process may use.
     n_cores : int

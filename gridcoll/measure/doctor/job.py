@@ -16,7 +16,6 @@ class RankFacts:
 
     Attributes
     ----------
-    host : HostFacts
     mpi_version : str
         The MPI library's own line.
     vendor : str
@@ -31,7 +30,6 @@ class RankFacts:
         The host's clock less that of rank 0's host.
     connections : tuple of Connection
         Of the MPI library, after messages to other hosts.
-    fast_network : bool
     threads : bool
         Whether MPI lets several threads call it.
     gives_way : bool or None

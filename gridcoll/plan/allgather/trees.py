@@ -44,11 +44,8 @@ def plan_allgather(ways: Ways, sizes: Sequence[int], segment_units: int, label: 
 
     Parameters
     ----------
-    ways : Ways
-    sizes : sequence of int
     segment_units : int
         Longest segment.
-    label : str
     """
     segments = Segments(sizes, segment_units)
 
@@ -88,12 +85,10 @@ def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") 
 
     Parameters
     ----------
-    grid : Grid
     sizes : sequence of int
         Blocks by rank.
     shape : str
         Of the tree for a coordinator's broadcast; a name in `SHAPES`.
-    label : str
     """
     writer = _Leaders(grid, sizes, shape)
     scratch = (writer.scratch_units,) * grid.n_ranks

@@ -48,7 +48,6 @@ def plan_direct(
         send to the same one.
     n_units : int
         Size of a block.
-    label : str
     piece_units : int
         Blocks are cut into messages of this size: shorter ones need not wait for a rendezvous.
         0 leaves them whole.
@@ -120,7 +119,6 @@ def plan_farthest_first(
         By cluster, the others in the order they are served; its own members come last.
     n_units : int
         Size of a block.
-    label : str
     piece_units : int
         As for `plan_direct`.
     """
@@ -209,7 +207,6 @@ def with_pieces(
     ----------
     name, label : str
         Of the candidate with whole blocks.
-    model : GridModel
     messages_of : callable
         Returns the messages for a sample of the ranks.
     n_bytes : int

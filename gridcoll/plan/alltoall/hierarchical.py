@@ -274,7 +274,6 @@ def plan_hub(grid: Grid, hub: int, n_units: int, label: str = "hub") -> Plan:
         A cluster.
     n_units : int
         Size of a block.
-    label : str
     """
     layout = _HubLayout(grid, hub)
 

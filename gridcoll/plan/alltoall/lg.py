@@ -126,7 +126,6 @@ class _Desk:
     ----------
     out, come : tuple of (Message, int)
         Messages with the first block of their scratch; -1 for those that need none.
-    scratch_blocks : int
     """
 
     out: tuple[tuple[Message, int], ...]

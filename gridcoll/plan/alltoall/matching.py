@@ -108,7 +108,6 @@ def plan_matching(
         Of a rank, how fast it sends.
     n_units : int
         Size of a block.
-    label : str
     piece_units : int
         As for `plan_direct`.
     """

@@ -92,7 +92,6 @@ def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -
         Of two clusters or more.
     n_units : int
         Size of a block, in bytes.
-    label : str
     """
     n_ranks, piece = model.grid.n_ranks, _piece_bytes(n_units)
 

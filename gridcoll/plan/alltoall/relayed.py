@@ -89,7 +89,6 @@ def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]
 
     Parameters
     ----------
-    grid : Grid
     counts : (C, C, C) array
         How many parts go from ``a`` to ``b`` by way of ``c``; all blocks between two clusters have
         as many parts.
@@ -219,12 +218,10 @@ def plan_relayed(
 
     Parameters
     ----------
-    grid : Grid
     parts : sequence of Part
         In the order in which they leave.
     n_units : int
         Size of a block.
-    label : str
     max_kept : int
         How many send buffers of room a relay has for parts on their way.
     """

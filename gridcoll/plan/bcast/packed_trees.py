@@ -35,8 +35,6 @@ def packed_candidates(
 
     Parameters
     ----------
-    model : GridModel
-    n_bytes : int
     root : int
         -1 for trees that go up and down.
     write : callable

@@ -38,8 +38,6 @@ def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
     ----------
     broadcast : Plan
         Of a message of any length; its segments are stretched to ``n_units``.
-    n_units : int
-    label : str
 
     Raises
     ------

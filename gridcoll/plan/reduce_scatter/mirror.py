@@ -40,10 +40,8 @@ def plan_reduce_scatter(
     ----------
     ways : Ways
         Every block is combined along its owner's tree, from the leaves to the owner.
-    sizes : sequence of int
     segment_units : int
         Longest segment.
-    label : str
     """
     segments = Segments(sizes, segment_units)
     n_ranks = len(sizes)

@@ -88,11 +88,8 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
 
     Parameters
     ----------
-    model : GridModel
-    root : int
     order : list of int
         The other clusters as the root serves them; then its own.
-    n_bytes : int
     """
     home = model.grid.cluster_of[root]
     gaps, one_way = model.gap_and_one_way_s(np.array([float(n_bytes), 0.0]))
@@ -197,8 +194,6 @@ def plan_scatter(
 
     Parameters
     ----------
-    tree : RankTree
-    n_units : int
     pipelined : bool
         Every block is a message of its own and moves on at once, the farthest first. Otherwise a
         child gets all blocks of its subtree in one message.
@@ -283,7 +278,6 @@ def serve_blocks(
 
     Parameters
     ----------
-    root : int
     order : sequence of int
         The other ranks, as the root serves them.
     starts, sizes : sequence of int
