@@ -136,7 +136,9 @@ class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
     """An MPI library with so many ranks on a host.
 
     ``start_s`` is what the shortest plan takes longer than its links say, ``engine`` what a segment
-    takes longer in a chain than the links inside clusters say.
+    takes longer in a chain than the links inside clusters say. ``eager_bytes`` is the longest
+    message measured that asks for no leave before it is sent, ``copy_bytes_per_s`` how fast memory
+    is copied.
     """
 
     folder: ClassVar[str] = "libraries"
@@ -146,7 +148,6 @@ class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
     engine: TimesBySize | None = None
     eager_bytes: int = 0
     copy_bytes_per_s: NotNegative = 0.0
-    """In files that were written before; nothing asks for these two."""
 
     def parts(self) -> Key:
         return (self.mpi, str(self.ranks_per_host))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -263,6 +264,8 @@ def _library_entry(known: Knowledge, model: GridModel, when: datetime) -> Librar
             ranks_per_host=ranks_per_host,
             start_s=start_s,
             engine=engine or (before.engine if before else None),
+            eager_bytes=eager_bytes(model) or (before.eager_bytes if before else 0),
+            copy_bytes_per_s=copy_rate(),
             first=when,
             last=when,
         ),
@@ -279,6 +282,38 @@ def _engine_times(model: GridModel) -> TimesBySize | None:
     return TimesBySize(
         sizes, tuple(max(pace - gap, 0.0) for pace, gap in zip(seconds, gaps, strict=True))
     )
+
+
+def eager_bytes(model: GridModel) -> int:
+    """The longest message measured that crosses the longest link without a handshake before it.
+
+    A lone message that asks for leave takes a round trip longer than ``L + g(m)``; half of one is
+    enough to tell. 0 where none shows.
+    """
+    links = [link for row in model.links for link in row if link is not None and link.one_way_s]
+    if not links:
+        return 0
+    longest = max(links, key=lambda link: link.latency_s)
+    eager = 0
+    for size, gap_s, one_way_s in zip(
+        longest.sizes_bytes, longest.gap_s, longest.one_way_s, strict=True
+    ):
+        if one_way_s > longest.latency_s + gap_s + longest.latency_s:
+            break
+        eager = size
+    return eager
+
+
+def copy_rate() -> float:
+    """Bytes per second that this process copies in memory."""
+    n_bytes = 1 << 22
+    source, target = np.ones(n_bytes, np.uint8), np.empty(n_bytes, np.uint8)
+    best_s = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        target[:] = source
+        best_s = min(best_s, time.perf_counter() - start)
+    return n_bytes / max(best_s, 1e-9)
 
 
 def _outcomes(
