@@ -69,21 +69,24 @@ def why_not(path: Path) -> str:
     return ""
 
 
+def _byte_order(head: bytes) -> str:
+    """Of a 64-bit program that begins with ``head``, as `struct` has it; "" of other files."""
+    if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
+        return ""
+    return "<" if head[5] == 1 else ">"
+
+
 def _is_static(path: Path) -> bool:
     """Whether it is a machine's program that no dynamic linker starts."""
     with path.open("rb") as file:
         head = file.read(64)
-        if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
+        if not (order := _byte_order(head)):
             return False
-        order = "little" if head[5] == 1 else "big"
-
-        def number(data: bytes) -> int:
-            return int.from_bytes(data, "little" if order == "little" else "big")
-
-        at, size, n = number(head[32:40]), number(head[54:56]), number(head[56:58])
+        (at,) = struct.unpack_from(f"{order}Q", head, 32)
+        size, n = struct.unpack_from(f"{order}HH", head, 54)
         file.seek(at)
         table = file.read(size * n)
-    kinds = (number(table[size * k : size * k + 4]) for k in range(n))
+    kinds = [struct.unpack_from(f"{order}I", table, size * k)[0] for k in range(n)]
     return _PT_INTERP not in kinds
 
 
@@ -91,9 +94,8 @@ def _has_own_mpi(path: Path) -> bool:
     """Whether it has an MPI library linked into it. Stripped ones do not say."""
     with path.open("rb") as file:
         head = file.read(64)
-        if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
+        if not (order := _byte_order(head)):
             return False
-        order = "<" if head[5] == 1 else ">"
         (at,) = struct.unpack_from(f"{order}Q", head, 40)
         size, n = struct.unpack_from(f"{order}HH", head, 58)
 

@@ -346,7 +346,7 @@ def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candida
 def uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
     """The same for block sizes that only the root knows, which also decides whether to pace."""
     label = "every block by itself; long ones one after another, unless flat is asked for"
-    # In pieces or not, a rank must know without knowing the others' sizes.
+    # Receivers do not know the sizes, so they could not tell how many pieces come.
     return _straight("flat", label, model, n_bytes, root, turn, in_pieces=False)
 
 
