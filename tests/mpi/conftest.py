@@ -120,7 +120,7 @@ class _Ranks:
             if time.monotonic() - since > limit_s:
                 return False
             time.sleep(pause_s)
-            pause_s = min(pause_s * 2, 2e-3)
+            pause_s = min(pause_s * 2, 2e-4)
         return True
 
     def _share(self, report: pytest.TestReport, failed: list[int]) -> None:
