@@ -63,7 +63,7 @@ def test_where_tests_run() -> None:
     assert target_of("tests/test_faults.py::test_where_tests_run") == "test"
     assert target_of("tests/mpi/test_measuring.py") == "long"
     assert target_of("tests/testbed/test_run.py") == "long"
-    assert target_of("tests/test_selection.py::test_no_unit_test_is_lost") == "long"
+    assert target_of("tests/test_harness.py::test_a_rank_that_hangs_ends_the_job") == "long"
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,6 @@ def mpi_runs(said: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def collected(arguments: list[str]) -> list[str]:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout[-2000:]
-    return [line for line in run.stdout.splitlines() if "::" in line]
-
-
 @pytest.fixture(scope="module")
 def quick() -> str:
     return commands("test")
@@ -68,18 +59,8 @@ def rest() -> str:
     return commands("test-long")
 
 
-@pytest.mark.long
-def test_no_unit_test_is_lost(quick: str, rest: str) -> None:
-    (some,), (others,) = unit_selections(quick), unit_selections(rest)
-    assert some[2:] == others[2:], "of the same files"
-    everything = collected(some[2:])
-    first, second = collected(some), collected(others)
-    assert len(second) > 0
-    assert len(first) + len(second) == len(everything)
-    assert {*first, *second} == {*everything}
-
-
 def test_units_are_split_by_the_marker(quick: str, rest: str) -> None:
+    """Of the same files: then pytest leaves none out, and takes none twice."""
     (some,), (others,) = unit_selections(quick), unit_selections(rest)
     assert some == ["-m", "not long", *others[2:]]
     assert others[:2] == ["-m", "long"]
