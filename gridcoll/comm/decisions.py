@@ -14,9 +14,11 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from gridcoll.comm.settings import Settings
+from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow, choose, dataflow
 from gridcoll.plan.natives import NATIVE, NATIVES
+from gridcoll.plan.plan import scaled
 from gridcoll.plan.registry import Candidate
 from gridcoll.schedule.paths import find_hub
 
@@ -64,6 +66,17 @@ class Decision:
 
     flow: Dataflow | None
     native: str = NATIVE
+
+
+def takes_whole(collective: str, n_bytes: int, semantics: Semantics) -> bool:
+    """Whether a short reduction may not be cut, not even between elements.
+
+    So it is with users' operations, as in MPI libraries, which cut longer ones if any: some look at
+    all elements together, as an ``argmax`` of values followed by their places, or take it for
+    granted how many there are.
+    """
+    users = semantics.rank_order or semantics.prefer_order
+    return users and collective in ("allreduce", "reduce") and n_bytes <= SHORT_IN_ORDER_BYTES
 
 
 def size_class(n_bytes: int) -> int:
@@ -181,8 +194,10 @@ class Decisions:
             if winner.build is None:
                 found = Decision(None, winner.name)
             else:
-                plan = winner.build(n_bytes // unit_bytes)
-                found = Decision(dataflow(plan.programs[self.rank]))
+                n_units = n_bytes // unit_bytes
+                n_whole = n_units if takes_whole(collective, n_bytes, semantics) else 1
+                program = winner.build(n_units // max(n_whole, 1)).programs[self.rank]
+                found = Decision(dataflow(scaled(program, n_whole) if n_whole > 1 else program))
         _keep(self._decided, key, found, N_DECISIONS)
         return found
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar, overload
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias, TypeVar, overload
 
-from gridcoll.plan.ops import Op, reads, writes
+from gridcoll.plan.ops import Chunk, Op, reads, writes
 
 Program: TypeAlias = tuple[Op, ...]
 """One rank's ops. Their order is a priority: an op runs as soon as its data is there."""
@@ -60,6 +60,20 @@ def scratch_of(program: Program) -> int:
     """As much scratch as ``program`` touches."""
     chunks = (chunk for op in program for chunk in (*reads(op), *writes(op)))
     return max((chunk.stop for chunk in chunks if chunk.buffer == "scratch"), default=0)
+
+
+def scaled(program: Program, n_units: int) -> Program:
+    """``program`` with ``n_units`` in place of each unit: none of these is ever cut."""
+    return tuple(replace(op, **_scaled_chunks(op, n_units)) for op in program)
+
+
+def _scaled_chunks(op: Op, n_units: int) -> dict[str, Any]:
+    values = {each.name: getattr(op, each.name) for each in fields(op)}
+    return {
+        name: Chunk(chunk.buffer, chunk.start * n_units, chunk.stop * n_units)
+        for name, chunk in values.items()
+        if isinstance(chunk, Chunk)
+    }
 
 
 @dataclass(frozen=True)

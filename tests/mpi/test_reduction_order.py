@@ -256,3 +256,30 @@ def test_the_first_of_equals_wins_on_scattered_ranks(
         comm.Reduce_scatter_block([blocks, pair], [part, pair], user_op)
         assert (part == [5, 0]).all()
     pair.Free()
+
+
+def _first_largest_apart(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+    """All values, then all places: wrong for a part of a message, which MPI may ask for."""
+    left, right = (np.frombuffer(x, "i8").reshape(2, -1) for x in (a, b))
+    right[:] = np.where(left[0] >= right[0], left, right)
+
+
+@pytest.mark.parametrize(
+    "user_op", [(_first_largest_apart, True), (_first_largest_apart, False)], indirect=True
+)
+def test_short_messages_are_whole_to_users_operations(
+    world: MPI.Intracomm, user_op: MPI.Op, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by MPI libraries."""
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    size, rank = world.Get_size(), world.Get_rank()
+    values = np.arange(128) * (np.arange(size) + 1)[:, None] % 5
+    wanted = np.array([values.max(axis=0), values.argmax(axis=0)])
+    mine = np.array([values[rank], np.full(128, rank)])
+    for labels in layouts(size).values():
+        with grid_comm(world, labels) as comm:
+            result = np.zeros_like(mine)
+            comm.Allreduce(mine, result, user_op)  # 2 KiB
+            assert (result == wanted).all()
+            comm.Reduce(mine, result, user_op, root=size - 1)
+            assert rank != size - 1 or (result == wanted).all()
