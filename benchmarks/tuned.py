@@ -66,14 +66,43 @@ MPICH = {
 MPICH_TREES = (("kary", 1), ("kary", 2), ("knomial_1", 2), ("knomial_2", 4))
 """Of pipelined tree broadcasts and allreduces, with their degrees; the first is a chain."""
 
-IMPI = {"bcast": range(1, 15), "allreduce": range(1, 25), "alltoall": range(1, 6)}
-"""``I_MPI_ADJUST_*``, by their numbers in Intel's reference."""
+IMPI = {"bcast": 22, "allreduce": 32, "alltoall": 18}
+"""``I_MPI_ADJUST_*`` goes from 1 to these, as the library describes its variables."""
+
+NONBLOCKING = {
+    "mpich": {
+        "bcast": (
+            *("sched_binomial", "sched_scatter_recursive_doubling_allgather"),
+            *("sched_scatter_ring_allgather", "tsp_scatterv_recexch_allgatherv"),
+            *("tsp_scatterv_ring_allgatherv", "tsp_tree", "tsp_ring"),
+        ),
+        "allreduce": (
+            *("sched_recursive_doubling", "sched_reduce_scatter_allgather", "tsp_ring", "tsp_tree"),
+            *("tsp_recexch_single_buffer", "tsp_recexch_multiple_buffer"),
+            "tsp_recexch_reduce_scatter_recexch_allgatherv",
+        ),
+        "alltoall": (
+            *("sched_brucks", "sched_pairwise", "sched_permuted_sendrecv"),
+            *("tsp_ring", "tsp_brucks", "tsp_scattered"),
+        ),
+    },
+    "openmpi": {
+        "bcast": ("linear", "binomial", "chain", "knomial"),
+        "allreduce": ("ring", "binomial", "rabenseifner", "recursive_doubling"),
+    },
+}
+"""Of calls that return at once, by the same sources; Open MPI has one way of all-to-alls."""
 
 
 def settings_of(mpi: str, collective: str) -> dict[str, Settings]:
-    """Environment variables by what the setting is called; the first are none at all."""
+    """Environment variables by what the setting is called; the first are none at all.
+
+    Other segment sizes than the first come last: there may not be time for all.
+    """
     ways = {"openmpi": _openmpi, "mpich": _mpich, "impi": _impi}[mpi]
-    return {"as it comes": {}, **dict(ways(collective))}
+    last = tuple(f"{segment >> 10} KiB segments" for segment in SEGMENTS[1:])
+    found = sorted(ways(collective), key=lambda setting: setting[0].endswith(last))
+    return {"as it comes": {}, **dict(found)}
 
 
 def _openmpi(collective: str) -> Iterator[tuple[str, Settings]]:
@@ -86,6 +115,8 @@ def _openmpi(collective: str) -> Iterator[tuple[str, Settings]]:
                 text = f"{name}, {segment >> 10} KiB segments"
                 yield text, {**chosen, f"{prefix}_segmentsize": str(segment)}
     yield "han", {"OMPI_MCA_coll_han_priority": "100"}
+    for name in NONBLOCKING["openmpi"].get(collective, ()):
+        yield f"non-blocking {name}", {f"OMPI_MCA_coll_libnbc_i{collective}_algorithm": name}
 
 
 def _mpich(collective: str) -> Iterator[tuple[str, Settings]]:
@@ -94,24 +125,28 @@ def _mpich(collective: str) -> Iterator[tuple[str, Settings]]:
     for algorithm in MPICH.get(collective, ()):
         yield algorithm, {**plain, f"{name}_INTRA_ALGORITHM": algorithm}
     tree_algorithm = {"bcast": "pipelined_tree", "allreduce": "tree"}.get(collective)
-    if tree_algorithm is None:
-        return
-    for (tree, degree), segment in product(MPICH_TREES, SEGMENTS):
+    trees = product(MPICH_TREES, SEGMENTS) if tree_algorithm else ()
+    for (tree, degree), segment in trees:
         yield (
             f"pipelined {tree} tree of degree {degree}, {segment >> 10} KiB segments",
             {
                 **plain,
-                f"{name}_INTRA_ALGORITHM": tree_algorithm,
+                f"{name}_INTRA_ALGORITHM": str(tree_algorithm),
                 f"{name}_TREE_TYPE": tree,
                 f"{name}_TREE_KVAL": str(degree),
                 f"{name}_TREE_PIPELINE_CHUNK_SIZE": str(segment),
             },
         )
+    for algorithm in NONBLOCKING["mpich"].get(collective, ()):
+        variable = f"MPIR_CVAR_I{collective.upper()}_INTRA_ALGORITHM"
+        yield f"non-blocking {algorithm}", {**plain, variable: algorithm}
 
 
 def _impi(collective: str) -> Iterator[tuple[str, Settings]]:
-    for number in IMPI.get(collective, ()):
-        yield f"algorithm {number}", {f"I_MPI_ADJUST_{collective.upper()}": str(number)}
+    """A number stands for the blocking and for the other call, which have nothing in common."""
+    for number in range(1, IMPI.get(collective, 0) + 1):
+        variables = [f"I_MPI_ADJUST_{prefix}{collective.upper()}" for prefix in ("", "I")]
+        yield f"preset {number}", dict.fromkeys(variables, str(number))
 
 
 def sweep(
