@@ -31,17 +31,12 @@ def find_simgrid(place: str = "") -> Path:
 
 @dataclass(frozen=True)
 class Folder:
-    """A platform, and what runs on it, as files.
-
-    Attributes
-    ----------
-    settings : tuple of str
-        Options of ``smpirun``.
-    """
+    """A platform, and what runs on it, as files."""
 
     path: Path
     n_ranks: int
     settings: tuple[str, ...]
+    """Options of ``smpirun``."""
 
     @classmethod
     def write(cls, path: Path, wires: Wires, window_bytes: int | None) -> Folder:

@@ -44,21 +44,14 @@ Read = Callable[..., None]
 
 @dataclass(frozen=True)
 class ClusterComms:
-    """Communicators along the clusters of a grid.
-
-    Attributes
-    ----------
-    intra : MPI.Intracomm
-        This rank's cluster; the coordinator is its rank 0.
-    inter : MPI.Intracomm
-        All coordinators in cluster order; ``MPI.COMM_NULL`` on other ranks.
-    lane : MPI.Intracomm
-        The ranks of equal local index across clusters.
-    """
+    """Communicators along the clusters of a grid."""
 
     intra: MPI.Intracomm
+    """This rank's cluster; the coordinator is its rank 0."""
     inter: MPI.Intracomm
+    """All coordinators in cluster order; ``MPI.COMM_NULL`` on other ranks."""
     lane: MPI.Intracomm
+    """The ranks of equal local index across clusters."""
 
     def free(self) -> None:
         """Free all three. Collective."""

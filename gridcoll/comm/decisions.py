@@ -54,18 +54,12 @@ PLAIN = Semantics(no_variants=True)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What this rank does at a call of one kind.
-
-    Attributes
-    ----------
-    flow : Dataflow or None
-        This rank's share of a plan, compiled; None for a native collective.
-    native : str
-        Which native collective does it where there is no plan; see `engine.natives.native_call`.
-    """
+    """What this rank does at a call of one kind."""
 
     flow: Dataflow | None
+    """This rank's share of a plan, compiled; None for a native collective."""
     native: str = NATIVE
+    """Which native collective does it where there is no plan; see `engine.natives.native_call`."""
 
 
 def takes_whole(collective: str, n_bytes: int, semantics: Semantics) -> bool:

@@ -44,19 +44,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pickled:
-    """An object about to be sent.
-
-    Attributes
-    ----------
-    data : bytes
-        What the head begins with.
-    parts : tuple of memoryview
-        Large buffers where the user has them, and the stream if it is large, too.
-    """
+    """An object about to be sent."""
 
     data: bytes
+    """What the head begins with."""
     kind: Kind = Kind.PICKLE
     parts: tuple[memoryview, ...] = ()
+    """Large buffers where the user has them, and the stream if it is large, too."""
 
     @property
     def word(self) -> int:

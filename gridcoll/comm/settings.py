@@ -15,35 +15,24 @@ from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says; validated.
-
-    Attributes
-    ----------
-    grid_file : str
-        Empty: measure.
-    places : Places
-        Where what is measured is kept for later jobs.
-    force : str
-        ``""``, ``"grid"`` or ``"native"``.
-    algorithms : mapping of str to str
-        Forced algorithm by collective.
-    reproducible : bool
-        Reductions combine in one order, whatever plan, root and grid.
-    learn : bool
-        Whether calls change what later ones are done by.
-    log_decisions : bool
-        Whether rank 0 says what changed.
-    """
+    """What the environment says; validated."""
 
     grid_file: str = ""
+    """Empty: measure."""
     places: Places = NOWHERE
+    """Where what is measured is kept for later jobs."""
     check: bool = False
     force: str = ""
+    """``""``, ``"grid"`` or ``"native"``."""
     tolerance: float = DEFAULT_TOLERANCE
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    """Forced algorithm by collective."""
     reproducible: bool = False
+    """Reductions combine in one order, whatever plan, root and grid."""
     learn: bool = True
+    """Whether calls change what later ones are done by."""
     log_decisions: bool = False
+    """Whether rank 0 says what changed."""
 
     def __post_init__(self) -> None:
         if self.force not in ("", "grid", "native"):

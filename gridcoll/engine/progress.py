@@ -42,19 +42,13 @@ _NOTHING = (memoryview(bytearray(0)), MPI.BYTE)
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A program to run for a request.
-
-    Attributes
-    ----------
-    transport : Transport
-        Runs over one transport take turns in the order in which they were started; it must be the
-        same order on all ranks.
-    begin : callable
-        Called in the thread at each start; returns the run, and a function to call at its end.
-    """
+    """A program to run for a request."""
 
     transport: Transport
+    """Runs over one transport take turns in the order in which they were started; it must be the
+    same order on all ranks."""
     begin: Callable[[], tuple[Run, Callable[[], None]]]
+    """Called in the thread at each start; returns the run, and a function to call at its end."""
 
 
 @dataclass(eq=False)

@@ -62,24 +62,17 @@ class _MethodDef(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Form:
-    """What a buffer argument must be like: contiguous, and
-
-    Attributes
-    ----------
-    place : int
-        Where it stands among the arguments; the communicator is argument 0.
-    n_bytes : int
-        Its length.
-    format : str
-        The elements, as `memoryview.format` has them; empty for any number as this machine has it.
-    n_blocks : int
-        Its elements can be divided into so many.
-    """
+    """What a buffer argument must be like, besides contiguous."""
 
     place: int
+    """Where it stands among the arguments; the communicator is argument 0."""
     n_bytes: int
+    """Its length."""
     format: str = ""
+    """The elements, as `memoryview.format` has them; empty for any number as this machine has
+    it."""
     n_blocks: int = 1
+    """Its elements can be divided into so many."""
 
 
 _NO_BUFFER = Form(0, 0)

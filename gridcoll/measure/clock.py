@@ -37,19 +37,13 @@ _TAG = 2
 
 @dataclass(frozen=True)
 class CommonClock:
-    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's.
-
-    Attributes
-    ----------
-    slack_s : float
-        After the last rank called `latest`, all will have its result within this time.
-    latest : callable
-        The largest of all ranks' values, on all of them. Collective; ranks wait politely.
-    """
+    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's."""
 
     offset_s: float
     slack_s: float
+    """After the last rank called `latest`, all will have its result within this time."""
     latest: Callable[[float], float]
+    """The largest of all ranks' values, on all of them. Collective; ranks wait politely."""
 
     def now(self) -> float:
         """Estimate of rank 0's clock."""

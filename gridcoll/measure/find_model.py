@@ -50,45 +50,30 @@ HelloRow: TypeAlias = tuple[str, str, list[str], list[str]]
 
 @dataclass(frozen=True)
 class Hello:
-    """What a rank tells the others at the start.
-
-    Attributes
-    ----------
-    source : str
-        Where a model would come from.
-    processes : tuple of int
-        See `processes_of`.
-    own : dict of str to Remembered
-        What this rank remembers of that source, as it told.
-    """
+    """What a rank tells the others at the start."""
 
     source: str
+    """Where a model would come from."""
     processes: tuple[int, ...]
+    """See `processes_of`."""
     own: dict[str, Remembered]
+    """What this rank remembers of that source, as it told."""
     row: HelloRow
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """What all ranks said.
-
-    Attributes
-    ----------
-    nodes : tuple of (str, str)
-        By rank, its host and its `machine_id`.
-    keys : tuple of frozenset of str
-        By rank, the keys of what it remembers.
-    covering : str
-        A model that all ranks remember and that has all of them; empty if there is none.
-    names_tell : bool
-        Whether hosts of one name are one machine.
-    """
+    """What all ranks said."""
 
     hello: Hello
     nodes: tuple[tuple[str, str], ...]
+    """By rank, its host and its `machine_id`."""
     keys: tuple[frozenset[str], ...]
+    """By rank, the keys of what it remembers."""
     covering: str
+    """A model that all ranks remember and that has all of them; empty if there is none."""
     names_tell: bool
+    """Whether hosts of one name are one machine."""
 
     @property
     def hosts(self) -> tuple[str, ...]:

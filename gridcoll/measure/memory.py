@@ -16,19 +16,13 @@ MOST_MODELS = 32
 
 @dataclass(frozen=True)
 class Remembered:
-    """A model, and the processes it is about.
-
-    Attributes
-    ----------
-    processes : tuple of int
-        Ranks in the world, by rank in the model.
-    source : str
-        Where it came from; an equal source gives the same model.
-    """
+    """A model, and the processes it is about."""
 
     processes: tuple[int, ...]
+    """Ranks in the world, by rank in the model."""
     model: GridModel
     source: str
+    """Where it came from; an equal source gives the same model."""
 
 
 _known: OrderedDict[str, Remembered] = OrderedDict()

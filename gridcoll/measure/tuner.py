@@ -50,18 +50,12 @@ _Took = dict[tuple[str, str], list[float]]
 
 @dataclass
 class _Found:
-    """What was found at one size.
-
-    Attributes
-    ----------
-    factors : dict of str to float
-        Measured over predicted time of families, in the order of their first runs.
-    natives : dict of str to float
-        Seconds of natives.
-    """
+    """What was found at one size."""
 
     factors: dict[str, float]
+    """Measured over predicted time of families, in the order of their first runs."""
     natives: dict[str, float]
+    """Seconds of natives."""
 
 
 def tune(

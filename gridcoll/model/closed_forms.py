@@ -23,25 +23,17 @@ REQUEST_BYTES = 1
 
 @dataclass(frozen=True)
 class Call:
-    """A broadcast among equals, in the tables' letters.
-
-    Attributes
-    ----------
-    link : PLogP
-        Between any two ranks.
-    n_ranks : int
-        ``P``.
-    n_bytes, segment_bytes : int
-        ``m`` and ``s``.
-    degree : int
-        ``d`` of a k-chain.
-    """
+    """A broadcast among equals, in the tables' letters."""
 
     link: PLogP
+    """Between any two ranks."""
     n_ranks: int
+    """``P``."""
     n_bytes: int
     segment_bytes: int
+    """``m`` and ``s``."""
     degree: int = 2
+    """``d`` of a k-chain."""
 
     def __post_init__(self) -> None:
         for name, least in (("n_ranks", 1), ("n_bytes", 0), ("segment_bytes", 1), ("degree", 1)):
@@ -91,23 +83,16 @@ class Call:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A line of the tables.
-
-    Attributes
-    ----------
-    name : str
-        Of the strategy.
-    holds : str
-        ``"exact"``, ``"bound"`` (no plan of this kind takes longer) or ``"approximate"``.
-    remark : str
-        Where it holds, or how it differs from the plan.
-    """
+    """A line of the tables."""
 
     name: str
+    """Of the strategy."""
     formula: str
     source: str
     holds: Literal["exact", "bound", "approximate"]
+    """``"exact"``, ``"bound"`` (no plan of this kind takes longer) or ``"approximate"``."""
     remark: str
+    """Where it holds, or how it differs from the plan."""
     _total_s: Callable[[Call], float]
 
     @property
@@ -200,24 +185,15 @@ CLOSED_FORMS: dict[str, ClosedForm] = {
 
 @dataclass(frozen=True)
 class ScatterCost:
-    """One row of the table.
-
-    Attributes
-    ----------
-    name : str
-        Of the algorithm.
-    formula : str
-        In the paper's letters: ``P`` ranks, a block of ``m`` bytes for each.
-    seconds : callable
-        Of link, ranks (two or more) and bytes of a block.
-    exact_for : callable
-        For which numbers of ranks that is the time of the plan; for others it is more.
-    """
+    """One row of the table."""
 
     name: str
     formula: str
+    """In the paper's letters: ``P`` ranks, a block of ``m`` bytes for each."""
     seconds: Callable[[PLogP, int, int], float]
+    """Of link, ranks (two or more) and bytes of a block."""
     exact_for: Callable[[int], bool] = lambda n_ranks: True
+    """For which numbers of ranks that is the time of the plan; for others it is more."""
 
 
 def _flat(link: PLogP, n_ranks: int, n_bytes: int) -> float:

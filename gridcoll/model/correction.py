@@ -9,18 +9,12 @@ from gridcoll.errors import UsageError
 
 
 class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured time over predicted time at some sizes: interpolated between, constant beyond.
-
-    Attributes
-    ----------
-    sizes_bytes : tuple of int
-        Ascending, positive.
-    factors : tuple of float
-        Positive; 1 where the model was right.
-    """
+    """Measured time over predicted time at some sizes: interpolated between, constant beyond."""
 
     sizes_bytes: tuple[int, ...]
+    """Ascending, positive."""
     factors: tuple[float, ...]
+    """Positive; 1 where the model was right."""
 
     def __post_init__(self) -> None:
         sizes = list(self.sizes_bytes)

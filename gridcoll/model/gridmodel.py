@@ -23,18 +23,12 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured seconds at some sizes: interpolated in between, in proportion to size beyond.
-
-    Attributes
-    ----------
-    sizes_bytes : tuple of int
-        Ascending.
-    seconds : tuple of float
-        Medians at those sizes.
-    """
+    """Measured seconds at some sizes: interpolated in between, in proportion to size beyond."""
 
     sizes_bytes: tuple[int, ...]
+    """Ascending."""
     seconds: tuple[Seconds, ...]
+    """Medians at those sizes."""
 
     def __post_init__(self) -> None:
         ascending = list(self.sizes_bytes) == sorted(set(self.sizes_bytes))
@@ -67,74 +61,53 @@ MOST_ASKED, LARGEST_ASKED = 64, 8192
 
 @dataclass(frozen=True)
 class GridModel:
-    """A grid and the pLogP of its links.
-
-    Attributes
-    ----------
-    grid : Grid
-    links : tuple of tuple of PLogP or None
-        ``links[i][j]`` from cluster i to cluster j; ``links[i][i]`` inside i, None for a cluster
-        of one process.
-    origin : str
-        ``"measured"`` or ``"declared"``.
-    tolerance : float
-        ρ the clusters were found with.
-    native : mapping of str to TimesBySize
-        By collective name; what is missing was not measured.
-    relay_gap : TimesBySize or None
-        Time per segment, by segment size, when all ranks pass segments on at once: what our own
-        engine and ranks that share cores make of the links. No plan goes faster.
-    aggregate_bytes_per_s : tuple of tuple of float
-        What several flows carry together between clusters, (C, C); empty: not measured.
-        Above the rate of one flow where a TCP window limits that.
-    start_s : float
-        What the shortest plan takes longer than its links say: the cost of waiting politely and of
-        ranks that share cores. Counted once for every plan.
-    contention : tuple of float
-        γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
-        0 where overheads alone limit, 1 where every message keeps its interface for a gap; above
-        that where flows hinder one another. Empty: not measured, counted as 1.
-    corrections : mapping of str to mapping of str to Correction
-        By collective and family of algorithms: how much longer plans took than the model said when
-        they were tried at discovery.
-    native_variants : mapping of str to mapping of str to TimesBySize
-        By collective and name: other calls of the library that do the same, up to the size at
-        which timing one was given up because it could not win.
-    native_priors : tuple of str
-        Collectives whose ``native`` times nobody measured: they are reckoned from the library's
-        known algorithms.
-    native_runs : mapping of str to mapping of str to mapping of int to int
-        How many runs of natives were counted: by collective, by native, by size. Empty where
-        nobody said.
-    stages : tuple of str
-        What a discovery has finished of its stages; the rest was estimated, or left out.
-    sources : tuple of tuple of str
-        Where each of ``links`` comes from, for people, as "measured 2026-11-20"; empty where
-        nothing is known but ``origin``.
-    mpi : str
-        The MPI library it was measured under; empty where that is not known, or does not matter.
-    uplink_bytes_per_s : tuple of float
-        By cluster, what all that leaves it carries together, and all that enters it; 0 where
-        nothing is known that limits. Empty: of no cluster.
-    """
+    """A grid and the pLogP of its links."""
 
     grid: Grid
     links: tuple[tuple[PLogP | None, ...], ...]
+    """``links[i][j]`` from cluster i to cluster j; ``links[i][i]`` inside i, None for a cluster of
+    one process."""
     origin: Literal["measured", "declared"] = "declared"
+    """``"measured"`` or ``"declared"``."""
     tolerance: float = 0.3
+    """ρ the clusters were found with."""
     native: Mapping[str, TimesBySize] = field(default_factory=dict)
+    """By collective name; what is missing was not measured."""
     relay_gap: TimesBySize | None = None
+    """Time per segment, by segment size, when all ranks pass segments on at once: what our own
+    engine and ranks that share cores make of the links. No plan goes faster."""
     aggregate_bytes_per_s: tuple[tuple[float, ...], ...] = ()
+    """What several flows carry together between clusters, (C, C); empty: not measured. Above the
+    rate of one flow where a TCP window limits that."""
     start_s: float = 0.0
+    """What the shortest plan takes longer than its links say: the cost of waiting politely and of
+    ranks that share cores. Counted once for every plan."""
     contention: tuple[float, ...] = ()
+    """γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
+    0 where overheads alone limit, 1 where every message keeps its interface for a gap; above that
+    where flows hinder one another. Empty: not measured, counted as 1."""
     corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
+    """By collective and family of algorithms: how much longer plans took than the model said when
+    they were tried at discovery."""
     native_variants: Mapping[str, Mapping[str, TimesBySize]] = field(default_factory=dict)
+    """By collective and name: other calls of the library that do the same, up to the size at which
+    timing one was given up because it could not win."""
     mpi: str = ""
+    """The MPI library it was measured under; empty where that is not known, or does not matter."""
     native_priors: tuple[str, ...] = ()
+    """Collectives whose ``native`` times nobody measured: they are reckoned from the library's
+    known algorithms."""
     native_runs: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    """How many runs of natives were counted: by collective, by native, by size. Empty where nobody
+    said."""
     stages: tuple[str, ...] = ()
+    """What a discovery has finished of its stages; the rest was estimated, or left out."""
     sources: tuple[tuple[str, ...], ...] = ()
+    """Where each of ``links`` comes from, for people, as "measured 2026-11-20"; empty where nothing
+    is known but ``origin``."""
     uplink_bytes_per_s: tuple[float, ...] = ()
+    """By cluster, what all that leaves it carries together, and all that enters it; 0 where nothing
+    is known that limits. Empty: of no cluster."""
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -443,21 +416,14 @@ FEWEST_PER_CLUSTER = 2
 
 @dataclass(frozen=True)
 class Sample:
-    """Some ranks of every cluster, all of them where there are few.
-
-    Attributes
-    ----------
-    model : GridModel
-        Of these ranks.
-    weights : tuple of float
-        By cluster, for how many each sampled rank stands.
-    host_weights : tuple of float
-        By sampled rank, the same among the ranks of its host.
-    """
+    """Some ranks of every cluster, all of them where there are few."""
 
     model: GridModel
+    """Of these ranks."""
     weights: tuple[float, ...]
+    """By cluster, for how many each sampled rank stands."""
     host_weights: tuple[float, ...]
+    """By sampled rank, the same among the ranks of its host."""
 
 
 def draw_sample(model: GridModel) -> Sample:

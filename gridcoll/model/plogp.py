@@ -20,27 +20,20 @@ class PLogP:
     A message of ``m`` bytes sent at time 0 arrives at ``L + g(m)``; the next may be sent at
     ``g(m)``. Between the sizes measured, values are interpolated linearly; below the smallest, its
     value holds; beyond the largest, the last slope goes on.
-
-    Attributes
-    ----------
-    latency_s : float
-        ``L``: end-to-end latency, without the gap.
-    sizes_bytes : tuple of int
-        Two or more, ascending; the first is 0 where empty messages were measured.
-    gap_s, send_s, recv_s : tuple of float
-        ``g(m)``, ``os(m)`` and ``or(m)`` at those sizes.
-    one_way_s : tuple of float
-        Time from send to arrival of a message with no other before or after it. By the model it
-        is ``L + g(m)``; where a rendezvous costs an extra round trip it is more, and pipelines
-        do not pay it. Empty: as by the model.
     """
 
     latency_s: float
+    """``L``: end-to-end latency, without the gap."""
     sizes_bytes: tuple[int, ...]
+    """Two or more, ascending; the first is 0 where empty messages were measured."""
     gap_s: tuple[float, ...]
     send_s: tuple[float, ...]
     recv_s: tuple[float, ...]
+    """``g(m)``, ``os(m)`` and ``or(m)`` at those sizes."""
     one_way_s: tuple[float, ...] = ()
+    """Time from send to arrival of a message with no other before or after it. By the model it is
+    ``L + g(m)``; where a rendezvous costs an extra round trip it is more, and pipelines do not pay
+    it. Empty: as by the model."""
 
     def __post_init__(self) -> None:
         n = len(self.sizes_bytes)

@@ -32,29 +32,20 @@ SHARE_STEPS = 1024
 
 @dataclass(frozen=True)
 class Routes:
-    """How a demand is spread.
-
-    Attributes
-    ----------
-    shares : (C, C, C) array
-        Of what goes from ``a`` to ``b``, the part by way of ``c``; ``c == b`` is the direct way.
-        Multiples of 1 / `SHARE_STEPS`; they add up to 1 where there is a demand.
-    busy_s : float
-        How long the busiest resource is busy with these.
-    direct_s : float
-        The same where all goes the direct way.
-    least_s : float
-        No routes over one cluster in between do better.
-    prices : (R,) array
-        Of a second of each resource, adding up to 1, with which that is shown: the links, then the
-        interfaces of each cluster out and in, then uplinks out and in.
-    """
+    """How a demand is spread."""
 
     shares: FloatArray
+    """(C, C, C) array. Of what goes from ``a`` to ``b``, the part by way of ``c``; ``c == b`` is
+    the direct way. Multiples of 1 / `SHARE_STEPS`; they add up to 1 where there is a demand."""
     busy_s: float
+    """How long the busiest resource is busy with these."""
     direct_s: float
+    """The same where all goes the direct way."""
     least_s: float
+    """No routes over one cluster in between do better."""
     prices: FloatArray
+    """(R,) array. Of a second of each resource, adding up to 1, with which that is shown: the
+    links, then the interfaces of each cluster out and in, then uplinks out and in."""
 
     @property
     def gain(self) -> float:

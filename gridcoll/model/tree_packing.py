@@ -38,31 +38,21 @@ MOST_TOPS = 4
 
 @dataclass(frozen=True)
 class Platform:
-    """Kinds of hosts; hosts of a kind are alike. All are tuples, so that it may be a key.
-
-    Attributes
-    ----------
-    counts, clusters : tuple of int
-        By kind: how many hosts, and of which cluster.
-    rates : tuple of float
-        By kind: bytes per second of each host's interface.
-    links : tuple of tuple of float
-        Bytes per second between clusters, of all flows of a direction together.
-    uplinks : tuple of float
-        By cluster: bytes per second of all that leaves, and of all that enters.
-    hops_s : tuple of tuple of float
-        By cluster: a short message's way.
-    root : int
-        The kind, of one host, that all trees begin at; -1 for trees that go up and down.
-    """
+    """Kinds of hosts; hosts of a kind are alike. All are tuples, so that it may be a key."""
 
     counts: tuple[int, ...]
     clusters: tuple[int, ...]
+    """By kind: how many hosts, and of which cluster."""
     rates: tuple[float, ...]
+    """By kind: bytes per second of each host's interface."""
     links: tuple[tuple[float, ...], ...]
+    """Bytes per second between clusters, of all flows of a direction together."""
     uplinks: tuple[float, ...]
+    """By cluster: bytes per second of all that leaves, and of all that enters."""
     hops_s: tuple[tuple[float, ...], ...]
+    """By cluster: a short message's way."""
     root: int = -1
+    """The kind, of one host, that all trees begin at; -1 for trees that go up and down."""
 
     @property
     def kind_of(self) -> tuple[int, ...]:
@@ -101,20 +91,14 @@ class _KindTree:
 
 @dataclass(frozen=True)
 class Spare:
-    """How long resources have nothing to do, whatever trees are taken: arrays as of a `Platform`.
-
-    Attributes
-    ----------
-    kinds_s : tuple of float
-        Interfaces, by kind.
-    leaves_s, enters_s : tuple of float
-        Uplinks, either way.
-    """
+    """How long resources are idle, whatever trees are taken: arrays as of a `Platform`."""
 
     kinds_s: tuple[float, ...]
+    """Interfaces, by kind."""
     links_s: tuple[tuple[float, ...], ...]
     leaves_s: tuple[float, ...]
     enters_s: tuple[float, ...]
+    """Uplinks, either way."""
 
 
 class _Network:

@@ -16,24 +16,17 @@ from gridcoll.topology.gridfile import GridSpec
 
 @dataclass(frozen=True)
 class Wires:
-    """The grid as its wires: arrays by cluster of ``grid``.
-
-    Attributes
-    ----------
-    latency_s : (C, C) array
-        One way; the diagonal is inside a cluster.
-    rate_bytes_per_s : (C, C) array
-        Shared by all flows of one direction.
-    burst_bytes : int
-        What a network interface passes before its rate holds.
-    """
+    """The grid as its wires: arrays by cluster of ``grid``."""
 
     grid: Grid
     latency_s: FloatArray
+    """(C, C) array. One way; the diagonal is inside a cluster."""
     nic_bytes_per_s: FloatArray
     uplink_bytes_per_s: FloatArray
     rate_bytes_per_s: FloatArray
+    """(C, C) array. Shared by all flows of one direction."""
     burst_bytes: int = 0
+    """What a network interface passes before its rate holds."""
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:

@@ -23,29 +23,22 @@ LARGE_BYTES = 1 << 20  # large enough for bandwidth alone to count
 class Resources:
     """Clusters to choose among (C of them). Hosts of one cluster are alike (paper 004, §2).
 
-    Attributes
-    ----------
-    names, sites, regions : tuple of str
-        Per cluster; sites and regions may be empty strings.
-    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
-        The paper's B_H and B_C; an uplink may be ``inf``.
-    latency_s : (C, C) array
-        One way, symmetric; the diagonal is inside the cluster.
-    processes_per_host : (C,) int array, optional
-        Each on a core of its own; 1 by default, as in the paper.
-
     Raises `UsageError` naming the field and the cluster when a number is missing or cannot be.
     """
 
     names: tuple[str, ...]
     sites: tuple[str, ...]
     regions: tuple[str, ...]
+    """Per cluster; sites and regions may be empty strings."""
     n_hosts: IntArray
     nic_bytes_per_s: FloatArray
     uplink_bytes_per_s: FloatArray
+    """(C,) arrays. The paper's B_H and B_C; an uplink may be ``inf``."""
     latency_s: FloatArray
+    """(C, C) array. One way, symmetric; the diagonal is inside the cluster."""
     grid_name: str = ""
     processes_per_host: IntArray | None = None
+    """(C,) int array. Each on a core of its own; 1 by default, as in the paper."""
 
     def __post_init__(self) -> None:
         n = self.n_clusters

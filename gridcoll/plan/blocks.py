@@ -18,17 +18,12 @@ LARGEST_MESSAGE = 1 << 30
 
 @dataclass(frozen=True)
 class Standing:
-    """Blocks of ``ranks`` in that order, from unit ``first`` of ``buffer`` on.
-
-    Attributes
-    ----------
-    sizes : sequence of int
-        ``sizes[rank]``: units of that rank's block.
-    """
+    """Blocks of ``ranks`` in that order, from unit ``first`` of ``buffer`` on."""
 
     buffer: str
     ranks: Sequence[int]
     sizes: Sequence[int]
+    """``sizes[rank]``: units of that rank's block."""
     first: int = 0
 
     @cached_property

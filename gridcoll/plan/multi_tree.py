@@ -72,26 +72,18 @@ def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
 
 @dataclass(frozen=True)
 class MultiTree:
-    """``n_trees`` trees over all ranks.
-
-    Attributes
-    ----------
-    top : int
-        The cluster that the trees begin in.
-    transfers : tuple of (int, int)
-        From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in.
-    shape : str
-        Over the hosts of every cluster; a name in `SHAPES`.
-    root : int
-        The rank that all trees begin at; -1 for none: each begins at another host of ``top``.
-    """
+    """``n_trees`` trees over all ranks."""
 
     grid: Grid
     top: int
+    """The cluster that the trees begin in."""
     transfers: Transfers
+    """From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in."""
     shape: str
+    """Over the hosts of every cluster; a name in `SHAPES`."""
     n_trees: int
     root: int = -1
+    """The rank that all trees begin at; -1 for none: each begins at another host of ``top``."""
 
     @cached_property
     def _hosts(self) -> list[tuple[tuple[int, ...], ...]]:

@@ -76,24 +76,16 @@ def busiest(shape: str, n_hosts: int, n_trees: int, n_out: int) -> float:
 
 @dataclass(frozen=True)
 class Loads:
-    """Of one tree over clusters, arrays by segment size.
-
-    Attributes
-    ----------
-    kinds : tuple of (int, int)
-        Different numbers of hosts, and of other clusters served.
-    port_s : (K, S) array
-        How long a segment keeps an interface, by kind; the slowest.
-    flows_s : dict of int to (S,) array
-        How long it keeps the busiest flow between clusters, by number of trees.
-    links_s : (S,) array
-        And the busiest link.
-    """
+    """Of one tree over clusters, arrays by segment size."""
 
     kinds: tuple[tuple[int, int], ...]
+    """Different numbers of hosts, and of other clusters served."""
     port_s: FloatArray
+    """(K, S) array. How long a segment keeps an interface, by kind; the slowest."""
     flows_s: dict[int, FloatArray]
+    """How long it keeps the busiest flow between clusters, by number of trees, (S,)."""
     links_s: FloatArray
+    """(S,) array. How long a segment keeps the busiest link."""
 
     def period_s(self, shape: str, n_trees: int) -> FloatArray:
         """How long a segment keeps the busiest interface, link or flow, on average, (S,)."""

@@ -17,18 +17,12 @@ from gridcoll.plan.plan import Plan, Program, Programs
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a rank sends: no faster than its interface, so that messages leave one by one.
-
-    Attributes
-    ----------
-    unit_s : float
-        How long the interface is busy with a unit.
-    beside : frozenset of int
-        Ranks on the sender's own host: messages to them do not use the interface.
-    """
+    """How fast a rank sends: no faster than its interface, so that messages leave one by one."""
 
     unit_s: float
+    """How long the interface is busy with a unit."""
     beside: frozenset[int] = frozenset()
+    """Ranks on the sender's own host: messages to them do not use the interface."""
 
 
 def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = False) -> Pace | None:

@@ -57,28 +57,19 @@ Children = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class PackedTrees:
-    """Trees over all ranks, a tree and a turn of its hosts for each segment.
-
-    Attributes
-    ----------
-    kinds : tuple of tuple of tuple of int
-        The ranks of each host, by kind of host.
-    trees : tuple of HostTree
-        Over the hosts, kind by kind.
-    uses : tuple of (int, int)
-        By segment: which tree, and how many places hosts have moved on.
-    children : tuple
-        By tree and host, those below it, as they are served.
-    root : int
-        -1 for none.
-    """
+    """Trees over all ranks, a tree and a turn of its hosts for each segment."""
 
     grid: Grid
     kinds: tuple[tuple[tuple[int, ...], ...], ...]
+    """The ranks of each host, by kind of host."""
     trees: tuple[HostTree, ...]
+    """Over the hosts, kind by kind."""
     uses: tuple[tuple[int, int], ...]
+    """By segment: which tree, and how many places hosts have moved on."""
     children: tuple[Children, ...]
+    """By tree and host, those below it, as they are served."""
     root: int = -1
+    """-1 for none."""
 
     @cached_property
     def _hosts(self) -> list[tuple[int, ...]]:

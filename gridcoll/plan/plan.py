@@ -78,33 +78,22 @@ def _scaled_chunks(op: Op, n_units: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Plan:
-    """One collective call.
-
-    Attributes
-    ----------
-    collective : str
-        Name of the before/after statement the plan fulfils, as ``"bcast"``.
-    label : str
-        Description: ``"ecef, chain inside, 16 KiB segments"``.
-    n_units : int
-        Size of the message in units of ``unit_bytes``, or of a block, as the collective defines.
-    root : int
-        The root rank, or -1 where there is none.
-    programs : sequence of tuple of Op
-        ``programs[rank]``.
-    scratch_units : sequence of int
-        Scratch space of each rank; empty if none needs any.
-    blocks : tuple of int
-        Each rank's block size where they differ; empty if all have ``n_units``.
-    """
+    """One collective call."""
 
     collective: str
+    """Name of the before/after statement the plan fulfils, as ``"bcast"``."""
     label: str
+    """Description: ``"ecef, chain inside, 16 KiB segments"``."""
     n_units: int
+    """Size of the message in units of ``unit_bytes``, or of a block, as the collective defines."""
     root: int
+    """The root rank, or -1 where there is none."""
     programs: Sequence[Program]
+    """``programs[rank]``."""
     scratch_units: Sequence[int] = field(default=())
+    """Scratch space of each rank; empty if none needs any."""
     blocks: tuple[int, ...] = field(default=())
+    """Each rank's block size where they differ; empty if all have ``n_units``."""
 
     @property
     def n_ranks(self) -> int:

@@ -21,45 +21,31 @@ from gridcoll.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do a call, and what it should take.
-
-    Attributes
-    ----------
-    name : str
-        As in settings.
-    label : str
-        How it works, with the parameters chosen for this size.
-    predicted_s : float or None
-        None for a native that was not measured.
-    build : callable or None
-        Writes the plan for a message of about this size, given the exact one; None for a native.
-    store_and_forward_s : float or None
-        What the papers' store-and-forward accounting says of the same schedule.
-    rank_order : bool
-        Whether a reduction keeps rank order, as non-commutative operations need.
-    reproducible : bool
-        Whether a reduction combines in the one order that does not depend on grid and root.
-    build_blocks : callable or None
-        Writes the plan for blocks of different sizes; takes the size of every rank's block.
-    closed_form_s : float or None
-        What the papers' closed form says of the same strategy, where they have one.
-    observed_s : float or None
-        Median time of the `n_calls` calls done by it so far.
-    """
+    """One way to do a call, and what it should take."""
 
     name: str
+    """As in settings."""
     label: str
+    """How it works, with the parameters chosen for this size."""
     predicted_s: float | None
+    """None for a native that was not measured."""
     build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
+    """Writes the plan for a message of about this size, given the exact one; None for a native."""
     store_and_forward_s: float | None = None
+    """What the papers' store-and-forward accounting says of the same schedule."""
     segment_bytes: int | None = None
     rank_order: bool = False
+    """Whether a reduction keeps rank order, as non-commutative operations need."""
     reproducible: bool = False
+    """Whether a reduction combines in the one order that does not depend on grid and root."""
     build_blocks: Callable[[Sequence[int]], Plan] | None = field(
         repr=False, compare=False, default=None
     )
+    """Writes the plan for blocks of different sizes; takes the size of every rank's block."""
     closed_form_s: float | None = None
+    """What the papers' closed form says of the same strategy, where they have one."""
     observed_s: float | None = None
+    """Median time of the `n_calls` calls done by it so far."""
     n_calls: int = 0
 
     @property

@@ -11,15 +11,11 @@ class Timeline:
 
     A send lasts as long as it keeps its rank's network interface; a receive from when its message
     begins to come in until it is there.
-
-    Attributes
-    ----------
-    start_s, end_s : tuple of tuple of float
-        ``start_s[rank][op]``, in the order of the rank's program.
     """
 
     start_s: tuple[tuple[float, ...], ...]
     end_s: tuple[tuple[float, ...], ...]
+    """``start_s[rank][op]``, in the order of the rank's program."""
 
     @property
     def makespan_s(self) -> float:

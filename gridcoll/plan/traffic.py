@@ -15,17 +15,12 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Messages and units, by ordered pair of clusters.
-
-    Attributes
-    ----------
-    messages, units : mapping of (int, int) to int
-        By sender's and receiver's cluster; inside a cluster both are the same. Units are those of
-        the plan, or bytes where messages were counted as they were sent.
-    """
+    """Messages and units, by ordered pair of clusters."""
 
     messages: Mapping[Link, int] = field(default_factory=Counter)
     units: Mapping[Link, int] = field(default_factory=Counter)
+    """By sender's and receiver's cluster; inside a cluster both are the same. Units are those of
+    the plan, or bytes where messages were counted as they were sent."""
 
     @property
     def n_inter_messages(self) -> int:

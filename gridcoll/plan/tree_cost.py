@@ -35,20 +35,15 @@ Hosts = tuple[int, ...]
 class LineCosts:
     """Counts of sends and hops until a rank of the line has the first segment, and the load per
     segment after that.
-
-    Attributes
-    ----------
-    waits, hops : (k, 2) arrays
-        Column 0 between hosts, column 1 inside one. ``waits``: earlier sends of the ranks on the
-        path; ``hops``: edges of the path. Only ranks that no other rank exceeds in all counts are
-        kept; the rank that ends last is among them.
-    busiest : float
-        Messages per segment that the busiest interface sends or receives.
     """
 
     waits: FloatArray
     hops: FloatArray
+    """(k, 2) arrays. Column 0 between hosts, column 1 inside one. ``waits``: earlier sends of the
+    ranks on the path; ``hops``: edges of the path. Only ranks that no other rank exceeds in all
+    counts are kept; the rank that ends last is among them."""
     busiest: float
+    """Messages per segment that the busiest interface sends or receives."""
 
 
 @lru_cache(maxsize=4096)
@@ -133,13 +128,7 @@ def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray
 
 @dataclass(frozen=True)
 class SegmentCosts:
-    """What segments of S candidate sizes cost on every link, for one message size.
-
-    Attributes
-    ----------
-    n_bytes : int
-        The message.
-    """
+    """What segments of S candidate sizes cost on every link, for one message size."""
 
     model: GridModel
     n_bytes: int
@@ -385,21 +374,15 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """Load of the busiest resource of each kind per segment, averaged over trees.
-
-    Attributes
-    ----------
-    interfaces : (C,) array
-        Messages per segment that the busiest interface of each cluster sends or receives, whichever
-        is more (ranks of one host share an interface). At least 1: each rank receives every
-        segment.
-    flows, links : dict of (int, int) to float
-        Transfers per segment between clusters: of the busiest pair of ranks, and of all.
-    """
+    """Load of the busiest resource of each kind per segment, averaged over trees."""
 
     interfaces: FloatArray
+    """(C,) array. Messages per segment that the busiest interface of each cluster sends or
+    receives, whichever is more (ranks of one host share an interface). At least 1: each rank
+    receives every segment."""
     flows: dict[tuple[int, int], float]
     links: dict[tuple[int, int], float]
+    """Transfers per segment between clusters: of the busiest pair of ranks, and of all."""
 
 
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:

@@ -64,27 +64,18 @@ class GridTree:
 
     A cluster's members stand in a line: the rank the message enters at, then the others. Its shape
     is laid over that line; its relay is the place in the line that sends to other clusters.
-
-    Attributes
-    ----------
-    root : int
-        The root rank.
-    transfers : tuple of (int, int)
-        Sender and receiver cluster, in the order the sender sends.
-    shapes : tuple of str
-        ``shapes[cluster]``, a name in `SHAPES`.
-    relays : tuple of int
-        ``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain
-        of chains, in which no rank sends anything twice.
-    lane : int
-        Rotates the lines, so that several trees use the interfaces and flows of several hosts.
     """
 
     root: int
     transfers: tuple[tuple[int, int], ...]
+    """Sender and receiver cluster, in the order the sender sends."""
     shapes: tuple[str, ...]
+    """``shapes[cluster]``, a name in `SHAPES`."""
     relays: tuple[int, ...]
+    """``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain of
+    chains, in which no rank sends anything twice."""
     lane: int = 0
+    """Rotates the lines, so that several trees use the interfaces and flows of several hosts."""
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:

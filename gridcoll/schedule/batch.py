@@ -79,17 +79,12 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class BatchSchedules:
-    """One schedule per instance of a `Batch`.
-
-    Attributes
-    ----------
-    senders, receivers : (b, n - 1) arrays
-        The transfers, in order.
-    """
+    """One schedule per instance of a `Batch`."""
 
     root: int
     senders: Integers
     receivers: Integers
+    """(b, n - 1) arrays. The transfers, in order."""
     makespan_s: Floats
     lower_bound_s: Floats
 

@@ -23,17 +23,12 @@ class Accounting:
     over (at its arrival if it sends nothing; the root likewise). The makespan is the latest end.
 
     The alternatives are for readers who want to see what the choice changes.
-
-    Attributes
-    ----------
-    busy : "gap" or "gap+latency"
-        How long one send keeps its sender from the next (one-port LogP, or Bhat's whole transfer).
-    internal : "after-last-send" or "from-arrival"
-        When the internal broadcast starts. "from-arrival" lets it overlap the cluster's sends.
     """
 
     busy: Literal["gap", "gap+latency"] = "gap"
+    """How long a send keeps its sender from the next (one-port LogP, or Bhat's whole transfer)."""
     internal: Literal["after-last-send", "from-arrival"] = "after-last-send"
+    """When the internal broadcast starts; ``from-arrival`` lets it overlap the cluster's sends."""
 
     def __post_init__(self) -> None:
         if self.busy not in ("gap", "gap+latency"):
@@ -49,15 +44,6 @@ class Accounting:
 class Instance:
     """One broadcast to schedule between ``n`` clusters. Validated copies; do not write to them.
 
-    Attributes
-    ----------
-    latency_s, gap_s : (n, n) arrays
-        From sender (row) to receiver (column); the diagonals are ignored.
-    internal_s : (n,) array
-        How long each cluster's internal broadcast takes.
-    root : int
-        The cluster that has the message.
-
     Raises
     ------
     UsageError
@@ -66,8 +52,11 @@ class Instance:
 
     latency_s: Floats
     gap_s: Floats
+    """(n, n) arrays. From sender (row) to receiver (column); the diagonals are ignored."""
     internal_s: Floats
+    """(n,) array. How long each cluster's internal broadcast takes."""
     root: int = 0
+    """The cluster that has the message."""
     accounting: Accounting = field(default_factory=Accounting)
 
     def __post_init__(self) -> None:

@@ -32,26 +32,18 @@ _PMEO = "Barchet-Steffenel & Mounié, PMEO-PDS 2006"
 
 @dataclass(frozen=True)
 class Heuristic:
-    """One way to order the transfers. Call it with matrices, or `pick` with an `Instance`.
-
-    Attributes
-    ----------
-    name : str
-        What commands and settings call it.
-    label : str
-        The papers' spelling.
-    pick : callable
-        ``pick(instance) -> Schedule``.
-    pick_batch : callable
-        The same for many instances: ``pick_batch(batch) -> BatchSchedules``.
-    """
+    """One way to order the transfers. Call it with matrices, or `pick` with an `Instance`."""
 
     name: str
+    """What commands and settings call it."""
     label: str
+    """The papers' spelling."""
     good_for: str
     source: str
     pick: Callable[[Instance], Schedule]
+    """``pick(instance) -> Schedule``."""
     pick_batch: Callable[[Batch], BatchSchedules]
+    """The same for many instances: ``pick_batch(batch) -> BatchSchedules``."""
 
     def __call__(
         self,

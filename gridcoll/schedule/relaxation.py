@@ -26,27 +26,19 @@ INFINITY = float("inf")
 
 
 class Relaxed(NamedTuple):
-    """The fastest relaxed tree.
-
-    Attributes
-    ----------
-    bound_s : float
-        Its time: no schedule is faster. Infinite when nothing is faster than the given upper bound.
-    transfers : list of (sender, receiver)
-        Its transfers, senders before their receivers' own; empty when ``bound_s`` is infinite.
-    shared : list of int
-        Relays that occur more than once, ascending. None: the tree is part of a schedule.
-    n_steps : int
-        Elementary steps done.
-    finished : bool
-        False when the step limit was reached; ``bound_s`` is 0 then.
-    """
+    """The fastest relaxed tree."""
 
     bound_s: float
+    """Its time: no schedule is faster. Infinite when nothing is faster than the given upper
+    bound."""
     transfers: list[tuple[int, int]]
+    """Its transfers, senders before their receivers' own; empty when ``bound_s`` is infinite."""
     shared: list[int]
+    """Relays that occur more than once, ascending. None: the tree is part of a schedule."""
     n_steps: int
+    """Elementary steps done."""
     finished: bool
+    """False when the step limit was reached; ``bound_s`` is 0 then."""
 
 
 def earliest_arrivals(run: Runner, problem: Problem) -> Buffer:

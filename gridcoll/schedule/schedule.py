@@ -19,16 +19,6 @@ class Transfer(NamedTuple):
 class Schedule:
     """Ordered transfers that take a message from ``root`` to every cluster.
 
-    Attributes
-    ----------
-    transfers : tuple of Transfer
-        Every cluster but the root receives once, from a cluster that already has the message. Each
-        sender sends in this order; between senders the order says nothing.
-    makespan_s : float
-        The latest end under the accounting it was made for.
-    lower_bound_s : float
-        Proven: no schedule ends earlier. 0: not looked for (the greedy heuristics).
-
     Raises
     ------
     UsageError
@@ -38,8 +28,12 @@ class Schedule:
     n_clusters: int
     root: int
     transfers: tuple[Transfer, ...]
+    """Every cluster but the root receives once, from a cluster that already has the message. Each
+    sender sends in this order; between senders the order says nothing."""
     makespan_s: float
+    """The latest end under the accounting it was made for."""
     lower_bound_s: float = 0.0
+    """Proven: no schedule ends earlier. 0: not looked for (the greedy heuristics)."""
 
     def __post_init__(self) -> None:
         holders = {self.root}

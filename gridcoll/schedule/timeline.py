@@ -12,24 +12,16 @@ from gridcoll.schedule.schedule import Schedule, Transfer
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything of a schedule happens, in seconds after the broadcast starts.
-
-    Attributes
-    ----------
-    start_s : tuple of float
-        When each transfer's sender starts, in the order of the schedule's transfers.
-    arrival_s : tuple of float
-        When each cluster has the message; 0 for the root.
-    free_s : tuple of float
-        When each cluster has done its last send (its arrival if it sends nothing).
-    end_s : tuple of float
-        When each cluster's internal broadcast is over.
-    """
+    """When everything of a schedule happens, in seconds after the broadcast starts."""
 
     start_s: tuple[float, ...]
+    """When each transfer's sender starts, in the order of the schedule's transfers."""
     arrival_s: tuple[float, ...]
+    """When each cluster has the message; 0 for the root."""
     free_s: tuple[float, ...]
+    """When each cluster has done its last send (its arrival if it sends nothing)."""
     end_s: tuple[float, ...]
+    """When each cluster's internal broadcast is over."""
 
     @property
     def makespan_s(self) -> float:

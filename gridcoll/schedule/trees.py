@@ -111,17 +111,13 @@ class Profile:
     Under the one-port model a vertex holds the first segment after ``gaps`` send gaps and
     ``latencies`` link latencies from the moment the root holds it. Only vertices that no other
     vertex exceeds in both counts are kept: the last one done is among them for any L and g.
-
-    Attributes
-    ----------
-    root_degree, max_degree : int
-        Sends per segment at the root, and the most at any vertex: the period of a pipeline.
     """
 
     gaps: np.ndarray
     latencies: np.ndarray
     root_degree: int
     max_degree: int
+    """Sends per segment at the root, and the most at any vertex: the period of a pipeline."""
 
 
 @lru_cache(maxsize=4096)

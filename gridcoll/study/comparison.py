@@ -67,31 +67,23 @@ def chunk_size(n_clusters: int) -> int:
 
 @dataclass(frozen=True)
 class Score:
-    """One heuristic at one number of clusters.
-
-    Attributes
-    ----------
-    mean_s, deviation_s : float
-        Mean makespan, and the standard deviation over instances.
-    hit_rate : float or None
-        In how many instances none of those compared was faster; None for the reference.
-    excess, as_good : float or None
-        Mean of makespan / reference - 1, and in how many instances the two are equal, over those
-        that the reference was computed for.
-    proven : float or None
-        For the reference: the part of its schedules proven optimal.
-    """
+    """One heuristic at one number of clusters."""
 
     n_clusters: int
     heuristic: str
     label: str
     mean_s: float
     deviation_s: float
+    """Mean makespan, and the standard deviation over instances."""
     hit_rate: float | None
+    """In how many instances none of those compared was faster; None for the reference."""
     excess: float | None
     as_good: float | None
+    """Mean of makespan / reference - 1, and in how many instances the two are equal, over those
+    that the reference was computed for."""
     n_iterations: int
     proven: float | None = None
+    """For the reference: the part of its schedules proven optimal."""
 
 
 def compare(

@@ -18,33 +18,24 @@ from gridcoll.study.comparison import Setting, chunk_size
 
 @dataclass(frozen=True)
 class Nearness:
-    """What a method reached on the instances of one size.
-
-    Attributes
-    ----------
-    method : str
-        ``best of the seven``, ``best`` or ``optimal``.
-    gap : float
-        Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
-        gap to the optimum, and exactly that where the optimum is proven.
-    own_gap : float
-        The same by the bound this method proved itself within its budget; 0 for the seven.
-    proven : float
-        The part of the instances where the method met its own bound.
-    median_s, longest_s : float
-        Time taken.
-    """
+    """What a method reached on the instances of one size."""
 
     n_clusters: int
     method: str
+    """``best of the seven``, ``best`` or ``optimal``."""
     budget_s: float | None
     n_instances: int
     gap: float
+    """Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
+    gap to the optimum, and exactly that where the optimum is proven."""
     own_gap: float
+    """The same by the bound this method proved itself within its budget; 0 for the seven."""
     worst_gap: float
     proven: float
+    """The part of the instances where the method met its own bound."""
     median_s: float
     longest_s: float
+    """Time taken."""
 
 
 class _Runs:

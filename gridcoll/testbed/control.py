@@ -43,19 +43,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Network:
-    """What can be changed, as calls.
-
-    Attributes
-    ----------
-    change_link : callable
-        Source and target cluster and a change; for packets from now on.
-    set_host_rate, set_host_up : callable
-        The interface of a host.
-    """
+    """What can be changed, as calls."""
 
     change_link: Callable[[int, int, Change], None]
+    """Source and target cluster and a change; for packets from now on."""
     set_host_rate: Callable[[str, float], None]
     set_host_up: Callable[[str, bool], None]
+    """The interface of a host."""
 
 
 @dataclass

@@ -37,32 +37,22 @@ class EventSpec(ChangeSpec, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change in numbers, in the time and at the rates of the (dilated) grid.
-
-    Attributes
-    ----------
-    pairs : list of (int, int)
-        Clusters between which the link lies, each pair once; empty where a host changes.
-    host : str
-        Empty where a link changes.
-    rate_bytes_per_s, latency_s, loss : float or None
-        None: as before.
-    cut_s : float
-        How long nothing passes; 0: no cut.
-    reset : bool
-        Back to what the grid file says, before anything else.
-    at_s : float
-        When, counted from the start.
-    """
+    """A change in numbers, in the time and at the rates of the (dilated) grid."""
 
     pairs: list[tuple[int, int]] = []
+    """Clusters between which the link lies, each pair once; empty where a host changes."""
     host: str = ""
+    """Empty where a link changes."""
     rate_bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     latency_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """None: as before."""
     cut_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long nothing passes; 0: no cut."""
     reset: bool = False
+    """Back to what the grid file says, before anything else."""
     at_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """When, counted from the start."""
 
 
 def parse_loss(text: str) -> float:

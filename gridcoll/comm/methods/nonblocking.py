@@ -42,24 +42,16 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call whose arguments were read.
-
-    Attributes
-    ----------
-    text : str
-        The same on all ranks of a correct call.
-    decide : callable
-        Decides as for a blocking call.
-    load : callable
-        Returns the buffers of a new run, and a function to call at its end.
-    free : callable
-        To be called when it is over.
-    """
+    """A call whose arguments were read."""
 
     text: str
+    """The same on all ranks of a correct call."""
     decide: Callable[[Context], Decision]
+    """Decides as for a blocking call."""
     load: Callable[[Dataflow], tuple[Memory, Callable[[], None]]]
+    """Returns the buffers of a new run, and a function to call at its end."""
     free: Callable[[], None] = _nothing
+    """To be called when it is over."""
 
 
 class _Kept:

@@ -39,19 +39,13 @@ Index = tuple[int, int]
 
 @dataclass(frozen=True)
 class Expected:
-    """What a link should show.
-
-    Attributes
-    ----------
-    latency_spread_s : float
-        Standard deviation of its latency where it was measured again and again.
-    is_of_this_mpi : bool
-        Whether the library is the same: another one may begin long messages by another handshake.
-    """
+    """What a link should show."""
 
     link: PLogP
     latency_spread_s: float = 0.0
+    """Standard deviation of its latency where it was measured again and again."""
     is_of_this_mpi: bool = True
+    """Whether the library is the same: another one may begin long messages by another handshake."""
 
     @property
     def trip_s(self) -> float:
@@ -102,24 +96,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class Found:
-    """What a check saw.
-
-    Attributes
-    ----------
-    strangers : frozenset of int
-        Lowest ranks of hosts that are not where they were.
-    off : frozenset of (int, int)
-        Links that are not what they were, by clusters; both directions alike.
-    seen : mapping of (int, int) to (float, float)
-        Latency in seconds and bytes per second (0: not seen) of the links that are.
-    near_s : mapping of int to float
-        By cluster, the longest latency now between two of its hosts that are where they were.
-    """
+    """What a check saw."""
 
     strangers: frozenset[int] = frozenset()
+    """Lowest ranks of hosts that are not where they were."""
     off: frozenset[Index] = frozenset()
+    """Links that are not what they were, by clusters; both directions alike."""
     seen: Mapping[Index, tuple[float, float]] = field(default_factory=dict)
+    """Latency in seconds and bytes per second (0: not seen) of the links that are."""
     near_s: Mapping[int, float] = field(default_factory=dict)
+    """By cluster, the longest latency now between two of its hosts that are where they were."""
 
 
 def near_edges(grid: Grid) -> list[list[Edge]]:

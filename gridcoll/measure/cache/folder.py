@@ -41,21 +41,14 @@ ASIDE = ".aside"
 
 @dataclass(frozen=True)
 class Places:
-    """Where the cache is.
-
-    Attributes
-    ----------
-    own : Path or None
-        None: there is none, or it is off.
-    site : Path or None
-        One that is only read, which an administrator provides.
-    is_named : bool
-        Whether the environment says so, else it is the user's cache directory.
-    """
+    """Where the cache is."""
 
     own: Path | None
+    """None: there is none, or it is off."""
     site: Path | None = None
+    """One that is only read, which an administrator provides."""
     is_named: bool = False
+    """Whether the environment says so, else it is the user's cache directory."""
 
 
 NOWHERE = Places(None)

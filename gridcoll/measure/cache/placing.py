@@ -34,21 +34,14 @@ LANDMARKS = 2
 
 @dataclass(frozen=True)
 class Near:
-    """How near hosts of one cluster are to each other.
-
-    Attributes
-    ----------
-    inside_s : mapping of str to float
-        Latency inside known clusters, where it is known.
-    limit_s : mapping of str to float
-        The longest at which a host that was in a cluster is still taken for one of it.
-    before : tuple of str
-        The cluster that each rank's host was in; empty for a host nobody knows.
-    """
+    """How near hosts of one cluster are to each other."""
 
     inside_s: Mapping[str, float]
+    """Latency inside known clusters, where it is known."""
     limit_s: Mapping[str, float]
+    """The longest at which a host that was in a cluster is still taken for one of it."""
     before: Labels
+    """The cluster that each rank's host was in; empty for a host nobody knows."""
 
 
 def leaders_of(hosts: Sequence[str]) -> list[int]:

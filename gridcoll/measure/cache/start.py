@@ -32,31 +32,21 @@ from gridcoll.topology.grid import Grid
 
 @dataclass(frozen=True)
 class Start:
-    """A model, and how it was come by.
-
-    Attributes
-    ----------
-    measured : frozenset of (int, int)
-        Pairs of clusters that were measured, in both directions.
-    seen : dict
-        Latency and rate of links that were checked and are as they were, by names of clusters.
-    same : dict of str to str
-        Clusters that turned out to be another one.
-    n_placed : int
-        Hosts that nobody knew, or that are not where they were.
-    n_off : int
-        Links that were not what they were.
-    check_s : float
-        How long looking at what is known took; 0 where it was taken as it is.
-    """
+    """A model, and how it was come by."""
 
     model: GridModel
     measured: frozenset[Index] = frozenset()
+    """Pairs of clusters that were measured, in both directions."""
     seen: dict[Pair, tuple[float, float]] = field(default_factory=dict)
+    """Latency and rate of links that were checked and are as they were, by names of clusters."""
     same: dict[str, str] = field(default_factory=dict)
+    """Clusters that turned out to be another one."""
     n_placed: int = 0
+    """Hosts that nobody knew, or that are not where they were."""
     n_off: int = 0
+    """Links that were not what they were."""
     check_s: float = 0.0
+    """How long looking at what is known took; 0 where it was taken as it is."""
 
     def learn(self, known: Knowledge) -> list[AnyEntry]:
         """The entries that this adds to ``known`` or renews there; they are put there."""

@@ -49,37 +49,24 @@ class Connection:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a rank sees without asking others.
-
-    Attributes
-    ----------
-    addresses : tuple of str
-        What the host's own name resolves to, in the order of the resolver.
-    cores : tuple of int
-        Those that this process may use.
-    n_cores : int
-        Of the host.
-    load : float
-        Mean number of processes that wanted to run, over the last minute.
-    wall_s : float
-        The host's clock when it was read; see `examine` for the comparison.
-    launched_ranks : int
-        How many ranks the launcher says there are; 0 where it says nothing.
-    environment : tuple of (str, str)
-        Variables that decide how the MPI library waits and which network it takes.
-    tcp_window_bytes : tuple of int
-        The most that one connection may have under way: sender's and receiver's limit.
-    """
+    """What a rank sees without asking others."""
 
     host: str
     addresses: tuple[str, ...]
+    """What the host's own name resolves to, in the order of the resolver."""
     interfaces: tuple[Interface, ...]
     cores: tuple[int, ...]
+    """Those that this process may use."""
     n_cores: int
+    """Of the host."""
     load: float
+    """Mean number of processes that wanted to run, over the last minute."""
     launched_ranks: int
+    """How many ranks the launcher says there are; 0 where it says nothing."""
     environment: tuple[tuple[str, str], ...]
+    """Variables that decide how the MPI library waits and which network it takes."""
     tcp_window_bytes: tuple[int, int]
+    """The most that one connection may have under way: sender's and receiver's limit."""
 
 
 PREFIXES = (

@@ -12,41 +12,28 @@ from gridcoll.topology.grid import Grid
 
 @dataclass(frozen=True)
 class RankFacts:
-    """One rank.
-
-    Attributes
-    ----------
-    mpi_version : str
-        The MPI library's own line.
-    vendor : str
-        As mpi4py names it: MPICH, Open MPI, Intel MPI.
-    gridcoll : str
-        Version and digest of the sources.
-    engine : str
-        ``"C"``, ``"Python"``, or what keeps the one in C from being loaded.
-    node : int
-        The lowest rank with which this one shares memory.
-    wall_offset_s : float
-        The host's clock less that of rank 0's host.
-    connections : tuple of Connection
-        Of the MPI library, after messages to other hosts.
-    threads : bool
-        Whether MPI lets several threads call it.
-    gives_way : bool or None
-        Whether a rank that waits gives its core away, as the MPI library says; None: it does not.
-    """
+    """One rank."""
 
     host: HostFacts
     mpi_version: str
+    """The MPI library's own line."""
     vendor: str
+    """As mpi4py names it: MPICH, Open MPI, Intel MPI."""
     gridcoll: str
+    """Version and digest of the sources."""
     engine: str
+    """``"C"``, ``"Python"``, or what keeps the one in C from being loaded."""
     node: int
+    """The lowest rank with which this one shares memory."""
     wall_offset_s: float = 0.0
+    """The host's clock less that of rank 0's host."""
     connections: tuple[Connection, ...] = ()
+    """Of the MPI library, after messages to other hosts."""
     fast_network: bool = False
     threads: bool = True
+    """Whether MPI lets several threads call it."""
     gives_way: bool | None = None
+    """Whether a rank that waits gives its core away, as the MPI library says; None: it does not."""
 
 
 @dataclass(frozen=True)

@@ -47,16 +47,11 @@ _COLLECT, _CROSS, _DELIVER = range(3)  # tags
 
 @dataclass(frozen=True)
 class Crossing:
-    """Who sends to whom between clusters, and who relays for whom inside.
-
-    Attributes
-    ----------
-    order : tuple of tuple of int
-        By cluster, the others as they are sent to.
-    """
+    """Who sends to whom between clusters, and who relays for whom inside."""
 
     grid: Grid
     order: tuple[tuple[int, ...], ...]
+    """By cluster, the others as they are sent to."""
 
     @cached_property
     def sizes(self) -> list[int]:

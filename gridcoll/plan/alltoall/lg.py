@@ -50,16 +50,11 @@ Message = tuple[int, int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """LG between two clusters.
-
-    Attributes
-    ----------
-    small, large : tuple of int
-        Ranks of either cluster, in the order that the paper numbers them; ``small`` is no longer.
-    """
+    """LG between two clusters."""
 
     small: tuple[int, ...]
     large: tuple[int, ...]
+    """Ranks of either cluster, in the order that the paper numbers them; ``small`` is no longer."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -120,16 +115,11 @@ def exchanges(grid: Grid) -> list[Exchange]:
 
 @dataclass(frozen=True)
 class _Desk:
-    """One rank's part: what it sends for others, what comes for it, and where that is kept.
-
-    Attributes
-    ----------
-    out, come : tuple of (Message, int)
-        Messages with the first block of their scratch; -1 for those that need none.
-    """
+    """One rank's part: what it sends for others, what comes for it, and where that is kept."""
 
     out: tuple[tuple[Message, int], ...]
     come: tuple[tuple[Message, int], ...]
+    """Messages with the first block of their scratch; -1 for those that need none."""
     scratch_blocks: int
 
 

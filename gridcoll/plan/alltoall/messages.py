@@ -25,33 +25,26 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages of a plan whose blocks are one unit: arrays with an entry per message.
-
-    Attributes
-    ----------
-    source, target : (M,) int array
-        Ranks. The messages of one source stand in the order of its program.
-    n_blocks : (M,) array
-        How many blocks it carries, so that one tally serves every block size.
-    n_out, n_in, n_alike : (M,) array
-        How many like it its source sends, its target gets, and there are in all; 1 but in samples.
-    stage : (M,) int array
-        0 for what needs no other message, else one more than the latest stage it needs.
-    needs : (N, 2) int array
-        Message ``needs[k, 0]`` carries blocks that come with message ``needs[k, 1]``.
-    one_by_one : bool
-        Whether the messages of a source leave one after another, rather than side by side.
-    """
+    """Messages of a plan whose blocks are one unit: arrays with an entry per message."""
 
     source: IntArray
     target: IntArray
+    """(M,) int array. Ranks. The messages of one source stand in the order of its program."""
     n_blocks: FloatArray
+    """(M,) array. How many blocks it carries, so that one tally serves every block size."""
     n_out: FloatArray
     n_in: FloatArray
     n_alike: FloatArray
+    """(M,) array. How many like it its source sends, its target gets, and there are in all; 1 but
+    in samples."""
     stage: IntArray
+    """(M,) int array. 0 for what needs no other message, else one more than the latest stage it
+    needs."""
     needs: IntArray
+    """(N, 2) int array. Message ``needs[k, 0]`` carries blocks that come with message ``needs[k,
+    1]``."""
     one_by_one: bool = False
+    """Whether the messages of a source leave one after another, rather than side by side."""
 
 
 Weights = tuple[float, ...]
