@@ -107,10 +107,11 @@ TOY = '''
 
 from gridcoll.plan.ops import Chunk, Recv, Send
 from gridcoll.plan.plan import Plan, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 
-def _candidates(model, n_bytes, root):
+@algorithm("bcast", "toy", "showing that one file is enough", "tests")
+def candidates(model, n_bytes, root):
     n_ranks = model.grid.n_ranks
 
     def build(n_bytes):
@@ -124,9 +125,6 @@ def _candidates(model, n_bytes, root):
         return Plan("bcast", "one by one", n_bytes, root, Programs(n_ranks, program_of))
 
     return [Candidate("toy", "one by one", 1.25, build)]
-
-
-register("bcast", Algorithm("toy", "showing that one file is enough", "tests", _candidates))
 '''
 
 

@@ -48,10 +48,35 @@ class Candidate:
     """Median time of the `n_calls` calls done by it so far."""
     n_calls: int = 0
 
+    @classmethod
+    def planned(
+        cls,
+        name: str,
+        label: str,
+        predicted_s: float,
+        plan: Callable[[int, str], Plan],
+        *,
+        segment_bytes: int | None = None,
+        closed_form_s: float | None = None,
+    ) -> Candidate:
+        """One whose ``plan`` is written of a number of units and of the label."""
+        full_label = f"{name}: {label}"
+        return cls(
+            *(name, label, predicted_s, lambda n_units: plan(n_units, full_label)),
+            segment_bytes=segment_bytes,
+            closed_form_s=closed_form_s,
+        )
+
     @property
     def expected_s(self) -> float:
         """`predicted_s`, infinite where nothing is predicted: to compare candidates by."""
         return float("inf") if self.predicted_s is None else self.predicted_s
+
+
+Candidates = Callable[[GridModel, int, int], list[Candidate]]
+"""Of a model, bytes and a root."""
+
+ANY_NUMBER = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -67,8 +92,8 @@ class Algorithm:
     name: str
     good_for: str
     source: str
-    candidates: Callable[[GridModel, int, int], list[Candidate]]
-    most_clusters: int = 1 << 30
+    candidates: Candidates
+    most_clusters: int = ANY_NUMBER
     family: str = ""
 
 
@@ -87,6 +112,18 @@ def register(collective: str, algorithm: Algorithm) -> Algorithm:
     """Enter ``algorithm`` for ``collective``."""
     REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
     return algorithm
+
+
+def algorithm(
+    collective: str, name: str, good_for: str, source: str, most_clusters: int = ANY_NUMBER
+) -> Callable[[Candidates], Candidates]:
+    """Enter the function below as the algorithm ``name`` of ``collective``; see `Algorithm`."""
+
+    def enter(candidates: Candidates) -> Candidates:
+        register(collective, Algorithm(name, good_for, source, candidates, most_clusters))
+        return candidates
+
+    return enter
 
 
 def alias(collective: str, old: str, new: str) -> None:

@@ -20,7 +20,7 @@ from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Algorithm, Candidate, algorithm, alias, register
 from gridcoll.plan.statements import Statement, moved, state
 from gridcoll.plan.tree_cost import line_costs, place_costs
 from gridcoll.schedule.paths import shortest_path
@@ -395,23 +395,6 @@ def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
     return _along("ring", how, lambda: RingWays(ring), costs, totals_s, planner, rank_order=False)
 
 
-def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Coordinators collect, exchange and hand out, without segments."""
-    grid = model.grid
-    if grid.n_ranks == 1 or n_bytes * grid.n_ranks > MOST_COLLECTED_BYTES:
-        return []
-    found = []
-    for shape in ("binomial", "flat"):
-        label = f"collected and exchanged by leaders, handed out {shape}"
-
-        def build_blocks(sizes: Sequence[int], shape: str = shape, label: str = label) -> Plan:
-            return plan_leaders(grid, sizes, shape, f"leaders: {label}")
-
-        predicted_s = price_leaders(model, n_bytes, shape)
-        found.append(_candidate("leaders", label, predicted_s, grid.n_ranks, build_blocks))
-    return found
-
-
 def register_ways(collective: str, planner: Planner, tail: str, *, upwards: bool = False) -> None:
     """Enter lanes and ring for ``collective``, whose plans ``planner`` writes.
 
@@ -440,13 +423,27 @@ def register_ways(collective: str, planner: Planner, tail: str, *, upwards: bool
 register_ways("allgather", plan_allgather, "")
 
 
-register(
+@algorithm(
     "allgather",
-    Algorithm(
-        "leaders",
-        "tiny blocks of many ranks: fewest messages",
-        "004 §2.2, with an exchange in place of its gather and broadcast",
-        _leaders,
-    ),
+    "leaders",
+    "tiny blocks of many ranks: fewest messages",
+    "004 §2.2, with an exchange in place of its gather and broadcast",
 )
+def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """Coordinators collect, exchange and hand out, without segments."""
+    grid = model.grid
+    if grid.n_ranks == 1 or n_bytes * grid.n_ranks > MOST_COLLECTED_BYTES:
+        return []
+    found = []
+    for shape in ("binomial", "flat"):
+        label = f"collected and exchanged by leaders, handed out {shape}"
+
+        def build_blocks(sizes: Sequence[int], shape: str = shape, label: str = label) -> Plan:
+            return plan_leaders(grid, sizes, shape, f"leaders: {label}")
+
+        predicted_s = price_leaders(model, n_bytes, shape)
+        found.append(_candidate("leaders", label, predicted_s, grid.n_ranks, build_blocks))
+    return found
+
+
 alias("allgather", "coordinators", "leaders")

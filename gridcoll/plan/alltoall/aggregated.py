@@ -32,7 +32,7 @@ from gridcoll.plan.alltoall.exchange import (
 )
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 MOST_BYTES = 2 << 20
@@ -317,6 +317,12 @@ def _inside_s(
     return busy_s, np.where(sizes > 1, busy_s - gap + one_way, 0.0)
 
 
+@algorithm(
+    "alltoall",
+    "aggregated",
+    "short blocks among many ranks: messages as many as members and clusters, not as ranks",
+    "gridcoll; rows and columns of Bokhari and Berryman 1992, over clusters of any size",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Only where a message per rank is not negligible beside the longest latency."""
     grid = model.grid
@@ -334,14 +340,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_aggregated(Crossing(grid, order), n_units, f"aggregated: {label}")
 
     return [Candidate("aggregated", label, price_aggregated(model, n_bytes), build)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "aggregated",
-        "short blocks among many ranks: messages as many as members and clusters, not as ranks",
-        "gridcoll; rows and columns of Bokhari and Berryman 1992, over clusters of any size",
-        _candidates,
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan
 from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_of
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 MOST_RANKS_APART = 512
 """Over several clusters, where nearly every step crosses between them and waits for the one before:
@@ -70,25 +70,11 @@ def bruck_messages(n_ranks: int) -> Messages:
     return messages_of(rows, needs)
 
 
+@algorithm("alltoall", "bruck", "tiny blocks among many ranks of one cluster", "Bruck et al. 1997")
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_ranks = model.grid.n_ranks
     if n_ranks == 1 or (model.n_clusters > 1 and n_ranks > MOST_RANKS_APART):
         return []
     label = f"{(n_ranks - 1).bit_length()} steps"
-
-    def build(n_units: int) -> Plan:
-        return plan_bruck(n_ranks, n_units, f"bruck: {label}")
-
     predicted_s = price_messages_s(model, bruck_messages(n_ranks), n_bytes)
-    return [Candidate("bruck", label, predicted_s, build)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "bruck",
-        "tiny blocks among many ranks of one cluster",
-        "Bruck et al. 1997",
-        _candidates,
-    ),
-)
+    return [Candidate.planned("bruck", label, predicted_s, partial(plan_bruck, n_ranks))]

@@ -25,15 +25,15 @@ from gridcoll.plan.alltoall.messages import (
 )
 from gridcoll.plan.ops import Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
 N_PAIRWISE_SLOTS = 2
 """Sends that a rank has under way at once in a pairwise exchange."""
 
-CutPlan = Callable[[int, str, int], Plan]
-"""Writes a plan for blocks of so many units, with this label, in pieces of so many; 0 for whole."""
+CutPlan = Callable[..., Plan]
+"""Writes a plan for blocks of so many units, with this label, in pieces of ``piece_units``."""
 
 
 def plan_direct(
@@ -41,16 +41,9 @@ def plan_direct(
 ) -> Plan:
     """Every rank sends every block to its receiver, all at once.
 
-    Parameters
-    ----------
-    order : sequence of int
-        All ranks. Each serves those after it in this order, going round, so that at no time all
-        send to the same one.
-    n_units : int
-        Size of a block.
-    piece_units : int
-        Blocks are cut into messages of this size: shorter ones need not wait for a rendezvous.
-        0 leaves them whole.
+    Each serves those after it in ``order``, going round, so that at no time all send to the same
+    one. Blocks are cut into messages of ``piece_units``, which need not wait for a rendezvous; 0
+    leaves them whole.
     """
     place = {rank: k for k, rank in enumerate(order)}
     n_ranks = len(order)
@@ -110,17 +103,8 @@ def plan_farthest_first(
 ) -> Plan:
     """A direct exchange in which blocks with a long way leave first.
 
-    Parameters
-    ----------
-    clusters : sequence of sequence of int
-        The ranks of each cluster. The ranks of one cluster start at different ranks of another one,
-        so that they do not all send to the same.
-    far_order : sequence of sequence of int
-        By cluster, the others in the order they are served; its own members come last.
-    n_units : int
-        Size of a block.
-    piece_units : int
-        As for `plan_direct`.
+    The ranks of one of ``clusters`` serve the others in its ``far_order``, their own last. They
+    start at different ranks of another one, so that they do not all send to the same.
     """
     n_ranks = sum(map(len, clusters))
 
@@ -203,35 +187,27 @@ def with_pieces(
 ) -> list[Candidate]:
     """The candidate, and variants in pieces short enough to need no rendezvous.
 
-    Parameters
-    ----------
-    name, label : str
-        Of the candidate with whole blocks.
-    messages_of : callable
-        Returns the messages for a sample of the ranks.
-    n_bytes : int
-        Size of a block.
-    plan : callable
-        See `CutPlan`.
+    ``messages_of`` gives the messages of a sample of the ranks.
     """
-
-    def cut(piece: int, how: str, predicted_s: float) -> Candidate:
-        def build(n_units: int) -> Plan:
-            return plan(n_units, f"{name}: {how}", piece)
-
-        return Candidate(name, how, predicted_s, build, segment_bytes=piece or None)
-
     whole_s = priced_s(model, messages_of, n_bytes)
-    found = [cut(0, label, whole_s)]
+    found = [Candidate.planned(name, label, whole_s, plan)]
     for piece in EAGER_PIECES_BYTES:
         if not piece < n_bytes <= MOST_EAGER_PIECES * piece:
             continue
         predicted_s = priced_s(model, messages_of, n_bytes, piece)
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
-            found.append(cut(piece, f"{label}, in pieces of {format_size(piece)}", predicted_s))
+            how = f"{label}, in pieces of {format_size(piece)}"
+            cut = partial(plan, piece_units=piece)
+            found.append(Candidate.planned(name, how, predicted_s, cut, segment_bytes=piece))
     return found
 
 
+@algorithm(
+    "alltoall",
+    "direct",
+    "long blocks: interfaces pass nothing twice",
+    "003 section 5, direct exchange, rotated",
+)
 def _direct(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1:
         return []
@@ -241,6 +217,12 @@ def _direct(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return with_pieces("direct", label, model, of_grid(direct_messages), n_bytes, plan)
 
 
+@algorithm(
+    "alltoall",
+    "farthest-first",
+    "long blocks between clusters: latency passes while interfaces send to neighbours",
+    "gridcoll; direct exchange ordered by the model's latencies",
+)
 def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A direct exchange in another order; only the time of the last arrival differs."""
     if model.n_clusters == 1:
@@ -255,45 +237,20 @@ def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate
     return with_pieces("farthest-first", label, model, messages_of, n_bytes, plan)
 
 
+@algorithm(
+    "alltoall",
+    "pairwise",
+    "long blocks where many flows at once hinder one another",
+    "MPICH and Open MPI's pairwise exchange, without its steps",
+)
 def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A slot is in use until its message is sent; then the next one can leave."""
     n_ranks = model.grid.n_ranks
     if n_ranks == 1:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
-
-    def build(n_units: int) -> Plan:
-        return plan_pairwise(n_ranks, n_units, f"pairwise: {label}")
-
     predicted_s = priced_s(model, of_grid(pairwise_messages), n_bytes)
-    return [Candidate("pairwise", label, predicted_s, build)]
+    return [Candidate.planned("pairwise", label, predicted_s, partial(plan_pairwise, n_ranks))]
 
 
-register(
-    "alltoall",
-    Algorithm(
-        "direct",
-        "long blocks: interfaces pass nothing twice",
-        "003 section 5, direct exchange, rotated",
-        _direct,
-    ),
-)
-register(
-    "alltoall",
-    Algorithm(
-        "farthest-first",
-        "long blocks between clusters: latency passes while interfaces send to neighbours",
-        "gridcoll; direct exchange ordered by the model's latencies",
-        _farthest_first,
-    ),
-)
 alias("alltoall", "far-first", "farthest-first")
-register(
-    "alltoall",
-    Algorithm(
-        "pairwise",
-        "long blocks where many flows at once hinder one another",
-        "MPICH and Open MPI's pairwise exchange, without its steps",
-        _pairwise,
-    ),
-)

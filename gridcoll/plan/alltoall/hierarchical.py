@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from gridcoll.plan.alltoall.messages import (
 )
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 
@@ -264,17 +264,7 @@ def hub_blocks(grid: Grid, hub: int) -> int:
 
 
 def plan_hub(grid: Grid, hub: int, n_units: int, label: str = "hub") -> Plan:
-    """Everything through leaders, who meet at that of cluster ``hub``.
-
-    Parameters
-    ----------
-    grid : Grid
-        Of two clusters or more.
-    hub : int
-        A cluster.
-    n_units : int
-        Size of a block.
-    """
+    """Everything through leaders, who meet at that of cluster ``hub``: of two clusters or more."""
     layout = _HubLayout(grid, hub)
 
     def program_of(rank: int) -> Program:
@@ -442,6 +432,12 @@ def _from_leader(leader: int, member: int, n_blocks: float, members: float) -> t
     return leader, member, n_blocks, members, 1, members
 
 
+@algorithm(
+    "alltoall",
+    "leaders",
+    "tiny blocks where messages between clusters cost most",
+    "PACX and MagPIe, as 001 section 4.1 tells of them",
+)
 def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not has_both(grid) or leader_blocks(grid) * n_bytes > MOST_COLLECTED_BYTES:
@@ -449,11 +445,7 @@ def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_messages = model.n_clusters * (model.n_clusters - 1)
     label = f"{n_messages} messages between clusters, through leaders"
     predicted_s = priced_s(model, of_grid(leader_messages), n_bytes)
-
-    def build(n_units: int) -> Plan:
-        return plan_leaders(grid, n_units, f"leaders: {label}")
-
-    found = [Candidate("leaders", label, predicted_s, build)]
+    found = [Candidate.planned("leaders", label, predicted_s, partial(plan_leaders, grid))]
     return found + (_hub(model, n_bytes) if model.n_clusters > 2 else [])
 
 
@@ -469,11 +461,7 @@ def _hub(model: GridModel, n_bytes: int) -> list[Candidate]:
         return hub_messages(part.grid, find_hub(part.latency_s), some.weights)
 
     predicted_s = priced_s(model, messages_of, n_bytes)
-
-    def build(n_units: int) -> Plan:
-        return plan_hub(grid, hub, n_units, f"leaders: {label}")
-
-    return [Candidate("leaders", label, predicted_s, build)]
+    return [Candidate.planned("leaders", label, predicted_s, partial(plan_hub, grid, hub))]
 
 
 def by_host(grid: Grid) -> Grid:
@@ -481,6 +469,12 @@ def by_host(grid: Grid) -> Grid:
     return grid.regroup(grid.host_of)
 
 
+@algorithm(
+    "alltoall",
+    "nodes",
+    "tiny blocks where several ranks share a host",
+    "gridcoll; the leaders of 001 section 4.1, a host each",
+)
 def _nodes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     hosts = by_host(model.grid)
     if not has_both(hosts) or leader_blocks(hosts) * n_bytes > MOST_COLLECTED_BYTES:
@@ -494,29 +488,7 @@ def _nodes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return leader_messages(of_hosts, tuple(weights))
 
     predicted_s = priced_s(model, messages_of, n_bytes)
-
-    def build(n_units: int) -> Plan:
-        return plan_leaders(hosts, n_units, f"nodes: {label}")
-
-    return [Candidate("nodes", label, predicted_s, build)]
+    return [Candidate.planned("nodes", label, predicted_s, partial(plan_leaders, hosts))]
 
 
-register(
-    "alltoall",
-    Algorithm(
-        "leaders",
-        "tiny blocks where messages between clusters cost most",
-        "PACX and MagPIe, as 001 section 4.1 tells of them",
-        _leaders,
-    ),
-)
 alias("alltoall", "coordinator", "leaders")
-register(
-    "alltoall",
-    Algorithm(
-        "nodes",
-        "tiny blocks where several ranks share a host",
-        "gridcoll; the leaders of 001 section 4.1, a host each",
-        _nodes,
-    ),
-)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ from gridcoll.plan.alltoall.messages import (
 )
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
@@ -284,6 +284,13 @@ MOST_CLUSTERS = 32
 """With more, pricing every pair of them takes longer than the call."""
 
 
+@algorithm(
+    "alltoall",
+    "lg",
+    "short blocks where messages between clusters cost more than inside",
+    "001 section 4, over any number of clusters",
+    most_clusters=MOST_CLUSTERS,
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not has_both(grid):
@@ -291,20 +298,4 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_crossing = 2 * sum(max(len(a), len(b)) for a, b in combinations(grid.clusters, 2))
     label = f"{n_crossing} messages between clusters, put together by local groups"
     predicted_s = priced_s(model, of_grid(lg_messages), n_bytes)
-
-    def build(n_units: int) -> Plan:
-        return plan_lg(grid, n_units, f"lg: {label}")
-
-    return [Candidate("lg", label, predicted_s, build)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "lg",
-        "short blocks where messages between clusters cost more than inside",
-        "001 section 4, over any number of clusters",
-        _candidates,
-        MOST_CLUSTERS,
-    ),
-)
+    return [Candidate.planned("lg", label, predicted_s, partial(plan_lg, grid))]

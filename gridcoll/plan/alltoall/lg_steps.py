@@ -15,7 +15,7 @@ from gridcoll.plan.alltoall.lg import exchanges, plan_lg
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 
@@ -78,6 +78,13 @@ MOST_RANKS = 256
 """Its price is a walk through the whole plan."""
 
 
+@algorithm(
+    "alltoall",
+    "lg-steps",
+    "for comparison: LG that waits for each step, as published",
+    "001 section 4.1, Algorithm 1",
+    most_clusters=0,
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if not has_both(grid) or grid.n_ranks > MOST_RANKS:
@@ -89,15 +96,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
     predicted_s = price_plan(build(n_bytes), model).makespan_s
     return [Candidate("lg-steps", label, predicted_s, build)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "lg-steps",
-        "for comparison: LG that waits for each step, as published",
-        "001 section 4.1, Algorithm 1",
-        _candidates,
-        most_clusters=0,
-    ),
-)

@@ -20,7 +20,7 @@ from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_to_each
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 
 MOST_RANKS = 32
 """Finding rounds takes time in proportion to the cube of the number of ranks."""
@@ -142,6 +142,12 @@ def _rounds(model: GridModel) -> Rounds:
     return rounds_farthest_first(tuple(model.grid.cluster_of), between_s)
 
 
+@algorithm(
+    "alltoall",
+    "matching",
+    "middle sizes between clusters: no receiver idles while another has a queue",
+    "gridcoll; a direct exchange in perfect matchings (König 1916), kept by the clock",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Not with many ranks: there the blocks take longer than the longest latency in any order."""
     n_ranks = model.grid.n_ranks
@@ -151,7 +157,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     def messages_of(some: Sample) -> Messages:
         return matching_messages(_rounds(some.model))
 
-    def plan(n_units: int, label: str, piece_units: int) -> Plan:
+    def plan(n_units: int, label: str, piece_units: int = 0) -> Plan:
         def pace(rank: int) -> Pace:
             return pace_of(model, rank, n_units, all_send=True) or Pace(0.0)
 
@@ -161,13 +167,4 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return with_pieces("matching", label, model, messages_of, n_bytes, plan)
 
 
-register(
-    "alltoall",
-    Algorithm(
-        "matching",
-        "middle sizes between clusters: no receiver idles while another has a queue",
-        "gridcoll; a direct exchange in perfect matchings (König 1916), kept by the clock",
-        _candidates,
-    ),
-)
 alias("alltoall", "paced", "matching")

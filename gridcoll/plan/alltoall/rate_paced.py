@@ -9,6 +9,7 @@ the flows, pacing never keeps a window from being filled.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 
 import numpy as np
@@ -26,7 +27,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
@@ -84,15 +85,7 @@ def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
 
 
 def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -> Plan:
-    """Every piece of a block to its receiver, at its time slot.
-
-    Parameters
-    ----------
-    model : GridModel
-        Of two clusters or more.
-    n_units : int
-        Size of a block, in bytes.
-    """
+    """Every piece of a block of ``n_units`` bytes to its receiver, at its time slot."""
     n_ranks, piece = model.grid.n_ranks, _piece_bytes(n_units)
 
     def program_of(rank: int) -> Program:
@@ -138,6 +131,12 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     return float(np.maximum(leave_s + one_way_s[..., 0], one_way_s[..., 1]).max())
 
 
+@algorithm(
+    "alltoall",
+    "rate-paced",
+    "long blocks where links between clusters, or their flows' windows, limit",
+    "gridcoll; a direct exchange by the clock",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Nothing where links are no bottleneck: pacing them would not help."""
     if (
@@ -149,21 +148,9 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     piece = _piece_bytes(n_bytes)
     label = f"{format_size(min(piece, n_bytes))} at a time over every link"
+    plan, segment = partial(plan_rate_paced, model), min(piece, n_bytes)
     predicted_s = _predicted_s(model, n_bytes)
-
-    def build(n_units: int) -> Plan:
-        return plan_rate_paced(model, n_units, f"rate-paced: {label}")
-
-    return [Candidate("rate-paced", label, predicted_s, build, segment_bytes=min(piece, n_bytes))]
+    return [Candidate.planned("rate-paced", label, predicted_s, plan, segment_bytes=segment)]
 
 
-register(
-    "alltoall",
-    Algorithm(
-        "rate-paced",
-        "long blocks where links between clusters, or their flows' windows, limit",
-        "gridcoll; a direct exchange by the clock",
-        _candidates,
-    ),
-)
 alias("alltoall", "in-turn", "rate-paced")

@@ -31,7 +31,7 @@ from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, tab
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 MOST_RANKS = 64
@@ -306,6 +306,12 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
     return messages, np.array(due_s)
 
 
+@algorithm(
+    "alltoall",
+    "relayed",
+    "long blocks where some links between clusters are much thinner than others",
+    "gridcoll; concurrent flow (Shahrokhi and Matula 1990) by mirror prox",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_RANKS or not n_bytes:
@@ -357,14 +363,3 @@ def _describe(grid: Grid, shares: FloatArray) -> str:
     a, b, c = np.unravel_index(int(np.argmax(relayed)), relayed.shape)
     names = [grid.clusters[k].name for k in (a, b, c)]
     return f"as {relayed[a, b, c]:.0%} of {names[0]} to {names[1]} by {names[2]}"
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "relayed",
-        "long blocks where some links between clusters are much thinner than others",
-        "gridcoll; concurrent flow (Shahrokhi and Matula 1990) by mirror prox",
-        _candidates,
-    ),
-)

@@ -13,7 +13,7 @@ from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK, UNLIKE_INTERFACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.relayed import MOST_RANKS, spread_candidate
 from gridcoll.plan.pacing import thin_links
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 
 def wires_unlike(model: GridModel) -> bool:
@@ -25,6 +25,12 @@ def wires_unlike(model: GridModel) -> bool:
     return bool(thin_links(model).any() and between.min() < THIN_LINK * between.max())
 
 
+@algorithm(
+    "alltoall",
+    "spread",
+    "long blocks where interfaces or links are unlike",
+    "gridcoll; the steady state of Beaumont et al. 2005, by the clock",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     short = n_bytes < SHORTEST_PACED_BYTES
     if model.n_clusters < 2 or model.grid.n_ranks > MOST_RANKS or short or not wires_unlike(model):
@@ -34,14 +40,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     shares = np.zeros((model.n_clusters,) * 3)
     shares[:, every, every] = ~np.eye(model.n_clusters, dtype=bool)
     return [spread_candidate("spread", label, model, shares, n_bytes)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "spread",
-        "long blocks where interfaces or links are unlike",
-        "gridcoll; the steady state of Beaumont et al. 2005, by the clock",
-        _candidates,
-    ),
-)

@@ -6,7 +6,7 @@ concludes that its network loses time, not a host that all send to at once.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import Messages, Weights, by_rank, messages_of, rows_to_each
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 
@@ -40,26 +40,18 @@ def unrotated_messages(grid: Grid, weights: Weights = ()) -> Messages:
     return messages_of([rows_to_each(ranks, targets, by_rank(grid, weights))])
 
 
+@algorithm(
+    "alltoall",
+    "direct-unrotated",
+    "for comparison: all send to the same rank at a time",
+    "003 section 5, direct exchange, Figure 11",
+    most_clusters=0,
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_ranks = model.grid.n_ranks
     if n_ranks == 1:
         return []
     label = "every block to its receiver, in rank order"
-
-    def build(n_units: int) -> Plan:
-        return plan_unrotated(n_ranks, n_units, f"direct-unrotated: {label}")
-
     predicted_s = priced_s(model, of_grid(unrotated_messages), n_bytes)
-    return [Candidate("direct-unrotated", label, predicted_s, build)]
-
-
-register(
-    "alltoall",
-    Algorithm(
-        "direct-unrotated",
-        "for comparison: all send to the same rank at a time",
-        "003 section 5, direct exchange, Figure 11",
-        _candidates,
-        most_clusters=0,
-    ),
-)
+    plan = partial(plan_unrotated, n_ranks)
+    return [Candidate.planned("direct-unrotated", label, predicted_s, plan)]

@@ -8,7 +8,7 @@ from gridcoll.plan.multi_tree import plan_bcast_down
 from gridcoll.plan.multi_tree_cost import Found, best_trees
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 MULTI_TREE = "multi-tree"
 GOOD_FOR = "many ranks: full bandwidth in logarithmic depth"
@@ -26,6 +26,7 @@ def label_of(found: Found, n_bytes: int) -> str:
     return f"{label}; {segments_label(n_bytes, found.segment_bytes)}"
 
 
+@algorithm("bcast", MULTI_TREE, GOOD_FOR, SOURCE)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
         return []
@@ -36,6 +37,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_bcast_down(found.trees, n_units, segment, f"{MULTI_TREE}: {label}")
 
     return [Candidate(MULTI_TREE, label, found.total_s, build, segment_bytes=segment)]
-
-
-register("bcast", Algorithm(MULTI_TREE, GOOD_FOR, SOURCE, _candidates))

@@ -15,7 +15,7 @@ from gridcoll.plan.bcast.segments import segments_label
 from gridcoll.plan.multi_tree import plan_bcast_down
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, is_offered, label_of
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 PACKED_TREES = "packed-trees"
 GOOD_FOR = (
@@ -57,11 +57,9 @@ def packed_candidates(
     return [Candidate(PACKED_TREES, label, found.total_s, build, segment_bytes=found.segment_bytes)]
 
 
+@algorithm("bcast", PACKED_TREES, GOOD_FOR, SOURCE)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     home = model.grid.cluster_of[root]
     nearest_s = np.delete(model.latency_s[home], home).min(initial=np.inf)
     write = partial(plan_bcast_down, ahead_s=float(nearest_s))
     return packed_candidates(model, n_bytes, root, write)
-
-
-register("bcast", Algorithm(PACKED_TREES, GOOD_FOR, SOURCE, _candidates))

@@ -15,7 +15,7 @@ from gridcoll.plan.bcast.segments import (
     shape_closed_form_s,
     tree_candidate,
 )
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Algorithm, Candidate, algorithm, register
 from gridcoll.plan.trees import GridTree, chain_tree
 from gridcoll.schedule import HEURISTICS, Heuristic, Schedule, best
 from gridcoll.schedule.batch import Batch
@@ -43,6 +43,12 @@ def _best_steps(n_clusters: int) -> int:
     return max(200_000 - max(n_clusters - 50, 0) * 5_600, 20_000)
 
 
+@algorithm(
+    "bcast",
+    "chain",
+    "long messages: a pipeline over all ranks, cluster by cluster",
+    "gridcoll; inside a cluster Barchet-Estefanel & Mounié 2004, Table 1",
+)
 def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A chain over all ranks in cluster order: no rank sends anything twice."""
     if model.grid.n_ranks == 1:
@@ -92,21 +98,6 @@ def _schedule(
     return heuristic.pick_batch(batch).schedule(0)
 
 
-def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """One cluster: every shape of the papers' tables."""
-    if model.n_clusters > 1 or model.grid.n_ranks == 1:
-        return []
-    found = []
-    for shape in inside_shapes(model):
-        tree = GridTree(root, (), (shape,), (0,))
-        candidate = tree_candidate("inside", model, n_bytes, [tree])
-        segment = candidate.segment_bytes or n_bytes
-        found.append(
-            replace(candidate, closed_form_s=shape_closed_form_s(shape, model, n_bytes, segment))
-        )
-    return found
-
-
 def _register_heuristic(heuristic: Heuristic) -> None:
     most = 1 << 30 if heuristic.name in QUICK_HEURISTICS else MANY_CLUSTERS
     if heuristic.name == "best":
@@ -124,23 +115,26 @@ def _register_heuristic(heuristic: Heuristic) -> None:
     )
 
 
-register(
-    "bcast",
-    Algorithm(
-        "chain",
-        "long messages: a pipeline over all ranks, cluster by cluster",
-        "gridcoll; inside a cluster Barchet-Estefanel & Mounié 2004, Table 1",
-        _chain,
-    ),
-)
 for _heuristic in HEURISTICS.values():
     _register_heuristic(_heuristic)
-register(
+
+
+@algorithm(
     "bcast",
-    Algorithm(
-        "inside",
-        "one cluster: flat, chain, binary, binomial or k-chain, segmented",
-        "Barchet-Estefanel & Mounié 2004 and 2007, Table 1",
-        _inside_only,
-    ),
+    "inside",
+    "one cluster: flat, chain, binary, binomial or k-chain, segmented",
+    "Barchet-Estefanel & Mounié 2004 and 2007, Table 1",
 )
+def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    """One cluster: every shape of the papers' tables."""
+    if model.n_clusters > 1 or model.grid.n_ranks == 1:
+        return []
+    found = []
+    for shape in inside_shapes(model):
+        tree = GridTree(root, (), (shape,), (0,))
+        candidate = tree_candidate("inside", model, n_bytes, [tree])
+        segment = candidate.segment_bytes or n_bytes
+        found.append(
+            replace(candidate, closed_form_s=shape_closed_form_s(shape, model, n_bytes, segment))
+        )
+    return found

@@ -12,7 +12,7 @@ from gridcoll.constants import ALIKE_TREES, WINDOW_SPARE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import MANY_CLUSTERS, tree_candidate
 from gridcoll.plan.pacing import thin_links
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree, chain_tree
 from gridcoll.schedule.paths import shortest_path
 
@@ -28,6 +28,13 @@ TURNS_PER_TREE = 16
 """Shares are rounded to as many turns, on average."""
 
 
+@algorithm(
+    "bcast",
+    "lanes",
+    "long messages over links that one flow cannot fill",
+    "gridcoll",
+    most_clusters=MANY_CLUSTERS,
+)
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
 
@@ -73,6 +80,13 @@ def _fewest(
     return [alike[enough[0] if enough else max(alike)]]
 
 
+@algorithm(
+    "bcast",
+    "stars",
+    "middle sizes: a chain's throughput over fewer hops",
+    "gridcoll; inside a cluster a pipelined scatter/collection (Steffenel & Mounié 2007)",
+    most_clusters=MANY_CLUSTERS,
+)
 def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Trees of few hops: each segment enters a cluster at another rank, which sends it to all.
 
@@ -103,6 +117,13 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return _fewest(model, transfers, tried)
 
 
+@algorithm(
+    "bcast",
+    "split",
+    "long messages where links between clusters are thinner than interfaces",
+    "gridcoll; scatter and allgather between clusters, as Steffenel & Mounié 2007 inside one",
+    most_clusters=MOST_SPLIT,
+)
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree per cluster: the root sends each its share, and it sends that to all others.
 
@@ -159,35 +180,3 @@ def _turns(shares: np.ndarray) -> list[int]:
         turns.append(int(np.argmax((k + 1) * shares - n_given)))
         n_given[turns[-1]] += 1
     return turns
-
-
-register(
-    "bcast",
-    Algorithm(
-        "lanes",
-        "long messages over links that one flow cannot fill",
-        "gridcoll",
-        _lanes,
-        MANY_CLUSTERS,
-    ),
-)
-register(
-    "bcast",
-    Algorithm(
-        "stars",
-        "middle sizes: a chain's throughput over fewer hops",
-        "gridcoll; inside a cluster a pipelined scatter/collection (Steffenel & Mounié 2007)",
-        _stars,
-        MANY_CLUSTERS,
-    ),
-)
-register(
-    "bcast",
-    Algorithm(
-        "split",
-        "long messages where links between clusters are thinner than interfaces",
-        "gridcoll; scatter and allgather between clusters, as Steffenel & Mounié 2007 inside one",
-        _split,
-        MOST_SPLIT,
-    ),
-)

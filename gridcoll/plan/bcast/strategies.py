@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -250,13 +251,10 @@ def _collection(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     ring = [(root + vertex) % n_ranks for vertex in range(n_ranks)]
     name, label = PREFIX + "scatter-collection", "shares down a binomial tree, then around a ring"
-
-    def build(n_units: int) -> Plan:
-        return plan_scatter_collection(ring, n_units, f"{name}: {label}")
-
+    plan = partial(plan_scatter_collection, ring)
     predicted_s = price_scatter_collection(model, ring, n_bytes)
     said_s = closed_form_s("scatter-collection", model, n_bytes)
-    return [Candidate(name, label, predicted_s, build, closed_form_s=said_s)]
+    return [Candidate.planned(name, label, predicted_s, plan, closed_form_s=said_s)]
 
 
 def _register(

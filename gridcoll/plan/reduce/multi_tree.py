@@ -8,9 +8,10 @@ from gridcoll.plan.multi_tree import plan_reduce_up
 from gridcoll.plan.multi_tree_cost import best_trees, segments_of
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 
+@algorithm("reduce", MULTI_TREE, GOOD_FOR, f"{SOURCE}; backwards")
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
         return []
@@ -22,6 +23,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_reduce_up(found.trees, n_units, segment, f"{MULTI_TREE}: {label}", unit_s)
 
     return [Candidate(MULTI_TREE, label, found.total_s, build, segment_bytes=found.segment_bytes)]
-
-
-register("reduce", Algorithm(MULTI_TREE, GOOD_FOR, f"{SOURCE}; backwards", _candidates))

@@ -208,14 +208,14 @@ def _ways(
 
 
 def plan_relayed(
-    model: GridModel, root: int, n_units: int, n_pieces: int, hops: Sequence[Hop], label: str = ""
+    model: GridModel, root: int, n_pieces: int, hops: Sequence[Hop], n_units: int, label: str = ""
 ) -> Plan:
     """The scatter that ``hops`` are."""
-    return _plan("scatter", model, root, n_units, n_pieces, hops, label)
+    return _plan("scatter", model, root, n_pieces, hops, n_units, label)
 
 
 def plan_collected(
-    model: GridModel, root: int, n_units: int, n_pieces: int, hops: Sequence[Hop], label: str = ""
+    model: GridModel, root: int, n_pieces: int, hops: Sequence[Hop], n_units: int, label: str = ""
 ) -> Plan:
     """The gather that is ``hops`` backwards in time."""
     end_s = max(hop.there_s for hop in hops)
@@ -223,16 +223,16 @@ def plan_collected(
         Hop(end_s - hop.there_s, end_s - hop.start_s, hop.receiver, hop.sender, *hop[4:])
         for hop in reversed(hops)
     ]
-    return _plan("gather", model, root, n_units, n_pieces, turned, label)
+    return _plan("gather", model, root, n_pieces, turned, n_units, label)
 
 
 def _plan(
     collective: str,
     model: GridModel,
     root: int,
-    n_units: int,
     n_pieces: int,
     hops: Sequence[Hop],
+    n_units: int,
     label: str,
 ) -> Plan:
     bounds = [n_units * k // n_pieces for k in range(n_pieces + 1)]
@@ -297,11 +297,8 @@ def _candidates(
     if not n_relayed or predicted_s > (1 - LEAST_SAVED) * straight_s:
         return []
     label = f"{n_relayed} of {len(hops) - n_relayed} pieces by a third cluster"
-
-    def build(n_units: int) -> Plan:
-        return planner(model, root, n_units, n_pieces, hops, f"relayed: {label}")
-
-    return [Candidate("relayed", label, predicted_s, build, segment_bytes=n_bytes // n_pieces)]
+    plan, segment = partial(planner, model, root, n_pieces, hops), n_bytes // n_pieces
+    return [Candidate.planned("relayed", label, predicted_s, plan, segment_bytes=segment)]
 
 
 for _collective, _planner in (("scatter", plan_relayed), ("gather", plan_collected)):

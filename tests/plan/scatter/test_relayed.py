@@ -32,8 +32,8 @@ def test_plans_are_right(spec, data) -> None:  # type: ignore[no-untyped-def]
     n_units = data.draw(st.sampled_from([0, 1, 7, 1000]))
     hops = make_schedule(model, root, 40_000, n_pieces)
     if hops:
-        check_plan(plan_relayed(model, root, n_units, n_pieces, hops))
-        check_plan(plan_collected(model, root, n_units, n_pieces, hops))
+        check_plan(plan_relayed(model, root, n_pieces, hops, n_units))
+        check_plan(plan_collected(model, root, n_pieces, hops, n_units))
 
 
 @pytest.mark.parametrize("collective", ["scatter", "gather"])
