@@ -103,6 +103,9 @@ def run_benchmark(
 
     Collective. Rows are the same on all ranks; ``on_rows`` gets each size's as soon as it is done.
 
+    Raises `UsageError` for an unknown collective, `GridcollError` when a result is wrong, on all
+    ranks.
+
     Parameters
     ----------
     sizes : sequence of int
@@ -119,13 +122,6 @@ def run_benchmark(
     enough_s : float
         Short calls, of which noise is a larger part, are repeated up to five times as often, until
         a variant has used this much time.
-
-    Raises
-    ------
-    UsageError
-        For an unknown collective.
-    GridcollError
-        When a result is wrong, on all ranks.
     """
     check_timed(collective)
     private = MPI.Intracomm.Dup(comm)

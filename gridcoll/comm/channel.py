@@ -173,15 +173,7 @@ class Place(NamedTuple):
 
 
 class Channel:
-    """A communicator's own messages.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The communicator, as plain mpi4py has it.
-    place : Place
-        Of this communicator's ranks.
-    """
+    """A communicator's own messages; ``comm`` is that communicator as plain mpi4py has it."""
 
     def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
         self.comm = comm

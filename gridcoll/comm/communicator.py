@@ -67,6 +67,10 @@ class GridComm(
     As a context manager, it is freed at the end of the block, but not after an error: that may have
     happened on one rank only, and freeing is collective.
 
+    Raises `TypeError` for an intercommunicator; `FileError`, `UsageError`, `DisagreementError` for
+    a grid file that does not fit the job, or settings that ranks do not agree on; the same on all
+    ranks.
+
     Parameters
     ----------
     comm : MPI.Intracomm, optional
@@ -79,14 +83,6 @@ class GridComm(
         ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of
         the same names and the prefix ``gridcoll_``. Keywords win over hints, hints over the
         environment.
-
-    Raises
-    ------
-    TypeError
-        For an intercommunicator.
-    FileError, UsageError, DisagreementError
-        For a grid file that does not fit the job, or settings that ranks do not agree on; the same
-        on all ranks.
     """
 
     # Class attribute, because MPI's own Dup builds objects without calling __init__.
@@ -147,18 +143,7 @@ class GridComm(
         For candidates that did such calls, also the observed times. If all allreduces of this size
         were sums of floats, the choice for sums of floats is explained.
 
-        Parameters
-        ----------
-        collective : str
-            As ``"bcast"``.
-        nbytes : int
-            Bytes of the message.
-        root : int
-
-        Raises
-        ------
-        UsageError
-            For an unknown collective, a negative size or a root out of range.
+        Raises `UsageError` for an unknown collective, a negative size or a root out of range.
         """
         if nbytes < 0:
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
@@ -170,16 +155,13 @@ class GridComm(
         Takes seconds. A coarser measurement starts by itself when calls become slower or faster
         than before. Other communicators keep their model.
 
+        Raises `UsageError` for a name that no cluster has, or a link inside one.
+
         Parameters
         ----------
         links : collection of (str, str), optional
             Names of two clusters each, of ``comm.grid.clusters``; all links by default. The same on
             all ranks.
-
-        Raises
-        ------
-        UsageError
-            For a name that no cluster has, or a link inside one.
         """
         context = self._need()
         names = [cluster.name for cluster in context.model.grid.clusters]

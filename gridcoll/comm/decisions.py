@@ -84,20 +84,11 @@ def size_class(n_bytes: int) -> int:
 
 
 class Decisions:
-    """All decisions so far for one set of ranks, and for sets of equal shape.
+    """All decisions so far for one set of ranks, of which ``rank`` is ours, and for sets like it.
 
     Shared between threads: if one evicts an entry that another needs, that one decides again, with
-    the same result.
-
-    Parameters
-    ----------
-    rank : int
-        Ours among them.
-    model : GridModel
-        Of these ranks.
-    like : Decisions, optional
-        Share the decisions of these: other ranks, with our rank number among them equal and a model
-        that differs in names only.
+    the same result. Those ``like`` these, whose decisions are shared, are of other ranks, with our
+    rank number among them equal and a model that differs in names only.
     """
 
     def __init__(

@@ -76,10 +76,9 @@ class Executor:
 
     Ready ops start when they are due by ``clock`` (seconds), those due at once in program order.
     Receives are posted ahead, at most ``window`` per lane (a source and a stream; more of them once
-    nothing ended for `IDLE_POLLS` polls) and always in the order in which their messages are
-    matched; of the transfers of one lane only the oldest is
-    tested, all lanes in one call, which bounds the cost of a poll by the number of lanes and lets
-    MPI look at its network once.
+    nothing ended for `IDLE_POLLS` polls), in the order in which their messages are matched. Of the
+    transfers of one lane only the oldest is tested, all lanes in one call: that bounds the cost of
+    a poll by the number of lanes and lets MPI look at its network once.
 
     A failed op (a message longer than its receive buffer) stops nothing: transfers still under way
     would write into freed buffers, or be matched by later calls.

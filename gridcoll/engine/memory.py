@@ -49,10 +49,7 @@ def address_of(part: Part) -> int:
 class ByteMemory:
     """Buffers whose unit is a byte; enough for every collective that only moves data.
 
-    Parameters
-    ----------
-    output, input, scratch : memoryview or None
-        Contiguous, format ``B``. ``input`` is never written.
+    All are contiguous, of format ``B``; ``input`` is never written.
     """
 
     def __init__(
@@ -125,14 +122,9 @@ Part = memoryview | Typed
 class PartedMemory:
     """Buffers whose parts are numbered as if they stood one after another.
 
-    Parameters
-    ----------
-    output, input, scratch : sequence of Part
-        Views are contiguous, format ``B``. A typed part is taken as a whole, by one message.
-        ``input`` is never written.
-    begins : tuple of int, optional
-        Addresses of the caller's memory that has input and output: places of the engine in C are
-        counted from there.
+    Views are contiguous, of format ``B``; a typed part is taken as a whole, by one message.
+    ``input`` is never written. ``begins`` are the addresses of the caller's memory that has input
+    and output: places of the engine in C are counted from there.
     """
 
     def __init__(
@@ -246,13 +238,8 @@ several ranks do so at the same alignment, so that vectorised operations treat t
 class ElementMemory:
     """Buffers whose unit is one element of ``datatype``, without gaps.
 
-    Parameters
-    ----------
-    output, input : memoryview
-        Contiguous, format ``B``. ``input`` is never written. None where the program has no use for
-        an ``output``.
-    flow : Dataflow
-        The program to be run; says how much scratch it takes.
+    All are contiguous, of format ``B``; ``input`` is never written, and ``output`` is None where
+    ``flow``, the program to be run, has no use for it.
     """
 
     def __init__(

@@ -81,16 +81,9 @@ _NO_BUFFER = Form(0, 0)
 class Repeat:
     """Makes `function`, which does a call of one kind from its raw arguments.
 
-    Parameters
-    ----------
-    given, output : Form or None
-        The plan's ``input`` and ``output``.
-    writes : bool
-        Whether ``output`` is written to.
-    own : memoryview or None
-        With ``MPI.IN_PLACE``, ``output`` is copied here and sent from here.
-    read : callable
-        Called with all arguments, if they have another form.
+    ``given`` and ``output`` are the plan's input and output, ``own`` is where ``output`` is copied
+    to and sent from with ``MPI.IN_PLACE``. ``read`` is called with all arguments if they have
+    another form.
     """
 
     def __init__(

@@ -16,12 +16,8 @@ from gridcoll.engine.memory import Pieces, Typed
 class MPITransport:
     """Messages of one program at a time, on a private communicator.
 
-    Parameters
-    ----------
-    tags : range, optional
-        Tags of the messages; programs with different tags may run at the same time.
-    ranks : sequence of int, optional
-        Rank in ``comm`` of each rank of the plan; by default the same.
+    Programs with different ``tags`` may run at the same time. ``ranks`` are the ranks in ``comm``
+    of those of the plan; by default the same.
     """
 
     def __init__(

@@ -77,10 +77,7 @@ def prepare_application(arguments: Sequence[str]) -> Callable[[], None]:
     what it raises; like with ``python -m mpi4py``, that aborts all ranks of the job, with the exit
     code that Python gives.
 
-    Raises
-    ------
-    UsageError
-        When there is nothing to run.
+    Raises `UsageError` when there is nothing to run.
     """
     run = _prepare(list(arguments))
     return lambda: _run(run)

@@ -59,14 +59,8 @@ def swap_world(
     """Put a `World` in the place of ``MPI.COMM_WORLD``.
 
     Where the application starts MPI itself (``mpi4py.rc.initialize = False``), the world is native
-    until then. Collective once MPI is up.
-
-    Parameters
-    ----------
-    fail : callable
-        Called on all ranks alike, with the error and the original world, if the grid cannot be had.
-    then : callable, optional
-        Called when MPI is up and the world is ours.
+    until then. Collective once MPI is up, when ``then`` is called. ``fail`` is called on all ranks
+    alike, with the error and the original world, if the grid cannot be had.
     """
     world = _unstarted_world()
 

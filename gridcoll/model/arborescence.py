@@ -20,12 +20,7 @@ def shortest_ways(cost: FloatArray) -> FloatArray:
 def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[int]:
     """The parent of each node, -1 of the root, such that the costs of their edges add up to least.
 
-    By Chu and Liu 1965, Edmonds 1967.
-
-    Parameters
-    ----------
-    costs : square
-        ``costs[a][b]`` of the edge from ``a`` to ``b``; the diagonal plays no part.
+    By Chu and Liu 1965, Edmonds 1967. ``costs[a][b]`` is of the edge from ``a`` to ``b``.
     """
     n = len(costs)
     nodes = range(n)

@@ -129,21 +129,11 @@ def find_routes(
 ) -> Routes:
     """Routes that keep the busiest link or interface as short as possible, within ``tolerance``.
 
-    Parameters
-    ----------
-    demand : (C, C) array
-        Bytes from each cluster to each; the diagonal is what interfaces pass inside clusters.
-    link_bytes_per_s : (C, C) array
-        What all flows of a direction carry together.
-    host_bytes_per_s : (C,) array
-        What the interfaces of a cluster carry together, each way.
-    uplink_bytes_per_s : (C,) array, optional
-        What leaves or enters a cluster shares that.
+    ``demand`` is in bytes from each cluster to each, (C, C); the diagonal is what interfaces pass
+    inside clusters. ``host_bytes_per_s`` is what the interfaces of a cluster carry together, each
+    way; what leaves or enters a cluster shares its uplink.
 
-    Raises
-    ------
-    UsageError
-        For rates that are not positive.
+    Raises `UsageError` for rates that are not positive.
     """
     n = len(demand)
     away = ~np.eye(n, dtype=bool)

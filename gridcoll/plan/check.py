@@ -22,11 +22,8 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
     end in the order in which they started, as in the engine. A plan without deadlock under these
     rules has none with any buffering of MPI and any window of the engine.
 
-    Parameters
-    ----------
-    rank_order : bool
-        Demand that reductions combine contributions in rank order, as a non-commutative operation
-        needs; otherwise any order will do, but every contribution exactly once.
+    With ``rank_order``, reductions must combine contributions in rank order, as a non-commutative
+    operation needs; else any order will do, but every contribution exactly once.
     """
     flows = [dataflow(program) for program in plan.programs]
     check_messages(plan)

@@ -46,11 +46,10 @@ def choose(
     are candidates only where order or bits count. Elsewhere the best other plan was predicted to
     take at most a hundredth longer, and one in rank order took 38 % longer than predicted.
 
+    Raises `UsageError` for an unknown collective or algorithm, or a root out of range.
+
     Parameters
     ----------
-    collective : str
-    model : GridModel
-    n_bytes, root : int
     forced : str
         Take this algorithm whatever it costs; ``"native"`` for the MPI library's own. A native
         variant that does not exist for this call counts as ``"native"``.
@@ -71,11 +70,6 @@ def choose(
         that; between clusters, some MPIs combine in different orders on different ranks.
     no_variants : bool
         The call has no native variants; calls with Python objects have none.
-
-    Raises
-    ------
-    UsageError
-        For an unknown collective or algorithm, or a root out of range.
     """
     check_collective(collective)
     if not 0 <= root < model.grid.n_ranks:

@@ -30,17 +30,8 @@ from gridcoll.plan.timeline import Timeline
 def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline:
     """Simulate ``plan`` over ``model``. Combining and copying take no time.
 
-    Parameters
-    ----------
-    unit_bytes : int
-        Bytes per unit of the plan's chunks.
-
-    Raises
-    ------
-    UsageError
-        When plan and model have different numbers of ranks.
-    PlanError
-        When not every op can run; `check_plan` says why.
+    Raises `UsageError` when plan and model have different numbers of ranks, `PlanError` when not
+    every op can run; `check_plan` says why.
     """
     if plan.n_ranks != model.grid.n_ranks:
         raise UsageError(f"plan: {plan.n_ranks} ranks, the model has {model.grid.n_ranks}")

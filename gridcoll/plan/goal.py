@@ -23,10 +23,7 @@ def goal_lines(plan: Plan, *, unit_bytes: int = 1) -> Iterator[str]:
     Combining and copying take no time there, as in our own prices: a plan knows no speeds. A send
     that is due later requires a task that lasts until then.
 
-    Raises
-    ------
-    PlanError
-        Where a message has no sender, no receiver, or two sizes.
+    Raises `PlanError` where a message has no sender, no receiver, or two sizes.
     """
     check_messages(plan)
     yield f"num_ranks {plan.n_ranks}\n"

@@ -198,13 +198,8 @@ def best_trees(
 ) -> Found:
     """The fastest number of trees, shape, tree over clusters and segment size.
 
-    Parameters
-    ----------
-    top, root : int
-        As of `MultiTree`.
-    both_ways : bool
-        Up and down again, as an allreduce: interfaces pass everything twice, and the way down
-        starts when the longest path up has ended.
+    ``both_ways``: up and down again, as an allreduce: interfaces pass everything twice, and the way
+    down starts when the longest path up has ended.
     """
     pricing = Pricing(model, n_bytes, top, root)
     rest = pricing.n_segments - 1

@@ -162,10 +162,7 @@ def check_forced(collective: str, name: str) -> str:
 
     An old name is noted on the logger ``gridcoll``, once per process.
 
-    Raises
-    ------
-    UsageError
-        Where there is none of that name.
+    Raises `UsageError` where there is none of that name.
     """
     check_collective(collective)
     now = canonical_name(collective, name)

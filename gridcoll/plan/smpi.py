@@ -33,12 +33,8 @@ def smpi_lines(
     ``timeline`` is that of `price_plan`, for those who have it already. An empty message has one
     byte: SMPI takes a receive of none for one of unknown length.
 
-    Raises
-    ------
-    PlanError
-        Where a message has no sender, no receiver or two sizes, or not every op can run.
-    UsageError
-        When plan and model have different numbers of ranks.
+    Raises `PlanError` where a message has no sender, no receiver or two sizes, or not every op can
+    run, `UsageError` when plan and model have different numbers of ranks.
     """
     check_messages(plan)
     if timeline is None:

@@ -46,10 +46,7 @@ class RankTree:
 def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...]:
     """``(start, stop)`` of the segments of a message; the last one may be shorter.
 
-    Raises
-    ------
-    UsageError
-        For a segment size below one.
+    Raises `UsageError` for a segment size below one.
     """
     if segment_units < 1:
         raise UsageError(f"segment size: must be at least 1, got {segment_units}")

@@ -32,6 +32,8 @@ def best(
 ) -> Schedule:
     """The best schedule found within a budget, with a proven `Schedule.lower_bound_s`.
 
+    Raises `UsageError` naming the invalid argument.
+
     Parameters
     ----------
     budget_s : float, optional
@@ -43,11 +45,6 @@ def best(
     accelerate : bool, optional
         Whether to use compiled kernels; by default if `warm_up` has loaded them. Changes the speed
         only.
-
-    Raises
-    ------
-    UsageError
-        Naming the invalid argument.
     """
     instance = Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]
     return solve(instance, budget_s=budget_s, budget_steps=budget_steps, accelerate=accelerate)

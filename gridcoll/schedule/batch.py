@@ -20,10 +20,7 @@ Integers = npt.NDArray[np.intp]
 class Batch:
     """``b`` instances of equal size. The diagonals of the matrices must be 0.
 
-    Raises
-    ------
-    UsageError
-        When the shapes do not fit together.
+    Raises `UsageError` when the shapes do not fit together.
     """
 
     latency_s: Floats

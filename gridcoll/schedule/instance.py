@@ -44,10 +44,7 @@ class Accounting:
 class Instance:
     """One broadcast to schedule between ``n`` clusters. Validated copies; do not write to them.
 
-    Raises
-    ------
-    UsageError
-        Naming the field that has the wrong shape, or a negative or infinite entry.
+    Raises `UsageError` naming the field that has the wrong shape, or a negative or infinite entry.
     """
 
     latency_s: Floats

@@ -19,10 +19,7 @@ class Transfer(NamedTuple):
 class Schedule:
     """Ordered transfers that take a message from ``root`` to every cluster.
 
-    Raises
-    ------
-    UsageError
-        When the transfers do not reach every cluster exactly once from a holder.
+    Raises `UsageError` when the transfers do not reach every cluster exactly once from a holder.
     """
 
     n_clusters: int

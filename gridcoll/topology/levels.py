@@ -21,10 +21,7 @@ def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
 
     Empty for one cluster. ``latency_s`` is (C, C) between clusters; its diagonal is ignored.
 
-    Raises
-    ------
-    UsageError
-        As `find_clusters`.
+    Raises `UsageError` as `find_clusters`.
     """
     matrix = np.array(latency_s, dtype=float)
     found: list[Groups] = []

@@ -38,13 +38,7 @@ _Direct = tuple[tuple[int, ...], tuple[int, ...], bool]
 
 
 class Vectors:
-    """The counts of one communicator's calls.
-
-    Parameters
-    ----------
-    decisions : Decisions
-        Of its ranks.
-    """
+    """The counts of one communicator's calls."""
 
     def __init__(self, decisions: Decisions) -> None:
         self.decisions = decisions

@@ -43,22 +43,11 @@ def examine(
     """Look at the job that ``comm`` spans. Collective; the result is the same on all ranks.
 
     Takes a few seconds: short messages between all nodes, long ones for fractions of a second
-    between clusters.
+    between clusters. All go over ``comm``, a private duplicate.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        Used for all messages; a private duplicate.
-    tolerance : float
-        ρ of the clustering.
-    gridcoll, engine : str
-        As in `RankFacts`, of this rank.
-    kept : callable
-        What is known of these hosts; called on rank 0.
-    faults : tuple of str
-        As in `JobFacts`; those of rank 0 count.
-    inherited : frozenset of str
-        Sockets that this process had before MPI started, by their numbers.
+    Of this rank are ``gridcoll`` and ``engine``, as in `RankFacts`, and the sockets that the
+    process had ``inherited`` before MPI started. ``kept`` says what is known of these hosts; it is
+    called on rank 0, whose ``faults`` count.
     """
     progress("hosts", 0, 1)
     tolerance, faults = comm.bcast((tolerance, faults), 0)

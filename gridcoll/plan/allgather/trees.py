@@ -40,13 +40,7 @@ state(
 
 
 def plan_allgather(ways: Ways, sizes: Sequence[int], segment_units: int, label: str = "") -> Plan:
-    """Allgather of blocks of ``sizes``, by rank.
-
-    Parameters
-    ----------
-    segment_units : int
-        Longest segment.
-    """
+    """Allgather of blocks of ``sizes``, by rank, in segments of at most ``segment_units``."""
     segments = Segments(sizes, segment_units)
 
     def program_of(rank: int) -> Program:

@@ -36,14 +36,8 @@ def rounds_farthest_first(
     """Rounds in which every rank sends to every other once, as few as possible.
 
     A regular bipartite graph of senders and receivers falls into perfect matchings (König 1916).
-    Each is found by augmenting paths (Kuhn 1955) that try the longest ways first.
-
-    Parameters
-    ----------
-    cluster_of : tuple of int
-        By rank.
-    latency_s : tuple of tuple of float
-        Between clusters; the diagonal is ignored.
+    Each is found by augmenting paths (Kuhn 1955) that try the longest ways first, by the latencies
+    between clusters.
     """
     n_ranks = len(cluster_of)
 
@@ -100,16 +94,7 @@ def plan_matching(
 ) -> Plan:
     """Every rank sends every block to its receiver, one after another, round by round.
 
-    Parameters
-    ----------
-    rounds : tuple of tuple of int
-        As `rounds_farthest_first` finds them.
-    pace : callable
-        Of a rank, how fast it sends.
-    n_units : int
-        Size of a block.
-    piece_units : int
-        As for `plan_direct`.
+    ``pace`` says of a rank how fast it sends; blocks are cut as by `plan_direct`.
     """
     n_ranks = len(rounds) + 1
 

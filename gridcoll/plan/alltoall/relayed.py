@@ -87,13 +87,8 @@ def n_parts_of(grid: Grid, n_bytes: int) -> int:
 def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]:
     """All parts of all blocks, those of each pair of ranks evenly over the time.
 
-    Parameters
-    ----------
-    counts : (C, C, C) array
-        How many parts go from ``a`` to ``b`` by way of ``c``; all blocks between two clusters have
-        as many parts.
-    n_inside : int
-        Parts of a block inside a cluster.
+    Of a block, ``counts[a, b, c]`` parts go from ``a`` to ``b`` by way of ``c``, as many for all
+    blocks between two clusters, and ``n_inside`` inside a cluster.
     """
     clusters = [cluster.ranks for cluster in grid.clusters]
     n = len(clusters)
@@ -211,19 +206,11 @@ def plan_relayed(
     label: str = "relayed",
     max_kept: int = MOST_KEPT,
 ) -> Plan:
-    """Every part to its receiver when it is due, some by way of a third cluster.
+    """Every part to its receiver, in this order, when it is due, some by way of a third cluster.
 
-    A relay takes in no more parts than it has room for until it has passed others on. Those wait
-    for nothing but their receivers, who take them in at once: nobody waits for ever.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        In the order in which they leave.
-    n_units : int
-        Size of a block.
-    max_kept : int
-        How many send buffers of room a relay has for parts on their way.
+    A relay takes in no more parts than it has room for, ``max_kept`` send buffers, until it has
+    passed others on. Those wait for nothing but their receivers, who take them in at once: nobody
+    waits for ever.
     """
     kept, room = [0] * grid.n_ranks, max_kept * grid.n_ranks * n_units
     most = max((part.of for part in parts), default=1)

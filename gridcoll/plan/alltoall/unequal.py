@@ -108,10 +108,7 @@ def direct_shares(n_clusters: int) -> FloatArray:
 def cut_by_shares(grid: Grid, counts: Counts, shares: FloatArray) -> tuple[Part, ...]:
     """All parts between clusters, in the order in which they are sent; what is relayed first.
 
-    Parameters
-    ----------
-    shares : (C, C, C) array
-        As those of `Routes`.
+    ``shares`` are as those of `Routes`.
     """
     found: list[tuple[bool, int, int, Part]] = []
     for a, home in enumerate(grid.clusters):

@@ -106,17 +106,8 @@ def _interfaces(model: GridModel) -> FloatArray:
 def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice:
     """The fastest way of these counts, by prediction; a pure function of what all ranks know.
 
-    Parameters
-    ----------
-    counts : (P, P) array
-        Bytes by source and target.
-    forced : str
-        A way, as `asked_for` gives it: direct, paced, relayed or lg.
-
-    Raises
-    ------
-    UsageError
-        For counts that are not one per pair of ranks.
+    ``counts`` are bytes by source and target, (P, P); ``forced`` is a way, as `asked_for` gives it.
+    Raises `UsageError` for counts that are not one per pair of ranks.
     """
     n = model.grid.n_ranks
     if counts.shape != (n, n) or (counts < 0).any():

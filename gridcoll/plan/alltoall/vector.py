@@ -30,10 +30,7 @@ def vector_program(
     other ranks in the order in which blocks leave; by default from the next rank on. With
     ``own_message`` the rank sends its own block to itself: MPI can copy from datatype to datatype.
 
-    Raises
-    ------
-    PlanError
-        When the rank's block for itself has two sizes.
+    Raises `PlanError` when the rank's block for itself has two sizes.
     """
     if send_units[rank] != recv_units[rank]:
         raise PlanError(

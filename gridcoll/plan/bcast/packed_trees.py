@@ -33,15 +33,8 @@ def packed_candidates(
 ) -> list[Candidate]:
     """One candidate, or none where packed trees are not offered.
 
-    Parameters
-    ----------
-    root : int
-        -1 for trees that go up and down.
-    write : callable
-        Gives the plan, from the trees, the units of the message and of a segment, a label, and the
-        seconds that a unit takes.
-    way : str
-        What the label says of the direction, if anything.
+    ``root`` is -1 for trees that go up and down. ``write`` gives the plan, from the trees, the
+    units of the message and of a segment, a label, and the seconds that a unit takes.
     """
     found = best_packed(model, n_bytes, root) if is_offered(model, n_bytes) else None
     if found is None:

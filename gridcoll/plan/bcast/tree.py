@@ -30,15 +30,8 @@ def plan_bcast(
 ) -> Plan:
     """Broadcast ``n_units`` in segments, each moving on as soon as it is there.
 
-    Parameters
-    ----------
-    trees : sequence of RankTree
-        One, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``. One
-        that is there several times takes as many turns.
-    n_units, segment_units : int
-        Sizes of the message and of a segment, in bytes.
-    label : str
-        How the trees came about, for people.
+    Down one tree, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``.
+    One that is there several times takes as many turns.
     """
     root = trees[0].root
     if any(tree.root != root for tree in trees):

@@ -34,15 +34,8 @@ state(
 def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
     """Reduce ``n_units`` elements to the root of ``broadcast``, along its trees and segments.
 
-    Parameters
-    ----------
-    broadcast : Plan
-        Of a message of any length; its segments are stretched to ``n_units``.
-
-    Raises
-    ------
-    PlanError
-        For a plan of another collective.
+    The broadcast may be of a message of any length: its segments are stretched. Raises `PlanError`
+    for a plan of another collective.
     """
     if broadcast.collective != "bcast":
         raise PlanError(f"plan to run backwards: must be a bcast, got {broadcast.collective}")

@@ -34,14 +34,9 @@ state(
 def plan_reduce_scatter(
     ways: Ways, sizes: Sequence[int], segment_units: int, label: str = ""
 ) -> Plan:
-    """Reduce-scatter of blocks of ``sizes`` elements, by owner.
+    """Reduce-scatter of blocks of ``sizes`` elements, by owner, in segments.
 
-    Parameters
-    ----------
-    ways : Ways
-        Every block is combined along its owner's tree, from the leaves to the owner.
-    segment_units : int
-        Longest segment.
+    Every block is combined along its owner's tree of ``ways``, from the leaves to the owner.
     """
     segments = Segments(sizes, segment_units)
     n_ranks = len(sizes)

@@ -86,10 +86,7 @@ def _in_pieces(
 def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int) -> float:
     """Seconds for a chain inside every cluster with a message per block, the farthest first.
 
-    Parameters
-    ----------
-    order : list of int
-        The other clusters as the root serves them; then its own.
+    The root serves other clusters in this ``order``, then its own.
     """
     home = model.grid.cluster_of[root]
     gaps, one_way = model.gap_and_one_way_s(np.array([float(n_bytes), 0.0]))
@@ -192,17 +189,9 @@ def plan_scatter(
 ) -> Plan:
     """Scatter blocks of ``n_units`` down ``tree``.
 
-    Parameters
-    ----------
-    pipelined : bool
-        Every block is a message of its own and moves on at once, the farthest first. Otherwise a
-        child gets all blocks of its subtree in one message.
-    pace : Pace, optional
-        Pace of the root; by default it starts all sends at once.
-    longest : int
-        Units of the longest message, unless ``pipelined``.
-    label : str
-        How the tree came about, for people.
+    A child gets all blocks of its subtree in one message, or more where ``longest`` units are not
+    enough. ``pipelined``: every block is a message of its own and moves on at once, the farthest
+    first. Without a ``pace``, the root starts all sends at once.
     """
     subtrees = Subtrees(tree)
     write = _pipelined if pipelined else partial(_bulk, longest=longest)
@@ -274,14 +263,8 @@ def serve_blocks(
 ) -> Program:
     """Program of the root for blocks whose sizes only it and their receivers know.
 
-    Every block goes straight to its rank: a rank in between would not know how much to expect.
-
-    Parameters
-    ----------
-    order : sequence of int
-        The other ranks, as the root serves them.
-    starts, sizes : sequence of int
-        By rank, where its block stands in the root's input, and its units.
+    Every block goes straight to its rank, in this ``order``: a rank in between would not know how
+    much to expect. The block of a rank is where ``starts`` says in the root's input.
     """
     ops: list[Op] = []
     for rank in order:
