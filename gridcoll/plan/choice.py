@@ -29,14 +29,10 @@ class Choice:
 
     def __str__(self) -> str:
         """What was chosen and why, then a line per candidate."""
-        from gridcoll.plan.choice import format_choice
-
         return format_choice(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        from gridcoll.plan.choice import choice_data
-
         return choice_data(self)
 
 

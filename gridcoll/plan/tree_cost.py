@@ -140,13 +140,14 @@ class SegmentCosts:
         return np.asarray(np.maximum(np.ceil(self.n_bytes / self.segment_bytes), 1.0))
 
     @cached_property
-    def _segment(self) -> FloatArray:
+    def segment(self) -> FloatArray:
+        """Bytes of one that the message fills, (S,)."""
         return np.asarray(np.minimum(self.segment_bytes, self.n_bytes), dtype=float)
 
     @cached_property
     def _inside_links(self) -> tuple[FloatArray, FloatArray]:
         every = range(self.model.n_clusters)
-        return self.model.gap_and_one_way_s(self._segment, (every, every))
+        return self.model.gap_and_one_way_s(self.segment, (every, every))
 
     @property
     def port_s(self) -> FloatArray:
@@ -164,7 +165,7 @@ class SegmentCosts:
 
     @cached_property
     def _all_links(self) -> tuple[FloatArray, FloatArray]:
-        return self.model.gap_and_one_way_s(self._segment)
+        return self.model.gap_and_one_way_s(self.segment)
 
     @property
     def gap_s(self) -> FloatArray:
@@ -181,7 +182,7 @@ class SegmentCosts:
         """How long one segment keeps the uplink of each cluster, (C, S); None if none limits."""
         if not self.model.uplink_bytes_per_s:
             return None
-        return np.asarray(self._segment / self.model.uplinks[:, None])
+        return np.asarray(self.segment / self.model.uplinks[:, None])
 
     def uplinks_s(self, links: Mapping[tuple[int, int], float]) -> dict[int, FloatArray]:
         """By cluster, how long a segment keeps its uplink; ``links``: how often it crosses each."""
@@ -197,11 +198,11 @@ class SegmentCosts:
     def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
         """``g(s)`` and one-way time of each transfer's link, (n, S) each."""
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
-        return self.model.gap_and_one_way_s(self._segment, (senders, receivers))
+        return self.model.gap_and_one_way_s(self.segment, (senders, receivers))
 
     @cached_property
-    def _at_home(self) -> tuple[FloatArray, FloatArray]:
-        """The same two inside a host, (C, 1) each: those of an empty message."""
+    def beside(self) -> tuple[FloatArray, FloatArray]:
+        """The same two between ranks of one host, (C, 1) each: those of an empty message."""
         every = range(self.model.n_clusters)
         return self.model.gap_and_one_way_s(np.zeros(1), (every, every))
 
@@ -211,7 +212,7 @@ class SegmentCosts:
         In both, column 0 is between hosts, column 1 inside one. A hop costs the one-way time of a
         segment, a wait costs a gap.
         """
-        port_s, hop_s = self._at_home
+        port_s, hop_s = self.beside
         far = waits[..., :1] * self.port_s + hops[..., :1] * self.hop_s
         return np.asarray(far + waits[..., 1:] * port_s + hops[..., 1:] * hop_s)
 
@@ -244,8 +245,7 @@ class TreePrice:
     """What a tree costs at each segment size.
 
     ``first_s`` is when the last rank has the first segment, ``period_s`` the time between
-    segments after that, both
-    (S,). ``total_s`` is the whole.
+    segments after that, ``total_s`` the whole, (S,) each.
     """
 
     first_s: FloatArray
@@ -329,10 +329,9 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
             period[child] = np.maximum(slowest, costs.gap_s[link])
             flows[link] += 1
         frontier.extend(tree.children[rank])
-    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     for (i, j), count in flows.items():
         if i != j:
-            shared_s = count * segment / costs.model.link_bytes_per_s[i, j]
+            shared_s = count * costs.segment / costs.model.link_bytes_per_s[i, j]
             np.maximum(period, np.where(period > 0, shared_s, 0.0), out=period)
     for shared_s in costs.uplinks_s(flows).values():
         np.maximum(period, np.where(period > 0, shared_s, 0.0), out=period)
@@ -457,11 +456,11 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
 
 def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
     """Seconds per segment that the busiest link, or flow on it, is busy, (S,)."""
-    segment = np.minimum(costs.segment_bytes, costs.n_bytes).astype(float)
     gaps, _ = costs.between(list(load.flows))
     found = {
         link: np.maximum(
-            load.flows[link] * gap, load.links[link] * segment / costs.model.link_bytes_per_s[link]
+            load.flows[link] * gap,
+            load.links[link] * costs.segment / costs.model.link_bytes_per_s[link],
         )
         for link, gap in zip(load.flows, gaps, strict=True)
     }

@@ -8,6 +8,7 @@ again only when that sender has sent, or the cluster the look-ahead saw has been
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -99,13 +100,14 @@ def run_batch_greedy(
     edge_s: Floats | None = None,
     with_ready: bool = False,
     upwards: bool = False,
-    look_ahead: LookAhead | None = None,
+    look_ahead: Callable[[Batch], LookAhead] | None = None,
 ) -> BatchSchedules:
     """Pick the least edge (plus ready time, plus look-ahead) until every cluster is reached.
 
     ``edge_s`` defaults to the cost; with ``upwards`` the largest edge plus T (less look-ahead) is
     picked instead.
     """
+    ahead = look_ahead(batch) if look_ahead else None
     progress = BatchProgress(batch, batch.cost_s if edge_s is None else edge_s, with_ready)
     n = batch.n_clusters
     senders = np.zeros((batch.n_instances, n - 1), dtype=np.intp)
@@ -114,11 +116,11 @@ def run_batch_greedy(
         score = progress.best_s
         if upwards:
             score = -(score + batch.internal_s)
-        if look_ahead is not None:
-            score = score + look_ahead.values(progress)
+        if ahead:
+            score = score + ahead.values(progress)
         sender, receiver = progress.choose(score)
         senders[:, step], receivers[:, step] = sender, receiver
         progress.send(sender, receiver)
-        if look_ahead is not None:
-            look_ahead.reach(progress, receiver)
+        if ahead:
+            ahead.reach(progress, receiver)
     return price_batch(batch, senders, receivers)

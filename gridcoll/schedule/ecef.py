@@ -7,16 +7,13 @@ clusters still waiting but for j itself, and is 0 when none is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-from gridcoll.schedule.batch import Batch, BatchSchedules
 from gridcoll.schedule.batch_greedy import run_batch_greedy
-from gridcoll.schedule.greedy import Choice, Progress, run_greedy
+from gridcoll.schedule.greedy import Choice, LookAhead, Progress, run_greedy
 from gridcoll.schedule.instance import Instance
 from gridcoll.schedule.look_ahead import Average, Extreme
 from gridcoll.schedule.schedule import Schedule
-
-LookAhead = Callable[[Progress, int], float]
 
 
 def ecef(instance: Instance) -> Schedule:
@@ -26,7 +23,7 @@ def ecef(instance: Instance) -> Schedule:
 
 def ecef_la(instance: Instance) -> Schedule:
     """F_j = min over waiting k of g_jk + L_jk."""
-    return _run(instance, _nearest)
+    return _run(instance, nearest)
 
 
 def ecef_la_avg(instance: Instance) -> Schedule:
@@ -61,7 +58,8 @@ def _run(instance: Instance, look_ahead: LookAhead) -> Schedule:
     return run_greedy(instance, choose)
 
 
-def _nearest(progress: Progress, j: int) -> float:
+def nearest(progress: Progress, j: int) -> float:
+    """The look-ahead of ECEF-LA."""
     row = progress.instance.cost_rows[j]
     return min((row[k] for k in progress.waiting if k != j), default=0.0)
 
@@ -91,32 +89,10 @@ def _farthest_end(progress: Progress, j: int) -> float:
     return max((row[k] + own[k] for k in progress.waiting if k != j), default=0.0)
 
 
-def ecef_batch(batch: Batch) -> BatchSchedules:
-    """`ecef` on every instance."""
-    return run_batch_greedy(batch, with_ready=True)
-
-
-def ecef_la_batch(batch: Batch) -> BatchSchedules:
-    """`ecef_la` on every instance."""
-    return run_batch_greedy(batch, with_ready=True, look_ahead=Extreme(batch))
-
-
-def ecef_la_avg_batch(batch: Batch) -> BatchSchedules:
-    """`ecef_la_avg` on every instance."""
-    return run_batch_greedy(batch, with_ready=True, look_ahead=Average(batch))
-
-
-def ecef_la_avg_senders_batch(batch: Batch) -> BatchSchedules:
-    """`ecef_la_avg_senders` on every instance."""
-    return run_batch_greedy(batch, with_ready=True, look_ahead=Average(batch, senders=True))
-
-
-def ecef_la_min_t_batch(batch: Batch) -> BatchSchedules:
-    """`ecef_la_min_t` on every instance."""
-    return run_batch_greedy(batch, with_ready=True, look_ahead=Extreme(batch, ends=True))
-
-
-def ecef_la_max_t_batch(batch: Batch) -> BatchSchedules:
-    """`ecef_la_max_t` on every instance."""
-    look_ahead = Extreme(batch, largest=True, ends=True)
-    return run_batch_greedy(batch, with_ready=True, look_ahead=look_ahead)
+# The same on many instances at once.
+ecef_batch = partial(run_batch_greedy, with_ready=True)
+ecef_la_batch = partial(ecef_batch, look_ahead=Extreme)
+ecef_la_avg_batch = partial(ecef_batch, look_ahead=Average)
+ecef_la_avg_senders_batch = partial(ecef_batch, look_ahead=partial(Average, senders=True))
+ecef_la_min_t_batch = partial(ecef_batch, look_ahead=partial(Extreme, ends=True))
+ecef_la_max_t_batch = partial(ecef_batch, look_ahead=partial(Extreme, largest=True, ends=True))

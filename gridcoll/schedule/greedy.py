@@ -50,6 +50,10 @@ class Progress:
         return min((self.ready_s[i] + cost[i][receiver], i) for i in self.reached)
 
 
+LookAhead = Callable[[Progress, int], float]
+"""How useful a waiting cluster would be, once reached."""
+
+
 def run_greedy(instance: Instance, choose: Callable[[Progress], Choice]) -> Schedule:
     """Let ``choose`` pick transfers until every cluster is reached."""
     progress = Progress(instance)

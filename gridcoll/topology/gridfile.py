@@ -6,11 +6,11 @@ takes it in place of measuring, placement chooses among its clusters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,8 @@ from gridcoll.files import decode_toml, read_text
 from gridcoll.topology.changes import Change, ChangeSpec, EventSpec, parse_change
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s, parse_size_bytes
+
+T = TypeVar("T")
 
 Matrix = npt.NDArray[np.float64]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -161,28 +163,23 @@ class GridSpec:
     def _error(self, field: str, rule: str) -> FileError:
         return FileError(f"grid file {self._place}: {field}: {rule}")
 
-    def _duration(self, field: str, text: str) -> float:
+    def _parsed(self, field: str, parse: Callable[[str], T], text: str) -> T:
         try:
-            return parse_duration_s(text) * self.dilation
+            return parse(text)
         except UsageError as error:
             raise self._error(field, str(error)) from None
 
+    def _duration(self, field: str, text: str) -> float:
+        return self._parsed(field, parse_duration_s, text) * self.dilation
+
     def _rate(self, field: str, text: str) -> float:
-        try:
-            rate = parse_rate_bytes_per_s(text) / self.dilation
-        except UsageError as error:
-            raise self._error(field, str(error)) from None
+        rate = self._parsed(field, parse_rate_bytes_per_s, text) / self.dilation
         if rate <= 0:
             raise self._error(field, f"must be positive, got {text!r}")
         return rate
 
     def _size(self, field: str, text: str | None) -> int | None:
-        if text is None:
-            return None
-        try:
-            return parse_size_bytes(text)
-        except UsageError as error:
-            raise self._error(field, str(error)) from None
+        return None if text is None else self._parsed(field, parse_size_bytes, text)
 
     def _check_members(self, cluster: ClusterSpec) -> None:
         field = f"cluster {cluster.name!r}"

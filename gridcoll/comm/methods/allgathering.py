@@ -27,7 +27,7 @@ from gridcoll.comm.methods.moving import (
     mean_of,
     move,
     read_or_leave,
-    uneven_flow,
+    share_of,
 )
 from gridcoll.comm.pickles import Arrived, pickle_of
 from gridcoll.engine.memory import PartedMemory
@@ -172,7 +172,7 @@ def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
     if even_of(sizes):
         return context.decide("allgather", sizes[0], 0, semantics=PLAIN).flow
     build = context.decisions.choice("allgather", mean_of(sizes), 0, PLAIN).winner.build_blocks
-    return uneven_flow(build, sizes, context.rank)
+    return share_of(build, sizes, context.rank)
 
 
 def _read(

@@ -21,6 +21,7 @@ from gridcoll.plan.gather.mirror import backwards
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of
 from gridcoll.plan.scatter.trees import serve_blocks, serving_ranks, take_block
 
+S = TypeVar("S", int, tuple[int, ...])
 T = TypeVar("T")
 
 
@@ -134,12 +135,10 @@ def _chained(parts: Mapping[int, Sequence[memoryview]]) -> list[memoryview]:
     return [view for views in parts.values() for view in views]
 
 
-@lru_cache(maxsize=64)
-def uneven_flow(
-    build: Callable[[tuple[int, ...]], Plan] | None, blocks: tuple[int, ...], rank: int
-) -> Dataflow | None:
-    """This rank's share of the plan for ``blocks``, known on all ranks; None without ``build``."""
-    return dataflow(build(blocks).programs[rank]) if build else None
+@lru_cache(maxsize=128)
+def share_of(build: Callable[[S], Plan] | None, sizes: S, rank: int) -> Dataflow | None:
+    """This rank's share of the plan for ``sizes``, known on all ranks; None without ``build``."""
+    return dataflow(build(sizes).programs[rank]) if build else None
 
 
 def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
@@ -156,7 +155,7 @@ def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
     plan = next((candidate for candidate in choice.candidates if candidate.build), None)
     if plan is None or native_s is None or (plan.predicted_s or 0.0) >= 2 * native_s:
         return None
-    return _even_flow(plan.build, HEADER_BYTES, context.rank)
+    return share_of(plan.build, HEADER_BYTES, context.rank)
 
 
 def gather_heads(context: Context, flow: Dataflow, head: memoryview) -> Heads:
@@ -182,11 +181,6 @@ _HEADS = ("heads of allgather",)
 
 def _never_of_another_form(*args: object) -> None:
     raise AssertionError("heads are of one length")
-
-
-@lru_cache(maxsize=64)
-def _even_flow(build: Callable[[int], Plan] | None, n_bytes: int, rank: int) -> Dataflow | None:
-    return dataflow(build(n_bytes).programs[rank]) if build else None
 
 
 @lru_cache(maxsize=256)

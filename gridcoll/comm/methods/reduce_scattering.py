@@ -21,7 +21,7 @@ from gridcoll.comm.methods.moving import (
     in_place,
     mean_of,
     read_or_leave,
-    uneven_flow,
+    share_of,
 )
 from gridcoll.comm.methods.reductions import Reduction, read_input
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
@@ -66,7 +66,7 @@ class _Scattering:
         if reduction.rank_order:
             return Decision(None)
         winner = context.decisions.choice("reduce_scatter", n_bytes, 0, semantics).winner
-        return Decision(uneven_flow(winner.build_blocks, counts, context.rank))
+        return Decision(share_of(winner.build_blocks, counts, context.rank))
 
     def run(self, context: Context) -> str | None:
         """Do it, or return the native collective to use: equal on all ranks."""

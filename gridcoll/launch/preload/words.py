@@ -57,6 +57,10 @@ class _Words:
         count, datatype = self.count(count_at), self.datatype(type_at)
         return [self.memory(at, n_blocks * count, datatype), count, datatype]
 
+    def blocks(self, at: int, count_at: int, type_at: int) -> Any:
+        """The same of a buffer with such a block for every rank."""
+        return self.spec(at, count_at, type_at, self._n_ranks)
+
     def vector(self, at: int, counts_at: int, places_at: int, type_at: int) -> Any:
         """A buffer argument with a block for every rank."""
         if self.is_in_place(at):
@@ -101,25 +105,9 @@ def perform(comm: GridComm, question: Question) -> None:
     _CALLS[name](comm, _Words(question))
 
 
-def _bcast(comm: GridComm, given: _Words) -> None:
-    comm.Bcast(given.spec(0, 1, 2), given.rank_at(3))
-
-
-def _reduce(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(5)
-    into = given.spec(1, 2, 3) if given.rank == root else None
-    comm.Reduce(given.spec(0, 2, 3), into, given.op(4), root)
-
-
-def _allreduce(comm: GridComm, given: _Words) -> None:
-    comm.Allreduce(given.spec(0, 2, 3), given.spec(1, 2, 3), given.op(4))
-
-
 def _reduce_scatter_block(comm: GridComm, given: _Words) -> None:
-    n_ranks, n = comm.Get_size(), 1
-    if given.is_in_place(0):
-        n = n_ranks
-    comm.Reduce_scatter_block(given.spec(0, 2, 3, n_ranks), given.spec(1, 2, 3, n), given.op(4))
+    into = given.blocks if given.is_in_place(0) else given.spec
+    comm.Reduce_scatter_block(given.blocks(0, 2, 3), into(1, 2, 3), given.op(4))
 
 
 def _reduce_scatter(comm: GridComm, given: _Words) -> None:
@@ -135,7 +123,7 @@ def _reduce_scatter(comm: GridComm, given: _Words) -> None:
 
 def _gather(comm: GridComm, given: _Words) -> None:
     root = given.rank_at(6)
-    into = given.spec(3, 4, 5, comm.Get_size()) if given.rank == root else None
+    into = given.blocks(3, 4, 5) if given.rank == root else None
     comm.Gather(given.spec(0, 1, 2), into, root)
 
 
@@ -147,7 +135,7 @@ def _gatherv(comm: GridComm, given: _Words) -> None:
 
 def _scatter(comm: GridComm, given: _Words) -> None:
     root = given.rank_at(6)
-    source = given.spec(0, 1, 2, comm.Get_size()) if given.rank == root else None
+    source = given.blocks(0, 1, 2) if given.rank == root else None
     comm.Scatter(source, given.spec(3, 4, 5), root)
 
 
@@ -157,45 +145,26 @@ def _scatterv(comm: GridComm, given: _Words) -> None:
     comm.Scatterv(source, given.spec(4, 5, 6), root)
 
 
-def _allgather(comm: GridComm, given: _Words) -> None:
-    comm.Allgather(given.spec(0, 1, 2), given.spec(3, 4, 5, comm.Get_size()))
-
-
-def _allgatherv(comm: GridComm, given: _Words) -> None:
-    comm.Allgatherv(given.spec(0, 1, 2), given.vector(3, 4, 5, 6))
-
-
-def _alltoall(comm: GridComm, given: _Words) -> None:
-    n_ranks = comm.Get_size()
-    comm.Alltoall(given.spec(0, 1, 2, n_ranks), given.spec(3, 4, 5, n_ranks))
-
-
-def _alltoallv(comm: GridComm, given: _Words) -> None:
-    comm.Alltoallv(given.vector(0, 1, 2, 3), given.vector(4, 5, 6, 7))
-
-
-def _alltoallw(comm: GridComm, given: _Words) -> None:
-    comm.Alltoallw(given.typed_vector(0), given.typed_vector(4))
-
-
-def _barrier(comm: GridComm, given: _Words) -> None:
-    comm.Barrier()
+def _reduce(comm: GridComm, given: _Words) -> None:
+    root = given.rank_at(5)
+    into = given.spec(1, 2, 3) if given.rank == root else None
+    comm.Reduce(given.spec(0, 2, 3), into, given.op(4), root)
 
 
 _CALLS: dict[str, Callable[[GridComm, _Words], None]] = {
-    "Bcast": _bcast,
+    "Bcast": lambda comm, w: comm.Bcast(w.spec(0, 1, 2), w.rank_at(3)),
     "Reduce": _reduce,
-    "Allreduce": _allreduce,
+    "Allreduce": lambda comm, w: comm.Allreduce(w.spec(0, 2, 3), w.spec(1, 2, 3), w.op(4)),
     "Reduce_scatter": _reduce_scatter,
     "Reduce_scatter_block": _reduce_scatter_block,
     "Gather": _gather,
     "Gatherv": _gatherv,
     "Scatter": _scatter,
     "Scatterv": _scatterv,
-    "Allgather": _allgather,
-    "Allgatherv": _allgatherv,
-    "Alltoall": _alltoall,
-    "Alltoallv": _alltoallv,
-    "Alltoallw": _alltoallw,
-    "Barrier": _barrier,
+    "Allgather": lambda comm, w: comm.Allgather(w.spec(0, 1, 2), w.blocks(3, 4, 5)),
+    "Allgatherv": lambda comm, w: comm.Allgatherv(w.spec(0, 1, 2), w.vector(3, 4, 5, 6)),
+    "Alltoall": lambda comm, w: comm.Alltoall(w.blocks(0, 1, 2), w.blocks(3, 4, 5)),
+    "Alltoallv": lambda comm, w: comm.Alltoallv(w.vector(0, 1, 2, 3), w.vector(4, 5, 6, 7)),
+    "Alltoallw": lambda comm, w: comm.Alltoallw(w.typed_vector(0), w.typed_vector(4)),
+    "Barrier": lambda comm, _: comm.Barrier(),
 }

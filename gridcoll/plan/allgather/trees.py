@@ -6,7 +6,6 @@ Its time is that of the busiest interface, flow or link, plus the path of one se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -22,7 +21,7 @@ from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, algorithm, alias, register
 from gridcoll.plan.statements import Statement, moved, state
-from gridcoll.plan.tree_cost import line_costs, place_costs
+from gridcoll.plan.tree_cost import SegmentCosts, line_costs, place_costs
 from gridcoll.schedule.paths import shortest_path
 from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
@@ -156,24 +155,8 @@ class _Peers(dict[int, Messages]):
         return self[peer]
 
 
-@dataclass(frozen=True)
-class BlockCosts:
-    """Blocks of ``n_bytes`` over ``model``, in segments of S sizes ``segment_bytes``."""
-
-    model: GridModel
-    n_bytes: int
-    segment_bytes: np.ndarray
-
-    @cached_property
-    def n_segments(self) -> FloatArray:
-        """Of one block, (S,)."""
-        return np.asarray(np.maximum(np.ceil(self.n_bytes / self.segment_bytes), 1.0))
-
-    @cached_property
-    def links(self) -> tuple[FloatArray, FloatArray]:
-        """``g(s)`` and one-way time of a segment, (C, C, S) each."""
-        segment = np.minimum(self.segment_bytes, self.n_bytes).astype(float)
-        return self.model.gap_and_one_way_s(segment)
+class BlockCosts(SegmentCosts):
+    """The same of blocks of ``n_bytes``."""
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -187,25 +170,16 @@ class BlockCosts:
         counts, most, least = zip(*((len(n), max(n), min(n)) for n in nodes), strict=True)
         return np.array(counts), np.array(most), np.array(least)
 
-    @cached_property
-    def beside(self) -> tuple[FloatArray, FloatArray]:
-        """Between ranks of one host, ``g`` and one-way time: those of an empty message, (C,)
-        each.
-        """
-        every = range(self.model.n_clusters)
-        gap_s, one_way_s = self.model.gap_and_one_way_s(np.zeros(1), (every, every))
-        return gap_s[:, 0], one_way_s[:, 0]
-
 
 def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     """To one rank of each other cluster, one of each other host, and the ranks of its host, (S,).
 
     Receivers forward it likewise. ``upwards``: in the other direction, combined on the way.
     """
-    one_way_s, sizes, n = costs.links[1], costs.sizes, costs.model.n_clusters
+    one_way_s, sizes, n = costs.one_way_s, costs.sizes, costs.model.n_clusters
     hosts, most, least = costs.hosts
-    port_s = np.einsum("iis->is", costs.links[0])
-    home_port_s, home_hop_s = costs.beside
+    port_s = np.einsum("iis->is", costs.gap_s)
+    home_port_s, home_hop_s = (each[:, 0] for each in costs.beside)
     beside_s = home_hop_s * (most > 1)
     hop_s = np.einsum("iis->is", one_way_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
@@ -241,13 +215,13 @@ def _flows_s(costs: BlockCosts) -> FloatArray:
     """
     n_segments = costs.n_segments * costs.sizes[:, None, None]
     shared_s = costs.n_bytes * costs.sizes[:, None] / costs.model.link_bytes_per_s
-    own_s = (costs.n_segments - 1) * costs.links[0]
+    own_s = (costs.n_segments - 1) * costs.gap_s
     return np.asarray(np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments)))
 
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
     """Around a ring over all ranks, the clusters in ``order``, host by host, (S,)."""
-    (gap_s, one_way_s), (hosts, _, _) = costs.links, costs.hosts
+    gap_s, one_way_s, (hosts, _, _) = costs.gap_s, costs.one_way_s, costs.hosts
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
     far = [(c, c) for c in inner for _ in range(hosts[c] - 1 + (not hops))]
@@ -257,7 +231,7 @@ def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
     for c in inner:
         n_beside = costs.sizes[c] - hosts[c]
         for table, seconds in zip((gaps_s, ways_s), costs.beside, strict=True):
-            table += [np.full_like(pace_s, seconds[c])] * n_beside
+            table += [np.full_like(pace_s, seconds[c, 0])] * n_beside
     # A block is forwarded when it is there and the one before has left; one of the hops is not
     # used.
     steps_s = np.array([np.maximum(way_s, costs.n_segments * pace_s) for way_s in ways_s])
