@@ -89,7 +89,15 @@ def _least_cut(wires: Wires, source: int, target: int) -> float:
 
 
 def _cut(wires: Wires, side: set[int]) -> float:
-    """Bytes per second that can leave the clusters in ``side``.
+    """Bytes per second that can leave the clusters in ``side``, whatever is limited by it."""
+    key = frozenset(side)
+    if key not in wires.cuts:
+        wires.cuts[key] = _find_cut(wires, side)
+    return wires.cuts[key]
+
+
+def _find_cut(wires: Wires, side: set[int]) -> float:
+    """The same, found.
 
     Each of them is cut off by its links, or by its interfaces or uplink, and each beyond likewise.
     Which of these is least is found for one side given the other, in turns; any of them bounds.
@@ -130,11 +138,8 @@ def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
                 latest = max(latest, _host_s(wires, c, n_here, away_s, n_bytes))
     for side in _sides(len(grid.clusters)):
         inside = sum(len(grid.clusters[c]) for c in side)
-        n_crossing = inside * (grid.n_ranks - inside)
-        shortest_s = min(
-            distance[i, j] for i in side for j in range(len(distance)) if j not in side
-        )
-        latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
+        crossing_bytes = inside * (grid.n_ranks - inside) * n_bytes
+        latest = max(latest, _crossed_s(wires, distance, side, side, crossing_bytes))
     return max(latest, exchange_limit_s(wires, n_bytes, latest))
 
 
@@ -189,6 +194,14 @@ def _sides(n: int) -> list[set[int]]:
     return [set(some) for k in range(1, n) for some in combinations(range(n), k)]
 
 
+def _crossed_s(
+    wires: Wires, distance: FloatArray, side: set[int], sources: set[int], n_bytes: int
+) -> float:
+    """When ``n_bytes`` have left ``side``, and what left last has come from ``sources``."""
+    beyond = [c for c in range(len(distance)) if c not in side]
+    return float(n_bytes / _cut(wires, side) + distance[np.ix_(sorted(sources), beyond)].min())
+
+
 def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     """No scatter of ``n_bytes`` per rank from ``root`` ends earlier.
 
@@ -207,10 +220,8 @@ def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
             latest = max(latest, wire_s + float(distance[home, c]))
     for side in _sides(len(grid.clusters)):
         if home in side:
-            beyond = [c for c in range(len(grid.clusters)) if c not in side]
-            n_crossing = sum(len(grid.clusters[c]) for c in beyond)
-            shortest_s = min(distance[home, c] for c in beyond)
-            latest = max(latest, float(n_crossing * n_bytes / _cut(wires, side) + shortest_s))
+            n_crossing = grid.n_ranks - sum(len(grid.clusters[c]) for c in side)
+            latest = max(latest, _crossed_s(wires, distance, side, {home}, n_crossing * n_bytes))
     return max(latest, scatter_flow_limit_s(wires, n_bytes, latest, home))
 
 
@@ -234,10 +245,7 @@ def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
             latest = max(latest, _interface_s(wires, c, counts, distance[:, c], n_bytes))
     for side in _sides(len(grid.clusters)):
         n_inside = sum(len(grid.clusters[c]) for c in side)
-        shortest_s = min(
-            distance[i, j] for i in side for j in range(len(distance)) if j not in side
-        )
-        latest = max(latest, float(n_inside * n_bytes / _cut(wires, side) + shortest_s))
+        latest = max(latest, _crossed_s(wires, distance, side, side, n_inside * n_bytes))
     return latest
 
 

@@ -90,7 +90,7 @@ class ClosedForm:
     formula: str
     source: str
     holds: Literal["exact", "bound", "approximate"]
-    """``"exact"``, ``"bound"`` (no plan of this kind takes longer) or ``"approximate"``."""
+    """A bound: no plan of this kind takes longer."""
     remark: str
     """Where it holds, or how it differs from the plan."""
     _total_s: Callable[[Call], float]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal, overload
+from typing import Annotated, Literal, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
 from gridcoll.model.routing import Routes, find_routes
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
+
+T = TypeVar("T")
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -68,7 +70,6 @@ class GridModel:
     """``links[i][j]`` from cluster i to cluster j; ``links[i][i]`` inside i, None for a cluster of
     one process."""
     origin: Literal["measured", "declared"] = "declared"
-    """``"measured"`` or ``"declared"``."""
     tolerance: float = 0.3
     """ρ the clusters were found with."""
     native: Mapping[str, TimesBySize] = field(default_factory=dict)
@@ -309,28 +310,26 @@ class GridModel:
             )
             for a, cluster in zip(origin, grid.clusters, strict=True)
         )  # fmt: skip
-        together = tuple(
-            tuple(self.aggregate_bytes_per_s[a][b] for b in origin)
-            for a in origin
-            if self.aggregate_bytes_per_s
-        )
+
+        def by_cluster(row: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(row[c] for c in origin) if row else ()
+
+        def by_link(rows: tuple[tuple[T, ...], ...]) -> tuple[tuple[T, ...], ...]:
+            return tuple(map(by_cluster, by_cluster(rows)))
+
         return GridModel(
             grid,
             links,
             self.origin,
             self.tolerance,
             relay_gap=self.relay_gap,
-            aggregate_bytes_per_s=together,
+            aggregate_bytes_per_s=by_link(self.aggregate_bytes_per_s),
             start_s=self.start_s,
-            contention=tuple(self.contention[c] for c in origin) if self.contention else (),
+            contention=by_cluster(self.contention),
             corrections=self.corrections,
             mpi=self.mpi,
-            sources=tuple(
-                tuple(self.sources[a][b] for b in origin) for a in origin if self.sources
-            ),
-            uplink_bytes_per_s=tuple(self.uplink_bytes_per_s[c] for c in origin)
-            if self.uplink_bytes_per_s
-            else (),
+            sources=by_link(self.sources),
+            uplink_bytes_per_s=by_cluster(self.uplink_bytes_per_s),
         )
 
 

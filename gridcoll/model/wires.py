@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class Wires:
     """(C, C) array. Shared by all flows of one direction."""
     burst_bytes: int = 0
     """What a network interface passes before its rate holds."""
+    cuts: dict[frozenset[int], float] = field(default_factory=dict, init=False, compare=False)
+    """What `bounds` found already: bytes per second that can leave some clusters."""
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:

@@ -11,7 +11,15 @@ from rich.table import Table
 
 from gridcoll.errors import UsageError
 from gridcoll.study.faces import PARTITIONERS, Faces, count_faces, cube_mesh
-from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, report, table_console
+from gridcoll.study.options import (
+    JSON,
+    PLOT,
+    RESULT,
+    prepare_plot,
+    report,
+    table_console,
+    whole_numbers,
+)
 from gridcoll.study.plots import Figure, draw_figure
 
 
@@ -42,10 +50,7 @@ def command(
     is a cube.
     """
     prepare_plot(plot)
-    try:
-        parts = [int(piece) for piece in hosts.split(",")]
-    except ValueError:
-        raise UsageError(f"--hosts {hosts!r}: must be whole numbers with commas") from None
+    parts = whole_numbers("--hosts", hosts)
     mesh = cube_mesh(elements)
     if min(parts) < 2 or max(parts) > mesh.n_elements:
         raise UsageError(f"--hosts {hosts!r}: must be from 2 to the {mesh.n_elements} elements")

@@ -19,6 +19,7 @@ from gridcoll.study.options import (
     OUTPUT,
     OVERLAP,
     PLOTS,
+    RANGES,
     SEED,
     make_accounting,
     parse_counts,
@@ -44,13 +45,7 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
 
 
 @click.command()
-@click.option(
-    "--parameters",
-    type=click.Choice(list(PARAMETERS)),
-    default="table2",
-    show_default=True,
-    help="Ranges to draw from; " + "; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
-)
+@RANGES
 @click.option(
     "--clusters",
     callback=parse_counts,

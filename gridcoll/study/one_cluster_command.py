@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,7 +12,6 @@ import click
 from rich.table import Table
 
 from gridcoll.errors import UsageError
-from gridcoll.files import read_text
 from gridcoll.model.plogp import PLogP
 from gridcoll.model.storage import read_model
 from gridcoll.study.one_cluster import (
@@ -29,9 +27,11 @@ from gridcoll.study.one_cluster import (
 )
 from gridcoll.study.options import (
     JSON,
+    MEASURED,
     PLOT,
     RESULT,
     prepare_plot,
+    read_measured,
     report,
     show_rows,
     table_console,
@@ -64,10 +64,7 @@ Measured = dict[tuple[str, str], list[tuple[int | None, int, float]]]
 @click.option(
     "--rate", default="1 Gbit/s", show_default=True, help="Rate of a link, without --model."
 )
-@click.option(
-    "--measured", multiple=True, type=click.Path(path_type=Path),
-    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
-)  # fmt: skip
+@MEASURED
 @RESULT
 @PLOT
 @JSON
@@ -221,22 +218,7 @@ def _curves(
 
 def _read_measured(paths: Sequence[Path]) -> Measured:
     found: Measured = defaultdict(list)
-    for path in paths:
-        for key, point in _measured_in(path):
-            found[key].append(point)
+    for row in (row for path in paths for row in read_measured(path)):
+        key = row.collective, row.variant.removeprefix("gridcoll:")
+        found[key].append((row.n_ranks, row.bytes, row.median_s))
     return found
-
-
-def _measured_in(path: Path) -> list[tuple[tuple[str, str], tuple[int | None, int, float]]]:
-    try:
-        rows = json.loads(read_text(path, "measured rows"))
-        rows = rows["rows"] if isinstance(rows, dict) else rows
-        return [
-            (
-                (str(row["collective"]), str(row["variant"]).removeprefix("gridcoll:")),
-                (row.get("n_ranks"), int(row["bytes"]), float(row["median_s"])),
-            )
-            for row in rows
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error!r})") from None

@@ -18,6 +18,7 @@ from gridcoll.study.options import (
     JSON,
     OUTPUT,
     OVERLAP,
+    RANGES,
     SEED,
     make_accounting,
     parse_counts,
@@ -55,10 +56,7 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
 @click.option(
     "--cpu-time", is_flag=True, help="Count processor time, not elapsed time: for busy machines."
 )
-@click.option(
-    "--parameters", type=click.Choice(list(PARAMETERS)), default="table2", show_default=True,
-    help="Ranges to draw from.",
-)  # fmt: skip
+@RANGES
 @click.option(
     "--filling", type=click.Choice(list(FILLINGS)), default="independent", show_default=True,
     help="How links are drawn.",

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gridcoll.draw.figures import FORMATS, new_figure
 from gridcoll.errors import FileError, UsageError
-from gridcoll.files import write_atomically
+from gridcoll.files import read_text, write_atomically
 from gridcoll.schedule import Accounting
+from gridcoll.study.parameters import PARAMETERS
 from gridcoll.topology.units import format_duration, parse_duration_s, parse_rate_bytes_per_s
 
 
@@ -34,6 +36,39 @@ def parse_counts(context: click.Context, parameter: click.Parameter, text: str) 
     if not counts or min(counts) < 2:
         raise click.BadParameter(f"{text!r} must give numbers from 2 on")
     return tuple(dict.fromkeys(counts))
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """The numbers in ``text``, comma-separated. Raises `UsageError`."""
+    try:
+        return [int(piece) for piece in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: must be whole numbers with commas") from None
+
+
+class MeasuredRow(msgspec.Struct, frozen=True):
+    """A row that ``gridcoll bench`` wrote, as far as studies read it."""
+
+    variant: str
+    bytes: int
+    median_s: float
+    collective: str = ""
+    grid: str = ""
+    n_ranks: int | None = None
+
+
+class _Rows(msgspec.Struct):
+    rows: list[MeasuredRow]
+
+
+def read_measured(path: Path) -> list[MeasuredRow]:
+    """The rows in ``path``, alone or with what they were measured by. Raises `UsageError`."""
+    try:
+        text = read_text(path, "measured rows")
+        found = msgspec.json.decode(text, type=list[MeasuredRow] | _Rows)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error})") from None
+    return found.rows if isinstance(found, _Rows) else found
 
 
 def parse_seconds(
@@ -116,6 +151,14 @@ RESULT = click.option(
 PLOT = click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path),
     help="Draw into this file, .png or .svg.",
+)  # fmt: skip
+MEASURED = click.option(
+    "--measured", multiple=True, type=click.Path(path_type=Path),
+    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
+)  # fmt: skip
+RANGES = click.option(
+    "--parameters", type=click.Choice(list(PARAMETERS)), default="table2", show_default=True,
+    help="Ranges to draw from; " + "; ".join(f"{p.name}: {p.source}" for p in PARAMETERS.values()),
 )  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, instead of tables.")
 

@@ -82,11 +82,11 @@ def change_parameters(
         if message_bytes < 1:
             raise UsageError(f"sizes: must be at least 1 byte, got {message_bytes}")
         parameters = replace(parameters, message_bytes=message_bytes)
-    if latency_s is not None:
-        parameters = replace(parameters, latency_s=latency_s)
-    if internal_s is not None:
-        parameters = replace(parameters, internal_s=internal_s)
-    return parameters
+    return replace(
+        parameters,
+        latency_s=latency_s or parameters.latency_s,
+        internal_s=internal_s or parameters.internal_s,
+    )
 
 
 @dataclass(frozen=True)

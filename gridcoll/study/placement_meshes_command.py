@@ -22,7 +22,7 @@ from gridcoll.placement import (
     select,
 )
 from gridcoll.placement.configurations import draw_configurations
-from gridcoll.study.options import JSON, table_console
+from gridcoll.study.options import JSON, table_console, whole_numbers
 from gridcoll.topology import read_gridfile
 
 PAPER = {
@@ -59,7 +59,7 @@ def command(
     resources = Resources.from_spec(read_gridfile(stated.grid))
     site = _clusters_of(resources, alone)
     chosen = []
-    for n_elements in _sizes(elements):
+    for n_elements in whole_numbers("--elements", elements):
         resized = msgspec.structs.replace(stated.problem, n_elements=n_elements)
         cost = IterationCost(resized, resources)
         chosen.append((cost, select(cost), predict(cost, site) if site else None))
@@ -69,13 +69,6 @@ def command(
         table_console().print(_table(chosen, alone, PAPER if elements == TABLE_5 else {}))
     if plot is not None:
         draw_configurations([(cost, s.best.clusters) for cost, s, _ in chosen], plot)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return [int(piece) for piece in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--elements {text!r}: must be whole numbers with commas") from None
 
 
 def _clusters_of(resources: Resources, site: str | None) -> tuple[int, ...]:

@@ -11,8 +11,16 @@ from typing import Any
 import click
 
 from gridcoll.errors import UsageError
-from gridcoll.files import read_text
-from gridcoll.study.options import JSON, PLOT, RESULT, prepare_plot, show_rows, write_rows
+from gridcoll.study.options import (
+    JSON,
+    MEASURED,
+    PLOT,
+    RESULT,
+    prepare_plot,
+    read_measured,
+    show_rows,
+    write_rows,
+)
 from gridcoll.study.plots import DASHED, Figure, draw_bars, draw_figure
 from gridcoll.study.total_exchange import Sites, hindrance_for
 from gridcoll.topology.units import (
@@ -26,7 +34,7 @@ PAPER_GAINS = {"as fast": 1.0, "40 % less": 1 / 0.6, "60 % less": 2.5, "8 times"
 """Paper 001, §5.1: up to 8 times as fast; 40 to 60 % less time with large messages."""
 
 FIT_BYTES = 1 << 16
-MEASURED = {"native": "mpi_s", "gridcoll:direct": "direct_s", "gridcoll:lg": "lg_s"}
+COMPARED = {"native": "mpi_s", "gridcoll:direct": "direct_s", "gridcoll:lg": "lg_s"}
 """What is compared, by its name in a benchmark's rows."""
 
 LARGEST_HOSTS = 60
@@ -45,10 +53,7 @@ SPREADS = {5: 1, 6: 2}
 @click.option("--latency", default="5.8 ms", show_default=True, help="One way, between the sites.")
 @click.option("--backbone", default="10 Gbit/s", show_default=True, help="Its rate.")
 @click.option("--fit", is_flag=True, help="Which h gives the gains that the paper prints.")
-@click.option(
-    "--measured", multiple=True, type=click.Path(path_type=Path),
-    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
-)  # fmt: skip
+@MEASURED
 @RESULT
 @PLOT
 @JSON
@@ -79,7 +84,7 @@ def command(
         hindrance=hindrance,
     )
     rows = _fit(base) if fit else _rows(figure, base, sizes)
-    known = _of_figure(figure, [row for path in measured for row in _read_measured(path)])
+    known = _of_figure(figure, [row for path in measured for row in _compared(path)])
     if output is not None:
         write_rows(output, [*rows, *known] if output.suffix == ".json" else rows)
     if plot is not None and fit:
@@ -140,23 +145,18 @@ def _fit(base: Sites) -> list[dict[str, Any]]:
     ]
 
 
-def _read_measured(path: Path) -> list[dict[str, Any]]:
+def _compared(path: Path) -> list[dict[str, Any]]:
     """By size: MPI's own exchange, the direct one and LG, as fast as the grid is undilated."""
     hosts = re.search(r"(\d+)x(\d+)", path.stem)
     if hosts is None:
         raise UsageError(f"--measured {path}: its name must have the hosts, as lg-30x30.json")
     n_first, n_second = int(hosts[1]), int(hosts[2])
     found: dict[int, dict[str, Any]] = {}
-    try:
-        for row in json.loads(read_text(path, "measured rows")):
-            slower = re.search(r"-x([\d.]+)$", row["grid"])
-            size = int(row["bytes"])
-            times = found.setdefault(size, dict.fromkeys(MEASURED.values()))
-            if row["variant"] in MEASURED:
-                seconds = float(row["median_s"]) / (float(slower[1]) if slower else 1.0)
-                times[MEASURED[row["variant"]]] = seconds
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error!r})") from None
+    for row in read_measured(path):
+        slower = re.search(r"-x([\d.]+)$", row.grid)
+        times = found.setdefault(row.bytes, dict.fromkeys(COMPARED.values()))
+        if row.variant in COMPARED:
+            times[COMPARED[row.variant]] = row.median_s / (float(slower[1]) if slower else 1.0)
     return [
         {"hosts": f"{n_first} + {n_second}", "n_hosts": n_first + n_second, "n_bytes": size,
          **times, "mpi_over_lg": _over(times["mpi_s"], times["lg_s"]),

@@ -69,15 +69,15 @@ static void calls(void)
 
 static void comms(void)
 {
-    static MPI_Comm kept[300];
-    for (int k = 0; k < 300; k++) {
+    static MPI_Comm kept[120];
+    for (int k = 0; k < 120; k++) {
         if (k % 2)
             MPI_Comm_split(MPI_COMM_WORLD, 0, k % 3 ? rank : -rank, &kept[k]);
         else
             MPI_Comm_dup(k ? kept[k - 1] : MPI_COMM_WORLD, &kept[k]);
         allreduce(kept[k]);
     }
-    for (int k = 0; k < 300; k++)
+    for (int k = 0; k < 120; k++)
         allreduce(kept[k]), MPI_Comm_free(&kept[k]);
     for (int k = 0; k < 50; k++) { /* handles come again, with other ranks behind them */
         MPI_Comm part;

@@ -6,7 +6,7 @@ Nothing here talks: the same entries and the same hosts give the same model on e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from gridcoll.measure.cache.entries import (
@@ -61,6 +61,12 @@ class Knowledge:
         """Take ``entry``, whatever is there."""
         self._by_key[entry.key] = entry
 
+    def replace_all(self, entries: list[AnyEntry]) -> list[AnyEntry]:
+        """Take ``entries``, and return them."""
+        for entry in entries:
+            self.replace(entry)
+        return entries
+
     def find(self, key: Key) -> AnyEntry | None:
         return self._by_key.get(key)
 
@@ -103,6 +109,13 @@ class Knowledge:
     def since(self) -> datetime | None:
         """Since when its links are known."""
         return min((e.first for e in self if isinstance(e, LinkEntry)), default=None)
+
+    def free_name(self, base: str, taken: Container[str]) -> str:
+        """``base``, with a number where that is another cluster's name, or ``taken``."""
+        name, k = base, 2
+        while name in taken or self.cluster(name) is not None:
+            name, k = f"{base}-{k}", k + 1
+        return name
 
     def about(self, hosts: Iterable[str], mpi: str, n_ranks: int) -> Knowledge:
         """What concerns a job on ``hosts``: what all ranks have to be told."""

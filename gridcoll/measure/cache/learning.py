@@ -61,10 +61,7 @@ def learn_model(
     All that it says was measured now, or ``only`` between those pairs of clusters. A cluster is the
     known one of most of its hosts; a new one whose name is another's gets a number.
     """
-    when = when or now()
-    names: list[str] = []
-    for cluster in model.grid.clusters:
-        names.append(_name_of(known, cluster, set(names)))
+    when, names = when or now(), _names_of(known, model)
     entries: list[AnyEntry] = []
     for i, (name, cluster) in enumerate(zip(names, model.grid.clusters, strict=True)):
         is_new = only is None or (i, i) in only
@@ -80,22 +77,14 @@ def learn_model(
     if only is None:
         entries.append(_library_entry(known, model, when))
         entries += _outcomes(known, model, names, when)
-    for entry in entries:
-        known.replace(entry)
-    return entries
+    return known.replace_all(entries)
 
 
 def learn_outcomes(
     known: Knowledge, model: GridModel, when: datetime | None = None
 ) -> list[AnyEntry]:
     """The entries of what collectives took, by ``model``; they are put into ``known``."""
-    names: list[str] = []
-    for cluster in model.grid.clusters:
-        names.append(_name_of(known, cluster, set(names)))
-    entries = _outcomes(known, model, names, when or now())
-    for entry in entries:
-        known.replace(entry)
-    return entries
+    return known.replace_all(_outcomes(known, model, _names_of(known, model), when or now()))
 
 
 def _host_entries(
@@ -137,9 +126,7 @@ def learn_check(
                 ),
             )
         )
-    for entry in entries:
-        known.replace(entry)
-    return entries
+    return known.replace_all(entries)
 
 
 def link_entry(
@@ -153,8 +140,9 @@ def link_entry(
 ) -> LinkEntry:
     """The entry of a link that was measured now."""
     before = known.link(*pair)
-    if before is not None and before.origin == "declared":
-        before = None
+    latency_s, rate = None, None
+    if before is not None and before.origin != "declared":
+        latency_s, rate = before.latency_s, before.rate_bytes_per_s
     return _renewed(
         known,
         LinkEntry(
@@ -162,12 +150,8 @@ def link_entry(
             receiver=pair[1],
             plogp=link,
             aggregate_bytes_per_s=together,
-            latency_s=statistic_after(
-                before.latency_s if before else None, float(link.one_way(0)), tolerance
-            ),
-            rate_bytes_per_s=statistic_after(
-                before.rate_bytes_per_s if before else None, rate_of(link), tolerance
-            ),
+            latency_s=statistic_after(latency_s, float(link.one_way(0)), tolerance),
+            rate_bytes_per_s=statistic_after(rate, rate_of(link), tolerance),
             mpi=mpi,
             first=when,
             last=when,
@@ -188,17 +172,21 @@ def _renewed(known: Knowledge, entry: E) -> E:
     return msgspec.structs.replace(entry, first=before.first, count=before.count + 1)
 
 
-def _name_of(known: Knowledge, cluster: Cluster, taken: set[str]) -> str:
+def _names_of(known: Knowledge, model: GridModel) -> list[str]:
+    """By cluster of ``model``."""
+    names: list[str] = []
+    for cluster in model.grid.clusters:
+        names.append(_name_of(known, cluster, names))
+    return names
+
+
+def _name_of(known: Knowledge, cluster: Cluster, taken: Collection[str]) -> str:
     before = Counter(known.cluster_of(process.host) for process in cluster.processes)
     before.pop("", None)
     for name, _ in before.most_common():
         if name not in taken:
             return name
-    base, k = cluster.name, 2
-    name = base
-    while name in taken or known.cluster(name) is not None:
-        name, k = f"{base}-{k}", k + 1
-    return name
+    return known.free_name(cluster.name, taken)
 
 
 def _cluster_entry(
@@ -206,39 +194,33 @@ def _cluster_entry(
 ) -> ClusterEntry:
     cluster, before = model.grid.clusters[index], known.cluster(name)
     uplink = _uplink(model, index, before)
-    if before is not None and before.origin == "declared":
-        before = None
-    link = model.links[index][index]
-    inside = before.inside if before else None
-    within = before.within_host if before else None
-    latency = before.latency_s if before else None
-    rate = before.rate_bytes_per_s if before else None
-    mpi = before.mpi if before else model.mpi
-    contention = before.contention if before else 1.0
-    if is_new and link is not None and len(cluster.nodes) > 1:
-        inside, mpi = link, model.mpi
-        latency = statistic_after(latency, float(link.one_way(0)), model.tolerance)
-        rate = statistic_after(rate, rate_of(link), model.tolerance)
-        contention = model.contention[index] if model.contention else contention
-    elif is_new and link is not None:
-        within = link
-    return _renewed(
-        known,
-        ClusterEntry(
-            name=name,
-            site=cluster.site or (before.site if before else ""),
-            region=cluster.region or (before.region if before else ""),
-            inside=inside,
-            within_host=within,
-            latency_s=latency,
-            rate_bytes_per_s=rate,
-            contention=contention,
-            uplink_bytes_per_s=uplink,
-            mpi=mpi,
-            first=when,
-            last=when,
-        ),
+    if before is None or before.origin == "declared":
+        before = ClusterEntry(name=name, mpi=model.mpi, first=when, last=when)
+    entry = msgspec.structs.replace(
+        before,
+        name=name,
+        site=cluster.site or before.site,
+        region=cluster.region or before.region,
+        uplink_bytes_per_s=uplink,
+        first=when,
+        last=when,
+        count=1,
     )
+    link = model.links[index][index]
+    if is_new and link is not None and len(cluster.nodes) > 1:
+        entry = msgspec.structs.replace(
+            entry,
+            inside=link,
+            latency_s=statistic_after(before.latency_s, float(link.one_way(0)), model.tolerance),
+            rate_bytes_per_s=statistic_after(
+                before.rate_bytes_per_s, rate_of(link), model.tolerance
+            ),
+            contention=model.contention[index] if model.contention else before.contention,
+            mpi=model.mpi,
+        )
+    elif is_new and link is not None:
+        entry = msgspec.structs.replace(entry, within_host=link)
+    return _renewed(known, entry)
 
 
 def _uplink(model: GridModel, index: int, before: ClusterEntry | None) -> float:

@@ -163,9 +163,7 @@ def _cluster_strangers(
     for group, base in zip(
         new, name_clusters([[hosts[rank] for rank in group] for group in new]), strict=True
     ):
-        name, k = base, 2
-        while name in taken or known.cluster(name) is not None:
-            name, k = f"{base}-{k}", k + 1
+        name = known.free_name(base, taken)
         taken.add(name)
         found.update((rank, name) for rank in group)
     return found
