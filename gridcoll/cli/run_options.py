@@ -156,9 +156,7 @@ def _swap() -> None:
 
 
 def _open_bars() -> AbstractContextManager[Progress]:
-    """Bars for a start that takes long; an application that starts quickly loads no library for
-    them.
-    """
+    """Bars for a start that takes long: one that is quick loads no library for them."""
     from gridcoll.cli.progress import Stages
     from gridcoll.measure.report import is_on_terminal
 

@@ -110,9 +110,7 @@ class Context:
         self.learning = self._begin_to_learn(offset_s, news)
 
     def _begin_to_learn(self, offset_s: float | None, news: News | None) -> Learning | None:
-        """None where settings forbid learning, or inside one cluster, where nothing can be
-        gained.
-        """
+        """None where settings forbid it, or inside one cluster, where nothing can be gained."""
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
             return None

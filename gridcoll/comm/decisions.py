@@ -74,9 +74,7 @@ def takes_whole(collective: str, n_bytes: int, semantics: Semantics) -> bool:
 
 
 def size_class(n_bytes: int) -> int:
-    """The size that a choice is made for: rounded up to 1, 1.25, 1.5 or 1.75 times a power of
-    two.
-    """
+    """The size that a choice is made for: rounded up to quarters of a power of two."""
     if n_bytes <= 8:
         return 8
     step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
@@ -202,9 +200,7 @@ class Decisions:
         return found
 
     def _shape(self, ranks: tuple[int, ...]) -> tuple[object, ...]:
-        """All that decisions for ``ranks`` depend on, without names: equal for children of equal
-        shape.
-        """
+        """All that decisions for ``ranks`` depend on, without names: equal for children alike."""
         grid = self.model.grid
         seen: dict[str, int] = {}
         hosts = (seen.setdefault(grid.hosts[rank], len(seen)) for rank in ranks)

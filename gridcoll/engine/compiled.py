@@ -145,9 +145,7 @@ def require_engine() -> None:
 
 
 def c_functions() -> tuple[int | None, ...]:
-    """Addresses of the functions that begin, run and end a run, for C callers; None without C
-    engine.
-    """
+    """Addresses of the C functions that begin, run and end a run; None without C engine."""
     library = _library()
     if library is None:
         return None, None, None

@@ -111,9 +111,7 @@ class Repeat:
         )
 
     def _finish(self, *args: object) -> None:
-        """Finish a run that C hands over to Python: after a long wait, an error, or for new
-        sockets.
-        """
+        """Finish a run that C hands over: after a long wait, an error, or for new sockets."""
         pointer, self._state.run = self._state.run, None
         run = CompiledRun(self._prepared, pointer, *args)
         run.run()

@@ -75,9 +75,7 @@ class MPITransport:
 
 @contextmanager
 def _in_place(pieces: Pieces) -> Iterator[tuple[Any, int, MPI.Datatype]]:
-    """``pieces`` as a message in MPI's form, without a copy; MPI keeps the type during a
-    transfer.
-    """
+    """``pieces`` as a message in MPI's form, not copied; MPI keeps the type meanwhile."""
     lengths = [len(view) for view in pieces.views]
     kind = MPI.BYTE.Create_hindexed(lengths, [MPI.Get_address(view) for view in pieces.views])
     try:

@@ -87,9 +87,7 @@ def _longest_wait(clock: CommonClock, n_samples: int) -> float:
 
 
 def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
-    """`CommonClock.latest` in one latency between clusters; the library's allreduce takes
-    several.
-    """
+    """`CommonClock.latest` in one latency between clusters, where an allreduce takes several."""
     pieces = [Piece(0, 1, (0,) * len(grid.clusters))]
     plan = plan_allreduce(grid, 1, pieces, 1, "binomial")
     flow, transport = dataflow(plan.programs[comm.Get_rank()]), MPITransport(comm)

@@ -185,9 +185,7 @@ def _tune(comm: MPI.Intracomm, collective: str, progress: Progress, model: GridM
 
 
 def native_sizes(collective: str) -> tuple[int, ...]:
-    """Sizes at which natives are timed, bytes: for short messages also those at which plans are
-    tried.
-    """
+    """Sizes in bytes at which natives are timed: of short ones also those of trials of plans."""
     short = (n_bytes for n_bytes in TRIAL_SIZES.get(collective, ()) if n_bytes < SETTLED_BYTES)
     return tuple(sorted({*NATIVE_SIZES, *short}))
 

@@ -214,9 +214,7 @@ def _gather_known(
 
 
 def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel]:
-    """On rank 0, what any rank remembers. Collective; nothing is sent if no rank remembers
-    anything.
-    """
+    """On rank 0, what any rank remembers. Collective; where none does, nothing is sent."""
     holders: dict[str, int] = {}
     for rank, keys in enumerate(opening.keys):
         for key in sorted(keys):

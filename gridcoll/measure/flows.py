@@ -1,6 +1,4 @@
-"""Aggregate bandwidth of several flows between clusters: more than one flow's if windows limit
-it.
-"""
+"""Aggregate bandwidth of flows between clusters: more than one flow's if windows limit it."""
 
 from __future__ import annotations
 
@@ -228,9 +226,7 @@ def _rates(
 
 @dataclass(frozen=True)
 class _Flows:
-    """A rank's part in a round: it sends to its peers, or it receives from them, as the ranks
-    ``beside`` it do.
-    """
+    """A rank's part in a round: it sends or receives, as the ranks ``beside`` it do."""
 
     pair: tuple[int, int]
     peers: tuple[int, ...]

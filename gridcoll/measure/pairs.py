@@ -117,9 +117,7 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
 
 
 def _packed(grid: Grid, rounds: Sequence[list[Pair]]) -> list[list[Pair]]:
-    """``rounds``, with pairs inside clusters joined to the first round between clusters, if no node
-    is in two pairs.
-    """
+    """``rounds``, with pairs inside clusters in the first round if no node is in two pairs."""
     if len(rounds) < 2 or any(a != b for a, b in rounds[0]):
         return list(rounds)
     together = [*rounds[0], *rounds[1]]

@@ -22,9 +22,7 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What a partitioner found: the most faces of one host with other hosts of its cluster, and
-    of one cluster with other clusters.
-    """
+    """What a partitioner found: the most faces of a host in its cluster, and of a cluster."""
 
     host_faces: float
     cluster_faces: float

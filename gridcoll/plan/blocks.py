@@ -37,9 +37,7 @@ class Standing:
         return Chunk(self.buffer, start, start + self.sizes[rank])
 
     def runs(self, ranks: Iterable[int]) -> list[Chunk]:
-        """The blocks of ``ranks`` in that order, adjacent ones joined; empty blocks are left
-        out.
-        """
+        """The blocks of ``ranks`` in that order, adjacent ones joined, without empty ones."""
         found: list[Chunk] = []
         for chunk in map(self.block, ranks):
             if not chunk.size:
@@ -71,9 +69,7 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 
 
 class Messages:
-    """Writes numbered sends to one peer and receives from it, in pieces of at most ``longest``
-    units: any MPI takes those.
-    """
+    """Writes numbered sends to a peer and receives from it, in pieces of ``longest`` at most."""
 
     def __init__(self, peer: int, longest: int = LARGEST_MESSAGE) -> None:
         self._peer, self._longest = peer, longest

@@ -1,6 +1,4 @@
-"""Proves that a plan is correct: matched, free of deadlock, and with the result of its
-collective.
-"""
+"""Proves that a plan is correct: matched, free of deadlock, with the result it states."""
 
 from __future__ import annotations
 

@@ -117,9 +117,7 @@ def format_choice(choice: Choice) -> str:
 
 
 def gain_of_best(choice: Choice) -> str:
-    """Gain of ``best`` over the papers' seven heuristics by the store-and-forward estimate; empty
-    if unknown.
-    """
+    """Gain of ``best`` over the papers' seven, stored and forwarded; empty if unknown."""
     stored = {
         c.name: c.store_and_forward_s
         for c in choice.candidates

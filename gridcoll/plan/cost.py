@@ -77,9 +77,7 @@ class _Costs:
         self._host_of = model.grid.host_of
 
     def port_of(self, rank: int, peer: int) -> int:
-        """The port that a message to or from ``peer`` uses: the host's interface, or inside a host
-        the rank itself.
-        """
+        """The port of a message to or from ``peer``: the host's, or inside one the rank itself."""
         host = self._host_of[rank]
         return -1 - rank if host == self._host_of[peer] else host
 

@@ -87,9 +87,7 @@ class PackedTrees:
         return self._numbers[self.uses[segment % len(self.uses)]]
 
     def _sender(self, place: int, turn: int) -> int:
-        """The rank that sends for the host at ``place`` when hosts have moved on ``turn``
-        places.
-        """
+        """The rank that sends for the host at ``place`` when hosts have moved ``turn`` on."""
         first = 0
         for hosts in self.kinds:
             if place < first + len(hosts):
@@ -264,9 +262,7 @@ class _Pricing:
     def _ways_s(
         self, segment_bytes: float, by_host_s: FloatArray, links_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """One-way time of a segment from each tree's top to its hosts, and the slowest edge, (T,
-        H).
-        """
+        """A segment's way from each tree's top to its hosts, and the slowest edge, (T, H)."""
         gap_s, one_way_s = (
             each[:, :, 0] for each in self.model.gap_and_one_way_s(np.array([segment_bytes]))
         )
@@ -462,9 +458,7 @@ def label_of(found: Found) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Whether packed trees are worth trying: unlike parts, a few hosts, no window that limits
-    flows.
-    """
+    """Whether packed trees are worth trying: unlike parts, few hosts, no limiting window."""
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
     if not 2 < n_hosts <= MOST_HOSTS or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False

@@ -33,9 +33,7 @@ Hosts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LineCosts:
-    """Counts of sends and hops until a rank of the line has the first segment, and the load per
-    segment after that.
-    """
+    """Sends and hops until a rank of the line has the first segment, and each segment's load."""
 
     waits: FloatArray
     hops: FloatArray

@@ -13,7 +13,6 @@ latencies) the fastest strategy of its Table 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +23,7 @@ from gridcoll.model.plogp import linear_plogp
 from gridcoll.schedule import HEURISTICS, Accounting, Instance
 from gridcoll.schedule.instance import Floats
 from gridcoll.schedule.trees import find_shape
+from gridcoll.study.one_cluster import halved
 from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
 
 CLUSTERS = ("Orsay 1", "Orsay 2", "IDPOT 1", "IDPOT 2", "IDPOT 3", "Toulouse")
@@ -121,16 +121,10 @@ def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
         link = linear_plogp(latency_s, rate, calibration.overhead_s)
         found[cluster] = min(
             form.cost_s(Call(link, machines, size, segment))
-            for segment in _halved(size)
+            for segment in halved(size)
             for form in forms
         )
     return found
-
-
-def _halved(size: int) -> Iterator[int]:
-    while size:
-        yield size
-        size //= 2
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,9 +42,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class CaseKind:
-    """One of the three test cases. ``draw(rng, n_elements, latencies)`` makes one grid with its
-    problem; ``latencies`` is one of `LATENCIES`.
-    """
+    """One of the three test cases."""
 
     name: str
     table: int
@@ -51,6 +50,7 @@ class CaseKind:
     n_cases: int
     n_elements: int
     draw: Callable[[np.random.Generator, int, str], IterationCost]
+    """Makes one grid with its problem, of so many elements, by one of `LATENCIES`."""
     searches: tuple[str, ...]
     paper: Mapping[str, PaperRow]
 
@@ -141,41 +141,29 @@ def tree_latencies(rng: np.random.Generator, places: list[tuple[int, int]]) -> F
     return latency_s
 
 
-def _branches(
-    rng: np.random.Generator, places: list[tuple[int, int]]
-) -> tuple[FloatArray, FloatArray]:
-    """The longest branch of the way between two clusters, and all together, (C, C) each."""
+def branch_latencies(
+    rng: np.random.Generator, places: list[tuple[int, int]], combine: np.ufunc
+) -> FloatArray:
+    """(C, C): the branches on the way between two clusters, combined."""
     country, city = np.array(places).T
     world_s = rng.uniform(*WORLD_S, country.max() + 1)[country]
     country_s = rng.uniform(*COUNTRY_S, (country.max() + 1, city.max() + 1))[country, city]
     city_s = rng.uniform(*CITY_S, len(places))
     same_country = country[:, None] == country
     same_city = same_country & (city[:, None] == city)
-    longest, together = city_s, city_s
-    found = [np.maximum.outer(city_s, city_s), np.add.outer(city_s, city_s)]
+    own_s: FloatArray = city_s
+    latency_s: FloatArray = combine.outer(own_s, own_s)
     for branch_s, shared in ((country_s, same_city), (world_s, same_country)):
-        longest, together = np.maximum(longest, branch_s), together + branch_s
-        found[0] = np.where(shared, found[0], np.maximum.outer(longest, longest))
-        found[1] = np.where(shared, found[1], np.add.outer(together, together))
-    for matrix in found:
-        np.fill_diagonal(matrix, LAN_LATENCY_S)
-    return found[0], found[1]
-
-
-def longest_branch(rng: np.random.Generator, places: list[tuple[int, int]]) -> FloatArray:
-    """(C, C): the longest branch on the way."""
-    return _branches(rng, places)[0]
-
-
-def sum_of_branches(rng: np.random.Generator, places: list[tuple[int, int]]) -> FloatArray:
-    """(C, C): all branches on the way."""
-    return _branches(rng, places)[1]
+        own_s = combine(own_s, branch_s)
+        latency_s = np.where(shared, latency_s, combine.outer(own_s, own_s))
+    np.fill_diagonal(latency_s, LAN_LATENCY_S)
+    return latency_s
 
 
 LATENCIES: dict[str, Callable[[np.random.Generator, list[tuple[int, int]]], FloatArray]] = {
     LEVEL: tree_latencies,
-    "longest-branch": longest_branch,
-    "sum-of-branches": sum_of_branches,
+    "longest-branch": partial(branch_latencies, combine=np.maximum),
+    "sum-of-branches": partial(branch_latencies, combine=np.add),
 }
 """Readings of paper 004, §3.2."""
 

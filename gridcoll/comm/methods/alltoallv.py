@@ -99,9 +99,7 @@ class AlltoallvMethods(GridMethods):
         return True
 
     def _vectors_of(self, context: Context) -> Vectors:
-        """The counts of this communicator's calls; empty again after a change of model or
-        settings.
-        """
+        """The counts of this communicator's calls; empty again after decisions changed."""
         if self._vectors is None or self._vectors.decisions is not context.decisions:
             self._vectors = Vectors(context.decisions)
         return self._vectors

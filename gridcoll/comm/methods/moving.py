@@ -26,9 +26,7 @@ T = TypeVar("T")
 
 
 def read_or_leave(read: Callable[[], T]) -> T | None:
-    """The result of ``read``, or None for invalid arguments: MPI's own error says more about
-    them.
-    """
+    """The result of ``read``, or None for invalid arguments: MPI's own error says more."""
     try:
         return read()
     except Exception:
@@ -84,9 +82,7 @@ def blank_memory(flow: Dataflow, n_bytes: int) -> ByteMemory:
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
-    """Copy by a message to oneself: truncation raises as in MPI, and a short one leaves the
-    rest.
-    """
+    """Copy by a message to oneself: it raises or leaves the rest as MPI does."""
     MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[into, MPI.BYTE], source=0)
 
 

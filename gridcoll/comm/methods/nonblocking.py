@@ -55,9 +55,7 @@ class _Call:
 
 
 class _Kept:
-    """Buffer arguments with duplicated datatypes: the user may free the originals before the call
-    ends.
-    """
+    """Buffer arguments with duplicated datatypes: the user may free the originals meanwhile."""
 
     def __init__(self, *specs: Any) -> None:
         self._types: list[MPI.Datatype] = []

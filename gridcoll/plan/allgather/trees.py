@@ -89,9 +89,7 @@ def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") 
 
 
 class _Leaders:
-    """A cluster's blocks are sent in one message; through scratch if its ranks are not
-    consecutive.
-    """
+    """A cluster's blocks are one message; through scratch if its ranks are not consecutive."""
 
     def __init__(self, grid: Grid, sizes: Sequence[int], shape: str) -> None:
         self._grid = grid

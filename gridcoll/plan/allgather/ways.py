@@ -34,9 +34,7 @@ class Ways(Protocol):
         """The ranks to which ``rank`` forwards the owner's block, in order."""
 
     def upwards(self, rank: int) -> list[list[int]]:
-        """All owners in the order of ``rank`` when blocks go up; those of a list at the same
-        time.
-        """
+        """All owners in the order of ``rank`` when blocks go up; those of a list at once."""
 
 
 class RingWays:

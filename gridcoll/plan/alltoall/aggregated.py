@@ -77,15 +77,11 @@ class Crossing:
         return found
 
     def relay(self, large: int, small: int, place: int) -> int:
-        """The place in ``large`` of the rank that exchanges with the rank at ``place`` of
-        ``small``.
-        """
+        """The place in ``large`` of the partner of the rank at ``place`` of ``small``."""
         return (self._first[large, small] + place) % self.sizes[large]
 
     def dealt_with(self, large: int, small: int, at: int) -> int:
-        """The place in ``small`` of the rank that the ``at``-th member exchanges with; -1 for
-        none.
-        """
+        """The place in ``small`` of the partner of the ``at``-th member; -1 for none."""
         place = (at - self._first[large, small]) % self.sizes[large]
         return place if place < self.sizes[small] else -1
 
@@ -336,7 +332,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     far_first = np.argsort(-model.latency_s, axis=1, kind="stable").tolist()
     order = tuple(tuple(c for c in row if c != own) for own, row in enumerate(far_first))
 
-    def build(n_units: int) -> Plan:
-        return plan_aggregated(Crossing(grid, order), n_units, f"aggregated: {label}")
+    def plan(n_units: int, full_label: str) -> Plan:
+        return plan_aggregated(Crossing(grid, order), n_units, full_label)
 
-    return [Candidate("aggregated", label, price_aggregated(model, n_bytes), build)]
+    return [Candidate.planned("aggregated", label, price_aggregated(model, n_bytes), plan)]

@@ -65,9 +65,7 @@ def rounds_farthest_first(
 
 
 def _perfect_matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
-    """A different target for every source; sources pick in ``order``, each its first one if
-    free.
-    """
+    """A different target for every source, which pick in ``order``: the first that is free."""
     source_of: dict[int, int] = {}
 
     def pick(source: int, tried: set[int]) -> bool:

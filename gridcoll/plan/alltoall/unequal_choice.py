@@ -89,9 +89,7 @@ def _narrow(model: GridModel) -> np.ndarray:
 
 
 def _messages_cost(model: GridModel) -> bool:
-    """Whether an empty message costs more between clusters than two inside, so that collecting
-    pays.
-    """
+    """Whether an empty message costs more between clusters than two inside: collecting pays."""
     gap_s, _ = model.gap_and_one_way_s(np.zeros(1))
     inside = np.diagonal(gap_s[..., 0])
     across = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, gap_s[..., 0]).max(axis=1)

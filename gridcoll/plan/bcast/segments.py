@@ -149,9 +149,7 @@ def _best_segment_of(
     shapes: tuple[str, ...],
     relays: tuple[int, ...],
 ) -> tuple[int, float]:
-    """Cached `best_segment` of one tree: with few clusters many heuristics and roots give the
-    same.
-    """
+    """Cached `best_segment` of one tree: many heuristics and roots give the same."""
 
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
