@@ -63,30 +63,10 @@ class ClusterComms:
 class Context:
     """Decisions, channel and fast path of one communicator.
 
-    Attributes
-    ----------
-    decisions : Decisions
-        Shared with other communicators of the same ranks.
-    channel : Channel
-        Where our own messages go.
-    comm : MPI.Intracomm
-        The communicator as plain mpi4py has it: for native collectives.
-    fast_path : dict
-        Functions for calls that were decided before: native calls, and short plans (see
-        `engine.repeat`). The key holds all that the decision depends on, as simple values.
-    changed : callable
-        Called when decisions changed, for who keeps some besides the fast path.
-
-    Parameters
-    ----------
-    channel : Channel
-        For our own messages; ours from now on.
-    threads : bool
-        Whether all ranks' MPI lets programs run beside the application.
-    offset_s : float or None
-        Common clock minus this rank's clock, where that is known.
-    news : News or None
-        Changes of the network found by communicators of the same processes.
+    Decisions are shared with other communicators of the same ranks; the channel is ours from now
+    on. ``threads``: whether all ranks' MPI lets programs run beside the application. ``offset_s``
+    is the common clock minus this rank's, where that is known; ``news`` are changes of the network
+    found by communicators of the same processes.
     """
 
     def __init__(
@@ -102,9 +82,13 @@ class Context:
         self._n_ranks = decisions.model.grid.n_ranks
         self.channel = channel
         self.comm = channel.comm
+        """The communicator as plain mpi4py has it: for native collectives."""
         self._threads, self._steady = threads, False
         self.changed: Callable[[], None] = _nothing
+        """Called when decisions changed, for who keeps some besides the fast path."""
         self.fast_path: dict[Key | None, FastCall] = {}
+        """Calls that were decided before: native ones, and short plans (see `engine.repeat`). The
+        key holds all that the decision depends on, as simple values."""
         self._cluster_comms: ClusterComms | None = None
         self._last_sent: list[tuple[int, int, int, int]] | None = None
         self.learning = self._begin_to_learn(offset_s, news)

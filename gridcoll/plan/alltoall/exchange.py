@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gridcoll.plan.blocks import cut_chunk
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Programs
 from gridcoll.plan.statements import Runs, Statement, moved, state
-from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 
 
@@ -72,11 +72,7 @@ def exchange_plan(
 
 def pieces_of(buffer: str, rank: int, n_units: int, piece_units: int) -> list[Chunk]:
     """The block of ``rank``, cut; whole for ``piece_units`` of 0."""
-    first = rank * n_units
-    return [
-        Chunk(buffer, first + start, first + stop)
-        for start, stop in cut_segments(n_units, piece_units or max(n_units, 1))
-    ]
+    return cut_chunk(blocks(buffer, rank, n_units), piece_units or max(n_units, 1))
 
 
 def exchange_inside(rank: int, members: tuple[int, ...], n_units: int, tag: int) -> list[Op]:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from gridcoll.errors import PlanError
-from gridcoll.plan.blocks import LARGEST_MESSAGE
-from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages
+from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.plan import Program
-from gridcoll.plan.trees import cut_segments
 
 
 def vector_program(
@@ -43,19 +42,10 @@ def vector_program(
     own = [rank] if own_message else []
     ops: list[Op] = []
     for peer in (*peers, *own):
-        for tag, chunk in enumerate(_pieces("output", into[peer], recv_units[peer])):
-            ops.append(Recv(peer, chunk, tag))
+        ops += Messages(peer, LARGEST_MESSAGE).receive(Chunk("output", into[peer], into[peer + 1]))
     for peer in (*peers, *own):
-        for tag, chunk in enumerate(_pieces("input", out[peer], send_units[peer])):
-            ops.append(Send(peer, chunk, tag))
+        ops += Messages(peer, LARGEST_MESSAGE).send(Chunk("input", out[peer], out[peer + 1]))
     if not own_message:
         mine = Chunk("input", out[rank], out[rank + 1])
         ops.append(Copy(mine, Chunk("output", into[rank], into[rank + 1])))
     return tuple(ops)
-
-
-def _pieces(buffer: str, first: int, n_units: int) -> list[Chunk]:
-    return [
-        Chunk(buffer, first + start, first + stop)
-        for start, stop in cut_segments(n_units, LARGEST_MESSAGE)
-    ]

@@ -6,11 +6,11 @@ ranks know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gridcoll.plan.allgather.trees import register_ways
 from gridcoll.plan.allgather.ways import Segments, Ways, side_by_side
-from gridcoll.plan.folding import Incoming, Term, fold
+from gridcoll.plan.folding import Incoming, Slots, Term, fold
 from gridcoll.plan.ops import Chunk, Op, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.statements import Contribution, Runs, Statement, moved, state
@@ -43,7 +43,7 @@ def plan_reduce_scatter(
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
-        slots = _slots()
+        slots = Slots(0)
         for owners in ways.upwards(rank):
             for owner, tag, start, stop in side_by_side(segments, owners):
                 children = ways.children(owner, rank)
@@ -67,18 +67,6 @@ def plan_reduce_scatter(
     even = len(set(sizes)) == 1
     n_units, blocks = (sizes[0], ()) if even else (0, tuple(sizes))
     return Plan("reduce_scatter", label, n_units, -1, programs, scratch, blocks)
-
-
-def _slots() -> Callable[[int], Chunk]:
-    """Hands out scratch."""
-    taken = 0
-
-    def slot(n_units: int) -> Chunk:
-        nonlocal taken
-        start, taken = taken, taken + n_units
-        return Chunk("scratch", start, taken)
-
-    return slot
 
 
 register_ways("reduce_scatter", plan_reduce_scatter, "; backwards", upwards=True)
