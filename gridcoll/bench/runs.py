@@ -102,14 +102,10 @@ def run_benchmark(
     A turn is some runs of one variant, the first of which does not count (see `run_again`).
 
     Collective. Rows are the same on all ranks; ``on_rows`` gets each size's as soon as it is done.
-
-    Raises `UsageError` for an unknown collective, `GridcollError` when a result is wrong, on all
-    ranks.
+    Raises `UsageError` for an unknown collective, `GridcollError` on all ranks for a wrong result.
 
     Parameters
     ----------
-    sizes : sequence of int
-        Message sizes in bytes.
     wires : Wires
         For the physical limit.
     algorithms : sequence of str

@@ -75,14 +75,9 @@ def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 class PrivateComm:
-    """A communicator of our own. It is freed with the last channel that uses it.
+    """A communicator of our own, freed with the last channel that uses it; see `new_private`.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        As `new_private` makes it; ours from now on.
-    n_bands : int
-        Programs that may run at the same time in each part.
+    In each of its parts, ``n_bands`` programs may run at the same time.
     """
 
     def __init__(self, comm: MPI.Intracomm, n_bands: int) -> None:

@@ -60,19 +60,12 @@ def discover(
 
     Parameters
     ----------
-    comm : MPI.Intracomm
-        Used for all messages; a private duplicate.
-    tolerance : float
-        ρ of the clustering.
     both_directions : bool
         Measure links from both ends; otherwise they count as symmetric.
     native : bool
         Time the MPI library's own collectives as well.
     collectives : collection of str
         Collectives whose plans are tried and whose natives are timed.
-    progress : callable
-    name : str
-        Name of the grid in files.
     known : GridModel, optional
         Result of an interrupted discovery of these ranks: its stages are not run again.
     keep : callable

@@ -229,9 +229,9 @@ FIGURES: dict[int, FigureOf003] = {
 """Figure 1, the pLogP itself, is drawn apart."""
 
 
-def sizes_to(most_bytes: int, least_bytes: int = 64) -> list[int]:
+def sizes_to(most_bytes: int) -> list[int]:
     """Powers of two."""
-    return [1 << k for k in range(40) if least_bytes <= 1 << k <= most_bytes]
+    return [1 << k for k in range(40) if 64 <= 1 << k <= most_bytes]
 
 
 def points(

@@ -24,6 +24,10 @@ def find_clusters(
     their latencies lie within ``tolerance`` of the shorter of both: inside one cluster the shortest
     edges rarely meet, and each founds a group. A node that fits no group is a group of its own.
 
+    Returns groups, each ascending, ordered by their lowest node. Raises `UsageError` for a matrix
+    that is not square, negative or NaN entries, a second one of another shape, or a tolerance out
+    of range.
+
     Parameters
     ----------
     latency_s : (n, n) array
@@ -36,17 +40,6 @@ def find_clusters(
     at_least_s : (n, n) array, optional
         What is certain of each latency, where that is less. Only this keeps nodes apart; how near
         they are, and so which edge founds a group, is what ``latency_s`` says.
-
-    Returns
-    -------
-    list of list of int
-        The groups, each ascending, ordered by their lowest node.
-
-    Raises
-    ------
-    UsageError
-        For a matrix that is not square, negative or NaN entries, a second one of another shape, or
-        a tolerance out of range.
 
     References
     ----------

@@ -74,15 +74,7 @@ def _plan(
 
 
 def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") -> Plan:
-    """Coordinators collect the blocks of their clusters, exchange them, and broadcast all.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Blocks by rank.
-    shape : str
-        Of the tree for a coordinator's broadcast; a name in `SHAPES`.
-    """
+    """Leaders collect the blocks of their clusters, exchange them, and hand all down ``shape``."""
     writer = _Leaders(grid, sizes, shape)
     scratch = (writer.scratch_units,) * grid.n_ranks
     return _plan(sizes, label, Programs(grid.n_ranks, writer.program_of), scratch)

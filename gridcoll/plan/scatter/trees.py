@@ -434,15 +434,6 @@ def _leaders(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Cand
     return _by_cluster("leaders", label, "flat", model, n_bytes, root, turn)
 
 
-def _chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    return _by_cluster("chain", "from rank to rank", "chain", model, n_bytes, root, turn)
-
-
-def _binomial(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    label = "down a binomial tree"
-    return _by_cluster("binomial", label, "binomial", model, n_bytes, root, turn)
-
-
 @dataclass(frozen=True)
 class Way:
     """A way to scatter; it gives an algorithm for scatter and one for gather.
@@ -469,7 +460,7 @@ WAYS = (
         "chain",
         "for comparison: every rank passes on all that is behind it",
         "003 Table 2",
-        _chain,
+        partial(_by_cluster, "chain", "from rank to rank", "chain"),
         # Predicted as fast as flat for short blocks, but measured 4-8 % slower on three sites.
         most_clusters=0,
     ),
@@ -483,7 +474,7 @@ WAYS = (
         "binomial",
         "short blocks: a logarithm of messages one after another",
         "003 Table 2",
-        _binomial,
+        partial(_by_cluster, "binomial", "down a binomial tree", "binomial"),
     ),
 )
 
