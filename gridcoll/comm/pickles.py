@@ -68,13 +68,7 @@ class Pickled:
 
 
 class Arrived:
-    """An object whose data have come, and memory for its parts.
-
-    Attributes
-    ----------
-    parts : list of memoryview
-        To be written before `load`.
-    """
+    """An object whose data have come, and memory for its parts."""
 
     def __init__(self, kind: int, data: bytes | bytearray | memoryview) -> None:
         self.kind, self.data = kind, data
@@ -82,6 +76,7 @@ class Arrived:
         self._writable = [size >= 0 for size in sizes]
         self._blocks = [bytearray(size if size >= 0 else ~size) for size in sizes]
         self.parts = [memoryview(block) for block in self._blocks]
+        """To be written before `load`."""
 
     @property
     def n_bytes(self) -> int:

@@ -133,17 +133,12 @@ def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
 
 
 class Series:
-    """Runs on all ranks, one straight after another, each from an agreed moment.
-
-    Attributes
-    ----------
-    began_s, ended_s : float
-        Rank 0's clock when the first run began and when the last one ended; equal on all ranks.
-    """
+    """Runs on all ranks, one straight after another, each from an agreed moment."""
 
     def __init__(self, clock: CommonClock) -> None:
         self._clock = clock
         self.began_s = self.ended_s = math.nan
+        """When the first run began and the last one ended, by rank 0's clock; on all ranks."""
 
     def run(self, step: Callable[[], object]) -> float:
         """Run ``step``; seconds until the last rank is done. Collective; equal on all ranks.

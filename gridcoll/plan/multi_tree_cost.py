@@ -95,13 +95,7 @@ class Loads:
 
 
 class Pricing:
-    """All trees from one cluster, for one message.
-
-    Attributes
-    ----------
-    n_segments, segment : (S,) arrays
-        Candidates: how many, and how long.
-    """
+    """All trees from one cluster, for one message."""
 
     def __init__(self, model: GridModel, n_bytes: int, top: int, root: int) -> None:
         self.model, self.n_bytes, self.top, self.root = model, n_bytes, top, root
@@ -111,6 +105,7 @@ class Pricing:
         some = sorted(n for n in counts if least <= n <= most)[:MOST_SIZES]
         self.n_segments = np.array(some, dtype=float)
         self.segment = np.ceil(n_bytes / self.n_segments)
+        """Candidates: how many segments, and how long, (S,) each."""
         every = range(model.n_clusters)
         links = list(every), list(every)
         self.port_s, self.hop_s = model.gap_and_one_way_s(self.segment, links)

@@ -20,17 +20,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class BatchProgress:
-    """Broadcasts half scheduled; every array has the instance first.
-
-    Attributes
-    ----------
-    rows : (b,) array
-        0..b-1, to index with.
-    ready_s : (b, n) array
-        When each reached cluster can send next; infinite for the waiting.
-    best_s, source : (b, n) arrays
-        The least edge into each waiting cluster, and the reached cluster it comes from.
-    """
+    """Broadcasts half scheduled; every array has the instance first."""
 
     def __init__(self, batch: Batch, edge_s: Floats, with_ready: bool) -> None:
         b, n = batch.internal_s.shape
@@ -41,9 +31,11 @@ class BatchProgress:
         self.waiting = np.ones((b, n), dtype=bool)
         self.waiting[:, batch.root] = False
         self.ready_s = np.full((b, n), np.inf)
+        """When each reached cluster can send next; infinite for the waiting."""
         self.ready_s[:, batch.root] = 0.0
         self.best_s = edge_s[:, batch.root, :].copy()
         self.source = np.full((b, n), batch.root, dtype=np.intp)
+        """The least edge into each waiting cluster, and the reached cluster it comes from."""
 
     def choose(self, score: Floats) -> tuple[Integers, Integers]:
         """Senders and receivers of least score; ties to the smallest sender, then receiver."""

@@ -17,21 +17,15 @@ Choice = tuple[int, int]
 
 
 class Progress:
-    """A broadcast half scheduled.
-
-    Attributes
-    ----------
-    reached, waiting : list of int
-        Clusters that have, or are about to have, the message, and the others; both ascending.
-    ready_s : list of float
-        When each reached cluster can start its next send.
-    """
+    """A broadcast half scheduled."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.reached = [instance.root]
         self.waiting = [j for j in range(instance.n_clusters) if j != instance.root]
+        """Clusters without the message; those reached have it or are about to. Both ascend."""
         self.ready_s = [0.0] * instance.n_clusters
+        """When each reached cluster can start its next send."""
         self.transfers: list[Choice] = []
 
     def send(self, sender: int, receiver: int) -> None:

@@ -30,13 +30,7 @@ _END_TIMEOUT_S = 10.0
 
 
 class Testbed:
-    """An emulated grid. `Testbed.up` builds one; as a context manager it is gone at the end.
-
-    Attributes
-    ----------
-    hosts : dict of str to Host
-        By name, in rank order.
-    """
+    """An emulated grid. `Testbed.up` builds one; as a context manager it is gone at the end."""
 
     __test__ = False
 
@@ -44,6 +38,7 @@ class Testbed:
         self.instance = instance
         self.spec: GridSpec = parse_gridfile(instance.text, instance.place)
         self.hosts: dict[str, Host] = lay_out(self.spec)
+        """By name, in rank order."""
         self._keeper = keeper
         self._children: list[subprocess.Popen[bytes]] = []
 

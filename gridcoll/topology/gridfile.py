@@ -88,38 +88,17 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class GridSpec:
-    """A validated grid file. Arrays are indexed by cluster, in the file's order.
-
-    Attributes
-    ----------
-    name, description : str
-        A dilated grid's name ends in its factor, so that nobody takes its times for the grid's own.
-    dilation : float
-        All latencies are this many times what the file says, all rates that many times less: the
-        same grid in slow motion. Where a few processors emulate many hosts, what software costs
-        then takes the part of the time that it has where every host has processors of its own
-        (time dilation: Gupta et al., NSDI 2006).
-    hosts : tuple of tuple of str
-        Host names, per cluster. Empty tuples where the file gives ranks instead.
-    latency_s : (C, C) array
-        One-way latency; the diagonal is inside the cluster.
-    rate_bytes_per_s : (C, C) array
-        What all flows of one direction share; ``inf`` where the file gives none. The diagonal is
-        ``inf``: inside a cluster only the NICs limit.
-    nic_bytes_per_s, uplink_bytes_per_s : (C,) arrays
-        Each host's own rate, and what a cluster's hosts share (``inf`` where not given).
-    window_bytes : int or None
-        Cap of one flow's TCP window.
-    queue_bytes : int or None
-        What may wait before a link between clusters and is not dropped. Only a testbed heeds it.
-    events : tuple of Change
-        What a testbed changes while a command runs, by time. Nothing else looks at them.
-    """
+    """A validated grid file. Arrays are indexed by cluster, in the file's order."""
 
     def __init__(self, document: _Document, place: str) -> None:
         self._document = document
         self._place = place
         self.dilation = document.dilation
+        """All latencies are this many times what the file says, all rates that many times less: the
+        same grid in slow motion. Where a few processors emulate many hosts, what software costs
+        then takes the part of the time that it has where every host has processors of its own
+        (time dilation: Gupta et al., NSDI 2006)."""
+        # Nobody is to take a dilated grid's times for the grid's own.
         self.name = document.name + (f"-x{self.dilation:g}" if self.dilation != 1 else "")
         self.description = document.description
         self.clusters = tuple(document.clusters)
@@ -134,6 +113,7 @@ class GridSpec:
         for cluster in self.clusters:
             self._check_members(cluster)
         self.hosts = tuple(_expand_hosts(cluster) for cluster in self.clusters)
+        """Names, per cluster. Empty tuples where the file gives ranks instead."""
         flat = [host for hosts in self.hosts for host in hosts]
         for host in flat:
             if flat.count(host) > 1:
@@ -142,7 +122,10 @@ class GridSpec:
             self.host_order()  # a wrong rank_order must fail here, not when the job starts
         n = len(self.clusters)
         self.latency_s: Matrix = np.zeros((n, n))
+        """One-way latency, (C, C); the diagonal is inside the cluster."""
         self.rate_bytes_per_s: Matrix = np.full((n, n), np.inf)
+        """What all flows of one direction share, (C, C); ``inf`` where the file gives none. The
+        diagonal is ``inf``: inside a cluster only the NICs limit."""
         self.nic_bytes_per_s = np.array(
             [self._rate(f"cluster {c.name!r} nic", c.nic) for c in self.clusters]
         )
@@ -152,13 +135,17 @@ class GridSpec:
                 for c in self.clusters
             ]
         )
+        """What a cluster's hosts share, (C,); ``inf`` where not given."""
         for i, cluster in enumerate(self.clusters):
             self.latency_s[i, i] = self._duration(f"cluster {cluster.name!r}", cluster.latency)
         self._fill_links()
         self.window_bytes = self._size("transport.window", self.transport.window)
+        """Cap of one flow's TCP window."""
         self.queue_bytes = self._size("transport.queue", self.transport.queue)
+        """What may wait before a link between clusters and is not dropped; for a testbed alone."""
         self.burst_bytes = self._size("transport.burst", self.transport.burst) or 0
         self.events = tuple(sorted(map(self._event, document.events), key=lambda e: e.at_s))
+        """What a testbed changes while a command runs, by time. Nothing else looks at them."""
 
     def _error(self, field: str, rule: str) -> FileError:
         return FileError(f"grid file {self._place}: {field}: {rule}")

@@ -84,23 +84,17 @@ def find_places(environment: Mapping[str, str] | None = None) -> Places:
 
 @dataclass
 class Folder:
-    """A cache's directory.
-
-    Attributes
-    ----------
-    is_shared : bool
-        Whether its owner lets others write here: then their entries count, too.
-    warnings : list of str
-        What went wrong, for the user, collected.
-    """
+    """A cache's directory."""
 
     path: Path
     read_only: bool = False
     is_named: bool = True
     warnings: list[str] = field(default_factory=list)
+    """What went wrong, for the user, collected."""
 
     @property
     def is_shared(self) -> bool:
+        """Whether its owner lets others write here: then their entries count, too."""
         try:
             mode = self.path.stat().st_mode
         except OSError:
