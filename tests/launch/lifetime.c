@@ -67,17 +67,17 @@ static void calls(void)
         printf("grown by kB: %ld\n", resident_kb() - before);
 }
 
-static void comms(void)
+static void comms(int many)
 {
-    static MPI_Comm kept[120];
-    for (int k = 0; k < 120; k++) {
+    static MPI_Comm kept[300];
+    for (int k = 0; k < many; k++) {
         if (k % 2)
             MPI_Comm_split(MPI_COMM_WORLD, 0, k % 3 ? rank : -rank, &kept[k]);
         else
             MPI_Comm_dup(k ? kept[k - 1] : MPI_COMM_WORLD, &kept[k]);
         allreduce(kept[k]);
     }
-    for (int k = 0; k < 120; k++)
+    for (int k = 0; k < many; k++)
         allreduce(kept[k]), MPI_Comm_free(&kept[k]);
     for (int k = 0; k < 50; k++) { /* handles come again, with other ranks behind them */
         MPI_Comm part;
@@ -233,7 +233,9 @@ int main(int argc, char **argv)
     if (!strcmp(what, "calls"))
         calls();
     else if (!strcmp(what, "comms"))
-        comms();
+        comms(300); /* more than there are parts of tags for groups */
+    else if (!strcmp(what, "few comms"))
+        comms(120);
     else if (!strcmp(what, "kinds"))
         kinds();
     else if (!strcmp(what, "threads"))

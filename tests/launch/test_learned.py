@@ -125,7 +125,7 @@ def test_handles_come_again_with_other_ranks_behind_them(build, tmp_path, mpi) -
     """Also those of communicators on which nothing can be gained."""
     tools = tools_of(mpi)
     options = ["--stats", "--grid", write_near(tmp_path, 3)]
-    done = good(tools.run(3, build(tools, "lifetime"), ["comms"], options=options, limit_s=200))
+    done = good(tools.run(3, build(tools, "lifetime"), ["few comms"], options=options, limit_s=200))
     assert done.stdout.startswith("right")
     assert planned_of(done)["Allreduce"][0] >= 100
 
