@@ -67,10 +67,6 @@ class GridComm(
     As a context manager, it is freed at the end of the block, but not after an error: that may have
     happened on one rank only, and freeing is collective.
 
-    Raises `TypeError` for an intercommunicator; `FileError`, `UsageError`, `DisagreementError` for
-    a grid file that does not fit the job, or settings that ranks do not agree on; the same on all
-    ranks.
-
     Parameters
     ----------
     comm : MPI.Intracomm, optional
@@ -83,6 +79,14 @@ class GridComm(
         ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of
         the same names and the prefix ``gridcoll_``. Keywords win over hints, hints over the
         environment.
+
+    Raises
+    ------
+    TypeError
+        For an intercommunicator.
+    FileError, UsageError, DisagreementError
+        For a grid file that does not fit the job, or settings that ranks do not agree on; the same
+        on all ranks.
     """
 
     # Class attribute, because MPI's own Dup builds objects without calling __init__.
