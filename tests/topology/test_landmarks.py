@@ -74,10 +74,11 @@ def test_random_grids(seed: int, n_nodes: int) -> None:
         assert len(replay.n_measured) < n * n / 8
 
 
-def test_two_thousand_hosts_take_a_few_dozen_rounds() -> None:
+@pytest.mark.long
+def test_five_thousand_hosts_take_a_few_dozen_rounds() -> None:
     """Of ten sites; and their number hardly matters."""
     rounds = []
-    for n_nodes in (200, 2000):
+    for n_nodes in (500, 5000):
         labels = np.arange(n_nodes) % 10
         np.random.default_rng(n_nodes).shuffle(labels)
         between_s = np.add.outer(np.arange(10), np.arange(10)) * 1e-3 + 4e-3
