@@ -1,14 +1,14 @@
 """How soon calls are fast again when a link or a host changes while they run, and changes back.
 
-    python benchmarks/drift.py {rate,latency,host} [--grid three-sites] [--mpi mpich]
-        [--model MODEL.json] [--ways WAY…] [--output FOLDER]
+    python benchmarks/drift.py {rate,latency,host} [--grid three-sites] [--mpi mpich] [--at NAME…]
+        [--models FOLDER] [--ways WAY…] [--output FOLDER]
 
 1 MiB broadcasts and allreduces and 64 KiB all-to-alls in a loop (`apps/calls.py loop`), while what
 the first argument names changes (a link to a tenth of an interface's rate, a link to five times
 its latency, a host to a third of its rate) and changes back: by a model that stays
-(``GRIDCOLL_LEARN=off``), and by one that follows. ``fresh`` is a run on the changed grid from the
-start, by a model of just that, frozen: what can be had. Runs that ``--ways`` leaves out are read
-from the output folder. The plot has the time per call over time.
+(``GRIDCOLL_LEARN=off``), and by one that follows. ``fresh`` are two frozen runs, before the change
+and after it, each by a full discovery in just that state: what can be had. Runs that ``--ways``
+leaves out are read from the output folder. The plot has the time per call over time.
 """
 
 from __future__ import annotations
@@ -20,36 +20,58 @@ from pathlib import Path
 from typing import Any
 
 from learning import on_grid
-from on_grids import MPIS, RESULTS, ROOT
+from on_grids import MPIS, RESULTS, ROOT, model_on
 
-CHANGES = {
-    "rate": ('link = ["orsay", "toulouse"]', 'rate = "10 Mbit/s"', 'rate = "1 Gbit/s"'),
-    "latency": ('link = ["orsay", "toulouse"]', 'latency = "26 ms"', 'latency = "5.2 ms"'),
-    "host": ('host = "toulouse-1"', 'rate = "33 Mbit/s"', 'rate = "100 Mbit/s"'),
-}
-"""What changes, to what, and back; on three-sites."""
+from gridcoll.topology.gridfile import GridSpec, read_gridfile
 
-FALL_S, RISE_S, END_S = 25.0, 55.0, 80.0
+FALL_S, RISE_S, END_S, FRESH_S = 25.0, 55.0, 80.0, 15.0
+
+WAYS = ("frozen", "following", "fresh")
 
 ENOUGH_CALLS, ENOUGH_S = 20, 3.0
 """Within so many calls, or seconds, whichever is more, calls should be fast again."""
 
 
-def grid_file(folder: Path, grid: str, what: str, times: list[tuple[float, int]]) -> Path:
-    """``grid`` with the change ``what``: at each time to state 1 or back to 0."""
-    target, *states = CHANGES[what]
+def change_of(spec: GridSpec, what: str, at: list[str]) -> tuple[str, str, str]:
+    """What changes, to what, and back, as lines of an event.
+
+    The link between the clusters ``at``, by default the first two, or the host ``at``, by default
+    the last one.
+    """
+
+    def rate(bytes_per_s: float) -> str:
+        return f'rate = "{8e-6 * bytes_per_s:g} Mbit/s"'
+
+    if what == "host":
+        host = at[0] if at else spec.hosts[-1][-1]
+        nic = spec.nic_bytes_per_s[spec.cluster_of_host[host]]
+        return f'host = "{host}"', rate(nic / 3), rate(nic)
+    names = [cluster.name for cluster in spec.clusters]
+    a, b = (names.index(name) for name in at or names[:2])
+    target = f'link = ["{names[a]}", "{names[b]}"]'
+    if what == "latency":
+        once, often = (f'latency = "{k * spec.latency_s[a, b]:g} s"' for k in (1, 5))
+        return target, often, once
+    nic = min(spec.nic_bytes_per_s[[a, b]])
+    return target, rate(nic / 10), rate(spec.rate_bytes_per_s[a, b])
+
+
+def grid_file(path: Path, grid: Path, change: tuple[str, str, str], at_s: list[float]) -> Path:
+    """``grid`` with the change, and back if there are two times."""
+    target, *states = change
     events = "".join(
-        f'\n[[events]]\nat = "{at_s:g} s"\n{target}\n{states[1 - state]}\n' for at_s, state in times
+        f'\n[[events]]\nat = "{when:g} s"\n{target}\n{state}\n'
+        for when, state in zip(at_s, states, strict=False)
     )
-    path = folder / f"{grid}-{what}-{'-'.join(f'{at_s:g}' for at_s, _ in times)}.toml"
-    path.write_text((ROOT / "hostfiles" / f"{grid}.toml").read_text() + events)
+    path.write_text(grid.read_text() + events)
     return path
 
 
-def run(grid: Path, mpi: str, rows: Path, seconds: float, settings: dict[str, str]) -> None:
+def run(grid: Path, mpi: str, model: Path, rows: Path, seconds: float, learn: str) -> None:
     app = str(ROOT / "benchmarks" / "apps" / "calls.py")
     command = ["python", "-m", "gridcoll", "run", app, "loop", str(rows), f"{seconds:g}"]
-    on_grid(grid, mpi, *command, settings=settings)
+    settings = {"GRIDCOLL_GRID": str(model), "GRIDCOLL_LEARN": learn}
+    on_grid(grid, mpi, *command, settings={**settings, "GRIDCOLL_LOG": "decisions"})
 
 
 def medians(rows: list[dict[str, Any]], from_s: float, until_s: float) -> dict[str, float]:
@@ -109,38 +131,42 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=CHANGES)
-    parser.add_argument("--grid", default="three-sites", help="the name of a file in hostfiles")
+    parser.add_argument("what", choices=("rate", "latency", "host"))
+    parser.add_argument("--grid", default="three-sites", help="a file in hostfiles, or a path")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
-    parser.add_argument("--model", type=Path, required=True, help="of the grid before the change")
-    parser.add_argument("--ways", nargs="+", default=("frozen", "following", "fresh"))
+    parser.add_argument(
+        "--at", nargs="+", default=[], metavar="NAME", help="two clusters or a host"
+    )
+    parser.add_argument("--models", type=Path, help="full discoveries are kept there, and reused")
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--output", type=Path, default=RESULTS / "drift")
     options = parser.parse_args()
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{options.grid}-{options.what}-{options.mpi}"
-    model = str(options.model.absolute())
-    changing = grid_file(folder, options.grid, options.what, [(FALL_S, 1), (RISE_S, 0)])
-    settings = {"GRIDCOLL_GRID": model, "GRIDCOLL_LOG": "decisions"}
-    for way, learn in (("frozen", "off"), ("following", "on")):
-        kept = folder / f"{name}-{way}.json"
-        if way in options.ways:
-            run(changing, options.mpi, kept, END_S, {**settings, "GRIDCOLL_LEARN": learn})
-    kept = folder / f"{name}-fresh.json"
-    if "fresh" in options.ways:
-        changed = grid_file(folder, options.grid, options.what, [(0.0, 1)])
-        declared = grid_file(folder, options.grid, options.what, [])
-        _declare_changed(declared, options.what)
-        run(
-            *(changed, options.mpi, kept, 20.0),
-            {"GRIDCOLL_GRID": str(declared), "GRIDCOLL_LEARN": "off"},
-        )
-    rows_of: dict[str, list[dict[str, Any]]] = {
-        way: json.loads((folder / f"{name}-{way}.json").read_text())
-        for way in ("frozen", "following")
+    given = options.grid if options.grid.endswith(".toml") else f"hostfiles/{options.grid}.toml"
+    grid = ROOT / given
+    change = change_of(read_gridfile(grid), options.what, options.at)
+    name = "-".join([grid.stem, options.what, *options.at, options.mpi])
+    changed = grid_file(folder / f"{name}-changed.toml", grid, change, [0.0])
+    changing = grid_file(folder / f"{name}-changing.toml", grid, change, [FALL_S, RISE_S])
+    models = options.models or folder
+    model = model_on(grid, options.mpi, models)
+    kept = {
+        way: folder / f"{name}-{way}.json" for way in ("frozen", "following", "fresh", "before")
     }
-    best = {"after the fall": medians(json.loads(kept.read_text()), 3.0, 20.0)}
-    best["after the recovery"] = medians(rows_of["frozen"], 3.0, fall_s(rows_of["frozen"]))
+    if "fresh" in options.ways:
+        run(grid, options.mpi, model, kept["before"], FRESH_S, "off")
+        fresh = model_on(changed, options.mpi, models)
+        run(changed, options.mpi, fresh, kept["fresh"], FRESH_S, "off")
+    for way, learn in (("frozen", "off"), ("following", "on")):
+        if way in options.ways:
+            run(changing, options.mpi, model, kept[way], END_S, learn)
+    found = {way: json.loads(path.read_text()) for way, path in kept.items() if path.exists()}
+    best = {
+        when: medians(found[way], 3.0, FRESH_S)
+        for when, way in (("after the fall", "fresh"), ("after the recovery", "before"))
+    }
+    rows_of = {way: found[way] for way in ("frozen", "following") if way in found}
     for way, rows in rows_of.items():
         fell_s = fall_s(rows)
         rose_s = fell_s + RISE_S - FALL_S
@@ -148,28 +174,12 @@ def main() -> None:
             ("after the fall", fell_s, rose_s),
             ("after the recovery", rose_s, END_S),
         ):
-            found = medians(rows, settled_s(rows, from_s), until_s)
             print(f"{name}, {way}, {when}:")
-            for call, took_s in found.items():
+            for call, took_s in medians(rows, settled_s(rows, from_s), until_s).items():
                 fresh_s = best[when].get(call)
                 over = f"  {took_s / fresh_s:.2f} times fresh" if fresh_s else ""
                 print(f"  {call:>18} B  {1e3 * took_s:8.1f} ms{over}")
     draw(rows_of, folder / f"{name}.svg")
-
-
-def _declare_changed(path: Path, what: str) -> None:
-    """Write the change into the grid file itself, so that its declared model has it."""
-    text = path.read_text()
-    if what == "host":
-        path.write_text(text)  # a grid file has interfaces by cluster: the plan stays
-        return
-    _, state, _ = CHANGES[what]
-    key = state.split(" =")[0]
-    head, link, rest = text.partition('between = ["orsay", "toulouse"]\n')
-    lines = rest.split("\n")
-    place = next(k for k, line in enumerate(lines) if line.startswith(f"{key} ="))
-    lines[place] = state
-    path.write_text(head + link + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """What learning from an application's own calls gains: the first calls, and the ones after.
 
     python benchmarks/learning.py [--grid three-sites] [--mpi mpich] [--known MODEL.json]
-        [--start FILE] [--calls 400] [--output FOLDER]
+        [--start FILE] [--calls 400] [--ways WAY…] [--app mix|late] [--output FOLDER]
 
-The same calls (`apps/calls.py mix`) run four times: by the MPI library's own collectives; by a
+The same calls (`apps/calls.py`) run by each of the ways: by the MPI library's own collectives; by a
 kept full discovery (``--known``, measured if it is not there); by a start that timed no plan and no
 native (``--start``, the grid file as declared by default), frozen; and by the same with learning.
+``first`` and ``second`` are two jobs that learn and share a cache, which is empty at first.
 The table has the total time of both halves. The plot has what calls took more than the
 same calls by what is known best, summed up.
 """
@@ -17,18 +18,23 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from on_grids import MPIS, RESULTS, ROOT
 
 BIN = Path(sys.executable).parent
+RUN = ("python", "-m", "gridcoll", "run")
 DISCOVER = ("python", "-m", "gridcoll", "discover", "--output")
 WAYS = ("native", "discovered", "frozen", "learning")
+JOBS = ("first", "second")
 
 
-def environment(way: str, known: Path, start: Path) -> dict[str, str]:
+def environment(way: str, known: Path, start: Path, cache: str) -> dict[str, str]:
     """The settings of ``way``."""
+    if way in JOBS:
+        return {"GRIDCOLL_CACHE": cache, "GRIDCOLL_LOG": "decisions"}
     return {
         "native": {"GRIDCOLL_FORCE": "native", "GRIDCOLL_GRID": str(start)},
         "discovered": {"GRIDCOLL_GRID": str(known), "GRIDCOLL_LEARN": "off"},
@@ -82,30 +88,34 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--grid", default="three-sites", help="the name of a file in hostfiles")
+    parser.add_argument("--grid", default="three-sites", help="a file in hostfiles, or a path")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
+    parser.add_argument("--app", default="mix", choices=("mix", "late"))
     parser.add_argument("--known", type=Path, help="a model of a full discovery")
     parser.add_argument("--start", type=Path, help="a model or grid file to start with")
     parser.add_argument("--calls", type=int, default=400)
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=(*WAYS, *JOBS))
     parser.add_argument("--output", type=Path, default=RESULTS / "learning")
     options = parser.parse_args()
-    grid = ROOT / "hostfiles" / f"{options.grid}.toml"
+    given = options.grid if options.grid.endswith(".toml") else f"hostfiles/{options.grid}.toml"
+    grid = ROOT / given
+    name = f"{grid.stem}-{options.mpi}"
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    known = (options.known or folder / f"known-{options.grid}-{options.mpi}.json").absolute()
+    known = (options.known or folder / f"known-{name}.json").absolute()
     if "discovered" in options.ways and not known.exists():
         on_grid(grid, options.mpi, *DISCOVER, str(known))
     results = {}
-    for way in options.ways:
-        rows = folder / f"{options.grid}-{options.mpi}-{way}.json"
-        app = str(ROOT / "benchmarks" / "apps" / "calls.py")
-        command = ["python", "-m", "gridcoll", "run", app, "mix", str(rows), str(options.calls)]
-        settings = environment(way, known, (options.start or grid).absolute())
-        on_grid(grid, options.mpi, *command, settings=settings)
-        results[way] = json.loads(rows.read_text())
+    app = str(ROOT / "benchmarks" / "apps" / "calls.py")
+    with tempfile.TemporaryDirectory() as cache:
+        for way in options.ways:
+            rows = folder / f"{name}-{options.app}-{way}.json"
+            command = [*RUN, app, options.app, str(rows), str(options.calls)]
+            settings = environment(way, known, (options.start or grid).absolute(), cache)
+            on_grid(grid, options.mpi, *command, settings=settings)
+            results[way] = json.loads(rows.read_text())
     half = options.calls // 2
-    print(f"{options.grid}, {options.mpi}: seconds of calls 1-{half} and {half + 1}-{2 * half}")
+    print(f"{name}, {options.app}: seconds of calls 1-{half} and {half + 1}-{2 * half}")
     best = results.get("discovered")
     for way, found in results.items():
         halves = [total_s(found[:half]), total_s(found[half:])]
@@ -116,7 +126,7 @@ def main() -> None:
             over = "  (over discovered: {:.3f} {:.3f})".format(*ratios)
         print(f"{way:>12}  {halves[0]:8.2f}  {halves[1]:8.2f}{over}")
     if {"discovered", "frozen", "learning"} <= set(results):
-        draw(results, folder / f"regret-{options.grid}-{options.mpi}.svg")
+        draw(results, folder / f"regret-{name}-{options.app}.svg")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """An application that does nothing but collective calls; `learning.py` and `drift.py` time it.
 
     calls.py mix OUTPUT N_CALLS       # broadcast, allreduce, all-to-all of 8 B to 4 MiB, in turn
+    calls.py late OUTPUT N_CALLS      # the same; each rank comes late to each call, by 0 to 50 ms
     calls.py loop OUTPUT SECONDS      # 1 MiB broadcast and allreduce, 64 KiB all-to-all
 
 Rank 0 writes a row per call: its name, and when its last rank entered and left, in seconds. Ranks
@@ -27,6 +28,9 @@ MIX = {
 """How often each size, in bytes, comes in the mix: applications make many short calls."""
 
 LOOP = (("Bcast", 1 << 20), ("Allreduce", 1 << 20), ("Alltoall", 1 << 16))
+
+LATE_S = 0.05
+"""About what a call of the mix takes between sites."""
 
 Call = tuple[str, int]
 
@@ -77,7 +81,10 @@ def main() -> None:
     run = runners(comm)
     MPI.Intracomm(comm).Barrier()
     stamps: list[tuple[Call, float, float]] = []
-    for call in mix(int(amount)) if kind == "mix" else loop(comm, float(amount)):
+    luck = random.Random(comm.Get_rank())
+    for call in loop(comm, float(amount)) if kind == "loop" else mix(int(amount)):
+        if kind == "late":
+            time.sleep(luck.uniform(0, LATE_S))
         began_s = time.monotonic()
         run[call]()
         stamps.append((call, began_s, time.monotonic()))

@@ -228,10 +228,9 @@ class Following:
         for a, b in sorted(changed.keys() | before.keys()):
             each = found.get((a, b), before.get((a, b)))
             if each is not None:
-                self._tell(
-                    f"{names[a]} to {names[b]}: {each.latency:.2g} times the latency, "
-                    f"{each.gap:.2g} times the gap"
-                )
+                latency = f"{each.latency:.2g} times the latency, " if a != b else ""
+                where = f"{names[a]} to {names[b]}" if a != b else f"inside {names[a]}"
+                self._tell(f"{where}: {latency}{each.gap:.2g} times the gap")
         return self._become(changed_model(self.at_start, changed) or self.at_start, changed)
 
     def _glance(self, now_s: float, total_s: float) -> None:
@@ -239,11 +238,13 @@ class Following:
 
         A rank that sees a better link says so at the next agreed point.
         """
-        every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
+        # A host that is fast again shows by itself: every call waits for it.
+        between = [(a, b) for a, b in self.changed if a != b]
+        every_s = GLANCE_EVERY_S if between else IDLE_GLANCE_EVERY_S
         if now_s - self._glanced_s < every_s * self._patience:
             return
-        rounds = rounds_of(self.model, self.changed or None)
-        before = self.at_start if self.changed else None
+        rounds = rounds_of(self.model, between or None)
+        before = self.at_start if between else None
         pairs = rounds[self._n_glances % len(rounds)]
         glances = [glance_of(self.model, before, pair) for pair in pairs]
         cost_s = max(each.expected_s for each in glances)

@@ -21,10 +21,10 @@ from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_cl
 from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.cache.folder import Cache
-from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed, Point
+from gridcoll.measure.learning.agreed import Agreed, Point
 from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
-from gridcoll.measure.learning.offsets import N_SAMPLES, compare_clocks
+from gridcoll.measure.learning.offsets import compare_clocks
 from gridcoll.measure.learning.outcomes import keep_outcomes
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
@@ -107,11 +107,11 @@ class Learning:
         model = decisions.model
         self.following = Following(comm, messages, model, news or News(), self._tell)
         n = range(model.n_clusters)
-        self._latency_s = max(model.link(i, j).latency_s for i in n for j in n)
+        latency_s = max(model.link(i, j).latency_s for i in n for j in n)
         self._shape = shape_of(model)
         self._brought = _known.get(self._shape, [])
         knowledge = float(zlib.crc32(repr(self._brought).encode()))
-        self.agreed = Agreed(comm, self._latency_s, offset_s, knowledge, self.following.say)
+        self.agreed = Agreed(comm, latency_s, offset_s, knowledge, self.following.say)
         self._kept_s = time.monotonic()
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
@@ -257,7 +257,7 @@ class Learning:
             self._tell(describe(change))
         if point.seen:
             self._watch(point)
-        if not point.on_clock and self._may_compare_clocks(point):
+        if not point.on_clock and self.agreed.may_compare_clocks:
             grid = self.decisions.model.grid
             self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
 
@@ -314,10 +314,6 @@ class Learning:
     def _tell(self, text: str) -> None:
         if self.decisions.rank == 0 and self.decisions.settings.log_decisions:
             _log.warning("gridcoll: call %d: %s", self.agreed.n_calls, text)
-
-    def _may_compare_clocks(self, point: Point) -> bool:
-        cost_s = 2 * N_SAMPLES * self._latency_s
-        return point.overhead_s + cost_s <= OVERHEAD_PART * self.agreed.total_s
 
     def knows(self, collective: str, n_bytes: int, root: int, semantics: Semantics) -> bool:
         """Whether such calls were made."""

@@ -337,7 +337,7 @@ class Looks:
         monkeypatch.setattr(following, "look_at_links", self)
         monkeypatch.setattr(following, "IDLE_GLANCE_EVERY_S", 1e9)
         for name in ("look", "look_late"):
-            monkeypatch.setattr(Drift, name, lambda *_: None)
+            monkeypatch.setattr(Drift, name, lambda *_, **__: None)
 
     def __call__(self, *_: object) -> dict[tuple[int, int], Found]:
         self.n += 1

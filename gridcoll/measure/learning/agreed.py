@@ -20,6 +20,8 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_politely
+from gridcoll.measure.learning.beliefs import median
+from gridcoll.measure.learning.offsets import N_SAMPLES
 
 OVERHEAD_PART = 0.01
 """Exchanges may cost this part of the time in collectives."""
@@ -42,7 +44,8 @@ FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
 
 LATENCIES = 5.0
-"""An exchange takes about so many latencies, as libraries reduce along trees of ranks."""
+"""An exchange takes about so many latencies, as libraries reduce along trees of ranks. Each step of
+such a tree may wait for a rank that is late."""
 
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank is no more."""
@@ -154,7 +157,7 @@ class Agreed:
         self._n_since = 0
         self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
         self._next = FIRST_CALLS
-        self._mean_call_s = 0.0
+        self._mean_call_s = self._late_s = 0.0
         self._under_way: _Exchange | None = None
 
     def end(self, tag: object, entry_s: float, exit_s: float) -> Point | None:
@@ -223,7 +226,8 @@ class Agreed:
         """Calls until the exchange should have ended by itself."""
         if not self._mean_call_s:
             return FIRST_LAG
-        n_calls = math.ceil(LATENCIES * self._latency_s / self._mean_call_s)
+        step_s = self._latency_s + self._late_s
+        n_calls = math.ceil(LATENCIES * step_s / self._mean_call_s)
         return min(max(n_calls, FEWEST_LAG), MOST_LAG)
 
     def _finish(self, exchange: _Exchange) -> Point:
@@ -245,6 +249,8 @@ class Agreed:
                 exchange.tags, entries.tolist(), exits.tolist(), firsts.tolist(), strict=True
             )
         ]
+        if on_clock:
+            self._late_s = median(each.skew_s for each in seen)
         self._next = self.n_calls + self._interval()
         return Point(
             *(seen if on_clock else [], total_s, self.overhead_s, on_clock, most == -least),
@@ -252,12 +258,28 @@ class Agreed:
             *(bool(doubt), bool(better)),
         )
 
+    @property
+    def clock_cost_s(self) -> float:
+        """What a common clock costs."""
+        return 2 * N_SAMPLES * self._latency_s
+
+    @property
+    def may_compare_clocks(self) -> bool:
+        """Whether that is within the part that exchanges may cost."""
+        return self.overhead_s + self.clock_cost_s <= OVERHEAD_PART * self.total_s
+
     def _interval(self) -> int:
         """Calls until the next exchange starts, so that all of them stay within their part."""
         one_s = self.overhead_s / self.n_points
+        most: float
+        if self.offset_s is None:
+            # Without a clock nothing is learned: save for one, and look soon whether that will do.
+            one_s += self.clock_cost_s
+            most = self.n_calls
+        else:
+            most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
         n_calls = enough_s / max(self._mean_call_s, 1e-9)
-        most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         return int(min(max(n_calls, FEWEST_CALLS), most))
 
     def close(self) -> None:

@@ -70,8 +70,10 @@ class Drift:
         self.doubt = False
         """Whether calls with a late rank take much longer: the network may be the cause."""
 
-    def look(self, kind: Hashable, belief: Belief, seconds: float, noise: float) -> None:
-        """Compare one duration with ``belief``, before it is entered there."""
+    def look(
+        self, kind: Hashable, belief: Belief, seconds: float, noise: float, *, enters: bool = True
+    ) -> None:
+        """Compare one duration with ``belief``, before it is entered there, or is not."""
         if belief.n_observed < FEWEST_BEFORE:
             return
         off = math.log(max(seconds, 1e-9)) - belief.median_log
@@ -83,7 +85,7 @@ class Drift:
         before = self._in_a_row.get(kind, 0)
         self._in_a_row[kind] = before + sign if before * sign > 0 else sign
         self._last.append(sign)
-        if sign > 0:
+        if sign > 0 and enters:
             self._slow.append(belief)
         if sign > 0 and off > MUCH_OFF:
             self._lost_s.append(seconds - math.exp(belief.median_log))

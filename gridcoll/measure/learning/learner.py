@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gridcoll.measure.learning.beliefs import Arm, Belief, Shift
+from gridcoll.measure.learning.beliefs import Arm, Belief, Shift, noise_of
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.elimination import Race
 
@@ -25,7 +25,9 @@ SKEW_PART = 0.3
 SHOWS_NOTHING = 0.05
 """Part of its prediction below which a call with a late rank shows nothing of its arm: nobody
 waited for a wire, as in a broadcast that has arrived before its last receiver comes. To read what
-is there takes a processor microseconds, a call between clusters milliseconds."""
+is there takes a processor microseconds, a call between clusters milliseconds. On three sites, with
+all ranks late by 0 to 50 ms, it leaves out 53 % of broadcasts of 8 B (0.03: 48 %; 0.1: 58 %), 19 %
+of those of 8 KiB and none from 64 KiB on."""
 
 N_TRUST = 4
 """Observed plans that the assumed error of predictions counts as."""
@@ -209,6 +211,11 @@ class Learner:
         belief = race.beliefs[each.arm]
         if each.skewed:
             self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
+            # A late rank makes the rest of a call shorter, if anything. One that a slow host or
+            # link made late in the call before makes it longer.
+            clean = race.clean[each.arm]
+            if clean.n_observed and each.seconds > (clean.observed_s or 0.0):
+                self.drift.look(each.kind, clean, each.seconds, noise_of(race.clean), enters=False)
             if each.seconds < SHOWS_NOTHING * belief.arm.predicted_s:
                 return
         else:

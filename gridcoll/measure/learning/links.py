@@ -1,8 +1,9 @@
 """Measures links again, briefly, while an application runs, and updates the model.
 
 A look takes a fraction of a second: a few empty round trips and a short train in each direction
-between coordinators, in disjoint pairs of clusters at once. The result is compared with the model;
-a link that did not change keeps its measured values.
+between coordinators, in disjoint pairs of clusters at once; the same between neighbours in each
+cluster, as every host's interface carries what others wait for. The result is compared with the
+model; a link that did not change keeps its measured values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Pair = tuple[int, int]
-"""Two clusters by number: sender and receiver."""
+"""Two clusters by number: sender and receiver. Twice the same one: between its hosts."""
+
+Ends = tuple[int, int]
+"""Two ranks: sender and receiver."""
+
+Way = tuple[Pair, Ends]
 
 CHANGED = 1.25
 """A link has changed when its latency or its gap is so many times as large or as small as before:
@@ -97,34 +103,69 @@ def look_at_links(
     model: GridModel,
     only: Collection[Pair] | None = None,
 ) -> dict[Pair, Found]:
-    """Compare links between clusters with the model, all or ``only`` those of some pairs.
+    """Compare links with the model, all or ``only`` those of some pairs.
 
     Both directions of each. Collective; equal on all ranks. A link that seems to have changed is
-    measured twice: beside other traffic it may look worse than it is.
+    measured twice: beside other traffic it may look worse than it is. Of a cluster inside, the
+    slowest host counts, as models have one interface for all; it has not changed as long as that
+    host is no slower than the links to other clusters.
     """
-    found = _pass(comm, transport, model, only)
-    changed = [pair for pair, each in found.items() if each.changed]
+    rounds = [
+        [(pair, _coordinators(model, pair)) for pair in pairs] for pairs in rounds_of(model, only)
+    ]
+    inside = [c for c in range(model.n_clusters) if only is None or (c, c) in only]
+    rounds += rounds_inside(model, inside)
+    seen = _pass(comm, transport, model, rounds)
+    changed = {way for way, each in seen.items() if each.changed}
     if changed:
-        again = _pass(comm, transport, model, changed)
-        for pair in changed:
-            found[pair] = found[pair].nearer(again[pair])
+        changed |= {(pair[::-1], ends[::-1]) for pair, ends in changed}
+        fewer = [[way for way in ways if way in changed] for ways in rounds]
+        again = _pass(comm, transport, model, [ways for ways in fewer if ways])
+        seen |= {way: seen[way].nearer(each) for way, each in again.items()}
+    found: dict[Pair, Found] = {}
+    for (pair, _), each in seen.items():
+        before = found.setdefault(pair, each)
+        found[pair] = max(before, each, key=lambda found: found.gap)
+    for c in inside:
+        if (c, c) in found and not _holds_up(model, c, found[c, c]):
+            found[c, c] = Found(1.0, 1.0)
     return found
 
 
+def _coordinators(model: GridModel, pair: Pair) -> Ends:
+    a, b = (model.grid.clusters[cluster].coordinator for cluster in pair)
+    return a, b
+
+
+def _holds_up(model: GridModel, cluster: int, found: Found) -> bool:
+    """Whether hosts of ``cluster`` are slower, now or by the model, than links that leave it."""
+    slowest_s = model.link(cluster, cluster).gap(MESSAGE_BYTES) * max(found.gap, 1.0)
+    others = [c for c in range(model.n_clusters) if c != cluster]
+    return slowest_s >= min((model.link(cluster, c).gap(MESSAGE_BYTES) for c in others), default=0)
+
+
+def rounds_inside(model: GridModel, clusters: Collection[int]) -> list[list[Way]]:
+    """Every host of ``clusters`` with a neighbour, in rounds of disjoint pairs; two at most."""
+    rounds: list[list[Way]] = [[], []]
+    for c in clusters:
+        hosts = [node[0].rank for node in model.grid.clusters[c].nodes]
+        for k in range(1, len(hosts), 2):
+            rounds[0].append(((c, c), (hosts[k - 1], hosts[k])))
+        if len(hosts) % 2 and len(hosts) > 1:
+            rounds[1].append(((c, c), (hosts[0], hosts[-1])))
+    return [ways for ways in rounds if ways]
+
+
 def _pass(
-    comm: MPI.Intracomm,
-    transport: MPITransport,
-    model: GridModel,
-    only: Collection[Pair] | None,
-) -> dict[Pair, Found]:
+    comm: MPI.Intracomm, transport: MPITransport, model: GridModel, rounds: Sequence[Sequence[Way]]
+) -> dict[Way, Found]:
     rank, mine = comm.Get_rank(), []
-    for pairs in rounds_of(model, only):
+    for ways in rounds:
         wait_for_all(comm)  # pairs must not find a link still busy
-        for a, b in pairs:
-            ends = [model.grid.clusters[cluster].coordinator for cluster in (a, b)]
+        for pair, ends in ways:
             if rank in ends:
                 peer = ends[1 - ends.index(rank)]
-                mine += _look(transport, rank == ends[0], peer, model, (a, b))
+                mine += _look(transport, rank == ends[0], peer, model, (pair, ends))
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
 
 
@@ -141,12 +182,16 @@ def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[li
 
 
 def _look(
-    transport: MPITransport, first: bool, peer: int, model: GridModel, pair: Pair
-) -> list[tuple[Pair, Found]]:
-    """Both directions, as this end measured them."""
+    transport: MPITransport, first: bool, peer: int, model: GridModel, way: Way
+) -> list[tuple[Way, Found]]:
+    """Both directions, as this end measured them.
+
+    Of a latency inside a cluster nothing is said: it is microseconds, and no part of a call between
+    clusters.
+    """
     found = []
-    for active, way in ((first, pair), (not first, pair[::-1])):
-        link = model.link(*way)
+    for active, (pair, ends) in ((first, way), (not first, (way[0][::-1], way[1][::-1]))):
+        link = model.link(*pair)
         channel = channel_over(transport, peer, active)
         trip_s = min(channel.round_trip_s(0) for _ in range(N_TRIPS))
         expected_s = link.gap(MESSAGE_BYTES)
@@ -154,10 +199,10 @@ def _look(
         n = min(max(n, FEWEST_MESSAGES), MOST_MESSAGES)
         took_s, n = _train(channel, n, trip_s, expected_s)
         if active:
-            back = model.link(*way[::-1])
-            both_s = link.one_way(0) + back.one_way(0)
+            both_s = link.one_way(0) + model.link(*pair[::-1]).one_way(0)
             gap_s = max(took_s - trip_s, 1e-9) / n
-            found.append((way, Found(trip_s / max(both_s, 1e-9), gap_s / max(expected_s, 1e-9))))
+            latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
+            found.append(((pair, ends), Found(latency, gap_s / max(expected_s, 1e-9))))
     return found
 
 
@@ -238,7 +283,7 @@ def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
         )
         for a in n
         for b in n
-        if a != b and (link := model.link(a, b)) != (old := before.link(a, b))
+        if (link := model.link(a, b)) != (old := before.link(a, b))
     }
 
 

@@ -207,6 +207,16 @@ def test_an_application_that_works_unevenly_leaves_no_doubt(seed: int) -> None:
     assert not any(late(learner, 0.01, luck.uniform(0.01, 0.03)) for _ in range(500))
 
 
+def test_a_slow_host_that_makes_ranks_late_is_noticed() -> None:
+    """Before, no rank was late; what the others wait for it is no lateness of theirs."""
+    network, learner = one_kind([1.0], [1.0]), Learner()
+    play(network, learner, [BCAST] * 40)
+    for seconds, skew_s, suspicion in ((0.2, 2.0, 0), (0.9, 2.0, 0), (1.6, 2.0, 1)):
+        for _ in range(4):
+            late(learner, seconds, skew_s)
+        assert learner.drift.suspicion == suspicion
+
+
 def test_what_was_known_of_a_network_counts_when_it_is_back() -> None:
     """But for the calls that showed that it was gone."""
     network, learner = one_kind([1.0, 0.7], [0.9, 0.95]), Learner()

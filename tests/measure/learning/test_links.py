@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gridcoll.measure.learning.links import Found, changed_model, found_of, glance_of, scaled
-from gridcoll.model import linear_plogp
+from gridcoll.measure.learning import links
+from gridcoll.measure.learning.links import (
+    Found,
+    Pair,
+    Way,
+    changed_model,
+    found_of,
+    glance_of,
+    look_at_links,
+    scaled,
+)
+from gridcoll.model import GridModel, linear_plogp
 from tests.plan.grids import model_of
 
 MODEL = model_of([0, 0, 1, 1, 2, 2], native_s=1.0, together=1e8)
@@ -65,3 +77,45 @@ def test_what_links_have_over_others() -> None:
     assert found[0, 2].latency == pytest.approx(2.0)
     assert found[0, 2].gap == pytest.approx(10.0, rel=0.1)
     assert not found_of(MODEL, MODEL)
+
+
+SLOW_HOST = 4
+
+
+def look_of(
+    model: GridModel, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[Pair, Found], set[int]]:
+    """What a look finds that rank `SLOW_HOST` makes three times slower, and whom it asked."""
+    asked: set[int] = set()
+
+    def seen_by(way: Way) -> list[tuple[Way, Found]]:
+        asked.update(way[1])
+        gap = 3.0 if SLOW_HOST in way[1] else 1.0
+        return [(way, Found(1.0, gap)), ((way[0][::-1], way[1][::-1]), Found(1.0, gap))]
+
+    def passed(_c: object, _t: object, _m: object, rounds: list[list[Way]]) -> dict[Way, Found]:
+        for ways in rounds:
+            ranks = [rank for _, ends in ways for rank in ends]
+            assert len(ranks) == len(set(ranks)), "pairs of a round share a rank"
+        return dict(each for ways in rounds for way in ways for each in seen_by(way))
+
+    monkeypatch.setattr(links, "_pass", passed)
+    return look_at_links(None, None, model), asked  # type: ignore[arg-type]
+
+
+def test_a_look_finds_a_slow_host_that_is_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is slower than the links; inside, faster interfaces hold up nobody."""
+    model = model_of([0, 0, 1, 1, 1, 2], together=1e8)
+    link = model.link(0, 1)
+    level = replace(model, links=tuple((link,) * 3 for _ in range(3)))
+    found, asked = look_of(level, monkeypatch)
+    assert [pair for pair, each in found.items() if each.changed] == [(1, 1)]
+    assert asked == set(range(6))
+    changed = changed_model(level, found)
+    assert changed is not None
+    assert changed.link(1, 1).gap(1 << 20) == pytest.approx(3 * link.gap(1 << 20), rel=0.01)
+    assert list(found_of(changed, level)) == [(1, 1)]
+    fast = linear_plogp(1e-6, 1e12)
+    rows = tuple(tuple(fast if a == b else link for b in range(3)) for a in range(3))
+    found, _ = look_of(replace(model, links=rows), monkeypatch)
+    assert not any(each.changed for each in found.values())

@@ -1,0 +1,226 @@
+"""Learning on random grids, without MPI: what a wrong model and late ranks cost, and constants.
+
+    python benchmarks/learning_simulated.py [--grids 30] [--calls 400] [--wrong 3] [--late 0]
+        [--set elimination.COLD=0,0.1,0.2]
+
+The calls of `apps/calls.py mix` on grids of `unlike_grids.py`. What they start with is the declared
+grid with the rate of one link wrong by a factor; what they take is the price of the plan that runs,
+on the grid as it is, times an error of its own (15 %), noise (4 %), and more for the first call
+after another way. With ``--late`` each rank comes late by up to that part of the call's own time,
+differently each time. Natives take 0.9 to 4 times the best plan. Prints what calls took over the
+best way of each kind, of both halves: median and worst of grids; and what the learner counts as
+regret. With ``--set`` for each value of a constant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from apps.calls import mix
+from unlike_grids import random_grid
+
+from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
+from gridcoll.measure.learning.beliefs import Arm
+from gridcoll.measure.learning.learner import Kind, Learner, Observation
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.plan.choose import choose
+from gridcoll.plan.cost import _Costs, _Simulation
+from gridcoll.plan.plan import Plan
+
+EVERY, LAG = 3, 2
+"""Calls between two agreed points, and before their result is there, as on three sites."""
+
+PLAN_ERROR, NOISE = 0.15, 0.04
+COLD_CALLS = (0.05, 0.25)
+"""First calls by another way on three sites took so much longer than later ones."""
+
+NATIVES = (0.9, 4.0)
+
+N_PROFILES = 4
+"""Sets of entry times per kind of calls, from which each call draws one."""
+
+
+@dataclass
+class Way:
+    """One way to do a call: its arm, and what it takes by set of entry times."""
+
+    arm: Arm
+    took_s: list[float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.took_s) / len(self.took_s)
+
+
+@dataclass
+class Calls:
+    """Of one kind: the ways that compete, and how late ranks come, by set of entry times."""
+
+    ways: list[Way]
+    skew_s: list[float]
+
+    @property
+    def best(self) -> int:
+        return min(range(len(self.ways)), key=lambda k: self.ways[k].seconds)
+
+
+class Late(_Simulation):
+    """Ranks come at times of their own."""
+
+    def __init__(self, plan: Plan, costs: _Costs, entry_s: Sequence[float]) -> None:
+        self._entry_s = entry_s
+        super().__init__(plan, costs)
+
+    def _at(self, time: float, what: str, rank: int, index: int) -> None:
+        came_s = self._entry_s[rank] if what == "ready" else 0.0
+        super()._at(max(time, came_s), what, rank, index)
+
+
+@dataclass
+class Played:
+    """Seconds of calls by half: as they were, by the best way, and without learning."""
+
+    took_s: list[float]
+    best_s: list[float]
+    frozen_s: list[float]
+    regret: float
+    n_changes: int
+
+
+class Place:
+    """One grid; ``wrong`` is the factor of one link's rate in what calls start with."""
+
+    def __init__(self, seed: int, wrong: float, late: float) -> None:
+        self._luck, self._late, self._seed = random.Random(seed), late, seed
+        spec, guess = (random_grid(seed, 4) for _ in range(2))
+        a, b = self._luck.sample(range(len(spec.clusters)), 2)
+        factor = self._luck.choice((wrong, 1 / wrong))
+        guess.rate_bytes_per_s[a, b] *= factor
+        guess.rate_bytes_per_s[b, a] *= factor
+        self.true = declared_model(spec, spec.rank_hosts())
+        self.start = declared_model(guess, guess.rank_hosts())
+        self._calls: dict[Kind, Calls] = {}
+
+    def calls(self, kind: Kind) -> Calls:
+        if kind not in self._calls:
+            self._calls[kind] = self._make(kind)
+        return self._calls[kind]
+
+    def _make(self, kind: Kind) -> Calls:
+        name, n_bytes, luck = kind.collective, kind.n_bytes, self._luck
+        candidates = competitors(choose(name, self.start, n_bytes, 0), natives=name != "allreduce")
+        unit_bytes = 8 if name == "allreduce" else 1
+        plans = [
+            each.build(max(n_bytes // unit_bytes, 1)) if each.build else None for each in candidates
+        ]
+        costs = [None if plan is None else _Costs(plan, self.true, unit_bytes) for plan in plans]
+        n_ranks = self.true.grid.n_ranks
+        at_once = [0.0] * n_ranks
+        alone_s = min(
+            Late(plan, cost, at_once).run().makespan_s
+            for plan, cost in zip(plans, costs, strict=True)
+            if plan is not None and cost is not None
+        )
+        entries = [
+            [luck.uniform(0, self._late * alone_s) for _ in at_once] for _ in range(N_PROFILES)
+        ]
+        entries = entries if self._late else [at_once]
+        ways = []
+        for arm, plan, cost in zip(
+            arms_of(name, candidates, self.start), plans, costs, strict=True
+        ):
+            took_s: list[float] = []
+            if plan is not None and cost is not None:
+                off = math.exp(luck.gauss(0, PLAN_ERROR))
+                for entry_s in entries:
+                    ends_s = Late(plan, cost, entry_s).run().makespan_s
+                    took_s.append(max(ends_s - max(entry_s), 1e-6) * off)
+            ways.append(Way(arm, took_s))
+        first = next(way for way in ways if way.took_s)
+        best_s = min(way.seconds for way in ways if way.took_s)
+        for way in ways:
+            if not way.took_s:
+                times = math.exp(luck.uniform(*map(math.log, NATIVES))) * best_s / first.seconds
+                way.took_s = [times * each for each in first.took_s]
+        return Calls(ways, [max(entry_s) - min(entry_s) for entry_s in entries])
+
+    def play(self, n_calls: int) -> Played:
+        learner, luck = Learner(), random.Random(self._seed)
+        waiting: list[tuple[Observation, float]] = []
+        last: dict[Kind, int] = {}
+        sums = [[0.0, 0.0] for _ in range(3)]
+        n_changes = 0
+        for number, (call, n) in enumerate(mix(n_calls)):
+            kind = Kind(call.lower(), n)
+            calls = self.calls(kind)
+            arm = learner.next_arm(
+                kind,
+                lambda calls=calls: [way.arm for way in calls.ways],  # type: ignore[misc]
+                lambda kind=kind: limit_of_calls(  # type: ignore[misc]
+                    kind.collective, self.start, kind.n_bytes, 0
+                ),
+            )
+            profile, noise = luck.randrange(len(calls.skew_s)), math.exp(luck.gauss(0, NOISE))
+            took, best, frozen = (
+                calls.ways[each].took_s[profile] * noise for each in (arm, calls.best, 0)
+            )
+            if last.get(kind, arm) != arm:
+                took += calls.ways[arm].seconds * luck.uniform(*COLD_CALLS)
+            last[kind] = arm
+            half = 2 * number // n_calls
+            for part, seconds in zip(sums, (took, best, frozen), strict=True):
+                part[half] += seconds
+            skew_s = calls.skew_s[profile]
+            waiting.append((Observation(kind, arm, took, skew_s), took + skew_s))
+            if number % EVERY == 0 and len(waiting) > LAG:
+                known, waiting = waiting[:-LAG], waiting[-LAG:]
+                total_s = sum(seconds for _, seconds in known)
+                n_changes += len(learner.learn([each for each, _ in known], total_s))
+        return Played(*sums, learner.regret_s / learner.total_s, n_changes)
+
+
+def report(played: Sequence[Played]) -> None:
+    def shown(ratios: Sequence[float]) -> str:
+        return f"{statistics.median(ratios):.3f} (worst {max(ratios):.2f})"
+
+    for way in ("frozen", "took"):
+        halves = [
+            [getattr(each, f"{way}_s")[half] / each.best_s[half] for each in played]
+            for half in range(2)
+        ]
+        print(f"{'learning' if way == 'took' else way:>9}  {'  '.join(map(shown, halves))}")
+    print(f"   regret  {shown([each.regret for each in played])}")
+    print(f"  changes  {statistics.median(each.n_changes for each in played)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--grids", type=int, default=30)
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--wrong", type=float, default=3.0)
+    parser.add_argument("--late", type=float, default=0.0)
+    parser.add_argument("--set", action="append", default=[], metavar="MODULE.NAME=VALUE,…")
+    options = parser.parse_args()
+    places = [Place(seed, options.wrong, options.late) for seed in range(options.grids)]
+    print("over the best way of each kind, first and second half:")
+    report([place.play(options.calls) for place in places])
+    for each in options.set:
+        where, _, values = each.partition("=")
+        name, _, constant = where.partition(".")
+        module = import_module(f"gridcoll.measure.learning.{name}")
+        before = getattr(module, constant)
+        for value in values.split(","):
+            setattr(module, constant, float(value))
+            print(f"{constant} = {value}:")
+            report([place.play(options.calls) for place in places])
+        setattr(module, constant, before)
+
+
+if __name__ == "__main__":
+    main()

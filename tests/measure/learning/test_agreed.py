@@ -1,0 +1,18 @@
+"""When ranks exchange what calls took, by call numbers; on a job of one rank."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed
+
+
+def test_a_clock_is_saved_for() -> None:
+    """Exchanges teach nothing without one, and do not use up what it costs."""
+    call_s, exchange_s = 0.07, 0.004
+    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012)
+    needed_s = (agreed.clock_cost_s + 2 * exchange_s) / OVERHEAD_PART
+    while not agreed.may_compare_clocks:
+        if agreed.end("call", agreed.n_calls * call_s, (agreed.n_calls + 1) * call_s):
+            agreed.spend(exchange_s)
+        assert agreed.n_calls * call_s < 3 * needed_s
