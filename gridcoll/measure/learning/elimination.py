@@ -33,15 +33,15 @@ CHANGE_PROBABILITY = 0.75
 
 BELOW_LIMIT = 0.05
 """A leader that takes less than the limit by more than this log ratio shows that the limit is
-wrong: the network is not as the model says. More than `LEAST_NOISE`. On 12 random grids with a link that was taken for three times faster or slower
-(`benchmarks/learning_simulated.py`), 0.02 to 0.1 differ by a hundredth; from 0.2 on the worst grid
-stays at 1.9 times the best way, instead of 1.7."""
+wrong: the network is not as the model says. More than the noise of a call. On 12 random grids with
+a link that was taken for three times as fast or slow (`benchmarks/learning_simulated.py`), 0.02 to
+0.1 differ by a hundredth; from 0.2 on the worst grid stays at 1.9 times the best way, not 1.7."""
 
 COLD = 0.1
 """A trial takes so much longer than later calls by the same arm, as a part of the leader's time:
 windows of its connections have closed, and its plan may have to be written. On three sites first
-calls took 5 to 25 % longer than later ones, which is up to 0.12 of each of two trials. Nothing hangs
-on it: on those 12 grids 0 to 0.4 differ by a hundredth in calls 1 to 200, by two in the next."""
+calls took 5 to 25 % longer than later ones, up to 0.12 of each of two trials. Nothing hangs on it:
+on those 12 grids 0 to 0.4 differ by a hundredth in calls 1 to 200, by two in the next 200."""
 
 TRIAL_CALLS = 2
 """Trials in a row; by the next agreed point more is known."""
