@@ -238,15 +238,19 @@ class Following:
 
         A rank that sees a better link says so at the next agreed point.
         """
-        # A host that is fast again shows by itself: every call waits for it.
-        between = [(a, b) for a, b in self.changed if a != b]
-        every_s = GLANCE_EVERY_S if between else IDLE_GLANCE_EVERY_S
+        every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
         if now_s - self._glanced_s < every_s * self._patience:
             return
-        rounds = rounds_of(self.model, between or None)
-        before = self.at_start if between else None
+        rounds = rounds_of(self.model, self.changed or None)
+        # Of the hosts of a cluster, the slowest and its neighbour; all clusters at once.
+        inside = [(a, b) for (a, b), each in self.changed.items() if a == b and each.ends]
+        rounds += [inside] if inside else []
+        if not rounds:
+            return
+        before = self.at_start if self.changed else None
         pairs = rounds[self._n_glances % len(rounds)]
-        glances = [glance_of(self.model, before, pair) for pair in pairs]
+        slow = {pair: self.changed[pair].ends for pair in inside}
+        glances = [glance_of(self.model, before, pair, slow.get(pair)) for pair in pairs]
         cost_s = max(each.expected_s for each in glances)
         if self._glance_cost_s + cost_s > OVERHEAD_PART * total_s:
             return

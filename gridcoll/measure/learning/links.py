@@ -52,10 +52,11 @@ FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
 
 @dataclass(frozen=True)
 class Found:
-    """A measured link relative to the model: factors of latency and gap."""
+    """A measured link relative to the model: factors of latency and gap; between whom, if known."""
 
     latency: float
     gap: float
+    ends: Ends | None = None
 
     @property
     def changed(self) -> bool:
@@ -123,9 +124,9 @@ def look_at_links(
         again = _pass(comm, transport, model, [ways for ways in fewer if ways])
         seen |= {way: seen[way].nearer(each) for way, each in again.items()}
     found: dict[Pair, Found] = {}
-    for (pair, _), each in seen.items():
-        before = found.setdefault(pair, each)
-        found[pair] = max(before, each, key=lambda found: found.gap)
+    for (pair, ends), each in seen.items():
+        if pair not in found or found[pair].gap < each.gap:
+            found[pair] = replace(each, ends=ends)
     for c in inside:
         if (c, c) in found and not _holds_up(model, c, found[c, c]):
             found[c, c] = Found(1.0, 1.0)
@@ -223,7 +224,8 @@ def _train(channel: Channel, n: int, trip_s: float, expected_s: float) -> tuple[
 
 @dataclass(frozen=True)
 class Glance:
-    """One message each way over the link of a pair, and its answer.
+    """One message each way over the link of a pair, and its answer; between coordinators, if no
+    ``ends`` are given.
 
     Attributes
     ----------
@@ -240,19 +242,22 @@ class Glance:
     n_bytes: int
     expected_s: float
     better_s: float
+    ends: Ends | None = None
 
     def is_better(self, transport: MPITransport, rank: int, model: GridModel) -> bool:
         """Do it; returns whether this rank saw a better link. All ranks call it; others do not
         wait.
         """
-        ends = [model.grid.clusters[cluster].coordinator for cluster in self.pair]
+        ends = self.ends or _coordinators(model, self.pair)
         if rank not in ends:
             return False
         peer = ends[1 - ends.index(rank)]
         return channel_over(transport, peer, rank == ends[0]).swap_s(self.n_bytes) < self.better_s
 
 
-def glance_of(model: GridModel, before: GridModel | None, pair: Pair) -> Glance:
+def glance_of(
+    model: GridModel, before: GridModel | None, pair: Pair, ends: Ends | None = None
+) -> Glance:
     """The cheapest message that shows whether the link of ``pair`` is better than in ``model``.
 
     ``before``: a model of the link that may be back; None: any link that takes half the time.
@@ -269,7 +274,7 @@ def glance_of(model: GridModel, before: GridModel | None, pair: Pair) -> Glance:
         hoped_s = expected_s / MUCH if before is None else trip_s(before, n_bytes)
         tells = n_bytes and expected_s > MUCH * trip_s(model, 0) if before is None else True
         if (tells and MUCH * hoped_s <= expected_s) or n_bytes >= LARGEST_GLANCE_BYTES:
-            return Glance(pair, n_bytes, expected_s, (expected_s + hoped_s) / 2)
+            return Glance(pair, n_bytes, expected_s, (expected_s + hoped_s) / 2, ends)
         n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
 
 

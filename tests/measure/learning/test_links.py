@@ -115,6 +115,12 @@ def test_a_look_finds_a_slow_host_that_is_no_coordinator(monkeypatch: pytest.Mon
     assert changed is not None
     assert changed.link(1, 1).gap(1 << 20) == pytest.approx(3 * link.gap(1 << 20), rel=0.01)
     assert list(found_of(changed, level)) == [(1, 1)]
+    ends = found[1, 1].ends
+    assert ends is not None
+    assert SLOW_HOST in ends
+    glance = glance_of(changed, level, (1, 1), ends)
+    assert glance.ends == ends
+    assert 2 * link.one_way(glance.n_bytes) < glance.expected_s
     fast = linear_plogp(1e-6, 1e12)
     rows = tuple(tuple(fast if a == b else link for b in range(3)) for a in range(3))
     found, _ = look_of(replace(model, links=rows), monkeypatch)
