@@ -27,7 +27,8 @@ SHOWS_NOTHING = 0.05
 waited for a wire, as in a broadcast that has arrived before its last receiver comes. To read what
 is there takes a processor microseconds, a call between clusters milliseconds. On three sites, with
 all ranks late by 0 to 50 ms, it leaves out 53 % of broadcasts of 8 B (0.03: 48 %; 0.1: 58 %), 19 %
-of those of 8 KiB and none from 64 KiB on."""
+of those of 8 KiB and none from 64 KiB on. On three random grids with late ranks, 0 to 0.2 give the
+same (`benchmarks/learning_simulated.py --late 1`)."""
 
 N_TRUST = 4
 """Observed plans that the assumed error of predictions counts as."""

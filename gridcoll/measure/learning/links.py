@@ -65,12 +65,11 @@ class Found:
 
     def nearer(self, other: Found) -> Found:
         """Of two looks, the values nearer to the model."""
-        return Found(
-            *(
-                min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
-                for pair in ((self.latency, other.latency), (self.gap, other.gap))
-            )
+        latency, gap = (
+            min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
+            for pair in ((self.latency, other.latency), (self.gap, other.gap))
         )
+        return Found(latency, gap)
 
     def is_like(self, other: Found) -> bool:
         """Whether both describe the same link, up to the differences between two looks."""
