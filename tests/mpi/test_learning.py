@@ -226,6 +226,7 @@ def test_a_rank_that_is_late_by_seconds_spoils_nothing(
 ) -> None:
     """What calls took that waited for it is what they took from when it came."""
     monkeypatch.setattr(agreed, "MOST_CALLS", 32)  # so that all calls are exchanged
+    monkeypatch.setattr(agreed, "MOST_WAIT_S", 0.0)
     own = world.Dup()
     points = Agreed(own, 1e-6, offset_s=0.0)
     found: list[Point] = []

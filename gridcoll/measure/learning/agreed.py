@@ -157,7 +157,8 @@ class Agreed:
         self._n_since = 0
         self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
         self._next = FIRST_CALLS
-        self._mean_call_s = self._late_s = 0.0
+        self._mean_call_s = 0.0
+        self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
 
     def end(self, tag: object, entry_s: float, exit_s: float) -> Point | None:
@@ -226,7 +227,7 @@ class Agreed:
         """Calls until the exchange should have ended by itself."""
         if not self._mean_call_s:
             return FIRST_LAG
-        step_s = self._latency_s + self._late_s
+        step_s = self._latency_s + min(self._late_s)
         n_calls = math.ceil(LATENCIES * step_s / self._mean_call_s)
         return min(max(n_calls, FEWEST_LAG), MOST_LAG)
 
@@ -250,7 +251,8 @@ class Agreed:
             )
         ]
         if on_clock:
-            self._late_s = median(each.skew_s for each in seen)
+            # One call with a rank that is late by seconds says nothing of those to come.
+            self._late_s.append(median(each.skew_s for each in seen))
         self._next = self.n_calls + self._interval()
         return Point(
             *(seen if on_clock else [], total_s, self.overhead_s, on_clock, most == -least),
@@ -271,13 +273,11 @@ class Agreed:
     def _interval(self) -> int:
         """Calls until the next exchange starts, so that all of them stay within their part."""
         one_s = self.overhead_s / self.n_points
-        most: float
+        most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         if self.offset_s is None:
             # Without a clock nothing is learned: save for one, and look soon whether that will do.
             one_s += self.clock_cost_s
-            most = self.n_calls
-        else:
-            most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
+            most = min(most, self.n_calls)
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
         n_calls = enough_s / max(self._mean_call_s, 1e-9)
         return int(min(max(n_calls, FEWEST_CALLS), most))
