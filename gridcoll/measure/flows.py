@@ -13,7 +13,7 @@ from gridcoll.engine.waiting import wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
 from gridcoll.measure.probe import Channel
 from gridcoll.topology.grid import Grid
-from gridcoll.topology.rounds import rounds_of_pairs
+from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
 MESSAGE_BYTES = 1 << 15
 N_MESSAGES = 12
@@ -40,10 +40,10 @@ def measure_aggregate_bandwidth(
 ) -> tuple[tuple[float, ...], ...]:
     """Bytes per second of several flows at once between every two clusters. Collective.
 
-    Flows between other ranks of both clusters, on as many nodes as there are: `FIRST_LANES`, and
-    twice as many as long as that carries more and the smaller cluster has ranks left; then two and
-    four of each rank, if those carry more. Directions count as alike unless ``both_directions`` are
-    measured, one after the other.
+    Flows as of `lanes_between`, on as many nodes as there are: `FIRST_LANES`, and twice as many as
+    long as that carries more and there are ranks left; then two and four in each lane, if those
+    carry more. Directions count as alike unless ``both_directions`` are measured, one after the
+    other.
 
     ``one_flow_bytes_per_s`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the
     first lanes carry no more, the link between the clusters is full. Where they do, windows may
@@ -59,7 +59,7 @@ def measure_aggregate_bandwidth(
     for done, pairs in enumerate(rounds):
         progress("flows together", done, len(rounds))
         n_lanes, n_flows, grows = FIRST_LANES, 1, True
-        most_lanes = max(lanes_between(grid, a, b) for a, b in pairs)
+        most_lanes = max(_lanes(grid, a, b) for a, b in pairs)
         while grows:
             # Twice, as the slower run was disturbed.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
@@ -95,15 +95,16 @@ def quick_aggregate_bandwidth(
 ) -> tuple[tuple[float, ...], ...]:
     """The same from one run between every two clusters, which count as alike both ways. Collective.
 
-    A flow of each of up to `FIRST_LANES` ranks; counted is what messages add once windows are open.
-    ``trip_s`` is an empty round trip, (C, C). No more than the hosts' interfaces carry inside.
+    Up to `FIRST_LANES` flows; counted is what messages add once windows are open. ``trip_s`` is an
+    empty round trip, (C, C). No more than the hosts' interfaces carry inside, nor, of a lone host,
+    than its widest link in each flow.
     """
     n = len(grid.clusters)
     rounds = rounds_of_pairs(n)
     numbers = []
     mine = np.zeros((2, n, n))
     for pairs in rounds:
-        lanes = min(FIRST_LANES, max(lanes_between(grid, a, b) for a, b in pairs))
+        lanes = min(FIRST_LANES, max(_lanes(grid, a, b) for a, b in pairs))
         # A third of n opens windows, n run, and three times n again.
         n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
         numbers.append(n_few)
@@ -125,15 +126,31 @@ def quick_aggregate_bandwidth(
     for pairs, n_few in zip(rounds, numbers, strict=True):
         found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, longer_s)
         for a, b in pairs:
-            interfaces = min(one_flow_bytes_per_s[a, a], one_flow_bytes_per_s[b, b])
-            most = min(FIRST_LANES, lanes_between(grid, a, b)) * interfaces
+            ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
+            most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
             rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-def lanes_between(grid: Grid, a: int, b: int) -> int:
-    """How many pairs of other ranks two clusters have."""
-    return min(len(grid.clusters[a]), len(grid.clusters[b]))
+def _lanes(grid: Grid, a: int, b: int) -> int:
+    return lanes_between(len(grid.clusters[a]), len(grid.clusters[b]))
+
+
+def _ends(grid: Grid, a: int, b: int, most_lanes: int) -> tuple[list[int], list[int]]:
+    """Who sends from ``a`` and who receives in ``b``, by lane."""
+    lanes = min(most_lanes, _lanes(grid, a, b))
+    ends = [grid.clusters[c].spread(lanes) for c in (a, b)]
+    senders, receivers = ([each[k % len(each)] for k in range(lanes)] for each in ends)
+    return senders, receivers
+
+
+def _carried(
+    grid: Grid, cluster: int, end: Sequence[int], one_flow_bytes_per_s: np.ndarray
+) -> float:
+    """What the hosts at the ``end`` of flows let pass: one that is alone shows it by its flows."""
+    is_alone = len(grid.clusters[cluster].nodes) == 1
+    n_hosts = len(end) if is_alone else len({grid.host_of[rank] for rank in end})
+    return float(n_hosts * one_flow_bytes_per_s[cluster, cluster])
 
 
 def _measure_round(
@@ -188,8 +205,8 @@ def _slowest_s(
     flows = _flows_of(comm.Get_rank(), grid, pairs, most_lanes, n_flows)
     trip_s = 0.0
     if flows:
-        channel = Channel(comm, flows.peers[0], flows.active)
-        trip_s = min(channel.round_trip_s(0) for _ in range(2))
+        channels = [Channel(comm, peer, flows.active) for peer in flows.opposite]
+        trip_s = min(channel.round_trip_s(0) for channel in channels for _ in range(2))
         _stream(comm, flows, N_MESSAGES // 3)
     found = []
     for n_messages in numbers:
@@ -218,7 +235,7 @@ def _rates(
     """Bytes per second of ``n_messages`` of each flow in ``took_s``, (C, C)."""
     rates = np.ones_like(took_s)
     for a, b in pairs:
-        lanes = min(most_lanes, lanes_between(grid, a, b))
+        lanes = min(most_lanes, _lanes(grid, a, b))
         moved = n_messages * MESSAGE_BYTES * min(n_flows, lanes) * lanes
         rates[a, b] = moved / max(float(took_s[a, b]), 1e-9)
     return rates
@@ -226,10 +243,13 @@ def _rates(
 
 @dataclass(frozen=True)
 class _Flows:
-    """A rank's part in a round: it sends or receives, as the ranks ``beside`` it do."""
+    """A rank's part in a round: it sends to its peers, or it receives from them, as the ranks
+    ``beside`` it do. ``opposite`` are the other ends of its own lanes.
+    """
 
     pair: tuple[int, int]
     peers: tuple[int, ...]
+    opposite: tuple[int, ...]
     beside: tuple[int, ...]
     active: bool
 
@@ -238,17 +258,15 @@ def _flows_of(
     rank: int, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> _Flows | None:
     for a, b in pairs:
-        lanes = min(most_lanes, lanes_between(grid, a, b))
-        senders, receivers = (grid.clusters[c].spread(lanes) for c in (a, b))
-        n_peers = min(n_flows, lanes)
-        if rank in senders:
-            at = senders.index(rank)
-            peers = tuple(receivers[(at + k) % lanes] for k in range(n_peers))
-            return _Flows((a, b), peers, senders, active=True)
-        if rank in receivers:
-            at = receivers.index(rank)
-            peers = tuple(senders[(at - k) % lanes] for k in range(n_peers))
-            return _Flows((a, b), peers, receivers, active=False)
+        senders, receivers = _ends(grid, a, b, most_lanes)
+        lanes = len(senders)
+        for ours, theirs, step in ((senders, receivers, 1), (receivers, senders, -1)):
+            at = [k for k, each in enumerate(ours) if each == rank]
+            if at:
+                turns = range(0, step * min(n_flows, lanes), step)
+                peers = tuple(theirs[(lane + turn) % lanes] for lane in at for turn in turns)
+                beside = tuple(dict.fromkeys(ours))
+                return _Flows((a, b), peers, tuple(theirs[lane] for lane in at), beside, step > 0)
     return None
 
 

@@ -16,6 +16,7 @@ from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
+from gridcoll.measure.uplinks import measure_lone_hosts
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.grid import Grid
@@ -50,6 +51,7 @@ def quick_model(
 
     - what several flows carry together is one run between every two clusters, which shows whether
       a link is thin or a window limits; more runs would only find the last few percent;
+    - a lone host's interface is one run of it with all others;
     - the pace of segments and the start of a plan are the same on every cluster of a job, and both
       are seen in few runs that last milliseconds;
     - contention likewise, of exchanges inside clusters;
@@ -73,6 +75,8 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
     together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
     model = replace(model, aggregate_bytes_per_s=together)
+    lone = measure_lone_hosts(comm, model)
+    model = replace(model, uplink_bytes_per_s=tuple(lone) if any(lone) else ())
     progress("what plans cost", 1, steps)
     inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
     try:

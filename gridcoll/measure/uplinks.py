@@ -20,11 +20,11 @@ from gridcoll.measure.flows import (
     MESSAGE_BYTES,
     MORE,
     N_MESSAGES,
-    lanes_between,
     stream_s,
 )
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import lanes_between
 
 SHOWS = 0.8
 """An uplink is one if it carries less than this part of what links and interfaces allow: sums of
@@ -35,6 +35,12 @@ LONGER = 2
 whose windows are still opening look like one, too."""
 
 SHORTEST_BYTES = 1 << 10
+
+ROUNDS = 4
+"""So many round trips, some, is what a start may take longer for lone hosts."""
+
+LONE_BUDGET_BYTES = 1 << 20
+"""From each of them: 0.1 s at 100 Mbit/s."""
 
 
 def measure_uplinks(
@@ -47,9 +53,10 @@ def measure_uplinks(
 
     Collective; equal on all ranks. Each flow has ``n_messages``, of `MESSAGE_BYTES` to the cluster
     that a rank reaches fastest, and to others in proportion. What enters counts as alike. A cluster
-    is left out if one link carries about what all of them, or its interfaces, do.
+    is left out if one link carries about what all of them, or its interfaces, do. Lone hosts are as
+    of `measure_lone_hosts`.
     """
-    found = [0.0] * model.n_clusters
+    found = measure_lone_hosts(comm, model, n_messages)
     suspects = _suspects(model)
     for done, (cluster, allowed) in enumerate(suspects):
         progress("uplinks", done, len(suspects))
@@ -76,9 +83,35 @@ def _suspects(model: GridModel) -> list[tuple[int, float]]:
     return [
         (c, float(allowed[c]))
         for c in range(model.n_clusters)
-        # A lone host's interface is known as far as its links show it.
         if n_hosts[c] > 1 and rates[c].max() < SHOWS * allowed[c]
     ]
+
+
+def measure_lone_hosts(
+    comm: MPI.Intracomm, model: GridModel, n_messages: int = 0
+) -> list[float]:
+    """By cluster, what the interface of a lone host carries; 0 where its widest link shows that.
+
+    Collective. Nothing inside such a cluster shows it, and a link no more than itself: so the host
+    sends to all others at once. Many lone hosts do that in `ROUNDS`, some together. In ``n_messages``
+    of each flow, or as many as `LONE_BUDGET_BYTES` allow.
+    """
+    found = [0.0] * model.n_clusters
+    rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
+    lone = [
+        c
+        for c, cluster in enumerate(model.grid.clusters)
+        if len(cluster.nodes) == 1 and rates[c].max(initial=0.0) < SHOWS * rates[c].sum()
+    ]
+    for turn in range(min(ROUNDS, len(lone))):
+        group = lone[turn::ROUNDS]
+        sizes = [_message_sizes(model, c, group) @ _lanes(model.grid, c) for c in group]
+        few = max(LONE_BUDGET_BYTES // (int(max(sizes)) * (MORE + 1)), 1)
+        moved, took_s = _sent(comm, model, group, n_messages or few)
+        for c in group:
+            # One flow may get more than its share: what all carry until the last has ended counts.
+            found[c] = max(float(moved[c].sum() / took_s[c].max()), float(rates[c].max()))
+    return found
 
 
 def _widest(model: GridModel, cluster: int) -> float:
@@ -94,6 +127,12 @@ class _Flow(NamedTuple):
     n_bytes: int
 
 
+def _lanes(grid: Grid, cluster: int) -> np.ndarray:
+    """How many flows go from ``cluster`` to each other one."""
+    sizes = np.array([len(each) for each in grid.clusters])
+    return np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
+
+
 def _flows_from(
     rank: int, grid: Grid, cluster: int, sizes: Sequence[int]
 ) -> tuple[bool, list[_Flow]]:
@@ -104,11 +143,14 @@ def _flows_from(
     members = grid.clusters[cluster].spread(len(grid.clusters[cluster]))
     of_host: Counter[int] = Counter()
     found: list[_Flow] = []
-    others = [d for d in range(len(sizes)) if d != cluster]
+    lanes = _lanes(grid, cluster)
+    others = [d for d in range(len(sizes)) if d != cluster and sizes[d]]
     for other in sorted(others, key=lambda d: (-sizes[d], d)):
-        lanes = min(FIRST_LANES, lanes_between(grid, cluster, other))
-        free = list(members)
-        for receiver in grid.clusters[other].spread(lanes):
+        free: list[int] = []
+        receivers = grid.clusters[other].spread(lanes[other])
+        for lane in range(lanes[other]):
+            receiver = receivers[lane % len(receivers)]
+            free = free or list(members)
             sender = min(free, key=lambda each: of_host[grid.host_of[each]])
             free.remove(sender)
             of_host[grid.host_of[sender]] += sizes[other]
@@ -118,33 +160,57 @@ def _flows_from(
     return grid.cluster_of[rank] == cluster, found
 
 
+def _message_sizes(model: GridModel, cluster: int, but: Sequence[int]) -> np.ndarray:
+    """Bytes of a message to each other cluster, such that flows end at about the same time."""
+    per_flow = model.link_bytes_per_s[cluster] / _lanes(model.grid, cluster)
+    per_flow[[cluster, *but]] = 0.0
+    sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES)
+    return np.where(per_flow > 0, sizes, 0.0).astype(int)
+
+
+def _sent(
+    comm: MPI.Intracomm, model: GridModel, clusters: Sequence[int], n_messages: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes from each of ``clusters`` to every one of the others, and how long that takes.
+
+    Both (C, C). All at once, in ``n_messages`` of each flow and `MORE` times as many; that is what
+    the latter add.
+    """
+    grid, rank = model.grid, comm.Get_rank()
+    moved = np.zeros((model.n_clusters,) * 2)
+    mine = np.zeros((2, *moved.shape))
+    sends = grid.cluster_of[rank] in clusters
+    flows: list[tuple[int, _Flow]] = []
+    for cluster in clusters:
+        sizes = _message_sizes(model, cluster, clusters)
+        moved[cluster] = (MORE - 1) * n_messages * sizes * _lanes(grid, cluster)
+        flows += [
+            (cluster, flow)
+            for flow in _flows_from(rank, grid, cluster, sizes.tolist())[1]
+            if not sends or grid.cluster_of[rank] == cluster
+        ]
+    wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
+    peers = [(flow.peer, flow.n_bytes) for _, flow in flows]
+    stream_s(comm, sends, peers, max(n_messages // 3, 1))
+    for turn, times in enumerate((1, MORE)):
+        took_s = stream_s(comm, sends, peers, times * n_messages)
+        for (cluster, flow), seconds in zip(flows, took_s, strict=True):
+            if sends:
+                place = turn, cluster, flow.cluster
+                mine[place] = max(mine[place], seconds)
+    wait_for_all(comm)
+    slowest_s = np.empty_like(mine)
+    comm.Allreduce(mine, slowest_s, MPI.MAX)
+    # Noise must not make the difference zero.
+    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
+    return moved, np.maximum(longer_s, 1e-9)
+
+
 def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: int) -> float:
     """Bytes per second that leave ``cluster`` in flows that should end at about the same time.
 
     The sum of what each other cluster is sent per second: a link that is thinner than it seemed
     only delays its own flows.
     """
-    grid = model.grid
-    lanes = np.array(
-        [min(FIRST_LANES, lanes_between(grid, cluster, d)) for d in range(model.n_clusters)]
-    )
-    per_flow = model.link_bytes_per_s[cluster] / lanes
-    per_flow[cluster] = 0.0
-    sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES).astype(int)
-    sends, flows = _flows_from(comm.Get_rank(), grid, cluster, sizes.tolist())
-    mine = np.zeros((2, model.n_clusters))
-    wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-    peers = [(flow.peer, flow.n_bytes) for flow in flows]
-    stream_s(comm, sends, peers, max(n_messages // 3, 1))
-    for turn, times in enumerate((1, MORE)):
-        took_s = stream_s(comm, sends, peers, times * n_messages)
-        for flow, seconds in zip(flows, took_s, strict=True):
-            mine[turn, flow.cluster] = seconds if sends else 0.0
-    wait_for_all(comm)
-    slowest_s = np.empty_like(mine)
-    comm.Allreduce(mine, slowest_s, MPI.MAX)
-    # What more messages add; noise must not make the difference zero.
-    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
-    moved = (MORE - 1) * n_messages * sizes * lanes
-    others = np.arange(model.n_clusters) != cluster
-    return float((moved[others] / np.maximum(longer_s[others], 1e-9)).sum())
+    moved, took_s = _sent(comm, model, [cluster], n_messages)
+    return float((moved[cluster] / took_s[cluster]).sum())

@@ -14,9 +14,9 @@ import numpy as np
 from gridcoll.constants import UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.errors import UsageError
 from gridcoll.model.correction import Correction
-from gridcoll.model.plogp import FloatArray, PLogP, linear_plogp
+from gridcoll.model.plogp import LONG_BYTES, FloatArray, PLogP, linear_plogp
 from gridcoll.model.routing import Routes, find_routes
-from gridcoll.topology.grid import Grid
+from gridcoll.topology.grid import Cluster, Grid
 from gridcoll.topology.gridfile import GridSpec
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class GridModel:
     is known but ``origin``."""
     uplink_bytes_per_s: tuple[float, ...] = ()
     """By cluster, what all that leaves it carries together, and all that enters it; 0 where nothing
-    is known that limits. Empty: of no cluster."""
+    is known that limits. Empty: of no cluster. Of a lone host: its interface."""
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -140,8 +140,8 @@ class GridModel:
     def link(self, i: int, j: int) -> PLogP:
         """The pLogP from cluster ``i`` to cluster ``j``; inside for ``i == j``.
 
-        For a cluster of one process its fastest link outward stands in: it shows what its network
-        interface can do.
+        For a cluster of one process its fastest link outward stands in, with the rate of its
+        uplink, or of what several flows carry over its widest link: its interface can do that.
         """
         return self.links[i][j] or self._fastest_outward[i]
 
@@ -149,10 +149,17 @@ class GridModel:
     def _fastest_outward(self) -> tuple[PLogP, ...]:
         """By cluster; where there is but one, of one process, nothing is ever sent."""
         found = []
-        for row in self.links:
+        for i, row in enumerate(self.links):
             outward = [other for other in row if other is not None]
             largest = max(outward[0].sizes_bytes[-1], 1) if outward else 1
             fastest = min(outward, key=lambda other: other.gap(largest), default=None)
+            if fastest is not None and row[i] is None:
+                rate = self.uplink_bytes_per_s[i] if self.uplink_bytes_per_s else 0.0
+                if not rate and self.aggregate_bytes_per_s:
+                    together = self.aggregate_bytes_per_s[i]
+                    rate = max(each for j, each in enumerate(together) if j != i)
+                if rate * fastest.gap(float(LONG_BYTES)) > LONG_BYTES:
+                    fastest = fastest.at_rate(rate)
             found.append(fastest or linear_plogp(1e-6, 10e9))
         return tuple(found)
 
@@ -256,7 +263,7 @@ class GridModel:
     @cached_property
     def flow_bytes_per_s(self) -> FloatArray:
         """What one flow of long messages carries, (C, C); the diagonal is an interface's rate."""
-        large = float(1 << 20)
+        large = float(LONG_BYTES)
         return np.asarray(large / np.maximum(self.gap_s(large), 1e-12))
 
     @cached_property
@@ -303,13 +310,18 @@ class GridModel:
         Native times do not carry over: another number of ranks has other times.
         """
         grid, origin = self.grid.restrict(ranks)
+
+        def link(a: int, b: int, cluster: Cluster) -> PLogP | None:
+            if a != b or len(cluster) > 1:
+                return self.link(a, b)
+            # Between processes of one host it says nothing of the interface of what is left.
+            before = self.grid.clusters[a]
+            return self.links[a][a] if len(before.nodes) > 1 or len(before) == 1 else None
+
         links = tuple(
-            tuple(
-                None if a == b and len(cluster) == 1 else self.link(a, b)
-                for b in origin
-            )
+            tuple(link(a, b, cluster) for b in origin)
             for a, cluster in zip(origin, grid.clusters, strict=True)
-        )  # fmt: skip
+        )
 
         def by_cluster(row: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(row[c] for c in origin) if row else ()

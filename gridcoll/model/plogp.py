@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from gridcoll.errors import UsageError
 
 FloatArray = npt.NDArray[np.float64]
+
+LONG_BYTES = 1 << 20
+"""A message whose gap tells a link's rate."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,18 @@ class PLogP:
             return _interpolate(n_bytes, self.sizes_bytes, self.one_way_s)
         return self.latency_s + self.gap(n_bytes)
 
+    def at_rate(self, bytes_per_s: float) -> PLogP:
+        """The same link with another rate of long messages; an empty one costs what it did."""
+        start_s = self.gap_s[0]
+        wire_s = max(LONG_BYTES / bytes_per_s - start_s, 1e-9)
+        factor = wire_s / max(self.gap(float(LONG_BYTES)) - start_s, 1e-12)
+        gaps = tuple(start_s + (each - start_s) * factor for each in self.gap_s)
+        one_way = tuple(
+            max(each + new - old, 0.0)
+            for each, new, old in zip(self.one_way_s, gaps, self.gap_s, strict=False)
+        )
+        return replace(self, gap_s=gaps, one_way_s=one_way)
+
 
 def _interpolate(
     n_bytes: float | FloatArray, sizes: tuple[int, ...], values: tuple[float, ...]
@@ -87,7 +102,7 @@ def _interpolate(
 
 def linear_plogp(latency_s: float, bytes_per_s: float, overhead_s: float = 10e-6) -> PLogP:
     """The pLogP of a link known by latency and rate only: ``g(m) = overhead + m / rate``."""
-    largest = 1 << 20
+    largest = LONG_BYTES
     wire = largest / bytes_per_s
     return PLogP(
         latency_s=latency_s,

@@ -12,6 +12,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
+from gridcoll.topology.rounds import lanes_between
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
 def links_of(model: GridModel) -> FloatArray:
     """Bandwidth of each link, (C, C), as far as known.
 
-    It was measured with flows between pairs of hosts. If those filled their interfaces, the link
+    It was measured with flows between some hosts. If those filled their interfaces, the link
     was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
     is taken as it is.
     """
@@ -56,8 +57,11 @@ def links_of(model: GridModel) -> FloatArray:
         return model.link_bytes_per_s
     rates = model.flow_bytes_per_s.diagonal()
     n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
-    n_pairs = np.minimum(n_hosts[:, None], n_hosts[None])
-    filled = n_pairs * np.minimum(rates[:, None], rates[None])
+    n_ranks = np.array([len(cluster) for cluster in model.grid.clusters])
+    lanes = lanes_between(n_ranks[:, None], n_ranks[None])
+    filled = np.minimum(
+        np.minimum(lanes, n_hosts[:, None]) * rates[:, None], np.minimum(lanes, n_hosts) * rates
+    )
     together = np.minimum((n_hosts * rates)[:, None], (n_hosts * rates)[None])
     links = model.link_bytes_per_s
     return np.asarray(np.where(links * WINDOWS_LIMIT >= filled, np.maximum(links, together), links))
@@ -65,7 +69,6 @@ def links_of(model: GridModel) -> FloatArray:
 
 def wires_from_model(model: GridModel) -> Wires:
     """The wires as far as flows show them: an estimate, where no file declares them."""
-    large = float(1 << 20)
-    rates = large / np.maximum(model.gap_s(large), 1e-12)
+    rates = model.flow_bytes_per_s
     links = np.maximum(rates, links_of(model))
     return Wires(model.grid, model.latency_s, np.diag(rates).copy(), model.uplinks, links)

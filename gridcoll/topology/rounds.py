@@ -1,7 +1,30 @@
-"""Rounds of disjoint pairs: everybody meets everybody, nobody is in two places."""
+"""Rounds of disjoint pairs: everybody meets everybody, nobody is in two places.
+
+And how many flows fill what is between two clusters.
+"""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
+
+MOST_LANES_PER_RANK = 4
+"""More flows to one rank open no wider: its interface or theirs is full, or the link."""
+
+
+def lanes_between(n: Count, m: Count) -> Count:
+    """How many flows go between clusters of ``n`` and ``m`` ranks when all is to be used at once.
+
+    Each from another rank of the larger one, equally many to every rank of the smaller one: a lone
+    host takes what several send.
+    """
+    few, many = np.minimum(n, m), np.maximum(n, m)
+    lanes = few * np.minimum(many // few, MOST_LANES_PER_RANK)
+    return lanes if isinstance(n, np.ndarray) else int(lanes)
 
 def rounds_of_pairs(n: int) -> list[list[tuple[int, int]]]:
     """All pairs of ``0..n-1`` in rounds whose pairs share nobody (the circle method).

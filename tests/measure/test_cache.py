@@ -243,6 +243,19 @@ class TestLearning:
         learn_model(known, model_on(THREE), when=WHEN)  # its links carry 3e7
         assert model_from(known, THREE).uplink_bytes_per_s == ()
 
+    def test_a_lone_hosts_interface_is_its_own(self) -> None:
+        """Its site has no such uplink when more of its hosts take part; nor do they carry less."""
+        known = Knowledge()
+        few = ["north-0", *THREE[3:]]
+        learn_model(known, replace(model_on(few), uplink_bytes_per_s=(5e7, 0.0, 0.0)), when=WHEN)
+        assert model_from(known, few).uplink_bytes_per_s == (5e7, 0.0, 0.0)
+        assert model_from(known, few).flow_bytes_per_s[0, 0] == pytest.approx(5e7)
+        learn_model(known, model_on(THREE), when=WHEN + timedelta(days=1))
+        assert model_from(known, THREE).uplink_bytes_per_s == ()
+        lone = model_from(known, ["north-1", *THREE[3:]])
+        assert lone.aggregate_bytes_per_s[0][1] == pytest.approx(12.5e6, rel=0.01)
+        assert lone.flow_bytes_per_s[0, 0] == pytest.approx(12.5e6, rel=0.01)
+
     def test_two_sites_of_one_name_stay_two(self, known: Knowledge) -> None:
         other = model_on(["north-10", "north-11", "south-10", "south-11"])
         learn_model(known, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -68,9 +69,18 @@ def test_what_counts_as_one(
     assert asked == [10, 10 * LONGER][: len(asked)]
 
 
-def test_each_end_knows_the_other() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "carried", "senders"),
+    [
+        ((3, 1, 2), [(1, 7)] * 3 + [(2, 5)] * 2, [0, 0, 1, 1, 2]),
+        ((1, 5, 2), [(1, 7)] * 4 + [(2, 5)] * 2, [0] * 6),  # a lone host sends to several
+    ],
+)
+def test_each_end_knows_the_other(
+    sizes: tuple[int, ...], carried: list[tuple[int, int]], senders: list[int]
+) -> None:
     """Every flow has one sender and one receiver, which count the same messages."""
-    model = sites((3, 1, 2), THIN)
+    model = sites(sizes, THIN)
     flows = {
         rank: uplinks._flows_from(rank, model.grid, 0, [0, 7, 5])
         for rank in range(model.grid.n_ranks)
@@ -83,8 +93,30 @@ def test_each_end_knows_the_other() -> None:
         for flow in into
     )
     assert sent == taken
-    assert sorted(flow[2:] for flow in sent) == [(1, 7), (2, 5), (2, 5)]
-    assert [flow[0] for flow in sent] == [0, 1, 2], "no host sends more than it has to"
+    assert sorted(flow[2:] for flow in sent) == carried
+    assert [flow[0] for flow in sent] == senders, "no host sends more than it has to"
+
+
+def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all carry until the last flow ends is an interface's rate; many share a few rounds."""
+    groups: list[list[int]] = []
+
+    def sent(
+        _comm: object, model: GridModel, clusters: list[int], _n: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        groups.append(clusters)
+        return np.full((model.n_clusters,) * 2, 2 * THIN), np.arange(1.0, 1.0 + model.n_clusters)[
+            None
+        ].repeat(model.n_clusters, 0)
+
+    monkeypatch.setattr(uplinks, "_sent", sent)
+    model = sites((2, 1, 1, 1, 1, 1), THIN)
+    found = uplinks.measure_lone_hosts(MPI.COMM_SELF, model)
+    assert groups == [[1, 5], [2], [3], [4]]
+    assert found == [0.0] + [6 * 2 * THIN / 6] * 5
+    groups.clear()
+    assert uplinks.measure_lone_hosts(MPI.COMM_SELF, sites((1, 4), THIN)) == [0.0, 0.0]
+    assert not groups, "its only link shows all there is"
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:

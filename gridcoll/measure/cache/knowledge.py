@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
+import numpy as np
+
 from gridcoll.measure.cache.entries import (
     AnyEntry,
     ClusterEntry,
@@ -227,12 +229,18 @@ def build_model(
             return float(bare.flow_bytes_per_s[i, i])
         entry = known.link(grid.clusters[i].name, grid.clusters[j].name)
         kept = entry.aggregate_bytes_per_s if entry else 0.0
-        return max(together.get((i, j), kept), 1.0)
+        # A job of more hosts may have measured it.
+        most = min(_lone_host(known, grid.clusters[c]) or np.inf for c in (i, j))
+        return float(max(together.get((i, j), min(kept, most)), 1.0))
 
     library = known.mpi_library(mpi, max_ranks_per_host(grid)) or known.mpi_library(mpi, 1)
     pace = library.engine if library else None
     entries = [known.cluster(cluster.name) for cluster in grid.clusters]
-    uplinks = tuple(entry.uplink_bytes_per_s if entry else 0.0 for entry in entries)
+    rates = tuple(tuple(carried(i, j) for j in range(n)) for i in range(n))
+    uplinks = tuple(
+        _uplink(known, cluster, [rate for j, rate in enumerate(rates[i]) if j != i])
+        for i, cluster in enumerate(grid.clusters)
+    )
     corrections, native, variants = _learned(known, grid, mpi)
     return GridModel(
         grid,
@@ -241,7 +249,7 @@ def build_model(
         tolerance,
         native=native,
         relay_gap=_relay_gap_of(bare, pace) if pace else None,
-        aggregate_bytes_per_s=tuple(tuple(carried(i, j) for j in range(n)) for i in range(n)),
+        aggregate_bytes_per_s=rates,
         start_s=library.start_s.mean if library else 0.0,
         contention=tuple(entry.contention if entry else 1.0 for entry in entries),
         corrections=corrections,
@@ -256,6 +264,24 @@ def build_model(
             for i in range(n)
         ),
     )
+
+
+def _lone_host(known: Knowledge, cluster: Cluster) -> float:
+    """What the interface of a cluster's only host carries; 0 where that is not known, or several."""
+    host = known.host(cluster.processes[0].host) if len(cluster.nodes) == 1 else None
+    return host.rate_bytes_per_s if host else 0.0
+
+
+def _uplink(known: Knowledge, cluster: Cluster, links_bytes_per_s: Sequence[float]) -> float:
+    """What is known to leave ``cluster`` over all its links: of a lone host, its interface."""
+    entry = known.cluster(cluster.name)
+    uplink = entry.uplink_bytes_per_s if entry else 0.0
+    if len(cluster.nodes) > 1 or not links_bytes_per_s:
+        return uplink
+    together = min(_lone_host(known, cluster), sum(links_bytes_per_s))
+    if together <= max(links_bytes_per_s):
+        return uplink
+    return min(uplink, together) if uplink else together
 
 
 def _source_of(known: Knowledge, grid: Grid, i: int, j: int) -> str:

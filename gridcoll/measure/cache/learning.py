@@ -67,7 +67,7 @@ def learn_model(
         is_new = only is None or (i, i) in only
         if is_new or known.cluster(name) is None:
             entries.append(_cluster_entry(known, model, i, name, when, is_new))
-        entries += _host_entries(known, cluster, name, float(model.flow_bytes_per_s[i, i]), when)
+        entries += _host_entries(known, cluster, name, _interface(model, i), when)
         for j, other in enumerate(names):
             link = model.links[i][j]
             if i != j and link is not None and (only is None or (i, j) in only):
@@ -223,9 +223,23 @@ def _cluster_entry(
     return _renewed(known, entry)
 
 
+def _interface(model: GridModel, index: int) -> float:
+    """What an interface of a cluster's hosts carries; 0 if unknown."""
+    cluster = model.grid.clusters[index]
+    rate = float(model.flow_bytes_per_s[index, index])
+    if len(cluster.nodes) > 1:
+        return rate
+    uplink = model.uplink_bytes_per_s[index] if model.uplink_bytes_per_s else 0.0
+    return uplink or (rate if len(cluster) == 1 else 0.0)
+
+
 def _uplink(model: GridModel, index: int, before: ClusterEntry | None) -> float:
-    """The one that was measured, or what was known or declared and this job could not see."""
-    if model.uplink_bytes_per_s and model.uplink_bytes_per_s[index]:
+    """The one that was measured, or what was known or declared and this job could not see.
+
+    A lone host shows its interface, and not what other hosts of the cluster share with it.
+    """
+    is_lone = len(model.grid.clusters[index].nodes) == 1
+    if not is_lone and model.uplink_bytes_per_s and model.uplink_bytes_per_s[index]:
         return model.uplink_bytes_per_s[index]
     known = before.uplink_bytes_per_s if before else 0.0
     others = np.delete(model.link_bytes_per_s[index], index)
