@@ -121,10 +121,10 @@ def quick_aggregate_bandwidth(
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    longer_s = _longer_s(*slowest_s)
+    added_s = longer_s(*slowest_s)
     rates = np.ones((n, n))
     for pairs, n_few in zip(rounds, numbers, strict=True):
-        found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, longer_s)
+        found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, added_s)
         for a, b in pairs:
             ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
             most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
@@ -178,11 +178,11 @@ def _measure_steady(
     """The same, by the extra time of `MORE` times as many messages."""
     numbers = [N_MESSAGES, MORE * N_MESSAGES]
     few_s, many_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, numbers)
-    longer_s = _longer_s(few_s, many_s)
-    return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, longer_s)
+    took_s = longer_s(few_s, many_s)
+    return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, took_s)
 
 
-def _longer_s(few_s: np.ndarray, many_s: np.ndarray) -> np.ndarray:
+def longer_s(few_s: np.ndarray, many_s: np.ndarray) -> np.ndarray:
     """What all but the first ones of `MORE` times as many messages took.
 
     Of windows that limit, the first messages are free, and the rest takes more than its part. It

@@ -20,6 +20,7 @@ from gridcoll.measure.flows import (
     MESSAGE_BYTES,
     MORE,
     N_MESSAGES,
+    longer_s,
     stream_s,
 )
 from gridcoll.model import GridModel
@@ -177,6 +178,7 @@ def _sent(
     the latter add.
     """
     grid, rank = model.grid, comm.Get_rank()
+    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
     moved = np.zeros((model.n_clusters,) * 2)
     mine = np.zeros((2, *moved.shape))
     sends = grid.cluster_of[rank] in clusters
@@ -197,13 +199,11 @@ def _sent(
         for (cluster, flow), seconds in zip(flows, took_s, strict=True):
             if sends:
                 place = turn, cluster, flow.cluster
-                mine[place] = max(mine[place], seconds)
+                mine[place] = max(mine[place], seconds - trips_s[cluster, flow.cluster])
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    # Noise must not make the difference zero.
-    longer_s = np.maximum(slowest_s[1] - slowest_s[0], slowest_s[1] / 2)
-    return moved, np.maximum(longer_s, 1e-9)
+    return moved, np.maximum(longer_s(*slowest_s), 1e-9)
 
 
 def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: int) -> float:

@@ -16,7 +16,12 @@ import numpy as np
 
 from gridcoll.errors import UsageError
 from gridcoll.model.arborescence import shortest_ways
-from gridcoll.model.flow_bounds import exchange_limit_s, scatter_flow_limit_s, trees_limit_s
+from gridcoll.model.flow_bounds import (
+    allgather_trees_limit_s,
+    exchange_limit_s,
+    scatter_flow_limit_s,
+    trees_limit_s,
+)
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
 
@@ -246,7 +251,7 @@ def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     for side in _sides(len(grid.clusters)):
         n_inside = sum(len(grid.clusters[c]) for c in side)
         latest = max(latest, _crossed_s(wires, distance, side, side, n_inside * n_bytes))
-    return latest
+    return max(latest, allgather_trees_limit_s(wires, n_bytes, latest))
 
 
 def reduce_scatter_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:

@@ -13,11 +13,14 @@ import numpy as np
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import least_exchange_s
-from gridcoll.model.tree_packing import Platform, Spare, least_s
+from gridcoll.model.tree_packing import Platform, Spare, least_from_all_s, least_s
 from gridcoll.model.wires import Wires
 
 MOST_CLUSTERS = 24
 """Beyond, programs take seconds, and cuts have to do."""
+
+MOST_ROOTS = 8
+"""The same where all clusters begin trees. On 25 unlike grids of more, cuts said all there is."""
 
 
 def trees_limit_s(
@@ -72,6 +75,33 @@ def trees_limit_s(
         root_kind,
     )
     return least_s(platform, n_bytes, spare)
+
+
+def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
+    """No trees take a block of ``n_bytes`` from every rank to all others earlier."""
+    clusters = wires.grid.clusters
+    if not 1 < len(clusters) <= MOST_ROOTS or n_bytes < 1:
+        return 0.0
+    outward_s, _ = _nearest_s(wires)
+    between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
+    rates = wires.nic_bytes_per_s
+    spare = Spare(
+        tuple((np.minimum(outward_s, known_s) - wires.burst_bytes / rates).tolist()),
+        tuple(map(tuple, between_s.tolist())),
+        tuple(between_s.min(axis=1).tolist()),
+        tuple(between_s.min(axis=0).tolist()),
+    )
+    platform = Platform(
+        tuple(len(cluster.nodes) for cluster in clusters),
+        tuple(range(len(clusters))),
+        tuple(rates.tolist()),
+        tuple(map(tuple, wires.rate_bytes_per_s.tolist())),
+        tuple(wires.uplink_bytes_per_s.tolist()),
+        tuple(map(tuple, wires.latency_s.tolist())),
+        root=0,  # of one tree; each cluster is the root of its own blocks
+    )
+    blocks = [float(len(cluster)) for cluster in clusters]
+    return least_from_all_s(platform, blocks, n_bytes, spare, known_s)
 
 
 def exchange_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:

@@ -440,6 +440,44 @@ def least_s(platform: Platform, n_bytes: float, spare: Spare) -> float:
     return search.least_s
 
 
+def least_from_all_s(
+    platform: Platform, blocks: Sequence[float], n_bytes: float, spare: Spare, known_s: float
+) -> float:
+    """The same where hosts of each kind begin so many ``blocks``, of ``n_bytes``: an allgather.
+
+    A column of its program is a tree for each kind, the cheapest one the cheapest of each. 0 if
+    there are trees that take no more than ``known_s``.
+    """
+    network = _Network(platform, n_bytes, spare)
+    nowhere = [0.0] * network.n_kinds
+
+    def cheapest(costs: list[list[float]]) -> tuple[float, FloatArray]:
+        cost, loads = 0.0, np.array(network.spare_s)
+        for kind, n_blocks in enumerate(blocks):
+            above = cheapest_arborescence(costs, kind)
+            tree = network._with_others(costs, above, nowhere, np.inf)
+            cost += n_blocks * network.cost(costs, tree)
+            loads = loads + n_blocks * (network.loads(tree) - network.spare_s)
+        return cost, loads
+
+    program = _Program(cheapest(network.edge_costs(np.ones(network.n_rows)))[1])
+    found_s = 0.0
+    for _ in range(MOST_PIVOTS):
+        program.settle()
+        if program.least <= known_s:
+            return 0.0
+        prices = np.maximum(program.prices, 0.0)
+        cost, loads = cheapest(network.edge_costs(prices))
+        found_s = max(found_s, cost + _total(prices * network.spare_s))
+        if program.least <= found_s * (1 + TOLERANCE):
+            break
+        program.columns.append(loads)
+        variable = len(loads) + len(program.columns)
+        if not program.enter(variable, np.append(loads, 1.0)):
+            break
+    return found_s
+
+
 class _Search:
     """Columns that come in until none is cheaper; it goes on from where it was with longer ways."""
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gridcoll.model.bounds import limit_s, shortest_latency_s
 from gridcoll.model.flow_bounds import exchange_limit_s, trees_limit_s
+from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.topology.gridfile import parse_gridfile, read_gridfile
+from gridcoll.plan.choose import choose
+from gridcoll.plan.cost import price_plan
+from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
+from tests.plan.test_packed_trees import unlike_grids
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
@@ -56,6 +62,27 @@ def test_an_allreduce_on_shared_uplinks_is_bound_by_them() -> None:
     wires = wires_from_spec(spec, spec.rank_hosts())
     n_bytes = 16 << 20
     assert trees_limit_s(wires, shortest_latency_s(wires), n_bytes, 0.0) > 3.7
+
+
+def test_blocks_of_all_share_thin_links() -> None:
+    """A cut sees what crosses it once; sent on, the blocks of one site cross a second link."""
+    spec = read_gridfile(HOSTFILES / "thin-wan.toml")
+    wires = wires_from_spec(spec, spec.rank_hosts())
+    for collective in ("allgather", "reduce_scatter"):
+        assert limit_s(collective, wires, 1 << 16) == pytest.approx(0.1137, rel=0.003)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    spec=unlike_grids(4, 3),
+    collective=st.sampled_from(["allgather", "reduce_scatter", "scatter", "gather"]),
+)
+def test_no_plan_is_faster_on_unlike_wires(spec: GridSpec, collective: str) -> None:
+    model = declared_model(spec, spec.rank_hosts())
+    limit = limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), 1 << 14)
+    for candidate in choose(collective, model, 1 << 14, 0, grid_only=True).candidates:
+        if candidate.build:
+            assert price_plan(candidate.build(1 << 14), model).makespan_s >= 0.999 * limit
 
 
 @pytest.mark.parametrize("grid", ["patchwork", "unlike-hosts", "three-sites", "one-cluster"])
