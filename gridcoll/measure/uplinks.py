@@ -40,8 +40,11 @@ SHORTEST_BYTES = 1 << 10
 ROUNDS = 4
 """So many round trips, some, is what a start may take longer for lone hosts."""
 
-LONE_BUDGET_BYTES = 1 << 20
-"""From each of them: 0.1 s at 100 Mbit/s."""
+LONE_BUDGET_BYTES = 2 << 20
+"""From each of them: 0.2 s at 100 Mbit/s."""
+
+OPENING = 3
+"""Messages of each flow before any is timed, 96 KiB: a window has 15 at first and doubles."""
 
 
 def measure_uplinks(
@@ -88,14 +91,12 @@ def _suspects(model: GridModel) -> list[tuple[int, float]]:
     ]
 
 
-def measure_lone_hosts(
-    comm: MPI.Intracomm, model: GridModel, n_messages: int = 0
-) -> list[float]:
+def measure_lone_hosts(comm: MPI.Intracomm, model: GridModel, n_messages: int = 0) -> list[float]:
     """By cluster, what the interface of a lone host carries; 0 where its widest link shows that.
 
     Collective. Nothing inside such a cluster shows it, and a link no more than itself: so the host
-    sends to all others at once. Many lone hosts do that in `ROUNDS`, some together. In ``n_messages``
-    of each flow, or as many as `LONE_BUDGET_BYTES` allow.
+    sends to all others at once. Many lone hosts do that in `ROUNDS`, some together. Each flow has
+    ``n_messages``, or as many as `LONE_BUDGET_BYTES` allow.
     """
     found = [0.0] * model.n_clusters
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
@@ -107,7 +108,7 @@ def measure_lone_hosts(
     for turn in range(min(ROUNDS, len(lone))):
         group = lone[turn::ROUNDS]
         sizes = [_message_sizes(model, c, group) @ _lanes(model.grid, c) for c in group]
-        few = max(LONE_BUDGET_BYTES // (int(max(sizes)) * (MORE + 1)), 1)
+        few = max(LONE_BUDGET_BYTES // (int(max(sizes)) * (MORE + 1 + OPENING)), 1)
         moved, took_s = _sent(comm, model, group, n_messages or few)
         for c in group:
             # One flow may get more than its share: what all carry until the last has ended counts.
@@ -193,7 +194,7 @@ def _sent(
         ]
     wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
     peers = [(flow.peer, flow.n_bytes) for _, flow in flows]
-    stream_s(comm, sends, peers, max(n_messages // 3, 1))
+    stream_s(comm, sends, peers, max(n_messages // 3, OPENING))
     for turn, times in enumerate((1, MORE)):
         took_s = stream_s(comm, sends, peers, times * n_messages)
         for (cluster, flow), seconds in zip(flows, took_s, strict=True):

@@ -24,7 +24,8 @@ def lanes_between(n: Count, m: Count) -> Count:
     """
     few, many = np.minimum(n, m), np.maximum(n, m)
     lanes = few * np.minimum(many // few, MOST_LANES_PER_RANK)
-    return lanes if isinstance(n, np.ndarray) else int(lanes)
+    return np.asarray(lanes) if isinstance(n, np.ndarray) else int(lanes)
+
 
 def rounds_of_pairs(n: int) -> list[list[tuple[int, int]]]:
     """All pairs of ``0..n-1`` in rounds whose pairs share nobody (the circle method).

@@ -267,7 +267,7 @@ def build_model(
 
 
 def _lone_host(known: Knowledge, cluster: Cluster) -> float:
-    """What the interface of a cluster's only host carries; 0 where that is not known, or several."""
+    """What the interface of a cluster's only host carries; 0 for several, or where unknown."""
     host = known.host(cluster.processes[0].host) if len(cluster.nodes) == 1 else None
     return host.rate_bytes_per_s if host else 0.0
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import LINK_PACE
+from gridcoll.constants import LINK_PACE, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import busy_s, whole_parts
@@ -296,13 +296,16 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
 @algorithm(
     "alltoall",
     "relayed",
-    "long blocks where some links between clusters are much thinner than others",
+    "long blocks where some links are much thinner than others, short ones where some ways are "
+    "much longer than others",
     "gridcoll; concurrent flow (Shahrokhi and Matula 1990) by mirror prox",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_RANKS or not n_bytes:
         return []
+    if n_bytes < SHORTEST_PACED_BYTES:
+        return _by_shorter_ways(model, n_bytes)
     routes = model.exchange_routes
     if routes.gain < LEAST_GAIN:
         return []
@@ -314,6 +317,34 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
             spread_candidate("relayed", order, model, routes.shares, n_bytes, relayed_first)
         )
     return found
+
+
+def _by_shorter_ways(model: GridModel, n_bytes: int) -> list[Candidate]:
+    """Short blocks by way of a third cluster where that is nearer: the longest way leaves first."""
+    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
+    by_way_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b by way of c
+    every = np.arange(model.n_clusters)
+    by_way_s[every, :, every] = by_way_s[:, every, every] = np.inf
+    nearest, least_s = by_way_s.argmin(axis=2), by_way_s.min(axis=2)
+    is_nearer = (LEAST_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
+    if not is_nearer.any():
+        return []
+    shares = np.zeros_like(by_way_s)
+    a, b = np.nonzero(~np.eye(model.n_clusters, dtype=bool))
+    shares[a, b, np.where(is_nearer, nearest, every[None])[a, b]] = 1.0
+    cluster_of = model.grid.cluster_of
+    ways_s = np.where(is_nearer, least_s, one_way_s)
+
+    def farthest_first(parts: Sequence[Part]) -> tuple[Part, ...]:
+        return tuple(
+            part._replace(due_s=0.0)
+            for part in sorted(
+                parts, key=lambda part: -ways_s[cluster_of[part.source], cluster_of[part.target]]
+            )
+        )
+
+    label = f"the nearer way, {_describe(model.grid, shares)}"
+    return [spread_candidate("relayed", label, model, shares, n_bytes, farthest_first)]
 
 
 def spread_candidate(

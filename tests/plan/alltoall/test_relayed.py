@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from gridcoll.cli.models import load_model
 from gridcoll.constants import LINK_PACE
 from gridcoll.model import GridModel
 from gridcoll.model.bounds import alltoall_limit_s
+from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.routing import whole_parts
-from gridcoll.model.wires import wires_from_model
+from gridcoll.model.wires import wires_from_model, wires_from_spec
 from gridcoll.plan import REGISTRIES, Candidate, Plan, Recv, Send, check_plan, choose
 from gridcoll.plan.alltoall.messages import tally
 from gridcoll.plan.alltoall.relayed import (
@@ -28,6 +30,9 @@ from gridcoll.plan.alltoall.relayed import (
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.pacing import thin_links
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import read_gridfile
+
+HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
 
 def offered(model: GridModel, n_bytes: int) -> list[Candidate]:
@@ -242,3 +247,17 @@ def test_what_is_passed_on_does_not_queue_behind_ones_own() -> None:
         assert all(op.due_us == 0 for op in sends if op.chunk.buffer == "scratch")
         assert 0.6 * relayed.predicted_s < max(own) * 1e-6 < relayed.predicted_s
         assert own == sorted(own)
+
+
+def test_short_blocks_go_the_nearer_way() -> None:
+    """From nancy to rennes it is 18 ms, by way of lille 10; no way is longer than 14."""
+    spec = read_gridfile(HOSTFILES / "patchwork.toml")
+    model = declared_model(spec, spec.rank_hosts())
+    winner = choose("alltoall", model, 1 << 10, 0, grid_only=True).winner
+    assert winner.name == "relayed"
+    assert winner.build
+    plan = winner.build(1 << 10)
+    check_plan(plan)
+    walked_s = price_plan(plan, model).makespan_s
+    assert walked_s == pytest.approx(winner.predicted_s, rel=0.07)
+    assert walked_s <= 1.15 * alltoall_limit_s(wires_from_spec(spec, spec.rank_hosts()), 1 << 10)
