@@ -304,13 +304,12 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_RANKS or not n_bytes:
         return []
-    if n_bytes < SHORTEST_PACED_BYTES:
-        return _by_shorter_ways(model, n_bytes)
+    found = _by_shorter_ways(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
     routes = model.exchange_routes
     if routes.gain < LEAST_GAIN:
-        return []
+        return found
     label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, routes.shares)}"
-    found = [spread_candidate("relayed", label, model, routes.shares, n_bytes)]
+    found.append(spread_candidate("relayed", label, model, routes.shares, n_bytes))
     if n_bytes <= LONGEST_PART:
         order = f"{label}, what is relayed first"
         found.append(
