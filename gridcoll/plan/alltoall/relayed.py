@@ -326,6 +326,16 @@ def _by_shorter_ways(model: GridModel, n_bytes: int) -> list[Candidate]:
     by_way_s[every, :, every] = by_way_s[:, every, every] = np.inf
     nearest, least_s = by_way_s.argmin(axis=2), by_way_s.min(axis=2)
     is_nearer = (LEAST_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
+    # What is relayed must not keep a thin link for longer than the shorter way saves.
+    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
+    added_bytes = np.zeros_like(one_way_s)
+    for a, b in np.argwhere(is_nearer):
+        for hop in ((a, nearest[a, b]), (nearest[a, b], b)):
+            added_bytes[hop] += sizes[a] * sizes[b] * n_bytes
+    kept_s = added_bytes / model.link_bytes_per_s
+    for a, b in np.argwhere(is_nearer):
+        longest_s = max(kept_s[a, nearest[a, b]], kept_s[nearest[a, b], b])
+        is_nearer[a, b] = longest_s < one_way_s[a, b] - least_s[a, b]
     if not is_nearer.any():
         return []
     shares = np.zeros_like(by_way_s)
