@@ -132,10 +132,10 @@ def test_turns_keep_to_shares_all_the_time() -> None:
 
 
 def test_a_link_that_no_pair_of_hosts_filled_counts_as_wide() -> None:
-    """Two pairs of hosts of 200 and 50 Mbit/s carried 100, and one of 60 its 60."""
+    """Flows of two hosts of 200 to four of 50 Mbit/s carried 200, and one of 60 its 60."""
     model = unlike_model()
     measured = np.array(model.link_bytes_per_s)
-    measured[0, 3] = measured[3, 0] = 100e6 / 8
+    measured[0, 3] = measured[3, 0] = 200e6 / 8
     rows = tuple(map(tuple, measured.tolist()))
     assert links_of(model)[0, 3] == model.link_bytes_per_s[0, 3]
     links = links_of(replace(model, aggregate_bytes_per_s=rows, origin="measured"))
