@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from learning import on_grid
-from on_grids import MPIS, RESULTS, ROOT, model_on
+from on_grids import MPIS, RESULTS, ROOT, model_on, path_of_grid
 
 from gridcoll.topology.gridfile import GridSpec, read_gridfile
 
@@ -143,8 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    given = options.grid if options.grid.endswith(".toml") else f"hostfiles/{options.grid}.toml"
-    grid = ROOT / given
+    grid = path_of_grid(options.grid)
     change = change_of(read_gridfile(grid), options.what, options.at)
     name = "-".join([grid.stem, options.what, *options.at, options.mpi])
     changed = grid_file(folder / f"{name}-changed.toml", grid, change, [0.0])

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from on_grids import MPIS, RESULTS, ROOT
+from on_grids import MPIS, RESULTS, ROOT, path_of_grid
 
 BIN = Path(sys.executable).parent
 RUN = ("python", "-m", "gridcoll", "run")
@@ -97,8 +97,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=(*WAYS, *JOBS))
     parser.add_argument("--output", type=Path, default=RESULTS / "learning")
     options = parser.parse_args()
-    given = options.grid if options.grid.endswith(".toml") else f"hostfiles/{options.grid}.toml"
-    grid = ROOT / given
+    grid = path_of_grid(options.grid)
     name = f"{grid.stem}-{options.mpi}"
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)

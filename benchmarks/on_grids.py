@@ -26,6 +26,11 @@ MPIS = ("mpich", "openmpi", "impi")
 Row = dict[str, Any]
 
 
+def path_of_grid(grid: str) -> Path:
+    """Of a file in ``hostfiles`` by its name, or of the path ``grid`` that ends in ``.toml``."""
+    return Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml").absolute()
+
+
 def bench_on(
     grid: str,
     mpi: str,
@@ -37,15 +42,14 @@ def bench_on(
 ) -> None:
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
-    ``calls`` is a collective, or several with sizes, as ``bcast:8,64K allreduce:8``. ``grid`` is
-    the name of a file in ``hostfiles``, or a path ending in ``.toml``. The measured model is kept
-    in the folder ``models`` and reused from there, if one is given. It is measured by a job of its
+    ``calls`` is a collective, or several with sizes, as ``bcast:8,64K allreduce:8``. ``grid`` is as
+    of `path_of_grid`. The measured model is kept in the folder ``models`` and reused from there, if
+    one is given. It is measured by a job of its
     own: what discovery has lost leaves connections with small windows, in which the first
     collective would go. With a ``dilation``, the grid is emulated in slow motion.
     """
     rows.parent.mkdir(exist_ok=True)
-    plain = Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml")
-    with slowed(plain, dilation) as declared:
+    with slowed(path_of_grid(grid), dilation) as declared:
         if models:
             options = (*options, "--model", str(model_on(declared, mpi, models)))
         bench = ["bench", *calls.split(), "--grid", str(declared), "--output", str(rows), *options]

@@ -38,13 +38,13 @@ whose windows are still opening look like one, too."""
 SHORTEST_BYTES = 1 << 10
 
 ROUNDS = 4
-"""So many round trips, some, is what a start may take longer for lone hosts."""
+"""Runs at most, so that many lone hosts do not make a start long: then some share one."""
 
 LONE_BUDGET_BYTES = 2 << 20
 """From each of them: 0.2 s at 100 Mbit/s."""
 
 OPENING = 3
-"""Messages of each flow before any is timed, 96 KiB: a window has 15 at first and doubles."""
+"""Messages of each flow before any is timed, 96 KiB: a window has 15 KiB at first and doubles."""
 
 
 def measure_uplinks(
