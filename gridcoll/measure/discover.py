@@ -19,9 +19,10 @@ from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
-from gridcoll.measure.flows import MESSAGE_BYTES, measure_aggregate_bandwidth
+from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
+from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.pairs import representatives
+from gridcoll.measure.pairs import measure_pairs, representatives
 from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.measure.quick import quick_model
@@ -117,6 +118,8 @@ def _measure_grid(
     comm: MPI.Intracomm, tolerance: float, both_directions: bool, progress: Progress, name: str
 ) -> GridModel:
     grid = find_grid(comm, tolerance, progress, name)
+    inside = measure_pairs(comm, grid, [(c, c) for c in range(len(grid.clusters))])
+    grid = unlike_hosts_apart(comm, grid, inside)
     links = measure_links(comm, grid, both_directions, progress)
     return GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0], stages=(LINKS,))
 
@@ -149,7 +152,7 @@ def _add_flows(
         comm, model.grid, one_flow_bytes_per_s, progress, both_directions
     )
     model = replace(model, aggregate_bytes_per_s=rates)
-    return replace(model, uplink_bytes_per_s=measure_uplinks(comm, model, progress))
+    return replace(model, uplink_bytes_per_s=measure_uplinks(comm, model, progress, N_MESSAGES))
 
 
 def _add_engine(comm: MPI.Intracomm, model: GridModel) -> GridModel:

@@ -13,10 +13,11 @@ from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention, split_inside
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
+from gridcoll.measure.interfaces import still_known, unlike_hosts_apart
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
-from gridcoll.measure.uplinks import measure_lone_hosts
+from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, PLogP, TimesBySize
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.grid import Grid
@@ -47,21 +48,26 @@ def quick_model(
 
     ``told``: see `find_grid`.
 
-    Clusters by landmarks, then links, each with few messages. Of what else a choice rests on:
+    Clusters by landmarks and interfaces, then links, each with few messages. Of what else a choice
+    rests on:
 
     - what several flows carry together is one run between every two clusters, which shows whether
       a link is thin or a window limits; more runs would only find the last few percent;
-    - a lone host's interface is one run of it with all others;
+    - a lone host's interface, and an uplink where one may limit, is one run with all others;
     - the pace of segments and the start of a plan are the same on every cluster of a job, and both
       are seen in few runs that last milliseconds;
     - contention likewise, of exchanges inside clusters;
     - of the library's own collectives, what their known algorithms would take (`add_priors`).
     """
-    grid = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, told)
-    n = len(grid.clusters)
+    near = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, told)
+    n = len(near.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
-    links = links_of(grid, measure_pairs(comm, grid, pairs, progress=progress))
-    model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
+    found = measure_pairs(comm, near, pairs, progress=progress)
+    grid = unlike_hosts_apart(comm, near, found, progress)
+    if grid != near:
+        found, missing = still_known(near, found, grid)
+        found |= measure_pairs(comm, grid, missing, progress=progress)
+    model = GridModel(grid, links_of(grid, found), "measured", tolerance, mpi=MPI.get_vendor()[0])
     if len(set(grid.host_of)) == 1:
         return model  # shared memory: no plan of ours is meant for it
     return add_estimates(comm, model, progress)
@@ -75,8 +81,7 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
     together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
     model = replace(model, aggregate_bytes_per_s=together)
-    lone = measure_lone_hosts(comm, model)
-    model = replace(model, uplink_bytes_per_s=tuple(lone) if any(lone) else ())
+    model = replace(model, uplink_bytes_per_s=measure_uplinks(comm, model))
     progress("what plans cost", 1, steps)
     inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
     try:

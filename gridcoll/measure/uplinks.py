@@ -19,7 +19,6 @@ from gridcoll.measure.flows import (
     FIRST_LANES,
     MESSAGE_BYTES,
     MORE,
-    N_MESSAGES,
     longer_s,
     stream_s,
 )
@@ -40,8 +39,8 @@ SHORTEST_BYTES = 1 << 10
 ROUNDS = 4
 """Runs at most, so that many lone hosts do not make a start long: then some share one."""
 
-LONE_BUDGET_BYTES = 2 << 20
-"""From each of them: 0.2 s at 100 Mbit/s."""
+BUDGET_BYTES = 2 << 20
+"""From each cluster in a quick look: 0.2 s at 100 Mbit/s."""
 
 OPENING = 3
 """Messages of each flow before any is timed, 96 KiB: a window has 15 KiB at first and doubles."""
@@ -51,22 +50,23 @@ def measure_uplinks(
     comm: MPI.Intracomm,
     model: GridModel,
     progress: Progress = silent,
-    n_messages: int = N_MESSAGES,
+    n_messages: int = 0,
 ) -> tuple[float, ...]:
     """Bytes per second that leave each cluster for all others together; 0 where nothing limits.
 
-    Collective; equal on all ranks. Each flow has ``n_messages``, of `MESSAGE_BYTES` to the cluster
-    that a rank reaches fastest, and to others in proportion. What enters counts as alike. A cluster
-    is left out if one link carries about what all of them, or its interfaces, do. Lone hosts are as
-    of `measure_lone_hosts`.
+    Collective; equal on all ranks. Each flow has ``n_messages``, or what `BUDGET_BYTES` allow, of
+    `MESSAGE_BYTES` to the cluster that a rank reaches fastest, and to others in proportion. What
+    enters counts as alike. A cluster is left out if one link carries about what all of them, or its
+    interfaces, do. Lone hosts are as of `measure_lone_hosts`.
     """
     found = measure_lone_hosts(comm, model, n_messages)
     suspects = _suspects(model)
     for done, (cluster, allowed) in enumerate(suspects):
         progress("uplinks", done, len(suspects))
         together = 0.0
+        few = n_messages or _few(model, [cluster])
         for times in (1, LONGER):
-            rate = _leaving(comm, model, cluster, times * n_messages)
+            rate = _leaving(comm, model, cluster, times * few)
             together = max(together, rate, _widest(model, cluster))
             if together >= SHOWS * allowed:
                 break
@@ -96,7 +96,7 @@ def measure_lone_hosts(comm: MPI.Intracomm, model: GridModel, n_messages: int = 
 
     Collective. Nothing inside such a cluster shows it, and a link no more than itself: so the host
     sends to all others at once. Many lone hosts do that in `ROUNDS`, some together. Each flow has
-    ``n_messages``, or as many as `LONE_BUDGET_BYTES` allow.
+    ``n_messages``, or as many as `BUDGET_BYTES` allow.
     """
     found = [0.0] * model.n_clusters
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
@@ -107,13 +107,17 @@ def measure_lone_hosts(comm: MPI.Intracomm, model: GridModel, n_messages: int = 
     ]
     for turn in range(min(ROUNDS, len(lone))):
         group = lone[turn::ROUNDS]
-        sizes = [_message_sizes(model, c, group) @ _lanes(model.grid, c) for c in group]
-        few = max(LONE_BUDGET_BYTES // (int(max(sizes)) * (MORE + 1 + OPENING)), 1)
-        moved, took_s = _sent(comm, model, group, n_messages or few)
+        moved, took_s = _sent(comm, model, group, n_messages or _few(model, group))
         for c in group:
             # One flow may get more than its share: what all carry until the last has ended counts.
             found[c] = max(float(moved[c].sum() / took_s[c].max()), float(rates[c].max()))
     return found
+
+
+def _few(model: GridModel, clusters: Sequence[int]) -> int:
+    """How many messages of each flow `BUDGET_BYTES` allow if all of ``clusters`` send at once."""
+    sizes = [_message_sizes(model, c, clusters) @ _lanes(model.grid, c) for c in clusters]
+    return max(BUDGET_BYTES // (int(max(sizes)) * (MORE + 1 + OPENING)), 1)
 
 
 def _widest(model: GridModel, cluster: int) -> float:

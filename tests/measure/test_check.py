@@ -110,12 +110,16 @@ def test_a_new_host_fits_where_its_landmark_is_as_near_as_neighbours_are() -> No
 def test_clusters_that_are_as_near_as_neighbours_are_one() -> None:
     grid = Grid.from_labels(["a", "a", "b", "b", "c", "c"])
     inside_s = {0: 100e-6, 1: 120e-6, 2: 100e-6}
-    assert united(grid, {(0, 1): 110e-6, (0, 2): 5e-3, (1, 2): 5e-3}, inside_s, 0.3) == {"b": "a"}
-    assert united(grid, {(1, 0): 5e-3, (2, 1): 110e-6}, inside_s, 0.3) == {"c": "b"}
-    assert united(grid, {(0, 1): 110e-6}, {}, 0.3) == {}
-    assert united(grid, {(0, 0): 100e-6}, inside_s, 0.3) == {}
+    alike = [12.5e6, 0.0, 11e6]
+    assert united(grid, {(0, 1): 110e-6, (0, 2): 5e-3, (1, 2): 5e-3}, inside_s, 0.3, alike) == {
+        "b": "a"
+    }
+    assert united(grid, {(1, 0): 5e-3, (2, 1): 110e-6}, inside_s, 0.3, alike) == {"c": "b"}
+    assert united(grid, {(0, 1): 110e-6}, {}, 0.3, alike) == {}
+    assert united(grid, {(0, 0): 100e-6}, inside_s, 0.3, alike) == {}
+    assert united(grid, {(0, 2): 110e-6}, inside_s, 0.3, [12.5e6, 0.0, 8e6]) == {}
     chain = {(0, 1): 110e-6, (1, 2): 110e-6}
-    assert united(grid, chain, inside_s, 0.3) == {"b": "a", "c": "a"}
+    assert united(grid, chain, inside_s, 0.3, alike) == {"b": "a", "c": "a"}
 
 
 def test_leaders() -> None:

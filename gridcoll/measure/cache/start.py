@@ -24,6 +24,7 @@ from gridcoll.measure.cache.knowledge import (
 from gridcoll.measure.cache.learning import learn_check, learn_model, rate_of
 from gridcoll.measure.cache.placing import Near, place_hosts
 from gridcoll.measure.clusters import Progress, silent
+from gridcoll.measure.interfaces import UNLIKE
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
 from gridcoll.model import GridModel, PLogP
@@ -203,7 +204,7 @@ def _complete(
         found.update({(names[a], names[b]): link for (a, b), link in measured.items()})
         latency_s = {pair: float(link.one_way(0.0)) for pair, link in measured.items()}
         inside_s = {i: float(link.one_way(0.0)) for (i, j), link in links_of().items() if i == j}
-        one = united(grid, latency_s, inside_s, tolerance)
+        one = united(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
         if one:
             same.update(one)
             labels = tuple(one.get(label, label) for label in labels)
@@ -238,7 +239,13 @@ def _one_after_all(
     inside_s = {
         i: float(link.one_way(0.0)) for (i, j), link in known_links(known, grid).items() if i == j
     }
-    return united(grid, latency_s, inside_s, tolerance)
+    return united(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
+
+
+def _interfaces(known: Knowledge, grid: Grid) -> list[float]:
+    """By cluster, what interfaces of its hosts carry; 0 where nobody knows."""
+    entries = [[known.host(host) for host in {p.host for p in c.processes}] for c in grid.clusters]
+    return [max((e.rate_bytes_per_s for e in each if e), default=0.0) for each in entries]
 
 
 def united(
@@ -246,16 +253,21 @@ def united(
     latency_s: Mapping[Index, float],
     inside_s: Mapping[int, float],
     tolerance: float,
+    interfaces: Sequence[float],
 ) -> dict[str, str]:
     """Clusters that are as near to another one as its hosts are to each other, and that one.
 
-    Two jobs found them apart, each on its own hosts.
+    Two jobs found them apart, each on its own hosts. Those whose ``interfaces`` (bytes per second;
+    0 if not known) are unlike stay apart.
     """
     found: dict[str, str] = {}
     for (a, b), seconds in sorted(latency_s.items()):
         near_s = [inside_s[c] for c in (a, b) if c in inside_s and len(grid.clusters[c].nodes) > 1]
         first, second = (grid.clusters[c].name for c in sorted((a, b)))
-        if a != b and near_s and second not in found and seconds <= (1 + tolerance) * min(near_s):
+        low, high = sorted((interfaces[a], interfaces[b]))
+        if a == b or not near_s or second in found or 0 < low < high / UNLIKE:
+            continue
+        if seconds <= (1 + tolerance) * min(near_s):
             found[second] = found.get(first, first)
     return found
 

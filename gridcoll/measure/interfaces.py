@@ -1,0 +1,159 @@
+"""Hosts of a cluster whose interfaces are unlike are clusters of their own.
+
+Latency does not tell an old host from a new one beside it, and a plan gives hosts of a cluster
+equal shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mpi4py import MPI
+
+from gridcoll.engine.agreement import tell_all
+from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.clusters import Progress, name_clusters, silent
+from gridcoll.measure.flows import MESSAGE_BYTES, stream_s
+from gridcoll.measure.pairs import Pair, representatives
+from gridcoll.measure.uplinks import OPENING
+from gridcoll.model.plogp import PLogP
+from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import rounds_of_pairs
+
+UNLIKE = 1.5
+"""Interfaces differ if one carries so many times what another does. Rates of alike ones, the best
+of several runs each, differ by up to a fifth on a busy host; to keep such hosts in one cluster
+costs up to this factor."""
+
+MOST_ROUNDS = 6
+"""Everybody exchanges with so many others: all there are in a cluster of seven."""
+
+FLOW_S, FEWEST_MESSAGES, MOST_MESSAGES = 20e-3, 4, 32
+"""How long a flow lasts where the interface is as fast as that of the cluster's representatives."""
+
+
+def unlike_hosts_apart(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    links: Mapping[Pair, PLogP],
+    progress: Progress = silent,
+) -> Grid:
+    """``grid`` with clusters split where interfaces of their hosts are unlike. Collective.
+
+    ``links`` are known, at least those inside clusters. Equal on all ranks. Of two hosts the slower
+    one alone shows, and so does one that is faster than all others: those clusters stay as they
+    are.
+    """
+    hosts = [[node[0].rank for node in cluster.nodes] for cluster in grid.clusters]
+    wanted = [c for c, members in enumerate(hosts) if len(members) > 2 and (c, c) in links]
+    if not wanted:
+        return grid
+    progress("interfaces of hosts", 0, 2)
+    best: dict[int, float] = {}
+    meet = {c: _first_rounds(hosts[c]) for c in wanted}
+    _exchange(comm, grid, meet, links, best)
+    # Once more, each of those that seem slow with one that is not: a busy moment splits no cluster.
+    doubtful = {c: _again(hosts[c], best) for c in wanted}
+    progress("interfaces of hosts", 1, 2)
+    if any(doubtful.values()):
+        _exchange(comm, grid, doubtful, links, best)
+    progress("interfaces of hosts", 2, 2)
+    return _split(grid, best)
+
+
+def _first_rounds(members: Sequence[int]) -> list[list[Pair]]:
+    rounds = rounds_of_pairs(len(members))[:MOST_ROUNDS]
+    return [[(members[a], members[b]) for a, b in pairs] for pairs in rounds]
+
+
+def _again(members: Sequence[int], best: Mapping[int, float]) -> list[list[Pair]]:
+    fastest = max(best[rank] for rank in members)
+    slow = [rank for rank in members if best[rank] * UNLIKE < fastest]
+    fast = [rank for rank in members if rank not in slow]
+    turns = range(0, len(slow), len(fast))
+    return [
+        list(zip(slow[k : k + len(fast)], fast, strict=False)) for k in turns for _ in range(2)
+    ][:MOST_ROUNDS]
+
+
+def _exchange(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    rounds_by_cluster: Mapping[int, Sequence[Sequence[Pair]]],
+    links: Mapping[Pair, PLogP],
+    best: dict[int, float],
+) -> None:
+    """Enter what hosts sent and received per second at most; clusters go on at the same time."""
+    rank = comm.Get_rank()
+    mine: list[tuple[int, int, float]] = []
+    wait_for_all(comm)
+    here = grid.cluster_of[rank]
+    for pairs in rounds_by_cluster.get(here, ()):
+        link = links[here, here]
+        wanted = math.ceil(FLOW_S / link.gap(float(MESSAGE_BYTES)))
+        n = min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES)
+        for sender, receiver in pairs:
+            if rank in (sender, receiver):
+                sends = rank == sender
+                flow = [(receiver if sends else sender, MESSAGE_BYTES)]
+                stream_s(comm, sends, flow, OPENING)
+                took_s = stream_s(comm, sends, flow, n)[0] - 2 * float(link.one_way(0.0))
+                if sends:
+                    rate = n * MESSAGE_BYTES / max(took_s, 1e-9)
+                    mine.append((sender, receiver, rate))
+    wait_for_all(comm)
+    for found in tell_all(comm, mine):
+        for sender, receiver, rate in found:
+            for host in (sender, receiver):
+                best[host] = max(best.get(host, 0.0), rate)
+
+
+def _split(grid: Grid, best: Mapping[int, float]) -> Grid:
+    parts = []
+    for cluster in grid.clusters:
+        for members in alike([[p.rank for p in node] for node in cluster.nodes], best):
+            processes = tuple(p for p in cluster.processes if p.rank in members)
+            parts.append(replace(cluster, processes=processes))
+    if len(parts) == len(grid.clusters):
+        return grid
+    parts.sort(key=lambda part: part.coordinator)
+    names = name_clusters([[p.host for p in part.processes] for part in parts])
+    renamed = (replace(part, name=name) for part, name in zip(parts, names, strict=True))
+    return replace(grid, clusters=tuple(renamed))
+
+
+def alike(nodes: Sequence[Sequence[int]], best: Mapping[int, float]) -> list[set[int]]:
+    """Ranks of ``nodes`` whose interfaces are alike, the fastest first.
+
+    ``best`` has rates of the first ranks of nodes; where it has none, all are alike.
+    """
+    parts: list[set[int]] = []
+    fastest = 0.0
+    for node in sorted(nodes, key=lambda node: -best.get(node[0], 0.0)):
+        rate = best.get(node[0], 0.0)
+        if not parts or rate * UNLIKE < fastest:
+            parts.append(set())
+            fastest = rate
+        parts[-1] |= set(node)
+    return parts
+
+
+def still_known(
+    before: Grid, links: Mapping[Pair, PLogP], now: Grid
+) -> tuple[dict[Pair, PLogP], list[Pair]]:
+    """Links of ``before`` that are links of ``now``, by the same hosts; and those not measured."""
+    by_ranks = {representatives(before, *pair): link for pair, link in links.items()}
+    n = len(now.clusters)
+    found: dict[Pair, PLogP] = {}
+    missing: list[Pair] = []
+    for pair in ((a, b) for a in range(n) for b in range(a, n)):
+        if pair[0] == pair[1] and len(now.clusters[pair[0]]) == 1:
+            continue
+        link = by_ranks.get(representatives(now, *pair))
+        if link is None:
+            missing.append(pair)
+        else:
+            found[pair] = link
+    return found, missing
