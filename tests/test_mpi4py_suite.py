@@ -33,7 +33,7 @@ RANK_1_FAILS = """
 """
 
 RANK_1_STUMBLES = """
-    def test_odd(self):
+    def test_missing(self):
         [0][RANK]
 """
 
@@ -91,12 +91,26 @@ def test_what_passes(run: Run) -> None:
     assert "FAILED" not in done.stdout
 
 
-@pytest.mark.parametrize("more", [RANK_1_FAILS, RANK_1_STUMBLES], ids=["failure", "error"])
-def test_one_rank_is_enough(run: Run, more: str) -> None:
-    done = run(sample=BODY + more)
+def test_one_rank_is_enough(run: Run) -> None:
+    """Whether a test fails there or ends by an error."""
+    done = run(sample=BODY + RANK_1_FAILS + RANK_1_STUMBLES)
     assert done.returncode != 0
     assert done.stdout.count("FAILED sample.Tests.test_odd\n") == 1
-    assert "sample …: 1 of 2 failed" in done.stdout
+    assert done.stdout.count("FAILED sample.Tests.test_missing\n") == 1
+    assert "sample …: 2 of 3 failed" in done.stdout
+
+
+def test_modules_apart_run_once_and_count(run: Run, tmp_path: Path) -> None:
+    """The first on rank 0, the second on rank 1, where it fails."""
+    writes = NOTHING_OF_OURS.replace("pass", "open('ran', 'a').write('x')")
+    fails = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
+    fails += NOTHING_OF_OURS + RANK_1_FAILS
+    done = run("--apart", "writes,fails", sample=BODY, writes=writes, fails=fails)
+    assert done.returncode != 0
+    assert (tmp_path / "ran").read_text() == "x"
+    assert done.stdout.count("FAILED") == 1
+    assert "FAILED fails.Tests.test_odd\n" in done.stdout
+    assert "sample …: 1 of 4 failed" in done.stdout
 
 
 def test_what_is_pinned_must_fail_and_nothing_else(run: Run, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ that takes longer than ``--limit`` ends the job, which says where it is.
 
 ``--differences FILE`` pins what fails: a line of the file is a test and, after a ``#``, the reason.
 A test that fails and is not there is a failure; so is one that is there and passes.
+
+``--apart MODULE,…`` names modules whose tests send nothing: each runs on one rank, all at once.
 """
 
 from __future__ import annotations
@@ -104,7 +106,21 @@ def read_differences(path: Path) -> set[str]:
     return set(tests)
 
 
-def run(directory: Path, modules: list[str], plain: bool, limit_s: float, pinned: set[str]) -> int:
+def meet(comm: MPI.Intracomm) -> None:
+    """Wait for the others, and leave them the cores."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+
+
+def run(
+    directory: Path,
+    modules: list[str],
+    plain: bool,
+    limit_s: float,
+    pinned: set[str],
+    apart: list[str],
+) -> int:
     """Rank 0 reports what failed on any rank and is not pinned; the result is how many tests did.
 
     So it does with what is pinned and passed everywhere.
@@ -119,12 +135,18 @@ def run(directory: Path, modules: list[str], plain: bool, limit_s: float, pinned
     stream = sys.stderr if leads else io.StringIO()
     took_s: dict[str, float] = defaultdict(float)
     runner = unittest.TextTestRunner(stream, verbosity=0, resultclass=limited(limit_s, took_s))
+    own = [suites.pop(name) for name in apart][everybody.Get_rank() :: everybody.Get_size()]
+    alone = runner.run(unittest.TestSuite(own))
+    meet(everybody)
     result = runner.run(unittest.TestSuite(suites.values()))
+    faults = [*alone.failures, *alone.errors, *result.failures, *result.errors]
     # The parameters of a part of a test stand behind a space.
-    failed = empty | {test.id().split(" (")[0] for test, _ in (*result.failures, *result.errors)}
+    failed = empty | {test.id().split(" (")[0] for test, _ in faults}
     differ = set().union(*everybody.allgather(failed))
     everywhere, passed = sorted(differ - pinned), sorted(pinned - differ)
     n_plans = everybody.allreduce(n_planned[0])
+    n_run = everybody.allreduce(alone.testsRun) + result.testsRun
+    n_skipped = everybody.allreduce(len(alone.skipped)) + len(result.skipped)
     if leads:
         sys.stdout.write("".join(f"FAILED {name}\n" for name in everywhere))
         longest_first = sorted(took_s.items(), key=lambda item: -item[1])[:N_LONGEST]
@@ -132,9 +154,9 @@ def run(directory: Path, modules: list[str], plain: bool, limit_s: float, pinned
         sys.stdout.write(f"longest: {longest}\n")
         sys.stdout.write("".join(f"PASSED though pinned {name}\n" for name in passed))
         sys.stdout.write(
-            f"{modules[0]} …: {len(everywhere)} of {result.testsRun} failed, "
+            f"{modules[0]} …: {len(everywhere)} of {n_run} failed, "
             f"{len(pinned)} differ as pinned, "
-            f"{len(result.skipped)} skipped, {n_plans} plans run on {everybody.Get_size()} ranks\n"
+            f"{n_skipped} skipped, {n_plans} plans run on {everybody.Get_size()} ranks\n"
         )
     return len(everywhere) + len(passed) or int(not (plain or n_plans))
 
@@ -146,9 +168,12 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="on their own communicators")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that a test may take")
     parser.add_argument("--differences", type=Path, help="tests that fail, with reasons")
+    parser.add_argument("--apart", type=lambda names: names.split(","), default=[])
     options = parser.parse_args()
     pinned = read_differences(options.differences) if options.differences else set[str]()
-    return run(options.directory, options.modules, options.plain, options.limit, pinned)
+    return run(
+        options.directory, options.modules, options.plain, options.limit, pinned, options.apart
+    )
 
 
 if __name__ == "__main__":
