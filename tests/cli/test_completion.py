@@ -7,16 +7,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 
+from gridcoll.cli.group import group
 from gridcoll.cli.run_options import PLAIN
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 
 
 def said(shell: str, words: str = "", at: int = 1) -> str:
+    """By a process of its own, which has loaded nothing yet."""
     program = "from gridcoll.cli import main; import sys; sys.argv[:] = ['gridcoll']; main()"
     environment = {**os.environ, "_GRIDCOLL_COMPLETE": shell, "COMP_WORDS": words}
     environment["COMP_CWORD"] = str(at)
@@ -36,14 +40,30 @@ def test_commands_and_options() -> None:
     assert "plain,--budget" in said("bash_complete", "gridcoll discover --b", 2).split()
 
 
-def offered(*words: str) -> list[str]:
-    """What bash is offered for the last of the words after ``gridcoll``."""
-    lines = said("bash_complete", shlex.join(["gridcoll", *words]), len(words)).splitlines()
-    return [line.partition(",")[2] if not line.startswith(("file", "dir")) else line.split(",")[0]
-            for line in lines]  # fmt: skip
+Offered = Callable[..., list[str]]
 
 
-def test_options_of_run() -> None:
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> Offered:
+    """What bash is offered for the last of the words after ``gridcoll``, asked in this process."""
+
+    def ask(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", shlex.join(["gridcoll", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        lines = BashComplete(group, {}, "gridcoll", "_GRIDCOLL_COMPLETE").complete().splitlines()
+        return [line.partition(",")[2] if not line.startswith(("file", "dir"))
+                else line.split(",")[0] for line in lines]  # fmt: skip
+
+    return ask
+
+
+def test_a_fresh_process_knows_the_algorithms() -> None:
+    chains = said("bash_complete", "gridcoll run --bcast chain", 3).splitlines()
+    assert "plain,chain" in chains
+    assert all(line.startswith("plain,chain") for line in chains)
+
+
+def test_options_of_run(offered: Offered) -> None:
     """All that `gridcoll run --help` names: it reads them itself."""
     found = offered("run", "--")
     assert {*found} == {*PLAIN, "--preload", "--help", *(f"--{name}" for name in REGISTRIES)}
@@ -52,19 +72,16 @@ def test_options_of_run() -> None:
     assert offered("run", "--check", "--allr") == ["--allreduce"]
 
 
-def test_values_of_options_of_run() -> None:
+def test_values_of_options_of_run(offered: Offered) -> None:
     assert offered("run", "--force", "") == ["grid", "native"]
     assert offered("run", "--learn", "of") == ["off"]
     assert offered("run", "--grid", "") == ["file"]
     assert offered("run", "--trace", "") == ["dir"]
     assert offered("run", "--cache", "") == ["off", "dir"]
-    chains = offered("run", "--bcast", "chain")
-    assert "chain" in chains
-    assert all(name.startswith("chain") for name in chains)
     assert {*offered("run", "--alltoall", "")} >= {*REGISTRIES["alltoall"], "native", "native-v"}
 
 
-def test_what_is_the_applications_is_files() -> None:
+def test_what_is_the_applications_is_files(offered: Offered) -> None:
     assert offered("run", "app") == ["file"]
     assert offered("run", "--check", "app") == ["file"]
     assert offered("run", "app.py", "--gr") == ["file"]
@@ -72,7 +89,7 @@ def test_what_is_the_applications_is_files() -> None:
     assert offered("run", "app.py", "--force", "") == ["file"]
 
 
-def test_algorithms() -> None:
+def test_algorithms(offered: Offered) -> None:
     bcast = offered("explain", "bcast", "--grid", "three-sites", "--algorithm", "")
     assert {*bcast} == {*REGISTRIES["bcast"], *natives_of("bcast")}
     assert "lg" in offered("export", "alltoall", "--algorithm", "l")
