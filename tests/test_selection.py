@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -117,21 +118,29 @@ def test_a_selection_that_loses_something_is_seen() -> None:
     assert mpi_runs("make: nothing to be done") == []
 
 
+PAGE = ROOT / "tests" / "draw" / "test_report_in_browser.py"
+
+
 @pytest.mark.parametrize(
-    ("settings", "fails"),
-    [
-        ({"CI": "true", "GRIDCOLL_TEST_BROWSER": ""}, True),  # make test-browser in CI
-        ({"GRIDCOLL_TEST_BROWSER": ""}, False),
-        ({"CI": "true"}, False),  # make test-unit
-    ],
+    "settings",
+    [{"GRIDCOLL_TEST_BROWSER": ""}, {"CI": "true"}],  # make test-browser, and test-unit in CI
 )
-def test_in_ci_the_page_is_looked_at(settings: dict[str, str], fails: bool) -> None:
-    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "GRIDCOLL_TEST_BROWSER")}
-    environment |= {"PATH": "", **settings}
+def test_without_a_browser_the_page_may_be_skipped(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CI", "GRIDCOLL_TEST_BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PATH": "", **settings}.items():
+        monkeypatch.setenv(name, value)
+    assert runpy.run_path(str(PAGE))["pytestmark"].args == (True,)
+
+
+def test_in_ci_the_page_is_looked_at() -> None:
+    """By `make test-browser`."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "tests/draw/test_report_in_browser.py"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PAGE)],
+        cwd=ROOT, env={**os.environ, "PATH": "", "CI": "true", "GRIDCOLL_TEST_BROWSER": ""},
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert ("no Chromium here: the report page stays unseen" in done.stdout + done.stderr) is fails
-    assert (done.returncode != 0) is fails
+    assert "no Chromium here: the report page stays unseen" in done.stdout + done.stderr
+    assert done.returncode != 0
