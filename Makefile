@@ -54,6 +54,8 @@ export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
 OF_MAKE := GRIDCOLL_VENVS GRIDCOLL_TEST_% GRIDCOLL_FUZZ_% GRIDCOLL_ALLOW_%
 unexport $(filter-out $(OF_MAKE),$(filter GRIDCOLL_%,$(.VARIABLES)))
 export GRIDCOLL_CACHE := off
+# Else every rank of every run compiles all modules again, and rewrites all assertions.
+unexport PYTHONDONTWRITEBYTECODE
 
 # One after another, since tests compete for cores; but what must be there first, and checks, at once.
 AT_ONCE := --no-print-directory -j -O ORDER=any
