@@ -11,6 +11,7 @@ import pytest
 Script = Callable[[str], ModuleType]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce", "alltoall"])
 def test_what_is_chosen_comes_near_the_limit_and_not_below(collective: str, script: Script) -> None:
     grids = script("unlike_grids")

@@ -120,7 +120,7 @@ def test_frozen(build, tmp_path) -> None:
     assert "gridcoll: call" not in done.stderr
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
 def test_handles_come_again_with_other_ranks_behind_them(build, tmp_path, mpi) -> None:
     """Also those of communicators on which nothing can be gained."""
     tools = tools_of(mpi)
@@ -130,7 +130,7 @@ def test_handles_come_again_with_other_ranks_behind_them(build, tmp_path, mpi) -
     assert planned_of(done)["Allreduce"][0] >= 100
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
 def test_all_collectives(build, tmp_path, mpi) -> None:
     """As with plans forced, but learning."""
     tools = tools_of(mpi)

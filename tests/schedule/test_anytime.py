@@ -104,6 +104,7 @@ def test_impossible_budgets(budget) -> None:
 
 
 @pytest.mark.skipif(not has_numba(), reason="needs numba (extra fast)")
+@pytest.mark.long
 def test_a_warm_search_compiles_nothing() -> None:
     assert warm_up()
     kernels = [_dijkstra, _recursion, _greedy, _fill]

@@ -537,6 +537,7 @@ CHECKS: dict[str, Callable[[], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", CHECKS)
 def test_the_verdict_is_found_again(number: str) -> None:
     assert CHECKS[number]() == LINES[number].verdict

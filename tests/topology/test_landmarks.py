@@ -17,6 +17,8 @@ from tests.topology.latencies import Pair, Replay, random_grid
 from tests.topology.test_clustering import TABLE_3_MACHINES, TABLE_3_US
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").glob("*.toml"))
+LARGE = "grid5000-25"
+"""Of 1634 hosts; the next has 208."""
 
 
 def named(path: Path, seed: int) -> Replay:
@@ -30,7 +32,14 @@ def named(path: Path, seed: int) -> Replay:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("path", HOSTFILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.long) if path.stem == LARGE else path
+        for path in HOSTFILES
+    ],
+    ids=lambda path: path.stem,
+)
 def test_named_grids(path: Path, seed: int) -> None:
     replay = named(path, seed)
     found = group_nodes(len(replay.labels), replay.measure, 0.3)
