@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-Run = Callable[[str], "subprocess.CompletedProcess[str]"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
 HERE = Path(__file__).parent
@@ -77,12 +77,19 @@ def run(tmp_path: Path) -> Run:
     shutil.copy(HERE / "conftest.py", tests.parent)
     shutil.copy(HERE / "mpi" / "conftest.py", tests)
 
-    def start(more: str) -> subprocess.CompletedProcess[str]:
+    def start(more: str, limit_s: int = 8) -> subprocess.CompletedProcess[str]:
         (tests / "test_it.py").write_text(BODY + more)
         return subprocess.run(
             [
                 *(MPIEXEC, "-n", "2", sys.executable, "-m", "pytest", str(tests)),
-                *("-q", "--color=no", "--with-mpi", "--timeout=8", "-p", "no:cacheprovider"),
+                *(
+                    "-q",
+                    "--color=no",
+                    "--with-mpi",
+                    f"--timeout={limit_s}",
+                    "-p",
+                    "no:cacheprovider",
+                ),
             ],
             cwd=tmp_path,
             env={
@@ -120,7 +127,7 @@ def test_one_ranks_failure_is_everybodys(run: Run, more: str) -> None:
 
 @pytest.mark.long
 def test_a_rank_that_hangs_ends_the_job(run: Run) -> None:
-    done = run(RANK_1_HANGS)
+    done = run(RANK_1_HANGS, limit_s=2)  # all of which it sits out
     assert done.returncode != 0
     assert "Timeout" in done.stdout + done.stderr
 
