@@ -101,10 +101,10 @@ test-all: test-unit test-unit-long test-mpi-all ## Everything, under three MPIs 
 	$(MAKE) test-testbed MPI=mpich
 
 test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root, and is quick
-	$(VENVS)/mpich/bin/python -m pytest -q -n auto -m 'not long' $(UNITS)
+	$(VENVS)/mpich/bin/python -m pytest -q -n auto --dist worksteal -m 'not long' $(UNITS)
 
 test-unit-long: $(VENVS)/mpich/.stamp ## The rest of it
-	$(VENVS)/mpich/bin/python -m pytest -q -n auto -m long $(UNITS)
+	$(VENVS)/mpich/bin/python -m pytest -q -n auto --dist worksteal -m long $(UNITS)
 
 test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	@set -e; export GRIDCOLL_TEST_TALLY=$(VENVS)/$(MPI)/tally; rm -f $$GRIDCOLL_TEST_TALLY; \

@@ -32,7 +32,7 @@ def commands(*targets: str) -> str:
 
 def unit_selections(said: str) -> list[list[str]]:
     """Arguments of each pytest that runs units."""
-    found = re.findall(r"-m pytest -q -n auto (-m (?:'[^']*'|\S+)) (--ignore=tests/mpi .*)", said)
+    found = re.findall(r"-q -n auto .*?(-m (?:'[^']*'|\S+)) (--ignore=tests/mpi .*)", said)
     return [["-m", marker[3:].strip("'"), *rest.split()] for marker, rest in found]
 
 
@@ -112,7 +112,7 @@ def test_check_runs_both(quick: str, rest: str) -> None:
 
 
 def test_a_selection_that_loses_something_is_seen() -> None:
-    text = "x/python -m pytest -q -n auto -m 'not long' --ignore=tests/mpi tests\n"
+    text = "x/python -m pytest -q -n auto --dist worksteal -m 'not long' --ignore=tests/mpi tests\n"
     assert unit_selections(text) == [["-m", "not long", "--ignore=tests/mpi", "tests"]]
     assert unit_selections(text.replace("-m 'not long' ", "")) == []
     assert mpi_runs("make: nothing to be done") == []
