@@ -62,12 +62,27 @@ def can_run_beside() -> bool:
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE and n_tags() >= N_BANDS * FEWEST_TAGS
 
 
+def group_of(comm: MPI.Comm) -> MPI.Group:
+    """The group of ``comm``, to be freed.
+
+    MPICH 5.0 gives a topology's communicator of fewer ranks the group of the one it was made from,
+    whose first ranks are its own.
+    """
+    group, n_ranks = comm.Get_group(), comm.Get_size()
+    if group.Get_size() == n_ranks:
+        return group
+    try:
+        return group.Incl(range(n_ranks))
+    finally:
+        group.Free()
+
+
 def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
     """A communicator of our own with ``comm``'s ranks. Collective.
 
     Not a duplicate: that would call the user's attribute copy functions once more.
     """
-    group = comm.Get_group()
+    group = group_of(comm)
     try:
         return MPI.Intracomm(MPI.Intracomm.Create(comm, group))
     finally:

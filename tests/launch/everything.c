@@ -254,7 +254,7 @@ static void large_counts(MPI_Comm comm)
 int main(int argc, char **argv)
 {
     int world_rank, key, m[] = {0, 1, 5, 1000, 20000};
-    MPI_Comm parts, reversed, copy;
+    MPI_Comm parts, reversed, copy, row;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &key);
@@ -270,6 +270,12 @@ int main(int argc, char **argv)
     MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, world_rank, &parts);
     all_of(parts, 100);
     MPI_Comm_free(&parts);
+    int fewer = key - 1, is_ring = 1;
+    MPI_Cart_create(MPI_COMM_WORLD, 1, &fewer, &is_ring, 0, &row);
+    if (row != MPI_COMM_NULL) {
+        all_of(row, 10);
+        MPI_Comm_free(&row);
+    }
     all_of(MPI_COMM_SELF, 10);
 #ifdef LARGE
     large_counts(MPI_COMM_WORLD);

@@ -152,6 +152,9 @@ static void errors(void)
     CHECK(MPI_Bcast(data, 1, MPI_CHAR, n + 7, MPI_COMM_WORLD) != MPI_SUCCESS);
     CHECK(MPI_Bcast(data, 1, MPI_DATATYPE_NULL, 0, MPI_COMM_WORLD) != MPI_SUCCESS);
     bcast(MPI_COMM_WORLD, 9, 0);
+    /* Of no communicator: MPICH's go to the world's handler as long as MPI_COMM_SELF has had none. */
+    MPI_Datatype none;
+    CHECK(MPI_Type_contiguous(-1, MPI_INT, &none) != MPI_SUCCESS);
     MPI_Comm_free(&comm);
 }
 

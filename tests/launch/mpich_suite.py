@@ -56,7 +56,7 @@ CONFIGURED = """
 ALL = slice(None)
 
 PASSED = re.compile(r"No Errors", re.IGNORECASE)
-PLANNED = re.compile(r"all: (\d+) planned, (\d+) native, (\d+) through Python")
+PLANNED = re.compile(r"gridcoll: all: (\d+) planned, (\d+) native, (\d+) through Python")
 
 
 @dataclass

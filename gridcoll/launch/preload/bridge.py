@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
+from gridcoll.comm.channel import group_of
 from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.context import Context
 from gridcoll.comm.tracing import watch as trace
@@ -127,7 +128,7 @@ class _Bridge:
         return int(not known.context.native_only)
 
     def _ranks_of(self, comm: MPI.Intracomm) -> list[int] | None:
-        group = comm.Get_group()
+        group = group_of(comm)
         try:
             everybody = list(range(group.Get_size()))
             ranks = MPI.Group.Translate_ranks(group, everybody, self._world_group)

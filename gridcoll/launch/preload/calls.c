@@ -83,11 +83,17 @@ static int64_t size_of(word given, int64_t *form)
         return plain_types[at].size;
     int size = 0, n, n_addresses, n_types, combiner = 0;
     word lower, extent = 0;
-    if (!type || type == mpi.type_null || mpi.type_size(type, &size))
+    if (!type || type == mpi.type_null)
         return -1;
-    if (mpi.type_get_envelope(type, &n, &n_addresses, &n_types, &combiner) ||
-        mpi.type_get_extent(type, &lower, &extent) || combiner != mpi.named || lower ||
-        extent != size) {
+    hold_handlers(); /* what is wrong with a type that was freed, the call itself is to say */
+    int failed = mpi.type_size(type, &size);
+    int is_plain = !failed && !mpi.type_get_envelope(type, &n, &n_addresses, &n_types, &combiner) &&
+                   !mpi.type_get_extent(type, &lower, &extent) && combiner == mpi.named && !lower &&
+                   extent == size;
+    release_handlers();
+    if (failed)
+        return -1;
+    if (!is_plain) {
         *form |= TYPED;
         return size;
     }
@@ -141,7 +147,10 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         key->operation = is_predefined(call->operation) ? call->operation : 0;
         if (!key->operation) {
             int commutes = 0;
-            if (mpi.op_commutative(call->operation, &commutes))
+            hold_handlers(); /* as in size_of */
+            int failed = mpi.op_commutative(call->operation, &commutes);
+            release_handlers();
+            if (failed)
                 return 0;
             form |= commutes ? USERS : USERS | ORDERED;
         }
@@ -323,18 +332,13 @@ static int perform(given_call *call, comm_record *comm, const call_key *key)
                       .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
     /* Its handler is called once, by us, whatever fails: a plan or the native call in its stead. */
     word handler = 0;
-    int has_own = comm->handle != mpi.world;
-    if (has_own) {
-        mpi.comm_get_errhandler(comm->handle, &handler);
-        mpi.comm_set_errhandler(comm->handle, handle_of((word)python.errors_return));
-    }
     hold_handlers();
+    if (comm->handle != mpi.world)
+        hold_handler(comm->handle, &handler);
     python.perform(&asked);
+    if (comm->handle != mpi.world)
+        release_handler(comm->handle, &handler);
     release_handlers();
-    if (has_own) {
-        mpi.comm_set_errhandler(comm->handle, handle_of(handler));
-        mpi.errhandler_free(&handler);
-    }
     forget_stale(comm, python.clear);
     return asked.error ? fail(call, asked.error) : 0;
 }
@@ -342,9 +346,14 @@ static int perform(given_call *call, comm_record *comm, const call_key *key)
 static comm_record *meet_comm(word handle)
 {
     int is_inter = 1, rank = 0, n_ranks = 1;
-    if (handle == mpi.comm_null || mpi.comm_test_inter(handle, &is_inter))
+    if (handle == mpi.comm_null)
         return NULL;
-    if (!is_inter && (mpi.comm_rank(handle, &rank) || mpi.comm_size(handle, &n_ranks)))
+    hold_handlers(); /* as in size_of */
+    int failed = mpi.comm_test_inter(handle, &is_inter);
+    if (!failed && !is_inter)
+        failed = mpi.comm_rank(handle, &rank) || mpi.comm_size(handle, &n_ranks);
+    release_handlers();
+    if (failed)
         return NULL;
     question asked = {.comm = handle, .rank = rank, .n_ranks = n_ranks};
     int is_native = is_inter || n_ranks == 1 || !python.open(&asked);
@@ -603,6 +612,18 @@ VISIBLE int MPI_Comm_create_errhandler(handler_function *a, word *b)
 VISIBLE int PMPI_Comm_create_errhandler(handler_function *a, word *b)
 {
     return create_errhandler("PMPI_Comm_create_errhandler", a, b);
+}
+/* mpi4py sets handlers of its own when it is imported; the application's stay what they are, and unset
+ * where they are: see hold_handler. */
+static int set_errhandler(const char *name, word comm, word handler)
+{
+    int (*next)(word, word) = (int (*)(word, word))next_function(name);
+    return is_loading ? 0 : next ? next(comm, handler) : 1;
+}
+
+VISIBLE int MPI_Comm_set_errhandler(word a, word b)
+{
+    return set_errhandler("MPI_Comm_set_errhandler", a, b);
 }
 VISIBLE int MPI_Init(word a, word b) { return init("MPI_Init", a, b); }
 VISIBLE int PMPI_Init(word a, word b) { return init("PMPI_Init", a, b); }

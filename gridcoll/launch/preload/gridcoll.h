@@ -149,7 +149,7 @@ typedef struct {
 /* natives.c */
 typedef struct {
     int is_int; /* handles */
-    word world, self, type_int, op_min, comm_null, type_null, op_null, in_place;
+    word world, self, fatal, type_int, op_min, comm_null, type_null, op_null, in_place;
     word count_error, other_error;
     int named, thread_multiple; /* MPI_COMBINER_NAMED, MPI_THREAD_MULTIPLE */
     int (*comm_rank)(word, int *), (*comm_size)(word, int *);
@@ -172,6 +172,8 @@ void *next_function(const char *name);
 const char *meet_library(void); /* what is wrong with it; null if nothing */
 int call_natively(const given_call *call);
 int call_and_wait(const given_call *call);
+void hold_handler(word comm, word *held);
+void release_handler(word comm, word *held);
 void hold_handlers(void);    /* what plans fail of goes to the caller, not to handlers */
 void release_handlers(void);
 word handle_of(word given); /* as MPI has it: an int or a pointer */
@@ -191,6 +193,7 @@ void unlock_known(void);
 /* interpreter.c */
 extern python_half python;
 extern int has_grid;
+extern __thread int is_loading;
 void start(void);
 void finish(void);
 int has_python(void);

@@ -10,6 +10,7 @@
 
 python_half python;
 int has_grid;
+__thread int is_loading;
 
 static int rank, n_ranks = 1;
 
@@ -237,9 +238,10 @@ static const char *load_half(int is_running)
     for (int k = 0; k < N_LIMITS; k++)
         if (!(was_set[k] = getenv(thread_limits[k]) != NULL))
             setenv(thread_limits[k], "1", 0);
-    word handlers[2] = {0, 0}, comms[2] = {mpi.world, mpi.self};
+    word before[2] = {0, 0}, after = 0, comms[2] = {mpi.world, mpi.self};
     for (int k = 0; k < 2; k++)
-        mpi.comm_get_errhandler(comms[k], &handlers[k]);
+        mpi.comm_get_errhandler(comms[k], &before[k]);
+    is_loading = 1;
     const char *problem = NULL;
     give_name();
     if (is_running) {
@@ -250,9 +252,13 @@ static const char *load_half(int is_running)
         problem = import_half(is_running);
         py.save_thread(); /* whoever calls takes it again */
     }
-    for (int k = 0; k < 2; k++) {
-        mpi.comm_set_errhandler(comms[k], handle_of(handlers[k]));
-        mpi.errhandler_free(&handlers[k]);
+    is_loading = 0;
+    for (int k = 0; k < 2; k++) { /* a mpi4py that calls the library past us has set them */
+        mpi.comm_get_errhandler(comms[k], &after);
+        if (handle_of(after) != handle_of(before[k]))
+            mpi.comm_set_errhandler(comms[k], handle_of(before[k]));
+        mpi.errhandler_free(&before[k]);
+        mpi.errhandler_free(&after);
     }
     for (int k = 0; k < N_LIMITS; k++)
         if (!was_set[k])

@@ -88,6 +88,7 @@ enum { /* of MPICH and all that has its binary interface */
     MPICH_COMM_NULL = 0x04000000,
     MPICH_TYPE_NULL = 0x0c000000,
     MPICH_OP_NULL = 0x18000000,
+    MPICH_FATAL = 0x54000000,
     MPICH_NAMED = 1,
 };
 
@@ -137,7 +138,7 @@ const char *meet_library(void)
         mpi.world = MPICH_WORLD, mpi.self = MPICH_SELF, mpi.comm_null = MPICH_COMM_NULL;
         mpi.type_int = MPICH_INT, mpi.type_null = MPICH_TYPE_NULL;
         mpi.op_min = MPICH_MIN, mpi.op_null = MPICH_OP_NULL;
-        mpi.named = MPICH_NAMED;
+        mpi.named = MPICH_NAMED, mpi.fatal = MPICH_FATAL;
         mpi.in_place = -1, mpi.other_error = 15;
     } else
         return "an MPI library that gridcoll does not know; it runs without gridcoll";
@@ -303,6 +304,25 @@ static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_holding;
 static word held[2];
 
+/* MPICH's communicators have no handler until one is set. Errors of those without go to that of
+ * MPI_COMM_SELF or, if it has none, of the world; the one that is said to be theirs ends the job. As
+ * nothing unsets it, such a handler is left alone: where there is none, those two serve. */
+static int may_be_unset(word handler) { return mpi.is_int && handler == mpi.fatal; }
+
+void hold_handler(word comm, word *handler)
+{
+    mpi.comm_get_errhandler(comm, handler);
+    if (comm == mpi.world || !may_be_unset(handle_of(*handler)))
+        mpi.comm_set_errhandler(comm, handle_of((word)python.errors_return));
+}
+
+void release_handler(word comm, word *handler)
+{
+    if (comm == mpi.world || !may_be_unset(handle_of(*handler)))
+        mpi.comm_set_errhandler(comm, handle_of(*handler));
+    mpi.errhandler_free(handler);
+}
+
 static word *handler_comms(void)
 {
     static word comms[2];
@@ -313,10 +333,8 @@ static word *handler_comms(void)
 void hold_handlers(void)
 {
     pthread_mutex_lock(&handlers_lock);
-    for (int k = 0; k < 2 && !n_holding; k++) {
-        mpi.comm_get_errhandler(handler_comms()[k], &held[k]);
-        mpi.comm_set_errhandler(handler_comms()[k], handle_of((word)python.errors_return));
-    }
+    for (int k = 0; k < 2 && !n_holding; k++)
+        hold_handler(handler_comms()[k], &held[k]);
     n_holding++;
     pthread_mutex_unlock(&handlers_lock);
 }
@@ -325,10 +343,8 @@ void release_handlers(void)
 {
     pthread_mutex_lock(&handlers_lock);
     n_holding--;
-    for (int k = 0; k < 2 && !n_holding; k++) {
-        mpi.comm_set_errhandler(handler_comms()[k], handle_of(held[k]));
-        mpi.errhandler_free(&held[k]);
-    }
+    for (int k = 0; k < 2 && !n_holding; k++)
+        release_handler(handler_comms()[k], &held[k]);
     pthread_mutex_unlock(&handlers_lock);
 }
 
