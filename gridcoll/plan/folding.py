@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from gridcoll.errors import PlanError
-from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce
+from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 
 
 class Incoming(NamedTuple):
@@ -68,6 +68,34 @@ def fold(
     else:
         ops.append(Copy(last, into))
     ops += [Reduce(chunk, into) for chunk in reversed(here)]
+
+
+def fold_and_meet(
+    ops: list[Op],
+    terms: Sequence[tuple[int, Term]],
+    meeting: Sequence[int],
+    rank: int,
+    tag: int,
+    stream: int,
+    into: Chunk,
+    slots: Slots,
+) -> None:
+    """`fold`, then what all ranks of a ``meeting`` have, if there is one: they exchange it.
+
+    All of them fold alike, from ``slots`` that are aligned then, and get the same bits.
+    """
+    if len(meeting) < 2:
+        fold(ops, terms, into, slots)
+        return
+    own = meeting.index(rank)
+    zone = [slots(into.size) for _ in meeting]
+    fold(ops, terms, zone[own], slots)
+    turned = [*range(own + 1, len(meeting)), *range(own)]
+    ops += [Send(meeting[at], zone[own], tag) for at in turned]
+    ops += [Recv(meeting[at], zone[at], tag, stream) for at in turned]
+    total = slots(into.size)
+    fold(ops, list(enumerate(zone)), total, slots)
+    ops.append(Copy(total, into))
 
 
 def no_slots(n_units: int) -> Chunk:

@@ -8,6 +8,9 @@ message to the entries of ``D`` other clusters, ``D / K`` of a message in all.
 
 Hosts are the vertices. On each, one rank sends for its host-mates in one tree, and another in the
 next. A broadcast goes down all trees, a reduction up, an allreduce up and down at once.
+
+An allreduce may also have trees over groups of clusters, each from a cluster of its own: those at
+the tops exchange partial results. Only that crosses the longest ways, and only once.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 from gridcoll.constants import LINK_PACE, PACE
 from gridcoll.errors import PlanError
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.folding import Incoming, Slots, Term, fold
+from gridcoll.plan.folding import Incoming, Slots, Term, fold_and_meet
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.trees import cut_segments
@@ -33,10 +36,14 @@ Transfers = tuple[tuple[int, int], ...]
 
 
 class Node(NamedTuple):
-    """A rank's place in one tree: -1 for no parent."""
+    """A rank's place in one tree: -1 for no parent.
+
+    ``meeting`` has the ranks at the tops of several such trees, where a rank is one of them.
+    """
 
     parent: int
     children: tuple[int, ...]
+    meeting: tuple[int, ...] = ()
 
 
 class Trees(Protocol):
@@ -76,9 +83,10 @@ class MultiTree:
 
     grid: Grid
     top: int
-    """The cluster that the trees begin in."""
+    """The cluster that the trees begin in; where there are groups of clusters, one of several."""
     transfers: Transfers
-    """From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in."""
+    """From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in. Trees
+    begin in all clusters that nobody sends to."""
     shape: str
     """Over the hosts of every cluster; a name in `SHAPES`."""
     n_trees: int
@@ -115,6 +123,11 @@ class MultiTree:
     def _parent_cluster(self) -> dict[int, int]:
         return {receiver: sender for sender, receiver in self.transfers}
 
+    @cached_property
+    def tops(self) -> tuple[int, ...]:
+        """All clusters that trees begin in."""
+        return tuple(c for c in range(len(self._hosts)) if c not in self._parent_cluster)
+
     def _sender(self, cluster: int, at: int, tree: int) -> int:
         """The rank that sends for host ``at`` of ``cluster`` in ``tree``."""
         ranks = self._hosts[cluster][at]
@@ -146,17 +159,20 @@ class MultiTree:
         first = first_host(tree, self.n_trees, n)
         parents, children = _shape(self.shape, n)
         vertex = (at - first) % n
+        meeting: tuple[int, ...] = ()
         if vertex:
             parent = self._sender(cluster, (parents[vertex] + first) % n, tree)
             sends: tuple[int, ...] = ()
         else:
             sends = self._exits(cluster, tree)
             parent = self.root
-            if cluster != self.top:
+            if cluster in self._parent_cluster:
                 parent = self.entry(self._parent_cluster[cluster], tree)
+            elif self.root < 0 and len(self.tops) > 1:
+                meeting = tuple(self.entry(top, tree) for top in self.tops)
         inside = tuple(self._sender(cluster, (c + first) % n, tree) for c in children[vertex])
         mates = tuple(other for other in hosts[at] if other != rank)
-        return Node(parent, sends + inside + mates)
+        return Node(parent, sends + inside + mates, meeting)
 
     def _at_root(self, rank: int, cluster: int, tree: int) -> Node:
         """On the root's host: the root sends to the first of the other hosts, or for them."""
@@ -243,18 +259,18 @@ def _plan_up(
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
-        slots = Slots(0)
         nodes = _nodes_of(trees, rank, len(segments))
+        slots = Slots(0, aligned=any(node.meeting for node in nodes.values()))
         for tag, (start, stop) in enumerate(segments):
             tree = trees.tree_of(tag)
-            parent, children = nodes[tree]
+            parent, children, meeting = nodes[tree]
             ours, result = Chunk("input", start, stop), Chunk("output", start, stop)
             top = parent < 0
             if children or top:
                 into = result if down or top else slots(stop - start)
                 terms: list[tuple[int, Term]] = [(rank, ours)]
                 terms += [(child, Incoming(child, tag, 2 * tree)) for child in children]
-                fold(ops, terms, into, slots)
+                fold_and_meet(ops, terms, meeting, rank, tag, 2 * tree, into, slots)
                 ours = into
             if not top:
                 due_us = int(start * unit_s * PACE * 1e6)

@@ -7,9 +7,10 @@ more than a few.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.schedule.trees import degrees, profile
 from gridcoll.topology.grid import Grid
+from gridcoll.topology.levels import Groups, join_nearest
 
 N_TREES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -43,6 +45,13 @@ SEGMENTS_PER_TREE = 3
 SPARE = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
 """A cluster sends to at most one other cluster plus so many times its hosts. More of them keep
 interfaces busy longer, but shorten paths."""
+
+
+SPARE_IN_GROUPS = (0.06, 0.15, 1.0)
+"""The same where groups of clusters have trees of their own, whose paths are short already."""
+
+MOST_MEETING = 8
+"""Groups that exchange partial results: each of their tops sends its own to all others."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +104,10 @@ class Loads:
 
 
 class Pricing:
-    """All trees from one cluster, for one message."""
+    """All trees, for one message, from the host of ``root`` if that is a rank."""
 
-    def __init__(self, model: GridModel, n_bytes: int, top: int, root: int) -> None:
-        self.model, self.n_bytes, self.top, self.root = model, n_bytes, top, root
+    def __init__(self, model: GridModel, n_bytes: int, root: int) -> None:
+        self.model, self.n_bytes, self.root = model, n_bytes, root
         least = n_bytes // LARGEST_SEGMENT + 1
         most = max(n_bytes // SMALLEST_SEGMENT, 1)
         counts = {1 << k for k in range(32)} | {3 << k for k in range(15)}
@@ -112,8 +121,9 @@ class Pricing:
         home_gap_s, home_s = model.gap_and_one_way_s(np.zeros(1), links)
         clusters = model.grid.clusters
         self.hosts = np.array([len(cluster.nodes) for cluster in clusters])
+        self.top = model.grid.cluster_of[root] if root >= 0 else -1
         if root >= 0:
-            self.hosts[top] -= 1
+            self.hosts[self.top] -= 1
         slots = np.array([max(cluster.node_sizes) for cluster in clusters])[:, None]
         self.mates_s = np.where(slots > 1, home_s + (slots - 2) * home_gap_s, 0.0)
 
@@ -131,6 +141,24 @@ class Pricing:
                 n_out[sender] += 1
         return arrival, n_out
 
+    def meeting_s(self, transfers: Transfers, first_s: FloatArray) -> FloatArray:
+        """From all ranks to all ranks, of the first segment, (S,): up, across, down.
+
+        ``first_s`` is when each cluster's ranks have it from the top of their group, (C, S).
+        """
+        top_of = np.arange(len(first_s))
+        for sender, receiver in transfers:
+            top_of[receiver] = top_of[sender]
+        tops = np.unique(top_of)
+        group_s = np.array([first_s[top_of == top].max(axis=0) for top in tops])
+        both_s = group_s[:, None] + group_s[None]
+        if len(tops) > 1:
+            at = np.repeat(tops, len(tops)), np.tile(tops, len(tops))
+            _, way_s = self.model.gap_and_one_way_s(self.segment, (at[0].tolist(), at[1].tolist()))
+            between_s = way_s.reshape(both_s.shape) + (len(tops) - 2) * self.port_s[tops][:, None]
+            both_s = both_s + np.where(np.eye(len(tops), dtype=bool)[..., None], 0.0, between_s)
+        return np.asarray(both_s.max(axis=(0, 1)))
+
     def inside_s(self, shape: str) -> FloatArray:
         """From a cluster's entry, when it has served other clusters, to its last rank, (C, S)."""
         found = np.array(np.broadcast_to(self.mates_s, self.port_s.shape))
@@ -142,16 +170,22 @@ class Pricing:
             found[alike] += (waits * self.port_s[alike] + hops * self.hop_s[alike]).max(axis=0)
         return found
 
-    def loads(self, transfers: Transfers, n_out: np.ndarray) -> Loads:
-        """Load of interfaces and links per segment, for trees of any shape and number."""
+    def loads(self, transfers: Transfers, n_out: np.ndarray, tops: Sequence[int] = ()) -> Loads:
+        """Load of interfaces and links per segment, for trees of any shape and number.
+
+        With ``tops``, these exchange partial results.
+        """
+        n_out = np.array(n_out)
+        n_out[list(tops)] += len(tops) - 1
+        links = (*transfers, *permutations(tops, 2))
         pairs, which = np.unique(np.stack([self.hosts, n_out]), axis=1, return_inverse=True)
         port_s = np.zeros((pairs.shape[1], len(self.segment)))
         np.maximum.at(port_s, which.reshape(-1), self.port_s)
         kinds = tuple((n_hosts, out) for n_hosts, out in pairs.T.tolist())
         nothing = np.zeros(len(self.segment))
-        if not transfers:
+        if not links:
             return Loads(kinds, port_s, {}, nothing)
-        senders, receivers = (list(ends) for ends in zip(*transfers, strict=True))
+        senders, receivers = (list(ends) for ends in zip(*links, strict=True))
         gap_s, _ = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
         most = np.maximum(self.hosts[senders], self.hosts[receivers])
         flows_s = {
@@ -176,6 +210,49 @@ def _trees_from(key: ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
 
 
+@lru_cache(maxsize=64)
+def _groups(key: ModelKey) -> tuple[Groups, ...]:
+    """Groups of clusters near to one another: `MOST_MEETING` at most, then half as many."""
+    found: list[Groups] = []
+    for _, groups in join_nearest(key.model.latency_s):
+        if 1 < len(groups) <= (len(found[-1]) // 2 if found else MOST_MEETING):
+            found.append(groups)
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _trees_in(key: ModelKey, groups: Groups, tops: tuple[int, ...]) -> tuple[Transfers, ...]:
+    """Different trees over ``groups`` of clusters, each from its own of ``tops``."""
+    latency_s = np.array(key.model.latency_s)
+    np.fill_diagonal(latency_s, 0.0)
+    hosts = np.array([len(cluster.nodes) for cluster in key.model.grid.clusters])
+    found = []
+    for part in SPARE_IN_GROUPS:
+        transfers: list[tuple[int, int]] = []
+        for group, top in zip(groups, tops, strict=True):
+            members = np.array(group)
+            most = np.minimum(1 + part * hosts[members], len(group)).astype(int).tolist()
+            inside = grow_tree(latency_s[np.ix_(members, members)], group.index(top), most)
+            transfers += [(group[sender], group[receiver]) for sender, receiver in inside]
+        found.append(tuple(transfers))
+    return tuple(dict.fromkeys(found))
+
+
+def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
+    """Of each group the cluster that is near to all of it, and whose hosts exchange soonest."""
+    latency_s = np.array(model.latency_s)
+    np.fill_diagonal(latency_s, 0.0)
+    hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    exchange_s = (len(groups) - 1) * model.gap_s(n_bytes).diagonal() / hosts
+    found = []
+    for group in groups:
+        members = np.array(group)
+        inside_s = latency_s[np.ix_(members, members)]
+        takes_s = inside_s.max(axis=0) + inside_s.max(axis=1) + exchange_s[members]
+        found.append(group[int(takes_s.argmin())])
+    return tuple(found)
+
+
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
     """Shapes and numbers of trees worth pricing."""
     most_hosts = max(len(cluster.nodes) for cluster in grid.clusters)
@@ -194,32 +271,40 @@ def best_trees(
     """The fastest number of trees, shape, tree over clusters and segment size.
 
     ``both_ways``: up and down again, as an allreduce: interfaces pass everything twice, and the way
-    down starts when the longest path up has ended.
+    down starts when the longest path up has ended. Then also trees over several groups of clusters.
     """
-    pricing = Pricing(model, n_bytes, top, root)
+    key, pricing = ModelKey(model), Pricing(model, n_bytes, root)
     rest = pricing.n_segments - 1
-    found: list[tuple[float, int, FloatArray, Transfers, str, int]] = []
+    found: list[tuple[float, int, FloatArray, int, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     most_hosts = max(len(cluster.nodes) for cluster in model.grid.clusters)
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
-    for transfers in _trees_from(ModelKey(model), top, int(pricing.hosts[top])):
+    ways: list[tuple[tuple[int, ...], Transfers]]
+    ways = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
+    for groups in _groups(key) if both_ways else ():
+        tops = _tops(model, n_bytes, groups)
+        ways += [(tops, each) for each in _trees_in(key, groups, tops)]
+    for tops, transfers in ways:
         entry_s, n_out = pricing.ways(transfers)
-        loads = pricing.loads(transfers, n_out)
+        loads = pricing.loads(transfers, n_out, tops)
         served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
         for shape, n_trees in kinds:
-            first_s = np.maximum(entry_s, served_s + inside[shape]).max(axis=0)
+            first_s = np.maximum(entry_s, served_s + inside[shape])
             period_s = loads.period_s(shape, n_trees)
-            total_s = first_s + rest * period_s
+            total_s = first_s.max(axis=0) + rest * period_s
             if both_ways:
                 port_s = pricing.port_s.max(axis=0)
-                total_s = first_s + np.maximum(total_s, rest * (period_s + port_s))
+                total_s = np.maximum(
+                    pricing.meeting_s(transfers, first_s) + rest * period_s,
+                    first_s.max(axis=0) + rest * (period_s + port_s),
+                )
             fits = pricing.n_segments % n_trees == 0
             if n_trees > most_hosts:
                 fits &= pricing.n_segments >= SEGMENTS_PER_TREE * n_trees
             total_s = np.where(fits, total_s, np.inf)
             at = int(np.flatnonzero(total_s <= ALL_BUT_AS_GOOD * total_s.min())[0])
-            found.append((float(total_s[at]), at, period_s, transfers, shape, n_trees))
-    total, at, period, transfers, shape, n_trees = min(found, key=lambda one: one[0])
+            found.append((float(total_s[at]), at, period_s, tops[0], transfers, shape, n_trees))
+    total, at, period, top, transfers, shape, n_trees = min(found, key=lambda one: one[0])
     trees = MultiTree(model.grid, top, transfers, shape, n_trees, root)
     return Found(trees, int(pricing.segment[at]), total, float(period[at]))
 

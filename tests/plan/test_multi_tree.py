@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.errors import PlanError
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, declared_model
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import REGISTRIES, Send, check_plan
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.multi_tree import (
@@ -23,6 +26,7 @@ from gridcoll.plan.multi_tree import (
 )
 from gridcoll.plan.multi_tree_cost import best_trees, busiest, nearest_to_all
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import parse_gridfile
 from tests.plan.grids import model_of
 
 COLLECTIVES = ("bcast", "reduce", "allreduce")
@@ -50,7 +54,10 @@ def trees(draw: st.DrawFn, most_ranks: int) -> MultiTree:
     most = rng.integers(1, 5, len(grid.clusters)).tolist()
     shape = draw(st.sampled_from(["binary", "binomial", "flat", "chain", "3-chain"]))
     n_trees = draw(st.integers(1, 9))
-    return MultiTree(grid, top, grow_tree(latency_s, top, most), shape, n_trees, root)
+    transfers = grow_tree(latency_s, top, most)
+    if root < 0:  # of several groups of clusters, each has trees of its own
+        transfers = tuple(each for each in transfers if rng.random() < draw(st.floats(0.3, 1.0)))
+    return MultiTree(grid, top, transfers, shape, n_trees, root)
 
 
 @settings(max_examples=40, deadline=None)
@@ -140,6 +147,26 @@ def test_few_segments_have_few_trees() -> None:
         found = best_trees(model, n_bytes, 0, 0)
         n_segments = -(-max(n_bytes, 1) // max(found.segment_bytes, 1))
         assert n_segments % found.trees.n_trees == 0
+
+
+@pytest.mark.parametrize(("n_bytes", "over_limit"), [(64 << 10, 1.1), (1 << 20, 1.3)])
+def test_groups_of_clusters_exchange_over_long_ways(n_bytes: int, over_limit: float) -> None:
+    """Up to one top and down again is twice the longest way."""
+    at = np.repeat(np.arange(3), 2)
+    latency_ms = np.where(at[:, None] == at, 1, 30)
+    lines = ["version = 1", 'name = "regions"']
+    for k, n_hosts in enumerate((9, 2, 1, 12, 7, 3)):
+        lines += ["[[clusters]]", f'name = "c{k}"', f"hosts = {n_hosts}", 'nic = "1 Gbit/s"']
+    for a, b in combinations(range(len(at)), 2):
+        lines += ["[[links]]", f'between = ["c{a}", "c{b}"]', f'latency = "{latency_ms[a, b]} ms"']
+    spec = parse_gridfile("\n".join(lines))
+    model = declared_model(spec, spec.rank_hosts())
+    (found,) = REGISTRIES["allreduce"]["multi-tree"].candidates(model, n_bytes, 0)
+    assert found.build is not None
+    limit = limit_s("allreduce", wires_from_spec(spec, spec.rank_hosts()), n_bytes)
+    assert found.predicted_s <= over_limit * limit
+    walked_s = price_plan(found.build(n_bytes), model).makespan_s
+    assert walked_s == pytest.approx(found.predicted_s, rel=0.06)
 
 
 def test_an_allreduce_turns_where_the_farthest_is_nearest() -> None:

@@ -20,9 +20,9 @@ import numpy as np
 from gridcoll.constants import ALL_BUT_AS_GOOD, PACE, SMALLEST_PIECE_BYTES, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.folding import Incoming, Slots, Term, fold
+from gridcoll.plan.folding import Incoming, Slots, Term, fold, fold_and_meet
 from gridcoll.plan.multi_tree import Node
-from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
@@ -191,7 +191,6 @@ def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0
     """Allreduce of ``n_units`` elements; ranks send their own ones no faster than ``unit_s``."""
     bounds = [piece * n_units // levels.n_pieces for piece in range(levels.n_pieces + 1)]
     back = levels.n_pieces  # tags on the way down
-    group_of = {c: at for at, group in enumerate(levels.tiers[-1]) for c in group}
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
@@ -211,20 +210,9 @@ def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0
                     ours = result
                 ops.append(Send(node.parent, ours, piece, due_us=int(n_sent * unit_s * 1e6)))
                 ops.append(Recv(node.parent, result, piece + back, stream + 1))
-            elif len(levels.tiers[-1]) == 1:
-                fold(ops, terms, result, slots)
             else:
                 meeting = levels.meeting(piece)
-                own = group_of[levels.grid.cluster_of[rank]]
-                zone = [slots(stop - start) for _ in meeting]
-                fold(ops, terms, zone[own], slots)
-                turned = [*range(own + 1, len(meeting)), *range(own)]
-                others = [(at, meeting[at]) for at in turned]
-                ops += [Send(other, zone[own], piece) for _, other in others]
-                ops += [Recv(other, zone[at], piece, stream) for at, other in others]
-                total = slots(stop - start)  # aligned alike at all of them, for equal bits
-                fold(ops, list(enumerate(zone)), total, slots)
-                ops.append(Copy(total, result))
+                fold_and_meet(ops, terms, meeting, rank, piece, stream, result, slots)
             ops += [Send(child, result, piece + back) for child in reversed(node.children)]
             n_sent += stop - start
         return tuple(ops)

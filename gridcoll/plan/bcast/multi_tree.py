@@ -23,6 +23,8 @@ def label_of(found: Found, n_bytes: int) -> str:
     if trees.transfers:
         senders = [sender for sender, _ in trees.transfers]
         label += f", each cluster serves up to {max(map(senders.count, senders))} others"
+    if len(trees.tops) > 1:
+        label += f", {len(trees.tops)} groups of clusters exchange"
     return f"{label}; {segments_label(n_bytes, found.segment_bytes)}"
 
 
