@@ -47,7 +47,7 @@ SPARE = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
 interfaces busy longer, but shorten paths."""
 
 
-SPARE_IN_GROUPS = (0.06, 0.15, 1.0)
+SPARE_IN_GROUPS = (0.06, 1.0)
 """The same where groups of clusters have trees of their own, whose paths are short already."""
 
 MOST_MEETING = 8

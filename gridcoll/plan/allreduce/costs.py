@@ -164,6 +164,9 @@ COLLECT, MEET, PART, HAND_OUT = range(4)
 """Phases: to owners, to where pieces are combined, from there, and from owners."""
 
 
+Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 class PieceLoad:
     """Units through every host's interface, by phase, and between ranks of different clusters.
 
@@ -174,19 +177,18 @@ class PieceLoad:
     out, into : (4, H) arrays
     at_once : (H,) array
         Units that can be sent at once, without waiting for other data.
-    flows : list of dict
-        By phase and pair of ranks of different clusters.
+    flows : list of list of arrays
+        By phase, between ranks of different clusters: senders, receivers, and units, (N,) each.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._cluster = np.array(grid.cluster_of)
         self._host = np.array(grid.host_of)
         n_hosts = int(self._host.max()) + 1
         self.out, self.into = np.zeros((2, 4, n_hosts))
         self.at_once = np.zeros(n_hosts)
-        self.flows: list[defaultdict[tuple[int, int], float]] = [
-            defaultdict(float) for _ in range(4)
-        ]
+        self.flows: list[list[Flows]] = [[] for _ in range(4)]
 
     def send(self, phase: int, sender: int, receiver: int, n_units: float) -> None:
         """One message."""
@@ -195,7 +197,8 @@ class PieceLoad:
             self.out[phase, ends[0]] += n_units
             self.into[phase, ends[1]] += n_units
         if grid.cluster_of[sender] != grid.cluster_of[receiver]:
-            self.flows[phase][sender, receiver] += n_units
+            one = np.array([sender]), np.array([receiver]), np.array([n_units], float)
+            self.flows[phase].append(one)
 
     def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
         """Add the load between all of ``ranks`` and the owner at ``place``, in ``shape``."""
@@ -203,11 +206,11 @@ class PieceLoad:
             return
         cluster_of, owner = self._grid.cluster_of, ranks[place]
         scattered = len({cluster_of[rank] for rank in ranks}) > 1
-        for rank, after in zip(ranks, ranks[1:] + ranks[:1], strict=True) if scattered else ():
-            other = owner if shape == "flat" else after
-            if cluster_of[rank] != cluster_of[other]:
-                ends = (rank, other) if up else (other, rank)
-                self.flows[COLLECT if up else HAND_OUT][ends] += n_units
+        if scattered:
+            members = np.array(ranks)
+            others = np.full(len(ranks), owner) if shape == "flat" else np.roll(members, -1)
+            ends = (members, others) if up else (others, members)
+            self._between(COLLECT if up else HAND_OUT, *ends, np.full(len(ranks), float(n_units)))
         away, at_owner = self.out[COLLECT], self.into[COLLECT]
         if not up:
             away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
@@ -226,11 +229,27 @@ class PieceLoad:
         units, hosts = np.array(n_units, dtype=float), self._host[list(owners)]
         np.add.at(self.out[MEET], hosts, (len(owners) - 1) * units)
         np.add.at(self.into[MEET], hosts, units.sum() - units)
-        cluster_of, flows = self._grid.cluster_of, self.flows[MEET]
-        for owner, of_owner in zip(owners, n_units, strict=True):
-            for other in owners:
-                if cluster_of[owner] != cluster_of[other]:
-                    flows[owner, other] += of_owner
+        n, ranks = len(owners), np.array(owners)
+        self._between(MEET, np.repeat(ranks, n), np.tile(ranks, n), np.repeat(units, n))
+
+    def _between(
+        self, phase: int, senders: np.ndarray, receivers: np.ndarray, n_units: np.ndarray
+    ) -> None:
+        """Messages, of which those inside clusters are no flows."""
+        leave = self._cluster[senders] != self._cluster[receivers]
+        self.flows[phase].append((senders[leave], receivers[leave], n_units[leave]))
+
+    def inside_flat(self, ranks: list[int], units: np.ndarray, *, up: bool) -> None:
+        """`inside` of each of ``ranks``, all of one cluster, as an owner of so many ``units``."""
+        hosts, which = np.unique(self._host[ranks], return_inverse=True)
+        n_mates, owned = np.bincount(which), np.bincount(which, units)
+        away, at_owner = self.out[COLLECT], self.into[COLLECT]
+        if not up:
+            away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
+        away[hosts] += n_mates * (owned.sum() - owned)
+        at_owner[hosts] += owned * (len(ranks) - n_mates)
+        if up:
+            self.at_once[hosts] += n_mates * (owned.sum() - owned)
 
 
 def load_of_pieces(
@@ -263,6 +282,12 @@ def load_of_pieces(
             for receiver in [root] if root >= 0 else owners:
                 if receiver != owners[piece.home]:
                     load.send(PART, owners[piece.home], receiver, n_units)
+    if shape == "flat" and groups is grid:
+        for c, ranks in enumerate(members):
+            units = np.array([owned.get((c, place), 0) for place in range(len(ranks))], float)
+            for up in (True, False) if root < 0 else (True,):
+                load.inside_flat(ranks, units, up=up)
+        return load
     for (c, place), n_units in owned.items():
         load.inside(members[c], place, n_units, shape, up=True)
         if root < 0:
@@ -392,16 +417,19 @@ def _ways_s(
     return inside, farthest * (1 - np.eye(n))[:, :, None]
 
 
-def _between(costs: Costs, flows: dict[tuple[int, int], float]) -> FloatArray:
+def _between(costs: Costs, flows: Sequence[Flows]) -> FloatArray:
     """Busy time between every two clusters of the busiest flow, or of the link, (C, C, S).
 
     Where the aggregate bandwidth was not measured, each flow counts as independent.
     """
-    n = costs.model.n_clusters
+    grid, n = costs.model.grid, costs.model.n_clusters
     if not flows:
         return np.zeros((n, n, len(costs.segment_bytes)))
-    of_flow = np.array(list(flows.values()))
-    links = tuple(np.array(costs.model.grid.cluster_of)[np.array(list(flows)).T])
+    senders, receivers, n_units = (np.concatenate(each) for each in zip(*flows, strict=True))
+    pairs, which = np.unique(senders * grid.n_ranks + receivers, return_inverse=True)
+    of_flow = np.bincount(which, n_units, len(pairs))
+    cluster_of = np.array(grid.cluster_of)
+    links = cluster_of[pairs // grid.n_ranks], cluster_of[pairs % grid.n_ranks]
     longest = np.zeros((n, n))
     np.maximum.at(longest, links, of_flow)
     busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes

@@ -35,12 +35,11 @@ def test_among_dozens_of_hosts_it_is_near_the_limit_with_few_messages() -> None:
     spec = read_gridfile(HOSTFILES / "grid5000-88.toml")
     hosts = spec.rank_hosts()
     model = declared_model(spec, hosts)
-    found = REGISTRIES["alltoall"]["lanes"].candidates(model, 8, 0)
-    best = min(found, key=lambda each: each.predicted_s or 0.0)
+    (best,) = REGISTRIES["alltoall"]["lanes"].candidates(model, 8, 0)
     assert best.predicted_s is not None
-    assert best.predicted_s <= 1.06 * limit_s("alltoall", wires_from_spec(spec, hosts), 8)
+    assert best.predicted_s <= 1.08 * limit_s("alltoall", wires_from_spec(spec, hosts), 8)
     assert best.build is not None
     plan = best.build(8)
     n_messages = sum(isinstance(op, Send) for program in plan.programs for op in program)
-    assert n_messages <= 0.15 * len(hosts) ** 2
+    assert n_messages <= 0.1 * len(hosts) ** 2
     assert price_plan(plan, model).makespan_s == pytest.approx(best.predicted_s, rel=0.02)
