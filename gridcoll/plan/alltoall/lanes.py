@@ -318,8 +318,8 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     found: list[tuple[float, Lanes]] = []
     for n_lanes in N_LANES:
-        # A leader has what all members have for its lane, and as much that came, and sorted.
-        collected = 3 * most * -(-grid.n_ranks // n_lanes) * n_bytes
+        # A leader keeps what all members have for its lane, twice, as much that came, and sorted.
+        collected = 4 * most * -(-grid.n_ranks // n_lanes) * n_bytes
         if n_lanes > most or collected > MOST_COLLECTED_BYTES:
             continue
         if _n_messages(grid, ways, n_lanes) > MOST_MESSAGES:
