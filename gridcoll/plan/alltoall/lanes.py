@@ -26,8 +26,8 @@ from gridcoll.topology.grid import Grid
 
 N_LANES = (2, 4, 8)
 
-MOST_MESSAGES = 8000
-"""So many take some 20 ms to price."""
+MOST_MESSAGES = 2500
+"""So many take some 20 ms to count and price, with what each waits for."""
 
 AS_GOOD = 1.03
 """Fewer leaders are taken where more are predicted to save less than this: on 88 hosts that share
