@@ -83,7 +83,7 @@ def choose(
         _corrected(candidate, model, collective, n_bytes)
         for algorithm in REGISTRIES[collective].values()
         if algorithm.name == forced
-        or ((not forced or reproducible) and model.n_clusters <= algorithm.most_clusters)
+        or ((not forced or reproducible) and algorithm.suits(model.grid))
         for candidate in algorithm.candidates(model, n_bytes, root)
         if (candidate.rank_order or not rank_order) and (candidate.reproducible or not reproducible)
     ]

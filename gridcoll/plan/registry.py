@@ -17,6 +17,7 @@ from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.natives import natives_of
 from gridcoll.plan.plan import Plan
+from gridcoll.topology.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Algorithm:
 
     ``candidates(model, n_bytes, root)`` returns none (where the algorithm makes no sense) or
     several. With more than ``most_clusters`` clusters it is only considered when it is asked for:
-    building candidates would take too long. Measured corrections are shared by all algorithms of a
+    building candidates would take too long. So it is where no cluster has ``fewest_inside`` ranks:
+    its steps would cost more than they save. Measured corrections are shared by all algorithms of a
     ``family``; by default an algorithm is its own family.
     """
 
@@ -95,6 +97,12 @@ class Algorithm:
     candidates: Candidates
     most_clusters: int = ANY_NUMBER
     family: str = ""
+    fewest_inside: int = 1
+
+    def suits(self, grid: Grid) -> bool:
+        """Whether it is considered on ``grid`` without being asked for."""
+        largest = max(map(len, grid.clusters))
+        return len(grid.clusters) <= self.most_clusters and largest >= self.fewest_inside
 
 
 REGISTRIES: dict[str, dict[str, Algorithm]] = {}
@@ -115,12 +123,20 @@ def register(collective: str, algorithm: Algorithm) -> Algorithm:
 
 
 def algorithm(
-    collective: str, name: str, good_for: str, source: str, most_clusters: int = ANY_NUMBER
+    collective: str,
+    name: str,
+    good_for: str,
+    source: str,
+    most_clusters: int = ANY_NUMBER,
+    fewest_inside: int = 1,
 ) -> Callable[[Candidates], Candidates]:
     """Enter the function below as the algorithm ``name`` of ``collective``; see `Algorithm`."""
 
     def enter(candidates: Candidates) -> Candidates:
-        register(collective, Algorithm(name, good_for, source, candidates, most_clusters))
+        new = Algorithm(
+            *(name, good_for, source, candidates, most_clusters), fewest_inside=fewest_inside
+        )
+        register(collective, new)
         return candidates
 
     return enter
