@@ -22,7 +22,7 @@ from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.pairs import measure_pairs, representatives
+from gridcoll.measure.pairs import representatives
 from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.measure.quick import quick_model
@@ -117,9 +117,8 @@ def stage_names(native: bool = True, collectives: Collection[str] = tuple(CALLS)
 def _measure_grid(
     comm: MPI.Intracomm, tolerance: float, both_directions: bool, progress: Progress, name: str
 ) -> GridModel:
-    grid = find_grid(comm, tolerance, progress, name)
-    inside = measure_pairs(comm, grid, [(c, c) for c in range(len(grid.clusters))])
-    grid = unlike_hosts_apart(comm, grid, inside)
+    near = find_grid(comm, tolerance, progress, name)
+    grid = unlike_hosts_apart(comm, near, progress)
     links = measure_links(comm, grid, both_directions, progress)
     return GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0], stages=(LINKS,))
 

@@ -16,9 +16,9 @@ from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, name_clusters, silent
 from gridcoll.measure.flows import MESSAGE_BYTES, stream_s
-from gridcoll.measure.pairs import Pair, representatives
+from gridcoll.measure.pairs import Pair
+from gridcoll.measure.probe import Channel
 from gridcoll.measure.uplinks import OPENING
-from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
@@ -31,34 +31,28 @@ MOST_ROUNDS = 6
 """Everybody exchanges with so many others: all there are in a cluster of seven."""
 
 FLOW_S, FEWEST_MESSAGES, MOST_MESSAGES = 20e-3, 8, 32
-"""How long a flow lasts where the interface is as fast as that of the cluster's representatives."""
+"""How long a flow should last, and how long it may get."""
 
 
-def unlike_hosts_apart(
-    comm: MPI.Intracomm,
-    grid: Grid,
-    links: Mapping[Pair, PLogP],
-    progress: Progress = silent,
-) -> Grid:
+def unlike_hosts_apart(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) -> Grid:
     """``grid`` with clusters split where interfaces of their hosts are unlike. Collective.
 
-    ``links`` are known, at least those inside clusters. Equal on all ranks. Of two hosts the slower
-    one alone shows, and so does one that is faster than all others: those clusters stay as they
-    are.
+    Equal on all ranks. Of two hosts the slower one alone shows, and where one is faster than all
+    others, these: such clusters stay as they are.
     """
     hosts = [[node[0].rank for node in cluster.nodes] for cluster in grid.clusters]
-    wanted = [c for c, members in enumerate(hosts) if len(members) > 2 and (c, c) in links]
+    wanted = [c for c, members in enumerate(hosts) if len(members) > 2]
     if not wanted:
         return grid
     progress("interfaces of hosts", 0, 2)
     best: dict[int, float] = {}
     meet = {c: _first_rounds(hosts[c]) for c in wanted}
-    _exchange(comm, grid, meet, links, best)
+    _exchange(comm, grid, meet, best)
     # Once more, each of those that seem slow with one that is not: a busy moment splits no cluster.
     doubtful = {c: _again(hosts[c], best) for c in wanted}
     progress("interfaces of hosts", 1, 2)
     if any(doubtful.values()):
-        _exchange(comm, grid, doubtful, links, best)
+        _exchange(comm, grid, doubtful, best)
     progress("interfaces of hosts", 2, 2)
     return _split(grid, best)
 
@@ -73,32 +67,29 @@ def _again(members: Sequence[int], best: Mapping[int, float]) -> list[list[Pair]
     slow = [rank for rank in members if best[rank] * UNLIKE < fastest]
     fast = [rank for rank in members if rank not in slow]
     turns = range(0, len(slow), len(fast))
-    return [
-        list(zip(slow[k : k + len(fast)], fast, strict=False)) for k in turns for _ in range(2)
-    ][:MOST_ROUNDS]
+    rounds = [list(zip(slow[k : k + len(fast)], fast, strict=False)) for k in turns]
+    return rounds[:MOST_ROUNDS]
 
 
 def _exchange(
     comm: MPI.Intracomm,
     grid: Grid,
     rounds_by_cluster: Mapping[int, Sequence[Sequence[Pair]]],
-    links: Mapping[Pair, PLogP],
     best: dict[int, float],
 ) -> None:
     """Enter what hosts sent and received per second at most; clusters go on at the same time."""
     rank = comm.Get_rank()
     mine: list[tuple[int, int, float]] = []
     wait_for_all(comm)
-    here = grid.cluster_of[rank]
-    for pairs in rounds_by_cluster.get(here, ()):
-        link = links[here, here]
-        wanted = math.ceil(FLOW_S / link.gap(float(MESSAGE_BYTES)))
-        n = min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES)
+    for pairs in rounds_by_cluster.get(grid.cluster_of[rank], ()):
         for sender, receiver in pairs:
             if rank in (sender, receiver):
                 sends = rank == sender
-                flow = [(receiver if sends else sender, MESSAGE_BYTES)]
-                stream_s(comm, sends, flow, OPENING)
+                channel = Channel(comm, receiver if sends else sender, sends)
+                flow = [(channel.peer, MESSAGE_BYTES)]
+                opening_s = stream_s(comm, sends, flow, OPENING)[0]
+                wanted = math.ceil(FLOW_S * OPENING / opening_s)
+                n = channel.agree(min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES))
                 # Twice: in a cluster there may be just one pair of fast hosts.
                 took_s = min(stream_s(comm, sends, flow, n)[0] for _ in range(2))
                 if sends:
@@ -139,22 +130,3 @@ def alike(nodes: Sequence[Sequence[int]], best: Mapping[int, float]) -> list[set
             fastest = rate
         parts[-1] |= set(node)
     return parts
-
-
-def still_known(
-    before: Grid, links: Mapping[Pair, PLogP], now: Grid
-) -> tuple[dict[Pair, PLogP], list[Pair]]:
-    """Links of ``before`` that are links of ``now``, by the same hosts; and those not measured."""
-    by_ranks = {representatives(before, *pair): link for pair, link in links.items()}
-    n = len(now.clusters)
-    found: dict[Pair, PLogP] = {}
-    missing: list[Pair] = []
-    for pair in ((a, b) for a in range(n) for b in range(a, n)):
-        if pair[0] == pair[1] and len(now.clusters[pair[0]]) == 1:
-            continue
-        link = by_ranks.get(representatives(now, *pair))
-        if link is None:
-            missing.append(pair)
-        else:
-            found[pair] = link
-    return found, missing

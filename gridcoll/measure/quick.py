@@ -13,7 +13,7 @@ from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention, split_inside
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
-from gridcoll.measure.interfaces import still_known, unlike_hosts_apart
+from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
@@ -60,14 +60,11 @@ def quick_model(
     - of the library's own collectives, what their known algorithms would take (`add_priors`).
     """
     near = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, told)
-    n = len(near.clusters)
+    grid = unlike_hosts_apart(comm, near, progress)
+    n = len(grid.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
-    found = measure_pairs(comm, near, pairs, progress=progress)
-    grid = unlike_hosts_apart(comm, near, found, progress)
-    if grid != near:
-        found, missing = still_known(near, found, grid)
-        found |= measure_pairs(comm, grid, missing, progress=progress)
-    model = GridModel(grid, links_of(grid, found), "measured", tolerance, mpi=MPI.get_vendor()[0])
+    links = links_of(grid, measure_pairs(comm, grid, pairs, progress=progress))
+    model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
     if len(set(grid.host_of)) == 1:
         return model  # shared memory: no plan of ours is meant for it
     return add_estimates(comm, model, progress)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from gridcoll.measure import interfaces
-from gridcoll.measure.interfaces import alike, still_known
-from gridcoll.model.plogp import PLogP
-from gridcoll.topology.grid import Cluster, Grid, Process
+from gridcoll.measure.interfaces import alike
 
 
 def test_hosts_are_split_where_rates_differ() -> None:
@@ -18,19 +16,5 @@ def test_hosts_are_split_where_rates_differ() -> None:
 def test_those_that_seem_slow_meet_fast_ones_once_more() -> None:
     best = {0: 5.0, 1: 20.0, 2: 5.0, 3: 5.0, 4: 18.0}
     again = interfaces._again(range(5), best)
-    assert again == [[(0, 1), (2, 4)], [(0, 1), (2, 4)], [(3, 1)], [(3, 1)]]
+    assert again == [[(0, 1), (2, 4)], [(3, 1)]]
     assert interfaces._again(range(3), {0: 10.0, 1: 11.0, 2: 12.0}) == []
-
-
-def test_links_between_the_same_hosts_are_not_measured_again() -> None:
-    link = PLogP(1e-3, (0, 1024), (0.0, 1e-5), (0.0, 1e-6), (0.0, 1e-6))
-
-    def grid(*clusters: tuple[int, ...]) -> Grid:
-        parts = (tuple(Process(rank, f"h{rank}") for rank in ranks) for ranks in clusters)
-        return Grid(tuple(Cluster(str(k), part) for k, part in enumerate(parts)))
-
-    before, now = grid((0, 1, 2, 3), (4, 5)), grid((0, 1), (2, 3), (4, 5))
-    found, missing = still_known(before, {(0, 0): link, (0, 1): link, (1, 1): link}, now)
-    # The old cluster was measured between its last two hosts and from its first one.
-    assert list(found) == [(0, 2), (1, 1), (2, 2)]
-    assert missing == [(0, 0), (0, 1), (1, 2)]
