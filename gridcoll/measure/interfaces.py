@@ -24,8 +24,8 @@ from gridcoll.topology.rounds import rounds_of_pairs
 
 UNLIKE = 1.5
 """Interfaces differ if one carries so many times what another does. Rates of alike ones, the best
-of several runs each, differ by up to a fifth on a busy host; to keep such hosts in one cluster
-costs up to this factor."""
+of several runs each, differ by a tenth on a busy machine and by a third on one with fifty processes
+for two cores; to keep unlike hosts in one cluster costs up to this factor."""
 
 MOST_ROUNDS = 6
 """Everybody exchanges with so many others: all there are in a cluster of seven."""
@@ -37,8 +37,8 @@ FLOW_S, FEWEST_MESSAGES, MOST_MESSAGES = 20e-3, 8, 32
 def unlike_hosts_apart(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) -> Grid:
     """``grid`` with clusters split where interfaces of their hosts are unlike. Collective.
 
-    Equal on all ranks. Of two hosts the slower one alone shows, and where one is faster than all
-    others, these: such clusters stay as they are.
+    Equal on all ranks. A cluster of two hosts stays as it is, and so does one with a single host
+    that is faster than the others: what two exchange shows the slower one.
     """
     hosts = [[node[0].rank for node in cluster.nodes] for cluster in grid.clusters]
     wanted = [c for c, members in enumerate(hosts) if len(members) > 2]
@@ -90,8 +90,7 @@ def _exchange(
                 opening_s = stream_s(comm, sends, flow, OPENING)[0]
                 wanted = math.ceil(FLOW_S * OPENING / opening_s)
                 n = channel.agree(min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES))
-                # Twice: in a cluster there may be just one pair of fast hosts.
-                took_s = min(stream_s(comm, sends, flow, n)[0] for _ in range(2))
+                took_s = stream_s(comm, sends, flow, n)[0]
                 if sends:
                     # With the answer's way: it is as long for all, and taking it off adds noise.
                     mine.append((sender, receiver, n * MESSAGE_BYTES / max(took_s, 1e-9)))
