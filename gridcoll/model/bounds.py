@@ -2,7 +2,8 @@
 
 The limit of a collective is the largest of what every cut of the grid demands: each host's network
 interface, each cluster's uplink, each set of links that separates clusters from the source; plus
-the latency of the shortest path, relays counted as free. Of what all of them demand together, see
+the latency of the shortest path, relays counted as free; and no ways together bring a message
+sooner than `model.flow_over_time` says. Of what all of them demand together, see
 `model.flow_bounds`.
 """
 
@@ -22,6 +23,7 @@ from gridcoll.model.flow_bounds import (
     scatter_flow_limit_s,
     trees_limit_s,
 )
+from gridcoll.model.flow_over_time import over_all_ways_s
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
 
@@ -64,6 +66,12 @@ def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
             n_bytes / _least_cut(wires, source, c) if c != source else 0.0,
         )
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
+    for c in range(len(grid.clusters)):
+        # What goes straight on is there by then: no bound is above that.
+        rates = wires.uplink_bytes_per_s[source], wires.rate_bytes_per_s[source, c]
+        straight_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
+        if c != source and len(grid.clusters) <= MOST_CLUSTERS_CUT and straight_s > latest:
+            latest = max(latest, over_all_ways_s(wires, source, c, n_bytes))
     n_hosts = np.array([len(cluster.nodes) for cluster in grid.clusters])
     passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
     latest = max(latest, float(passed / (n_hosts * wires.nic_bytes_per_s).sum()))

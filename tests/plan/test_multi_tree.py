@@ -25,6 +25,7 @@ from gridcoll.plan.multi_tree import (
     plan_reduce_up,
 )
 from gridcoll.plan.multi_tree_cost import best_trees, busiest, nearest_to_all
+from gridcoll.plan.pacing import thin_links
 from gridcoll.topology import Grid
 from gridcoll.topology.gridfile import parse_gridfile
 from tests.plan.grids import model_of
@@ -167,6 +168,23 @@ def test_groups_of_clusters_exchange_over_long_ways(n_bytes: int, over_limit: fl
     assert found.predicted_s <= over_limit * limit
     walked_s = price_plan(found.build(n_bytes), model).makespan_s
     assert walked_s == pytest.approx(found.predicted_s, rel=0.06)
+
+
+def test_short_messages_go_the_nearest_ways_over_thin_links() -> None:
+    """Straight on from the first cluster to the third takes ten times as long as by the second."""
+    lines = ["version = 1", 'name = "detour"']
+    lines += [f'[[clusters]]\nname = "c{k}"\nhosts = 2\nnic = "1 Gbit/s"' for k in range(3)]
+    for ends, latency, rate in (("01", 2, 20), ("12", 2, 1000), ("02", 40, 1000)):
+        lines += ["[[links]]", f'between = ["c{ends[0]}", "c{ends[1]}"]']
+        lines += [f'latency = "{latency} ms"', f'rate = "{rate} Mbit/s"']
+    spec = parse_gridfile("\n".join(lines))
+    model = declared_model(spec, spec.rank_hosts())
+    assert thin_links(model).any()
+    for collective in COLLECTIVES:
+        (found,) = REGISTRIES[collective]["multi-tree"].candidates(model, 1000, 0)
+        limit = limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), 1000)
+        assert found.predicted_s <= 1.25 * limit
+        assert not REGISTRIES[collective]["multi-tree"].candidates(model, 1 << 16, 0)
 
 
 def test_an_allreduce_turns_where_the_farthest_is_nearest() -> None:

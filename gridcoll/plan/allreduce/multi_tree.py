@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.bcast.multi_tree import GOOD_FOR, MULTI_TREE, SOURCE, label_of
+from gridcoll.plan.bcast.multi_tree import GOOD_FOR, MULTI_TREE, SOURCE, is_offered, label_of
 from gridcoll.plan.multi_tree import plan_allreduce_up_down
 from gridcoll.plan.multi_tree_cost import best_trees, nearest_to_all, segments_of
-from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Algorithm, Candidate, register
 
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
+    if not is_offered(model, n_bytes):
         return []
     found = best_trees(model, n_bytes, nearest_to_all(model), -1, both_ways=True)
     label = f"{label_of(found, n_bytes)}; up and down"

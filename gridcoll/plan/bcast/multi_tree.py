@@ -9,6 +9,7 @@ from gridcoll.plan.multi_tree_cost import Found, best_trees
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
+from gridcoll.plan.trees import SMALLEST_SEGMENT
 
 MULTI_TREE = "multi-tree"
 GOOD_FOR = "many ranks: full bandwidth in logarithmic depth"
@@ -28,9 +29,16 @@ def label_of(found: Found, n_bytes: int) -> str:
     return f"{label}; {segments_label(n_bytes, found.segment_bytes)}"
 
 
+def is_offered(model: GridModel, n_bytes: int) -> bool:
+    """Nothing paces flows of several trees: over thin links there is one tree, and one segment."""
+    return model.grid.n_ranks > 1 and (
+        n_bytes < 2 * SMALLEST_SEGMENT or not thin_links(model).any()
+    )
+
+
 @algorithm("bcast", MULTI_TREE, GOOD_FOR, SOURCE)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    if model.grid.n_ranks == 1 or thin_links(model).any():  # nothing paces flows of several trees
+    if not is_offered(model, n_bytes):
         return []
     found = best_trees(model, n_bytes, model.grid.cluster_of[root], root)
     label, segment = label_of(found, n_bytes), found.segment_bytes
