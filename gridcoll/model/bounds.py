@@ -66,11 +66,11 @@ def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
             n_bytes / _least_cut(wires, source, c) if c != source else 0.0,
         )
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
-    for c in range(len(grid.clusters)):
+    for c in range(len(grid.clusters)) if len(grid.clusters) <= MOST_CLUSTERS_CUT else ():
         # What goes straight on is there by then: no bound is above that.
         rates = wires.uplink_bytes_per_s[source], wires.rate_bytes_per_s[source, c]
         straight_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
-        if c != source and len(grid.clusters) <= MOST_CLUSTERS_CUT and straight_s > latest:
+        if c != source and straight_s > latest:
             latest = max(latest, over_all_ways_s(wires, source, c, n_bytes))
     n_hosts = np.array([len(cluster.nodes) for cluster in grid.clusters])
     passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()

@@ -14,6 +14,7 @@ from gridcoll.model.gridmodel import ModelKey
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import REGISTRIES, Send, check_plan
 from gridcoll.plan.alltoall.lanes import Lanes, nearest_ways, plan_lanes
+from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.gridfile import read_gridfile
 from tests.plan.grids import model_of
@@ -28,6 +29,15 @@ def test_it_is_right_on_any_grid(labels: list[int], n_lanes: int, n_units: int) 
     model = model_of(labels, latencies_s=(9e-3, 9e-3, 1e-3))
     lanes = Lanes(model.grid, n_lanes, nearest_ways(ModelKey(model)))
     check_plan(plan_lanes(lanes, n_units))
+
+
+@pytest.mark.parametrize(("grid", "considered"), [("three-sites", False), ("grid5000-88", True)])
+def test_small_clusters_have_several_leaders_only_if_asked_for(grid: str, considered: bool) -> None:
+    spec = read_gridfile(HOSTFILES / f"{grid}.toml")
+    model = declared_model(spec, spec.rank_hosts())
+    names = {each.name for each in choose("alltoall", model, 8, 0).candidates}
+    assert ("lanes" in names) == considered
+    assert choose("alltoall", model, 8, 0, forced="lanes").winner.name == "lanes"
 
 
 def test_among_dozens_of_hosts_it_is_near_the_limit_with_few_messages() -> None:
