@@ -20,10 +20,11 @@ import numpy as np
 from gridcoll.constants import ALL_BUT_AS_GOOD, PACE, SMALLEST_PIECE_BYTES, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.allreduce.costs import unit_bytes_of
 from gridcoll.plan.folding import Incoming, Slots, Term, fold, fold_and_meet
 from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
-from gridcoll.plan.pacing import thin_links
+from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.plan.trees import SMALLEST_SEGMENT
@@ -308,10 +309,10 @@ def price_levels(model: GridModel, levels: Levels, n_bytes: int) -> tuple[float,
     up_s = float(((np.maximum(load.out, load.into) + load.met) * by_host).max())
     busy_s = float(((load.out + load.into + load.met) * by_host).max())
     flows_s = float((load.flow * gap_s).max()) * n_pieces
-    if model.aggregate_bytes_per_s:
-        flows_s = max(flows_s, float((load.between * n_bytes / model.link_bytes_per_s).max()))
     passed = np.maximum(load.between.sum(axis=0), load.between.sum(axis=1)) * n_bytes
-    flows_s = max(flows_s, float((passed / model.uplinks).max()))
+    links_s = float((passed / model.uplinks).max())
+    if model.aggregate_bytes_per_s:
+        links_s = max(links_s, float((load.between * n_bytes / model.link_bytes_per_s).max()))
     slots = np.array([max(cluster.node_sizes) for cluster in levels.grid.clusters])
     mates_s = np.where(slots > 1, home_s + (slots - 2) * np.diagonal(gaps_s[:, :, 0]), 0.0)
     n_hosts = levels.n_hosts
@@ -322,8 +323,10 @@ def price_levels(model: GridModel, levels: Levels, n_bytes: int) -> tuple[float,
     there_s = _way_s(Levels(model.grid, levels.tiers, n_turns), turn_s, way_s, inside_s)
     later = 1 - 1 / levels.n_turns
     there_s += min(levels.n_turns, MIXED) * float(turn_s.max())
-    up_s = max(up_s, flows_s)
-    return max(there_s + later * up_s, max(busy_s, flows_s) + float(2 * inside_s.max())), up_s
+    up_s = max(up_s, flows_s, links_s)
+    # What crosses a link at once shares it: all pieces of a turn, too.
+    up_later_s = max(later * up_s, (1 - 1 / n_pieces) * links_s)
+    return max(there_s + up_later_s, max(busy_s, flows_s) + float(2 * inside_s.max())), up_s
 
 
 def _way_s(levels: Levels, turn_s: FloatArray, way_s: FloatArray, inside_s: FloatArray) -> float:
@@ -442,7 +445,7 @@ def flows_stop(model: GridModel) -> bool:
 
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     # In one cluster there are no levels, and what hosts send at once queues longer than is priced.
-    if model.n_clusters == 1 or thin_links(model).any():  # nothing paces flows of several trees
+    if model.n_clusters == 1:
         return []
     fastest = _fastest(model, n_bytes)
     if fastest is None:
@@ -454,7 +457,8 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
     def build(n_units: int) -> Plan:
         unit_s = PACE * up_s / max(n_units, 1) if levels.n_turns > 1 else 0.0
-        return plan_levels(levels, n_units, f"{LEVELS}: {label}", unit_s)
+        plan = plan_levels(levels, n_units, f"{LEVELS}: {label}", unit_s)
+        return paced_by_links(plan, model, unit_bytes_of(n_units, n_bytes), all_send=True)
 
     segment = max(n_bytes // levels.n_pieces, 1)
     return [Candidate(LEVELS, label, total_s, build, segment_bytes=segment)]

@@ -122,3 +122,27 @@ def test_one_cluster_has_no_levels() -> None:
     """What its hosts send one another at once takes twice what levels would be priced at."""
     assert REGISTRIES["allreduce"]["levels"].candidates(regions(1, 1, 6), 8 << 10, 0) == []
     assert REGISTRIES["allreduce"]["levels"].candidates(regions(1, 2, 3), 8 << 10, 0)
+
+
+@pytest.mark.parametrize("turns", [1, 8])
+def test_pieces_of_a_turn_share_a_thin_link(turns: int) -> None:
+    """All cross it at once. They are paced by it: interfaces would fill its queue."""
+    spec = parse_gridfile(
+        """version = 1
+name = "thin"
+clusters = [
+  {name = "a", hosts = 4, nic = "100 Mbit/s"}, {name = "b", hosts = 4, nic = "100 Mbit/s"}]
+links = [{between = ["a", "b"], latency = "5 ms", rate = "20 Mbit/s"}]
+"""
+    )
+    model, n_bytes = declared_model(spec, spec.rank_hosts()), 64 << 10
+    every = tiers_of(ModelKey(model))[-1][0]
+    levels = Levels(model.grid, (every,), turns)
+    predicted_s, _ = price_levels(model, levels, n_bytes)
+    walked_s = price_plan(plan_levels(levels, n_bytes), model).makespan_s
+    assert predicted_s == pytest.approx(walked_s, rel=0.12)
+    (offered,) = REGISTRIES["allreduce"]["levels"].candidates(model, n_bytes, 0)
+    assert offered.build
+    program = offered.build(n_bytes).programs[0]
+    away = [op.due_us for op in program if isinstance(op, Send) and op.peer >= 4]
+    assert max(away) > 1e6 * (0.85 * n_bytes / 2.5e6 - 5e-3)
