@@ -20,7 +20,8 @@ enum {
     MOST_READ = 64,
 };
 
-#define EARLY_S 20e-6 /* sleeps end that late, and less than a latency can be told apart by */
+#define EARLY_S 20e-6 /* sleeps end that late at most, or packets do */
+#define REMEMBERED 16 /* sleeps */
 
 typedef struct {
     double s_per_byte, queue_s, free_s;
@@ -186,25 +187,32 @@ void gridcoll_relay(int tun, int stop, const wan_t *wan)
 {
     queue_t queue = {NULL, 0, 0};
     int64_t n_seen = 0;
+    double early_s = EARLY_S; /* as late as sleeps were */
     for (;;) {
         double at_s = now_s();
-        while (queue.n && queue.heap[0].at_s - EARLY_S <= at_s) {
+        while (queue.n && queue.heap[0].at_s - early_s <= at_s) {
             packet_t packet = pop(&queue);
             ssize_t n_written = write(tun, packet.data, packet.n_bytes);
             (void)n_written; /* nor does it deliver where nobody is */
             free(packet.data);
         }
         struct timespec pause, *limit = NULL;
+        double until_s = queue.n ? queue.heap[0].at_s - early_s : 0;
         if (queue.n) {
-            double left_s = queue.heap[0].at_s - EARLY_S - now_s();
+            double left_s = until_s - now_s();
             left_s = left_s > 0 ? left_s : 0;
             pause.tv_sec = (time_t)left_s;
             pause.tv_nsec = (long)((left_s - (double)pause.tv_sec) * 1e9);
             limit = &pause;
         }
         struct pollfd files[] = {{tun, POLLIN, 0}, {stop, POLLIN, 0}};
-        if (ppoll(files, 2, limit, NULL) < 0)
+        int n_ready = ppoll(files, 2, limit, NULL);
+        if (n_ready < 0)
             continue;
+        if (n_ready == 0) {
+            double late_s = now_s() - until_s;
+            early_s += ((late_s < EARLY_S ? late_s : EARLY_S) - early_s) / REMEMBERED;
+        }
         if (files[1].revents)
             break;
         if (files[0].revents)
