@@ -187,7 +187,7 @@ void gridcoll_relay(int tun, int stop, const wan_t *wan)
 {
     queue_t queue = {NULL, 0, 0};
     int64_t n_seen = 0;
-    double early_s = EARLY_S; /* as late as sleeps were */
+    double early_s = 0; /* as late as sleeps were */
     for (;;) {
         double at_s = now_s();
         while (queue.n && queue.heap[0].at_s - early_s <= at_s) {
