@@ -74,6 +74,16 @@ QUEUE_BYTES = 96 << 10
 """What the queue before a thin link surely holds. The emulated ones hold 100 to 400 packets; taken
 as 400 KB, some of 256 KiB per pair over 20 Mbit/s were lost: 2.09 s instead of 1.74."""
 
+QUEUE_S = 50e-3
+"""What the queue before an uplink holds keeps it busy for so long. Routers have room for about a
+round trip by the usual rule (Villamizar and Song 1994); the emulated ones for 50 ms."""
+
+SENT_AGAIN_S = 0.1
+"""What overflows that queue is lost, and some of it is sent again by a timer, which is 0.2 s at
+least on Linux: half of that is what to expect. On `unlike-hosts`, exchanges of 64 KiB that nobody
+paces took 60 to 250 ms more than was predicted without it (MPICH and Open MPI), of 256 KiB 60 to
+100, and differed by as much from call to call; one by the clock took 30 to 80 ms more."""
+
 PACE = 0.9
 """Sends one after another leave after this part of the gap: a wire that idles loses more than order
 gains."""

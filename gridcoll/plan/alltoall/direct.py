@@ -11,7 +11,14 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECES
+from gridcoll.constants import (
+    EAGER_PIECES_BYTES,
+    LEAST_SAVED,
+    MOST_EAGER_PIECES,
+    QUEUE_BYTES,
+    QUEUE_S,
+    SENT_AGAIN_S,
+)
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own, pieces_of
@@ -31,6 +38,9 @@ from gridcoll.topology.units import format_size
 
 N_PAIRWISE_SLOTS = 2
 """Sends that a rank has under way at once in a pairwise exchange."""
+
+MOST_PACED_RANKS = 64
+"""Of more ranks every rank would look at too many parts of blocks to send each by the clock."""
 
 CutPlan = Callable[..., Plan]
 """Writes a plan for blocks of so many units, with this label, in pieces of ``piece_units``."""
@@ -177,6 +187,22 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     return messages_of([rows], one_by_one=True)
 
 
+def sent_again_s(model: GridModel, n_bytes: int) -> float:
+    """What is lost where blocks that nobody paces overflow the queue of an uplink.
+
+    Of more ranks than a paced exchange is for, all ways would be slower alike.
+    """
+    grid = model.grid
+    if grid.n_ranks > MOST_PACED_RANKS or not np.isfinite(model.uplinks).any():
+        return 0.0
+    sizes = np.array([len(cluster) for cluster in grid.clusters])
+    leaves_bytes = sizes * (grid.n_ranks - sizes) * float(n_bytes)
+    # A lone host's uplink is its interface, where its own messages wait and are not lost.
+    is_shared = np.array([len(cluster.nodes) > 1 for cluster in grid.clusters])
+    floods = leaves_bytes > np.maximum(QUEUE_BYTES, QUEUE_S * model.uplinks)
+    return SENT_AGAIN_S if (floods & is_shared).any() else 0.0
+
+
 def with_pieces(
     name: str,
     label: str,
@@ -189,12 +215,13 @@ def with_pieces(
 
     ``messages_of`` gives the messages of a sample of the ranks.
     """
-    whole_s = priced_s(model, messages_of, n_bytes)
+    again_s = sent_again_s(model, n_bytes)
+    whole_s = priced_s(model, messages_of, n_bytes) + again_s
     found = [Candidate.planned(name, label, whole_s, plan)]
     for piece in EAGER_PIECES_BYTES:
         if not piece < n_bytes <= MOST_EAGER_PIECES * piece:
             continue
-        predicted_s = priced_s(model, messages_of, n_bytes, piece)
+        predicted_s = priced_s(model, messages_of, n_bytes, piece) + again_s
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
             how = f"{label}, in pieces of {format_size(piece)}"
             cut = partial(plan, piece_units=piece)
@@ -250,6 +277,7 @@ def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
     predicted_s = priced_s(model, of_grid(pairwise_messages), n_bytes)
+    predicted_s += sent_again_s(model, n_bytes)
     return [Candidate.planned("pairwise", label, predicted_s, partial(plan_pairwise, n_ranks))]
 
 

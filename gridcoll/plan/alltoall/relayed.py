@@ -26,6 +26,7 @@ from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import busy_s, whole_parts
 from gridcoll.plan.alltoall.cost import price_messages_s
+from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, table_of
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
@@ -33,9 +34,6 @@ from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
-
-MOST_RANKS = 64
-"""Most ranks: every rank looks at the parts of all blocks."""
 
 LEAST_GAIN = 1.1
 """Relays are offered where the busiest link or interface is busy so many times as long without."""
@@ -302,7 +300,7 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
-    if model.n_clusters < 3 or grid.n_ranks > MOST_RANKS or not n_bytes:
+    if model.n_clusters < 3 or grid.n_ranks > MOST_PACED_RANKS or not n_bytes:
         return []
     found = _by_shorter_ways(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
     routes = model.exchange_routes

@@ -11,13 +11,19 @@ import numpy as np
 
 from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK, UNLIKE_INTERFACES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.alltoall.relayed import MOST_RANKS, spread_candidate
+from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
+from gridcoll.plan.alltoall.relayed import spread_candidate
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Candidate, algorithm
 
 
 def wires_unlike(model: GridModel) -> bool:
-    """Whether interfaces are, or links of which some are thin: else one pace suits all."""
+    """Whether interfaces are, or links of which some are thin, or some uplink limits.
+
+    Else one pace suits all.
+    """
+    if np.isfinite(model.uplinks).any():
+        return True
     rates = model.flow_bytes_per_s.diagonal()
     if rates.max() > UNLIKE_INTERFACES * rates.min():
         return True
@@ -32,8 +38,9 @@ def wires_unlike(model: GridModel) -> bool:
     "gridcoll; the steady state of Beaumont et al. 2005, by the clock",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    short = n_bytes < SHORTEST_PACED_BYTES
-    if model.n_clusters < 2 or model.grid.n_ranks > MOST_RANKS or short or not wires_unlike(model):
+    if model.n_clusters < 2 or model.grid.n_ranks > MOST_PACED_RANKS:
+        return []
+    if n_bytes < SHORTEST_PACED_BYTES or not wires_unlike(model):
         return []
     label = "parts of every block, evenly over the time of the busiest wire"
     every = np.arange(model.n_clusters)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gridcoll.cli.models import load_model
 from gridcoll.model.gridmodel import GridModel, declared_model
 from gridcoll.plan import REGISTRIES, Candidate, check_plan, choose
+from gridcoll.plan.alltoall.direct import sent_again_s
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.gridfile import parse_gridfile
 
@@ -53,3 +56,14 @@ def test_where_all_wires_are_alike_nothing_is_offered(grid: str) -> None:
 def test_short_blocks_leave_at_once() -> None:
     assert offered(fast_and_slow(), 8 << 10)
     assert not offered(fast_and_slow(), 8 << 9)
+
+
+def test_what_overflows_an_uplinks_queue_is_sent_again() -> None:
+    """So the one that keeps the uplink's pace is ahead, though nothing else makes it faster."""
+    model = load_model("unlike-hosts")
+    assert choose("alltoall", model, N_BYTES, 0, grid_only=True).winner.name == "spread"
+    assert sent_again_s(model, N_BYTES) > 0
+    assert sent_again_s(model, 8 << 10) == 0  # fits into the queue
+    assert sent_again_s(replace(model, uplink_bytes_per_s=()), N_BYTES) == 0
+    # Of lone hosts, uplinks are their interfaces.
+    assert sent_again_s(load_model("patchwork"), N_BYTES) == 0
