@@ -20,6 +20,7 @@ from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
+from gridcoll.model.plogp import LONG_BYTES
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Pair = tuple[int, int]
@@ -281,14 +282,19 @@ def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
     """Links of ``model`` that differ from ``before``, relative to these."""
     n = range(model.n_clusters)
     return {
-        (a, b): Found(
-            link.latency_s / max(old.latency_s, 1e-9),
-            link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
-        )
+        (a, b): _found(link, old)
         for a in n
         for b in n
         if (link := model.link(a, b)) != (old := before.link(a, b))
     }
+
+
+def _found(link: PLogP, old: PLogP) -> Found:
+    """What ``link`` is relative to ``old``."""
+    return Found(
+        link.latency_s / max(old.latency_s, 1e-9),
+        link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
+    )
 
 
 def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | None:
@@ -300,20 +306,22 @@ def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | 
     if not changed:
         return None
     new = {pair: scaled(model.link(*pair), each) for pair, each in changed.items()}
-    gaps = {pair: each.gap for pair, each in changed.items()}
-    return with_links(model, new, gaps)
+    return with_links(model, new, changed)
 
 
 def with_links(
-    model: GridModel, new: Mapping[Pair, PLogP], gaps: Mapping[Pair, float]
+    model: GridModel, new: Mapping[Pair, PLogP], found: Mapping[Pair, Found]
 ) -> GridModel:
-    """``model`` with ``new`` links; gaps of several flows are multiplied by ``gaps``."""
+    """``model`` with ``new`` links, which were ``found``."""
     links = tuple(
         tuple(new.get((i, j), link) for j, link in enumerate(row))
         for i, row in enumerate(model.links)
     )
     together = tuple(
-        tuple(rate / gaps.get((i, j), 1.0) for j, rate in enumerate(row))
+        tuple(
+            _together(rate, (i, j), new[i, j], found) if (i, j) in new else rate
+            for j, rate in enumerate(row)
+        )
         for i, row in enumerate(model.aggregate_bytes_per_s)
     )
     sources = tuple(
@@ -331,6 +339,21 @@ def with_links(
         native_variants={},
         sources=sources,
     )
+
+
+def _together(
+    before_bytes_per_s: float, pair: Pair, link: PLogP, found: Mapping[Pair, Found]
+) -> float:
+    """What all flows carry over ``link``, which was ``found`` between the clusters of ``pair``.
+
+    A longer way or a slower interface slows every flow by itself. Else the link is thinner, or
+    others use it, too: what is left for one flow is all there is.
+    """
+    each = found[pair]
+    alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
+    if each.gap > CHANGED * max(alone, 1.0):
+        return LONG_BYTES / link.gap(float(LONG_BYTES))
+    return before_bytes_per_s / each.gap
 
 
 def scaled(link: PLogP, found: Found) -> PLogP:
@@ -370,6 +393,6 @@ def remeasure_links(
                     mine += [((a, b), link), ((b, a), link)]
         wait_for_all(comm)
     new = dict(entry for entries in tell_all(comm, mine) for entry in entries)
-    size = float(1 << 20)
-    gaps = {pair: link.gap(size) / model.link(*pair).gap(size) for pair, link in new.items()}
-    return with_links(model, new, gaps)
+    return with_links(
+        model, new, {pair: _found(link, model.link(*pair)) for pair, link in new.items()}
+    )

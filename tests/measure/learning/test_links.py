@@ -35,8 +35,20 @@ def test_only_the_link_that_changed_is_another_one() -> None:
         10 * MODEL.link(0, 1).gap(1 << 20), rel=0.01
     )
     assert changed.link(0, 2) == MODEL.link(0, 2)
-    assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(1e7)
     assert not changed.native, "natives were timed on another network"
+
+
+@pytest.mark.parametrize(
+    ("latency", "inside", "together"),
+    [(1.0, 1.0, 12.5e6 / 4), (4.0, 1.0, 1e8 / 4), (1.0, 4.0, 1e8 / 4)],
+)
+def test_a_thinner_link_is_full_by_one_flow(latency: float, inside: float, together: float) -> None:
+    """Not where a longer way, or a host's slower interface, slows every flow by itself."""
+    found = {(0, 1): Found(latency, 4.0), (0, 0): Found(1.0, inside)}
+    changed = changed_model(MODEL, found)
+    assert changed is not None
+    assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(together, rel=0.01)
+    assert changed.aggregate_bytes_per_s[1][0] == MODEL.aggregate_bytes_per_s[1][0]
 
 
 @pytest.mark.parametrize("found", [Found(5.0, 1.0), Found(1.0, 0.1), Found(5.0, 10.0)])
