@@ -6,9 +6,10 @@
 1 MiB broadcasts and allreduces and 64 KiB all-to-alls in a loop (`apps/calls.py loop`), while what
 the first argument names changes (a link to a tenth of an interface's rate, a link to five times
 its latency, a host to a third of its rate) and changes back: by a model that stays
-(``GRIDCOLL_LEARN=off``), and by one that follows. ``fresh`` are two frozen runs, before the change
-and after it, each by a full discovery in just that state: what can be had. Runs that ``--ways``
-leaves out are read from the output folder. The plot has the time per call over time.
+(``GRIDCOLL_LEARN=off``), and by one that follows. ``declared``, if asked for, follows from the grid
+file. ``fresh`` are two frozen runs, before the change and after it, each by a full discovery in
+just that state: what can be had. Runs that ``--ways`` leaves out are read from the output folder.
+The plot has the time per call over time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from gridcoll.topology.gridfile import GridSpec, read_gridfile
 FALL_S, RISE_S, END_S, FRESH_S = 25.0, 55.0, 80.0, 15.0
 
 WAYS = ("frozen", "following", "fresh")
+CHANGING = {"frozen": "off", "following": "on", "declared": "on"}
+"""Ways that the change meets, and whether they learn."""
 
 ENOUGH_CALLS, ENOUGH_S = 20, 3.0
 """Within so many calls, or seconds, whichever is more, calls should be fast again."""
@@ -138,7 +141,7 @@ def main() -> None:
         "--at", nargs="+", default=[], metavar="NAME", help="two clusters or a host"
     )
     parser.add_argument("--models", type=Path, help="full discoveries are kept there, and reused")
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=(*WAYS, "declared"))
     parser.add_argument("--output", type=Path, default=RESULTS / "drift")
     options = parser.parse_args()
     folder = options.output.absolute()
@@ -150,22 +153,21 @@ def main() -> None:
     changing = grid_file(folder / f"{name}-changing.toml", grid, change, [FALL_S, RISE_S])
     models = options.models or folder
     model = model_on(grid, options.mpi, models)
-    kept = {
-        way: folder / f"{name}-{way}.json" for way in ("frozen", "following", "fresh", "before")
-    }
+    kept = {way: folder / f"{name}-{way}.json" for way in (*CHANGING, "fresh", "before")}
     if "fresh" in options.ways:
         run(grid, options.mpi, model, kept["before"], FRESH_S, "off")
         fresh = model_on(changed, options.mpi, models)
         run(changed, options.mpi, fresh, kept["fresh"], FRESH_S, "off")
-    for way, learn in (("frozen", "off"), ("following", "on")):
+    for way, learn in CHANGING.items():
         if way in options.ways:
-            run(changing, options.mpi, model, kept[way], END_S, learn)
+            known = grid if way == "declared" else model
+            run(changing, options.mpi, known, kept[way], END_S, learn)
     found = {way: json.loads(path.read_text()) for way, path in kept.items() if path.exists()}
     best = {
         when: medians(found[way], 3.0, FRESH_S)
         for when, way in (("after the fall", "fresh"), ("after the recovery", "before"))
     }
-    rows_of = {way: found[way] for way in ("frozen", "following") if way in found}
+    rows_of = {way: found[way] for way in CHANGING if way in found}
     for way, rows in rows_of.items():
         fell_s = fall_s(rows)
         rose_s = fell_s + RISE_S - FALL_S

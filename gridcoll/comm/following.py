@@ -106,7 +106,7 @@ class Following:
     messages : callable
         Gives the transport for our own messages; it is idle between calls.
     model : GridModel
-        The first model; later measurements are compared with it.
+        The first model, measured or declared; later measurements are compared with it.
     tell : callable
         Writes a line about a decision.
     """
@@ -131,6 +131,10 @@ class Following:
     def begin(self, at_start: GridModel) -> None:
         """Use ``at_start``, and compare with it from now on."""
         self.at_start = self.model = at_start
+        hosts = at_start.grid.hosts
+        n_nodes = sum(len(cluster.nodes) for cluster in at_start.grid.clusters)
+        # Declared clusters that share a host are a grid that somebody tries on one machine.
+        self._has_network = at_start.origin == "measured" or len(set(hosts)) == n_nodes
         self.changed: dict[Pair, Found] = {}
         self._looked_s, self._owes_look = -math.inf, False
         self._glanced_s, self._glance_cost_s = -math.inf, 0.0
@@ -155,17 +159,21 @@ class Following:
         ``suspicion`` and ``doubt`` are those of `Drift`. After a suspicion candidates compete again
         if a look finds nothing, or is not due; a doubt only asks for a look.
 
-        If calls become faster after links had become slower, the first model is used again. While
-        links are slower, glances find out when that is over, even if no call uses the
-        link. ``now_s`` is of the common clock, ``total_s`` what calls took so far.
+        If calls become faster after links had become slower, the first model is used again. If it
+        was declared, links may never have been as it says: then those that differ are looked at.
+        While links are slower, glances find out when that is over, even if no call uses the link.
+        ``now_s`` is of the common clock, ``total_s`` what calls took so far.
         """
         if point.offer is not None and point.offer.digest != self._heard:
             return self._take(point.offer)
         if suspicion < 0 and self.changed:
-            self._tell("faster again: the links count as they did")
-            return self._become(self.at_start, {})
+            if self.at_start.origin == "measured":
+                self._tell("faster again: the links count as they did")
+                return self._become(self.at_start, {})
+            if now_s - self._looked_s >= GLANCE_EVERY_S * self._patience:
+                return self._look(now_s, self.changed, compete=True)
         wanted = bool(suspicion) or self._owes_look or point.doubt or doubt
-        if self.at_start.origin != "measured":
+        if not self._has_network:
             return self._compete(suspicion)
         least_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
         may_look = now_s - self._looked_s >= least_s

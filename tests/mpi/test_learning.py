@@ -35,7 +35,7 @@ MOST_TRIES = 6 * agreed.MOST_CALLS
 
 def near_model(n_ranks: int) -> GridModel:
     """Two clusters as near as processes of one machine are: clocks are compared soon."""
-    grid = Grid.from_labels(layouts(n_ranks).get("two", [0] * n_ranks))
+    grid = Grid.from_labels(layouts(n_ranks).get("two", [0] * n_ranks), ["here"] * n_ranks)
     near, far = linear_plogp(5e-6, 1e9), linear_plogp(10e-6, 1e9)
     places = range(len(grid.clusters))
     links = tuple(tuple(near if a == b else far for b in places) for a in places)
@@ -447,6 +447,31 @@ def test_one_rank_that_sees_a_better_link_makes_all_look(
     until(comm, lambda: slowness(comm) < 2)
     assert looks.n == 2
     assert world.allgather(comm.model.links) == [comm.model.links] * world.Get_size()
+    comm.Free()
+    own.Free()
+
+
+def test_declared_links_are_corrected_and_not_taken_back_unseen(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may never have been as declared: calls that are faster again do not prove it."""
+    looks = Looks(monkeypatch)
+    monkeypatch.setattr(Glance, "is_better", lambda *_: False)
+    monkeypatch.setattr(following, "GLANCE_EVERY_S", 0.0)
+    own, model = world.Dup(), near_model(world.Get_size())
+    apart = Grid.from_labels(model.grid.cluster_of)
+    comm = GridComm(own, model=replace(model, grid=apart))
+    notice(comm)
+    for gap, n_looks in ((10.0, 2), (1.0, 3)):
+        looks.gap = gap
+        for _ in range(MOST_TRIES):
+            if looks.n == n_looks:
+                break
+            learning_of(comm).learner.drift.suspicion = -1
+            check_calls(comm, 1)
+        assert looks.n == n_looks
+        assert slowness(comm) == pytest.approx(gap, rel=0.2)
+        assert world.allgather(comm.model.links) == [comm.model.links] * world.Get_size()
     comm.Free()
     own.Free()
 
