@@ -140,6 +140,11 @@ class Following:
         self._glanced_s, self._glance_cost_s = -math.inf, 0.0
         self._n_glances, self._patience = 0, 1.0
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody looked at the links so far: all is as a file or an earlier job said."""
+        return self._looked_s == -math.inf
+
     def start_from(self, before: GridModel) -> None:
         """Compare with ``before``: our model was taken over after links had changed."""
         self.at_start = before

@@ -281,21 +281,27 @@ class Learning:
         """Follow the network. Collective; see `Following.step`."""
         learner, following = self.learner, self.following
         now_s, drift = point.seen[-1].ended_s, learner.drift
-        step = following.step(
-            point, drift.suspicion, now_s, self.agreed.total_s, doubt=drift.take_doubt()
+        # Slow from the first call on: nothing changed, the model is another network's.
+        is_wrong = (
+            following.is_unseen and learner.surprise_s > drift.worth_s and not drift.suspicion
         )
+        doubt = drift.take_doubt() or is_wrong
+        step = following.step(point, drift.suspicion, now_s, self.agreed.total_s, doubt=doubt)
         if following.look_cost_s:
             learner.drift.worth_s = following.look_cost_s
         if step.model is not None:
-            self._begin_anew(step.model)
+            self._begin_anew(step.model, keep=not is_wrong)
         elif step.compete:
             learner.forget()
             self._changed()
 
-    def _begin_anew(self, model: GridModel) -> None:
-        """Use another model. When the first one returns, what was learned with it returns, too."""
+    def _begin_anew(self, model: GridModel, *, keep: bool = True) -> None:
+        """Use another model. When the first one returns, what was learned with it returns, too.
+
+        ``keep`` how far predictions were off: where the first model was right, they will be again.
+        """
         self._follow(model)
-        known = self.learner.restart()
+        known = self.learner.restart(keep=keep)
         if model is not self.following.at_start:
             self._known_at_start = self._known_at_start or known
         elif self._known_at_start:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -461,7 +462,10 @@ def test_declared_links_are_corrected_and_not_taken_back_unseen(
     own, model = world.Dup(), near_model(world.Get_size())
     apart = Grid.from_labels(model.grid.cluster_of)
     comm = GridComm(own, model=replace(model, grid=apart))
-    notice(comm)
+    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    learning_of(comm).learner.surprise_s = math.inf  # so slow were calls from the first one on
+    until(comm, lambda: slowness(comm) > 5)
+    assert not learning_of(comm).learner._former, "a wrong model's errors say nothing of another"
     for gap, n_looks in ((10.0, 2), (1.0, 3)):
         looks.gap = gap
         for _ in range(MOST_TRIES):

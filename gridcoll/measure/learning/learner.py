@@ -48,6 +48,10 @@ OTHER_FAMILY = 0.5
 MOST_WEIGHT = 4.0
 """Neighbours weigh at most so many times as much as the prediction."""
 
+SURPRISING = 2.0
+"""A plan is a surprise where it takes more than so many times what the model says: predictions are
+wrong by a half on some grids."""
+
 FORMER = 0.5
 """Weight of observations from before the network changed."""
 
@@ -132,6 +136,8 @@ class Learner:
         self.drift = Drift()
         self.total_s = 0.0
         self.regret_s = 0.0
+        self.surprise_s = 0.0
+        """What plans took beyond `SURPRISING` times their predictions, in all."""
         self.is_restless = False
         """Whether earlier decisions must be taken again, so that the fast path has to be
         emptied."""
@@ -210,6 +216,8 @@ class Learner:
             return
         race, _ = found
         belief = race.beliefs[each.arm]
+        if belief.n_observed and not _is_native(belief.arm.family):  # first ones open connections
+            self.surprise_s += max(0.0, each.seconds - SURPRISING * belief.arm.predicted_s)
         if each.skewed:
             self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
             # A late rank makes the rest of a call shorter, if anything. One that a slow host or
@@ -267,16 +275,16 @@ class Learner:
         """Take over what another communicator learned."""
         self._former += [each._replace(weight=FORMER * each.weight) for each in ratios[:N_KINDS]]
 
-    def restart(self) -> Races:
-        """Start again with a new model; ratios of families are kept.
+    def restart(self, *, keep: bool = True) -> Races:
+        """Start again with a new model; ``keep`` ratios of families.
 
         Predictions, and so the arms, may differ. Returns the old races, for `resume`.
         """
         self.n_starts += 1
+        self.surprise_s = 0.0
         self.drift.retract()
-        self._former = [
-            ratio._replace(weight=FORMER * ratio.weight) for ratio in self.ratios()[:N_KINDS]
-        ]
+        former = self.ratios()[:N_KINDS] if keep else []
+        self._former = [ratio._replace(weight=FORMER * ratio.weight) for ratio in former]
         races, self._races = self._races, OrderedDict()
         self.drift = Drift(self.drift.worth_s)
         return races

@@ -34,6 +34,15 @@ def test_finds_the_fastest_arm_that_was_predicted_to_be_slower(seed: int) -> Non
     assert [change.after.name for change in played.changes] == ["arm1"]
 
 
+def test_plans_that_take_much_longer_than_predicted_are_a_surprise() -> None:
+    """By what they take beyond twice that; not in their first call, which opens connections."""
+    learner, arms = Learner(), [Arm(name, name, 1.0, 0.25) for name in ("chain", "native")]
+    learner.next_arm(BCAST, lambda: arms)
+    for arm, seconds, surprise_s in ((0, 9.0, 0.0), (0, 1.9, 0.0), (0, 3.5, 1.5), (1, 9.0, 1.5)):
+        learner.learn([Observation(BCAST, arm, seconds, 0.0)] * (1 + arm), seconds)
+        assert learner.surprise_s == pytest.approx(surprise_s)
+
+
 def test_what_is_right_already_is_not_changed() -> None:
     network = one_kind([1.0, 1.3, 2.0], [1.0, 1.3, 2.0])
     played = play(network, Learner(), [BCAST] * 400)
