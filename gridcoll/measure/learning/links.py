@@ -36,7 +36,8 @@ CHANGED = 1.25
 measured again on the same network, both are within 10 %, beside other traffic within 20 %."""
 
 TRAIN_S = 40e-3
-"""Length of a train by the model; over a link with a tenth of its rate it takes 0.4 s."""
+"""Length of a train by the model, or one way over the link; over a link with a tenth of its rate it
+takes 0.4 s."""
 
 MESSAGE_BYTES = 32 << 10
 FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
@@ -196,30 +197,33 @@ def _look(
         channel = channel_over(transport, peer, active)
         trip_s = min(channel.round_trip_s(0) for _ in range(N_TRIPS))
         expected_s = link.gap(MESSAGE_BYTES)
-        n = int(max(TRAIN_S, link.latency_s) / max(expected_s, 1e-9))
-        n = min(max(n, FEWEST_MESSAGES), MOST_MESSAGES)
-        took_s, n = _train(channel, n, trip_s, expected_s)
+        both_s = link.one_way(0) + model.link(*pair[::-1]).one_way(0)
+        latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
+        gap_s = _gap_s(channel, trip_s, expected_s, is_longer=latency > CHANGED)
         if active:
-            both_s = link.one_way(0) + model.link(*pair[::-1]).one_way(0)
-            gap_s = max(took_s - trip_s, 1e-9) / n
-            latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
             found.append(((pair, ends), Found(latency, gap_s / max(expected_s, 1e-9))))
     return found
 
 
-def _train(channel: Channel, n: int, trip_s: float, expected_s: float) -> tuple[float, int]:
-    """Seconds and number of messages of a train: ``n``, or fewer if these are much too slow.
+def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: bool) -> float:
+    """Seconds per message of a train, fewer messages if these are much too slow. Of the active end.
 
-    A first message opens the TCP window of an idle connection.
+    A first train opens the TCP window of an idle connection. That of a longer way than before takes
+    several trips to open: only the second half of a train that takes two of them counts.
     """
+    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / max(expected_s, 1e-9))
+    n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
     n_short = min(n, N_SHORT)
     channel.train_s(MESSAGE_BYTES, n_short)
-    took_s = channel.train_s(MESSAGE_BYTES, n_short)
-    is_slow = (took_s - trip_s) / n_short > MUCH * expected_s
+    took_s = channel.train_s(MESSAGE_BYTES, n_short) - trip_s
+    is_slow = took_s - trip_s * is_longer > MUCH * expected_s * n_short
     if channel.agree(int(is_slow)) or n == n_short:
-        return took_s, n_short
+        return max(took_s, 1e-9) / n_short
     channel.train_s(MESSAGE_BYTES, n)
-    return channel.train_s(MESSAGE_BYTES, n), n
+    half_s, took_s = channel.train(MESSAGE_BYTES, n)
+    if is_longer:
+        return max(took_s - half_s, 1e-9) / (n - n // 2)
+    return max(took_s - trip_s, 1e-9) / n
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,30 @@ def test_what_links_have_over_others() -> None:
     assert not found_of(MODEL, MODEL)
 
 
+class Opening:
+    """A link whose round trip is ``trip_s``: a long train waits once for its window to open."""
+
+    def __init__(self, trip_s: float) -> None:
+        self._trip_s, self.gap_s = trip_s, 2.6e-3
+
+    def agree(self, value: int) -> int:
+        return value
+
+    def train(self, _n_bytes: int, n: int) -> tuple[float, float]:
+        stall_s = self._trip_s if n > links.N_SHORT else 0.0
+        half_s = self._trip_s + stall_s + n // 2 * self.gap_s
+        return half_s, half_s + (n - n // 2) * self.gap_s
+
+    def train_s(self, n_bytes: int, n: int) -> float:
+        return self.train(n_bytes, n)[1]
+
+
+def test_a_longer_way_is_no_thinner_one() -> None:
+    channel = Opening(30e-3)
+    gap_s = links._gap_s(channel, 30e-3, channel.gap_s, is_longer=True)  # type: ignore[arg-type]
+    assert gap_s == pytest.approx(channel.gap_s)
+
+
 SLOW_HOST = 4
 
 
