@@ -133,7 +133,7 @@ class Place:
         entries = entries if self._late else [at_once]
         ways = []
         for arm, plan, cost in zip(
-            arms_of(name, candidates, self.start), plans, costs, strict=True
+            arms_of(name, candidates, self.start, n_bytes), plans, costs, strict=True
         ):
             took_s: list[float] = []
             if plan is not None and cost is not None:

@@ -149,7 +149,7 @@ class Learning:
             model = decisions.model
             arm = self.learner.next_arm(
                 kind,
-                lambda: arms_of(collective, candidates, model),
+                lambda: arms_of(collective, candidates, model, n_bytes),
                 lambda: limit_of_calls(collective, model, n_bytes, root),
             )
         decision = decisions.decide(

@@ -214,6 +214,11 @@ def native_priors(model: GridModel) -> dict[str, TimesBySize]:
     return found
 
 
+def native_prior_s(collective: str, model: GridModel, n_bytes: int) -> float:
+    """The same for one call; rounded, so that all ranks have the same."""
+    return float(f"{_PRIORS[collective](_Prices(model), n_bytes):.3g}")
+
+
 def add_priors(model: GridModel) -> GridModel:
     """``model`` with `native_priors` for natives that were not timed.
 

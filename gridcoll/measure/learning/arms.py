@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gridcoll.measure.learning.beliefs import Arm
+from gridcoll.measure.priors import native_prior_s
 from gridcoll.model import GridModel
 from gridcoll.model.bounds import LIMITED, limit_s
 from gridcoll.model.wires import wires_from_model
 from gridcoll.plan import Choice
-from gridcoll.plan.natives import NATIVES
+from gridcoll.plan.natives import NATIVES, TIMED
 from gridcoll.plan.registry import Candidate, family_of
 
 PREDICTED = 0.25
@@ -69,8 +70,14 @@ def limit_of_calls(collective: str, model: GridModel, n_bytes: int, root: int) -
     return float(f"{limit_s(collective, wires_from_model(model), n_bytes, root):.3g}")
 
 
-def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) -> list[Arm]:
-    """``candidates`` as arms, with predicted time and its error."""
+def arms_of(
+    collective: str, candidates: Sequence[Candidate], model: GridModel, n_bytes: int = 0
+) -> list[Arm]:
+    """``candidates`` as arms, with predicted time and its error.
+
+    For calls of ``n_bytes``, if given, natives that were not timed are expected to take what their
+    known algorithms would: a trial that may cost several times the best plan should promise gain.
+    """
     was_tried = bool(model.corrections.get(collective))
     timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
     best_s = min(timed, default=1.0)
@@ -84,6 +91,8 @@ def arms_of(collective: str, candidates: Sequence[Candidate], model: GridModel) 
             spread = UNTIMED_NATIVE if is_prior else TRIED
         predicted_s = each.predicted_s
         if predicted_s is None:
-            predicted_s, spread = best_s, UNTIMED_NATIVE
+            known = n_bytes and collective in TIMED
+            prior_s = native_prior_s(collective, model, n_bytes) if known else 0.0
+            predicted_s, spread = max(best_s, prior_s), UNTIMED_NATIVE
         arms.append(Arm(each.name, family, predicted_s, spread, each.label))
     return arms

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gridcoll.measure.learning.arms import MOST_CLUSTERS, limit_of_calls
+from gridcoll.measure.learning.arms import (
+    MOST_CLUSTERS,
+    UNTIMED_NATIVE,
+    arms_of,
+    competitors,
+    limit_of_calls,
+)
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.plan.choose import choose
 from gridcoll.topology import Grid
@@ -34,3 +40,15 @@ def test_where_it_is_not_known_it_is_nothing() -> None:
     assert limit_of_calls("bcast", sites(MOST_CLUSTERS), 1 << 20, 0) > 0.0
     flows_unknown = replace(sites(3), aggregate_bytes_per_s=())
     assert limit_of_calls("bcast", flows_unknown, 1 << 20, 0) == 0.0
+
+
+def test_natives_that_were_not_timed_are_expected_to_take_what_they_are_known_for() -> None:
+    """No less than the best plan, as nothing is to start with them."""
+    model, n_bytes = sites(3), 1 << 16
+    candidates = competitors(choose("alltoall", model, n_bytes, 0))
+    arms = {arm.name: arm for arm in arms_of("alltoall", candidates, model, n_bytes)}
+    # Of MPICH: a step for every other rank, each of which waits for the longest way.
+    steps_s = 8 * (10e-3 + n_bytes / 1e7)
+    assert arms["native"].predicted_s == pytest.approx(steps_s, rel=0.5)
+    assert arms["native"].spread == UNTIMED_NATIVE
+    assert arms["native"].predicted_s > 1.2 * min(arm.predicted_s for arm in arms.values())
