@@ -131,10 +131,8 @@ class Following:
     def begin(self, at_start: GridModel) -> None:
         """Use ``at_start``, and compare with it from now on."""
         self.at_start = self.model = at_start
-        hosts = at_start.grid.hosts
-        n_nodes = sum(len(cluster.nodes) for cluster in at_start.grid.clusters)
         # Declared clusters that share a host are a grid that somebody tries on one machine.
-        self._has_network = at_start.origin == "measured" or len(set(hosts)) == n_nodes
+        self._has_network = at_start.origin == "measured" or not at_start.grid.splits_hosts
         self.changed: dict[Pair, Found] = {}
         self._looked_s, self._owes_look = -math.inf, False
         self._glanced_s, self._glance_cost_s = -math.inf, 0.0

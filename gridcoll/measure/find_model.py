@@ -26,7 +26,7 @@ from gridcoll.measure.memory import (
     remembered,
     restricted,
 )
-from gridcoll.measure.quick import quick_model
+from gridcoll.measure.quick import add_relay_gap, quick_model
 from gridcoll.measure.report import Report
 from gridcoll.model import (
     GridModel,
@@ -137,6 +137,9 @@ def find_model(
         return restricted(hello.own[opening.covering], hello.processes)
     if grid_file:
         model = load_model(comm, grid_file)
+        if model.origin == "declared" and not model.grid.splits_hosts:
+            # No file says what segments cost our engine: by their wires alone they would be tiny.
+            model = add_relay_gap(comm, model)
     else:
         model = _find_or_measure(comm, opening, places, tolerance)
     remember(hello.processes, model, hello.source)

@@ -181,6 +181,11 @@ class Grid:
         return any(cluster.shares_nodes for cluster in self.clusters)
 
     @cached_property
+    def splits_hosts(self) -> bool:
+        """Whether a host's name is in several clusters, as where one machine stands for a grid."""
+        return len(set(self.hosts)) < sum(len(cluster.nodes) for cluster in self.clusters)
+
+    @cached_property
     def host_of(self) -> tuple[int, ...]:
         """``host_of[rank]`` numbers the rank's host; hosts in the order of their lowest rank.
 
