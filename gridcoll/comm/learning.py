@@ -215,7 +215,13 @@ class Learning:
             self._learn(point)
             # Looks have their own part: exchanges go on where one took long.
             looked_s = self.following.took_s - before_s
-            self.agreed.spend(time.monotonic() - began_s - looked_s)
+            learned_s = time.monotonic()
+            self.agreed.spend(learned_s - began_s - looked_s)
+            if point.on_clock or not self.agreed.may_compare_clocks:
+                return
+            rank, grid = self.decisions.rank, self.decisions.model.grid
+            self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
+            self.agreed.spend(time.monotonic() - learned_s, waiting=True)
 
     @property
     def repeats(self) -> bool:
@@ -236,7 +242,7 @@ class Learning:
 
     def _learn(self, point: Point) -> None:
         """Learn from what was exchanged. Collective, at the same call on all ranks."""
-        learner, rank = self.learner, self.decisions.rank
+        learner = self.learner
         if self._brought:
             if point.same_knowledge:
                 learner.bring(self._brought)
@@ -257,9 +263,6 @@ class Learning:
             self._tell(describe(change))
         if point.seen:
             self._watch(point)
-        if not point.on_clock and self.agreed.may_compare_clocks:
-            grid = self.decisions.model.grid
-            self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
 
     def _note(self) -> None:
         """Keep what was learned for later communicators of the same shape."""

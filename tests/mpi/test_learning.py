@@ -260,6 +260,19 @@ def test_calls_are_seen_only_by_a_clock_that_all_have(world: MPI.Intracomm) -> N
     own.Free()
 
 
+def test_work_costs_what_it_takes_the_last_rank(world: MPI.Intracomm) -> None:
+    """All wait for that one; but who waits longer than others waits for a late rank."""
+    own, rank = world.Dup(), world.Get_rank()
+    points = Agreed(own, 1e-6, offset_s=0.0)
+    points.spend(rank)
+    points.spend(100 * rank, waiting=True)
+    found = [point for call in range(20) if (point := points.end(call, 0.0, 1.0))]
+    points.close()
+    last = world.Get_size() - 1
+    assert last <= found[0].overhead_s < last + 50
+    own.Free()
+
+
 def test_clocks_are_compared_with_rank_0(world: MPI.Intracomm) -> None:
     own, rank = world.Dup(), world.Get_rank()
     grid = near_model(world.Get_size()).grid

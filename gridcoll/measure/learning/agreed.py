@@ -50,7 +50,7 @@ such a tree may wait for a rank that is late."""
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank is no more."""
 
-_N_HEAD = 9
+_N_HEAD = 10
 
 
 class Stamp(NamedTuple):
@@ -153,7 +153,7 @@ class Agreed:
         self.offset_s = offset_s
         self.n_calls = self.n_points = 0
         self.total_s = self.overhead_s = 0.0
-        self._since_s = self._own_overhead_s = 0.0
+        self._since_s = self._own_waits_s = self._own_work_s = 0.0
         self._n_since = 0
         self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
         self._next = FIRST_CALLS
@@ -178,7 +178,7 @@ class Agreed:
             point = None
         else:
             point = self._finish(self._under_way)
-        self._own_overhead_s += time.monotonic() - began_s
+        self._own_waits_s += time.monotonic() - began_s
         return point
 
     @property
@@ -195,9 +195,12 @@ class Agreed:
         self._since_s += took_s
         self.n_calls += n_calls
 
-    def spend(self, seconds: float) -> None:
-        """Add other costs of learning on this rank."""
-        self._own_overhead_s += seconds
+    def spend(self, seconds: float, *, waiting: bool = False) -> None:
+        """Add other costs of learning on this rank; ``waiting``: most of it, for other ranks."""
+        if waiting:
+            self._own_waits_s += seconds
+        else:
+            self._own_work_s += seconds
 
     def _start(self) -> None:
         n_all = self.n_calls - self._n_since
@@ -206,12 +209,13 @@ class Agreed:
         self._stamps.clear()
         offset_s = self.offset_s or 0.0
         mine = np.empty(_N_HEAD + 3 * len(stamps))
-        # The smallest of all ranks: a longer wait is for a late rank.
+        # Of waits, the smallest of all ranks: a longer one is for a late rank. Of work, the
+        # largest: the next call waits for the last one, and ranks that share cores take turns.
         on_clock = self.offset_s is not None
         said = self._say()
         digest = said.offer.digest if said.offer else 0.0
         mine[:_N_HEAD] = (
-            *(self._since_s, -self._own_overhead_s, 0.0 if on_clock else 1.0),
+            *(self._since_s, -self._own_waits_s, self._own_work_s, 0.0 if on_clock else 1.0),
             *(self._knowledge, -self._knowledge, digest, -digest),
             *(float(said.doubt), float(said.better)),
         )
@@ -235,10 +239,10 @@ class Agreed:
         all_s = exchange.wait()
         self._under_way = None
         head = all_s[:_N_HEAD].tolist()
-        total_s, overhead_s, off_clock, most, least, newest, oldest, doubt, better = head
+        total_s, waits_s, work_s, off_clock, most, least, newest, oldest, doubt, better = head
         self.n_points += 1
         self.total_s += total_s
-        self.overhead_s = -overhead_s
+        self.overhead_s = work_s - waits_s
         self._mean_call_s = total_s / exchange.n_calls
         on_clock = not off_clock
         if not on_clock:
