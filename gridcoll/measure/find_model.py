@@ -137,7 +137,8 @@ def find_model(
         return restricted(hello.own[opening.covering], hello.processes)
     if grid_file:
         model = load_model(comm, grid_file)
-        if model.origin == "declared" and not model.grid.splits_hosts:
+        grid = model.grid
+        if model.origin == "declared" and len(set(grid.hosts)) > 1 and not grid.splits_hosts:
             # No file says what segments cost our engine: by their wires alone they would be tiny.
             model = add_relay_gap(comm, model)
     else:
