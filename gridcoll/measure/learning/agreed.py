@@ -43,6 +43,10 @@ MOST_STAMPED = 256
 FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
 
+N_LAST = 8
+"""How long calls are is known by those of so many exchanges: of a single one, two or three calls,
+all may be short ones among long ones, and the next exchange, so many calls later, far away."""
+
 LATENCIES = 5.0
 """An exchange takes about so many latencies, as libraries reduce along trees of ranks. Each step of
 such a tree may wait for a rank that is late."""
@@ -158,6 +162,7 @@ class Agreed:
         self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
         self._next = FIRST_CALLS
         self._mean_call_s = 0.0
+        self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST)
         self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
 
@@ -243,7 +248,8 @@ class Agreed:
         self.n_points += 1
         self.total_s += total_s
         self.overhead_s = work_s - waits_s
-        self._mean_call_s = total_s / exchange.n_calls
+        self._last.append((total_s, exchange.n_calls))
+        self._mean_call_s = sum(s for s, _ in self._last) / sum(n for _, n in self._last)
         on_clock = not off_clock
         if not on_clock:
             self.offset_s = None  # no rank may use values that another rank does not have
