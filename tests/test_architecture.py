@@ -390,8 +390,8 @@ def test_pure_rooms_load_neither_mpi_nor_terminal(sources: Sources) -> None:
     assert not loaded & {"mpi4py", "click", "rich", "matplotlib", "pyroute2"}
 
 
-def test_the_executor_and_the_reference_runner_need_no_mpi() -> None:
-    loaded = loaded_after("import gridcoll.engine.executor, gridcoll.engine.reference")
+def test_the_executor_needs_no_mpi() -> None:
+    loaded = loaded_after("import gridcoll.engine.executor, gridcoll.engine.counting")
     assert "mpi4py" not in loaded
 
 

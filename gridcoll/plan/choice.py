@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gridcoll.plan.registry import Candidate
-from gridcoll.schedule.registry import SEVEN
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.topology.units import format_duration, format_size
 
 

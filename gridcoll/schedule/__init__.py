@@ -4,8 +4,16 @@ from gridcoll.schedule.anytime import best, warm_up
 from gridcoll.schedule.batch import Batch, BatchSchedules
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.registry import HEURISTICS, Heuristic, find_heuristic
-from gridcoll.schedule.schedule import Schedule, Transfer, children, parents
-from gridcoll.schedule.timeline import Timeline, make_schedule, time_transfers, timeline
+from gridcoll.schedule.schedule import (
+    Schedule,
+    Timeline,
+    Transfer,
+    children,
+    make_schedule,
+    parents,
+    time_transfers,
+    timeline,
+)
 
 __all__ = [
     "HEURISTICS",

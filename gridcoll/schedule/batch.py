@@ -40,6 +40,12 @@ class Batch:
         if not 0 <= self.root < n:
             raise UsageError(f"root: must be one of clusters 0..{n - 1}, got {self.root}")
 
+    @classmethod
+    def of(cls, one: Instance) -> Batch:
+        """A batch of ``one``."""
+        times = one.latency_s[None], one.gap_s[None], one.internal_s[None]
+        return cls(*times, one.root, one.accounting)
+
     @property
     def n_instances(self) -> int:
         return len(self.internal_s)
@@ -65,13 +71,8 @@ class Batch:
 
     def instance(self, index: int) -> Instance:
         """One of them."""
-        return Instance(
-            self.latency_s[index],
-            self.gap_s[index],
-            self.internal_s[index],
-            self.root,
-            self.accounting,
-        )
+        times = self.latency_s[index], self.gap_s[index], self.internal_s[index]
+        return Instance(*times, self.root, self.accounting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +110,11 @@ def price_batch(batch: Batch, senders: Integers, receivers: Integers) -> BatchSc
     begin = ready if batch.accounting.internal == "after-last-send" else arrival
     makespan = (begin + batch.internal_s).max(axis=1)
     return BatchSchedules(batch.root, senders, receivers, makespan, np.zeros_like(makespan))
+
+
+def alone(pick_batch: Callable[[Batch], BatchSchedules]) -> Callable[[Instance], Schedule]:
+    """A heuristic of its batched form."""
+    return lambda instance: pick_batch(Batch.of(instance)).schedule(0)
 
 
 def one_by_one(pick: Callable[[Instance], Schedule]) -> Callable[[Batch], BatchSchedules]:

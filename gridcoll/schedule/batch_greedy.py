@@ -1,19 +1,19 @@
-"""The greedy heuristics on many instances at once.
+"""The greedy heuristics on many instances at once, at O(n) per step and instance.
 
-The same choices as the readable forms (tests compare them), at O(n) per step and instance instead
-of O(n²): for every waiting cluster its quickest sender and its look-ahead are kept, and looked up
-again only when that sender has sent, or the cluster the look-ahead saw has been reached.
+For every waiting cluster its quickest sender and its look-ahead are kept, and looked up again only
+when that sender has sent, or the cluster the look-ahead saw has been reached.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from gridcoll.schedule.batch import Batch, BatchSchedules, Integers, price_batch
+from gridcoll.schedule.greedy import RULES, Rule, mixed_rule
 from gridcoll.schedule.instance import Floats
 
 Flags = npt.NDArray[np.bool_]
@@ -74,39 +74,91 @@ class BatchProgress:
         self.best_s[at, receiver] = times[np.arange(len(at)), source]
 
 
-class LookAhead(ABC):
-    """F_j for every waiting j, kept up to date."""
+class Extreme:
+    """F_j for every waiting j as a rule says: the least or the largest of g_jk + L_jk (+ T_k)."""
 
-    @abstractmethod
+    def __init__(self, rule: Rule, batch: Batch) -> None:
+        self.sign = float(rule.look)
+        self.batch = batch
+        self.ends = rule.ends
+        shape = batch.internal_s.shape
+        self.ahead = np.zeros(shape)
+        self.next_hop = np.zeros(shape, dtype=np.intp)
+        waiting = np.ones(shape, dtype=bool)
+        waiting[:, batch.root] = False
+        self._look_up(waiting, waiting)
+
     def values(self, progress: BatchProgress) -> Floats:
         """F, (b, n); entries of reached clusters mean nothing."""
+        return self.ahead
 
-    @abstractmethod
     def reach(self, progress: BatchProgress, receiver: Integers) -> None:
         """Take note that the receivers no longer wait."""
+        seen = (self.next_hop == receiver[:, None]) & progress.waiting
+        self._look_up(seen, progress.waiting)
+
+    def _look_up(self, wanted: Flags, waiting: Flags) -> None:
+        at, j = np.nonzero(wanted)
+        times = self.batch.cost_s[at, j]
+        if self.ends:
+            times = times + self.batch.internal_s[at]
+        times = np.where(waiting[at], self.sign * times, np.inf)
+        pairs = np.arange(len(at))
+        times[pairs, j] = np.inf
+        hop = times.argmin(axis=1)
+        least = times[pairs, hop]
+        self.next_hop[at, j] = hop
+        self.ahead[at, j] = np.where(np.isfinite(least), self.sign * least, 0.0)
+
+
+class Average:
+    """The average of g_jk + L_jk over waiting k; with ``senders`` from all reached and j.
+
+    Sums are kept by subtraction, so they may differ from a plain sum's in the last bit.
+    """
+
+    def __init__(self, batch: Batch, *, senders: bool = False) -> None:
+        self.batch = batch
+        self.senders = senders
+        root = batch.root
+        self.out_s = np.zeros(batch.internal_s.shape)  # from each cluster to all that wait
+        for k in range(batch.n_clusters):
+            if k != root:
+                self.out_s += batch.cost_s[:, :, k]
+        self.in_s = batch.cost_s[:, root, :].copy()  # from all reached to each cluster
+        self.n_waiting = batch.n_clusters - 1
+
+    def values(self, progress: BatchProgress) -> Floats:
+        others = self.n_waiting - 1
+        if not others:
+            return np.zeros_like(self.out_s)
+        if not self.senders:
+            return self.out_s / others
+        reached = np.where(progress.waiting, 0.0, self.out_s).sum(axis=1)
+        total: Floats = reached[:, None] - self.in_s + self.out_s
+        return total / ((self.batch.n_clusters - self.n_waiting + 1) * others)
+
+    def reach(self, progress: BatchProgress, receiver: Integers) -> None:
+        self.out_s -= self.batch.cost_in_s[progress.rows, receiver]
+        self.in_s += self.batch.cost_s[progress.rows, receiver]
+        self.n_waiting -= 1
 
 
 def run_batch_greedy(
-    batch: Batch,
-    *,
-    edge_s: Floats | None = None,
-    with_ready: bool = False,
-    upwards: bool = False,
-    look_ahead: Callable[[Batch], LookAhead] | None = None,
+    rule: Rule, batch: Batch, *, average: Callable[[Batch], Average] | None = None
 ) -> BatchSchedules:
-    """Pick the least edge (plus ready time, plus look-ahead) until every cluster is reached.
-
-    ``edge_s`` defaults to the cost; with ``upwards`` the largest edge plus T (less look-ahead) is
-    picked instead.
-    """
-    ahead = look_ahead(batch) if look_ahead else None
-    progress = BatchProgress(batch, batch.cost_s if edge_s is None else edge_s, with_ready)
+    """Pick transfers by ``rule`` until every cluster is reached; ``average``: a look-ahead."""
+    ahead: Extreme | Average | None = average(batch) if average else None
+    if rule.look:
+        ahead = Extreme(rule, batch)
+    edge_s = batch.latency_s if rule.latency else batch.cost_s
+    progress = BatchProgress(batch, edge_s, rule.ready)
     n = batch.n_clusters
     senders = np.zeros((batch.n_instances, n - 1), dtype=np.intp)
     receivers = np.zeros_like(senders)
     for step in range(n - 1):
         score = progress.best_s
-        if upwards:
+        if rule.upwards:
             score = -(score + batch.internal_s)
         if ahead:
             score = score + ahead.values(progress)
@@ -116,3 +168,24 @@ def run_batch_greedy(
         if ahead:
             ahead.reach(progress, receiver)
     return price_batch(batch, senders, receivers)
+
+
+ecef_la_avg = partial(run_batch_greedy, RULES["ecef"], average=Average)
+"""F_j = the average over waiting k of g_jk + L_jk (Bhat's "latency" is the whole transfer)."""
+
+ecef_la_avg_senders = partial(
+    run_batch_greedy, RULES["ecef"], average=partial(Average, senders=True)
+)
+"""F_j = the average of g_ik + L_ik over reached i and j itself, and waiting k."""
+
+
+def flat_batch(batch: Batch) -> BatchSchedules:
+    """`greedy.flat` on every instance."""
+    order = np.delete(np.arange(batch.n_clusters), batch.root)
+    receivers = np.broadcast_to(order, (batch.n_instances, len(order)))
+    return price_batch(batch, np.full_like(receivers, batch.root), receivers)
+
+
+def mixed_batch(batch: Batch) -> BatchSchedules:
+    """`greedy.mixed` on every instance."""
+    return run_batch_greedy(mixed_rule(batch.n_clusters), batch)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridcoll.schedule.ecef import ecef
+from gridcoll.schedule.greedy import RULES, greedy
 from gridcoll.schedule.instance import Instance
-from gridcoll.schedule.schedule import Schedule, Transfer
-from gridcoll.schedule.timeline import time_transfers
+from gridcoll.schedule.schedule import Schedule, Transfer, time_transfers
 from gridcoll.topology.levels import Groups, find_levels
 
 
@@ -46,4 +45,4 @@ def _between(instance: Instance, heads: list[int], holder: int) -> list[Transfer
         instance.latency_s[some], instance.gap_s[some], np.zeros(len(heads)), heads.index(holder),
         instance.accounting,
     )  # fmt: skip
-    return [Transfer(heads[s], heads[r]) for s, r in ecef(alone).transfers]
+    return [Transfer(heads[s], heads[r]) for s, r in greedy(RULES["ecef"], alone).transfers]

@@ -103,11 +103,6 @@ class Instance:
         return [list(map(float, row)) for row in self.busy_s]
 
     @cached_property
-    def latency_rows(self) -> list[list[float]]:
-        """`latency_s` as lists."""
-        return [list(map(float, row)) for row in self.latency_s]
-
-    @cached_property
     def internals(self) -> list[float]:
         """`internal_s` as a list."""
         return list(map(float, self.internal_s))

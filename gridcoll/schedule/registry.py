@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy.typing as npt
 
 from gridcoll.errors import UsageError
-from gridcoll.schedule import (
-    anytime,
-    bottom_up,
-    bottom_up_la,
-    by_level,
-    ecef,
-    fef,
-    flat,
-    mixed,
-    optimal,
+from gridcoll.schedule.anytime import optimal, solve
+from gridcoll.schedule.batch import Batch, BatchSchedules, alone, one_by_one
+from gridcoll.schedule.batch_greedy import (
+    ecef_la_avg,
+    ecef_la_avg_senders,
+    flat_batch,
+    mixed_batch,
+    run_batch_greedy,
 )
-from gridcoll.schedule.batch import Batch, BatchSchedules, one_by_one
+from gridcoll.schedule.by_level import by_level
+from gridcoll.schedule.greedy import RULES, flat, greedy, mixed
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
-
-SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
-"""The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
 
 _BHAT = "Bhat, Raghavendra & Prasanna, JPDC 63 (2003)"
 _PMEO = "Barchet-Steffenel & Mounié, PMEO-PDS 2006"
@@ -63,64 +60,68 @@ class Heuristic:
         )
 
 
+def _greedy(name: str, label: str, good_for: str, source: str) -> Heuristic:
+    """The one that obeys the rule of its name."""
+    pick, pick_batch = partial(greedy, RULES[name]), partial(run_batch_greedy, RULES[name])
+    return Heuristic(name, label, good_for, source, pick, pick_batch)
+
+
 _ENTRIES = (
     Heuristic(
         "flat", "Flat Tree", "the baseline: the root sends to all in index order",
-        f"{_PMEO}, §4.1 (ECO, MagPIe)", flat.flat, flat.flat_batch,
+        f"{_PMEO}, §4.1 (ECO, MagPIe)", flat, flat_batch,
     ),
-    Heuristic(
+    _greedy(
         "fef", "FEF", "the smallest latency first, blind to busy senders",
-        f"{_BHAT}; {_PMEO}, §4.2", fef.fef, fef.fef_batch,
+        f"{_BHAT}; {_PMEO}, §4.2",
     ),
-    Heuristic(
+    _greedy(
         "ecef", "ECEF", "the earliest arrival first; few clusters", f"{_BHAT}; {_PMEO}, §4.3",
-        ecef.ecef, ecef.ecef_batch,
     ),
-    Heuristic(
+    _greedy(
         "ecef-la", "ECEF-LA", "ECEF that prefers receivers with a quick next hop; few clusters",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la, ecef.ecef_la_batch,
+        f"{_BHAT}; {_PMEO}, §4.4",
     ),
     Heuristic(
         "ecef-la-avg", "ECEF-LA (average)", "ECEF that prefers receivers close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg, ecef.ecef_la_avg_batch,
+        f"{_BHAT}; {_PMEO}, §4.4", alone(ecef_la_avg), ecef_la_avg,
     ),
     Heuristic(
         "ecef-la-avg-senders", "ECEF-LA (average, senders)",
         "ECEF that prefers receivers leaving all senders close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", ecef.ecef_la_avg_senders, ecef.ecef_la_avg_senders_batch,
+        f"{_BHAT}; {_PMEO}, §4.4", alone(ecef_la_avg_senders), ecef_la_avg_senders,
     ),
-    Heuristic(
+    _greedy(
         "ecef-la-min-t", "ECEF-LAt", "ECEF-LA that counts the next cluster's internal broadcast",
-        f"{_PMEO}, §5.1", ecef.ecef_la_min_t, ecef.ecef_la_min_t_batch,
+        f"{_PMEO}, §5.1",
     ),
-    Heuristic(
+    _greedy(
         "ecef-la-max-t", "ECEF-LAT", "ECEF with an eye on the slowest cluster left; many clusters",
-        f"{_PMEO}, §5.2", ecef.ecef_la_max_t, ecef.ecef_la_max_t_batch,
+        f"{_PMEO}, §5.2",
     ),
-    Heuristic(
+    _greedy(
         "bottom-up", "BottomUp", "the slowest cluster first, by its quickest way",
-        f"{_PMEO}, §5.3", bottom_up.bottom_up, bottom_up.bottom_up_batch,
+        f"{_PMEO}, §5.3",
     ),
-    Heuristic(
+    _greedy(
         "bottom-up-la", "BottomUp-LA", "BottomUp that prefers receivers with a quick next hop",
-        f"{_PMEO}, §6 (suggested there)", bottom_up_la.bottom_up_la,
-        bottom_up_la.bottom_up_la_batch,
+        f"{_PMEO}, §6 (suggested there)",
     ),
     Heuristic(
         "by-level", "By level", "clusters of clusters by latency, a schedule on each level",
-        f"Karonis, in {_PMEO}, §2; gridcoll", by_level.by_level, one_by_one(by_level.by_level),
+        f"Karonis, in {_PMEO}, §2; gridcoll", by_level, one_by_one(by_level),
     ),
     Heuristic(
         "mixed", "Mixed", "the papers' advice: ECEF-LA for few clusters, ECEF-LAT for many",
-        f"{_PMEO}, §6", mixed.mixed, mixed.mixed_batch,
+        f"{_PMEO}, §6", mixed, mixed_batch,
     ),
     Heuristic(
         "optimal", "Optimal", "the least makespan, proven; exact to a dozen clusters",
-        "gridcoll", optimal.optimal, one_by_one(optimal.optimal),
+        "gridcoll", optimal, one_by_one(optimal),
     ),
     Heuristic(
         "best", "Best", "never worse than the papers' seven, usually the optimum; the default",
-        "gridcoll", anytime.solve, one_by_one(anytime.solve),
+        "gridcoll", solve, one_by_one(solve),
     ),
 )  # fmt: skip
 

@@ -1,11 +1,13 @@
-"""A schedule: who sends to whom, in which order."""
+"""A schedule: who sends to whom, in which order, and when."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gridcoll.errors import UsageError
+from gridcoll.schedule.instance import Instance
 
 
 class Transfer(NamedTuple):
@@ -66,3 +68,63 @@ def parents(schedule: Schedule) -> tuple[int | None, ...]:
     for sender, receiver in schedule.transfers:
         row[receiver] = sender
     return tuple(row)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything of a schedule happens, in seconds after the broadcast starts."""
+
+    start_s: tuple[float, ...]
+    """When each transfer's sender starts, in the order of the schedule's transfers."""
+    arrival_s: tuple[float, ...]
+    """When each cluster has the message; 0 for the root."""
+    free_s: tuple[float, ...]
+    """When each cluster has done its last send (its arrival if it sends nothing)."""
+    end_s: tuple[float, ...]
+    """When each cluster's internal broadcast is over."""
+
+    @property
+    def makespan_s(self) -> float:
+        return max(self.end_s)
+
+
+def time_transfers(transfers: Iterable[tuple[int, int]], instance: Instance) -> Timeline:
+    """Run ``transfers`` in their order under the instance's accounting.
+
+    Raises `UsageError` when a sender does not have the message yet.
+    """
+    arrival: list[float | None] = [None] * instance.n_clusters
+    free = [0.0] * instance.n_clusters
+    arrival[instance.root] = 0.0
+    starts = []
+    for sender, receiver in transfers:
+        if arrival[sender] is None:
+            raise UsageError(f"transfer {sender} to {receiver}: the sender has no message yet")
+        start = free[sender]
+        starts.append(start)
+        arrival[receiver] = free[receiver] = start + instance.cost_rows[sender][receiver]
+        free[sender] = start + instance.busy_rows[sender][receiver]
+    arrived = tuple(time for time in arrival if time is not None)
+    if len(arrived) != len(arrival):
+        raise UsageError(f"transfers reach {len(arrived)} of {len(arrival)} clusters")
+    return Timeline(tuple(starts), arrived, tuple(free), _ends(arrived, free, instance))
+
+
+def _ends(arrived: tuple[float, ...], free: list[float], instance: Instance) -> tuple[float, ...]:
+    late = instance.accounting.internal == "after-last-send"
+    begin = free if late else arrived
+    return tuple(time + own for time, own in zip(begin, instance.internals, strict=True))
+
+
+def timeline(schedule: Schedule, instance: Instance) -> Timeline:
+    """The clock of ``schedule`` on ``instance``."""
+    return time_transfers(schedule.transfers, instance)
+
+
+def make_schedule(
+    transfers: Iterable[tuple[int, int]], instance: Instance, lower_bound_s: float = 0.0
+) -> Schedule:
+    """The schedule of ``transfers``, with the makespan it has on ``instance``."""
+    ordered = tuple(Transfer(*pair) for pair in transfers)
+    makespan = time_transfers(ordered, instance).makespan_s
+    return Schedule(instance.n_clusters, instance.root, ordered, makespan, lower_bound_s)

@@ -9,20 +9,20 @@ target is served earlier in the next attempt, and targets between the bounds are
 
 from __future__ import annotations
 
+import heapq
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from gridcoll.schedule.accelerate import Runner
 from gridcoll.schedule.completion import complete
-from gridcoll.schedule.growth import growth_bound_s
+from gridcoll.schedule.greedy import run_seven
 from gridcoll.schedule.instance import Instance
 from gridcoll.schedule.relaxation import earliest_arrivals, relax
-from gridcoll.schedule.reorder import reorder
-from gridcoll.schedule.schedule import Schedule
-from gridcoll.schedule.seven import run_seven
-from gridcoll.schedule.timeline import make_schedule, time_transfers
+from gridcoll.schedule.schedule import Schedule, make_schedule, time_transfers
 
 Transfers = list[tuple[int, int]]
 
@@ -229,3 +229,66 @@ class Search:
             given = shuffle.choice((tree, self.head, []))
             if self._complete(target, order, given) is not None:
                 share = share + (1 - share) / 8 if share < 0.95 else 0.5
+
+
+def growth_bound_s(instance: Instance) -> float:
+    """A lower bound from counting: how soon so many clusters can have the message at all.
+
+    The k slowest clusters need k + 1 holders, and the last of them is still to broadcast. Holders
+    multiply at best as if every transfer were the cheapest there is (the postal model's optimal
+    tree, Bar-Noy & Kipnis 1992). Tight where clusters are alike, which is where
+    `gridcoll.schedule.relaxation` is not.
+    """
+    n, root = instance.n_clusters, instance.root
+    if n == 1:
+        return instance.internals[root]
+    between = ~np.eye(n, dtype=bool)
+    cost, busy = float(instance.cost_s[between].min()), float(instance.busy_s[between].min())
+    bound = instance.internals[root]
+    slowest_first = sorted(
+        (own for v, own in enumerate(instance.internals) if v != root), reverse=True
+    )
+    arrivals = [cost]  # of each holder's next transfer
+    for own in slowest_first:
+        soonest = heapq.heappop(arrivals)
+        bound = max(bound, soonest + own)
+        heapq.heappush(arrivals, soonest + busy)
+        heapq.heappush(arrivals, soonest + cost)
+    return bound
+
+
+def reorder(transfers: Iterable[tuple[int, int]], instance: Instance) -> list[tuple[int, int]]:
+    """The same tree with every sender's transfers in the order that ends earliest.
+
+    First the child for which most remains once the sender is free again: latency plus the child's
+    own completion. (Jackson's rule for jobs with delivery times; swapping two neighbours that break
+    it never helps.) Ties go to the smallest child.
+    """
+    order = list(transfers)
+    cost, busy, own = instance.cost_rows, instance.busy_rows, instance.internals
+    late = instance.accounting.internal == "after-last-send"
+    sends: dict[int, list[tuple[int, int]]] = {}
+    after: dict[int, list[tuple[float, int]]] = {}
+    for sender, receiver in reversed(order):  # receivers' own sends come later, hence first here
+        queue = sorted(after.pop(receiver, []))
+        sends[receiver] = [(receiver, child) for _, child in queue]
+        remaining = _completion(receiver, queue, busy[receiver], own[receiver], late)
+        key = busy[sender][receiver] - cost[sender][receiver] - remaining
+        after.setdefault(sender, []).append((key, receiver))
+    root = instance.root
+    sends[root] = [(root, child) for _, child in sorted(after.get(root, []))]
+    result = list(sends[root])
+    for _, receiver in result:  # grows while it is read: breadth first
+        result.extend(sends[receiver])
+    return result
+
+
+def _completion(
+    cluster: int, queue: list[tuple[float, int]], busy: list[float], own: float, late: bool
+) -> float:
+    """From the cluster's arrival until it and all it serves are done."""
+    free, end = 0.0, 0.0 if late else own
+    for key, child in queue:
+        free += busy[child]
+        end = max(end, free - key)
+    return max(end, free + own) if late else end

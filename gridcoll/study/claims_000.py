@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gridcoll.schedule.registry import SEVEN
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.study.comparison import Score
 
 Scores = Mapping[tuple[int, str], Score]

@@ -10,8 +10,8 @@ import numpy as np
 from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS, Accounting, Batch, find_heuristic
 from gridcoll.schedule.anytime import solve
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.schedule.instance import Floats
-from gridcoll.schedule.registry import SEVEN
 from gridcoll.study.parameters import PARAMETERS, Parameters, draw_batch
 
 ENTRIES_PER_CHUNK = 1_000_000

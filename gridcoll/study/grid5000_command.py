@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS
-from gridcoll.schedule.registry import SEVEN
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.study.grid5000 import (
     CLUSTERS,
     INSIDE,

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS, warm_up
-from gridcoll.schedule.registry import SEVEN
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.study.comparison import Score, Setting, compare
 from gridcoll.study.options import (
     BUSY,

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.schedule import HEURISTICS, Batch
-from gridcoll.schedule.anytime import solve
+from gridcoll.schedule.anytime import optimal, solve
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.schedule.instance import Floats, Instance
-from gridcoll.schedule.optimal import optimal
-from gridcoll.schedule.registry import SEVEN
 from gridcoll.study.comparison import Setting, chunk_size
 
 
@@ -108,10 +107,7 @@ def _run(
 ) -> tuple[float, float, bool]:
     """Makespan, bound and whether they meet."""
     if method == "best of the seven":
-        batch = Batch(  # the batched forms: the readable ones take O(n³) and more
-            instance.latency_s[None], instance.gap_s[None], instance.internal_s[None],
-            instance.root, instance.accounting,
-        )  # fmt: skip
+        batch = Batch.of(instance)
         times = [HEURISTICS[name].pick_batch(batch).makespan_s[0] for name in SEVEN]
         return float(min(times)), 0.0, False
     if method == "optimal":

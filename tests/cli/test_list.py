@@ -55,7 +55,7 @@ def test_offline_commands_do_not_touch_mpi():
     code = (
         "import sys; sys.modules['mpi4py'] = None\n"
         "import gridcoll.cli.list_command as l, gridcoll.cli.explain_command, gridcoll.cli.models\n"
-        "import gridcoll.plan.cost, gridcoll.draw.gantt, gridcoll.plan.text\n"
+        "import gridcoll.plan.cost, gridcoll.draw.gantt\n"
         "import gridcoll.comm.settings\n"
         "l.catalogue()\n"
     )

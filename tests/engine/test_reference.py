@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.errors import PlanError
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Recv, Send
 from tests.plan.grids import grids, model_of
+from tests.reference import run_reference
 
 
 def message(n_bytes: int) -> bytes:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.plan.registry import REGISTRIES
 from tests.plan.grids import unlike_model
+from tests.reference import run_reference
 
 N_BYTES = 20_000
 

@@ -2,7 +2,7 @@ from gridcoll.model import declared_model
 from gridcoll.plan import choose
 from gridcoll.plan.choice import gain_of_best
 from gridcoll.schedule import HEURISTICS
-from gridcoll.schedule.registry import SEVEN
+from gridcoll.schedule.greedy import SEVEN
 from gridcoll.topology import parse_gridfile
 
 UNEQUAL = """

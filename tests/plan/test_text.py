@@ -27,9 +27,9 @@ from gridcoll.plan.gather.mirror import plan_gather
 from gridcoll.plan.pacing import Pace
 from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.plan.scatter.trees import plan_scatter
-from gridcoll.plan.text import format_plan, parse_plan
 from gridcoll.plan.trees import GridTree, RankTree
 from gridcoll.topology import Grid
+from tests.plan_text import format_plan, parse_plan
 
 FOLDER = Path(__file__).parent / "golden"
 

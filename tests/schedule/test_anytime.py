@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS, Accounting, Instance, accelerate, best
 from gridcoll.schedule.accelerate import Runner, has_numba
-from gridcoll.schedule.anytime import solve, warm_up
+from gridcoll.schedule.anytime import optimal, solve, warm_up
 from gridcoll.schedule.completion import _fill
-from gridcoll.schedule.optimal import optimal
+from gridcoll.schedule.greedy import _greedy
 from gridcoll.schedule.relaxation import _dijkstra, _recursion
 from gridcoll.schedule.search import Budget, Search
-from gridcoll.schedule.seven import _greedy
 
 SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gridcoll.schedule import HEURISTICS, Accounting, Batch
+from tests.schedule import readable
 
 ACCOUNTINGS = [Accounting(), Accounting("gap+latency", "from-arrival")]
 
@@ -31,4 +32,7 @@ def test_batches_choose_as_single_instances_do(name, n, whole, accounting) -> No
     batch = draw(n, whole, accounting, 3 if slow else 30)
     found = HEURISTICS[name].pick_batch(batch)
     for k in range(batch.n_instances):
-        assert found.schedule(k) == HEURISTICS[name].pick(batch.instance(k))
+        alone = HEURISTICS[name].pick(batch.instance(k))
+        assert found.schedule(k) == alone
+        if name in readable.FORMS or name == "mixed":
+            assert alone.transfers == readable.transfers_of(name, batch.instance(k))

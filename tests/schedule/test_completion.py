@@ -5,8 +5,8 @@ import pytest
 
 from gridcoll.schedule import Accounting, Instance, time_transfers
 from gridcoll.schedule.accelerate import Runner
+from gridcoll.schedule.anytime import optimal
 from gridcoll.schedule.completion import complete
-from gridcoll.schedule.optimal import optimal
 
 RUN = Runner(compiled=False)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gridcoll.schedule import Accounting, Instance, best
-from gridcoll.schedule.growth import growth_bound_s
-from gridcoll.schedule.optimal import optimal
+from gridcoll.schedule.anytime import optimal
+from gridcoll.schedule.search import growth_bound_s
 
 
 def alike(n: int, latency: float, own: float) -> Instance:

@@ -14,7 +14,7 @@ from gridcoll.schedule import (
     find_heuristic,
     timeline,
 )
-from gridcoll.schedule.mixed import FEW_CLUSTERS
+from gridcoll.schedule.greedy import FEW_CLUSTERS
 
 GREEDY = [name for name in HEURISTICS if name not in ("optimal", "best")]
 ACCOUNTINGS = [

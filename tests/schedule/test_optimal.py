@@ -7,8 +7,8 @@ import pytest
 
 from gridcoll.schedule import HEURISTICS, Accounting, Batch, Instance
 from gridcoll.schedule.accelerate import Runner
+from gridcoll.schedule.anytime import optimal
 from gridcoll.schedule.batch import price_batch
-from gridcoll.schedule.optimal import optimal
 from gridcoll.schedule.relaxation import earliest_arrivals, relax
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gridcoll.schedule import Accounting, Instance
 from gridcoll.schedule.accelerate import Runner
-from gridcoll.schedule.optimal import optimal
+from gridcoll.schedule.anytime import optimal
 from gridcoll.schedule.relaxation import earliest_arrivals, relax
 
 RUN = Runner(compiled=False)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gridcoll.schedule import HEURISTICS, Accounting, Instance, time_transfers
-from gridcoll.schedule.reorder import reorder
 from gridcoll.schedule.schedule import children
+from gridcoll.schedule.search import reorder
 
 
 def all_orders(tree: list[tuple[int, ...]], root: int):

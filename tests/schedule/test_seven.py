@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridcoll.schedule import HEURISTICS, Accounting, Instance
+from gridcoll.schedule import Accounting, Instance
 from gridcoll.schedule.accelerate import Runner
-from gridcoll.schedule.seven import SEVEN, run_seven
+from gridcoll.schedule.greedy import SEVEN, run_seven
+from tests.schedule.readable import transfers_of
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ties", "distinct"])
@@ -22,4 +23,4 @@ def test_the_kernel_chooses_as_the_readable_forms(n, whole) -> None:
         found = dict(run_seven(run, run.problem(instance)))
         assert tuple(found) == SEVEN
         for name, transfers in found.items():
-            assert tuple(transfers) == HEURISTICS[name].pick(instance).transfers, name
+            assert tuple(transfers) == transfers_of(name, instance), name

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import (
     MANY_CLUSTERS,
@@ -17,11 +15,13 @@ from gridcoll.plan.bcast.segments import (
 )
 from gridcoll.plan.registry import Algorithm, Candidate, algorithm, register
 from gridcoll.plan.trees import GridTree, chain_tree
-from gridcoll.schedule import HEURISTICS, Heuristic, Schedule, best
+from gridcoll.schedule import HEURISTICS, Heuristic, Instance, Schedule
+from gridcoll.schedule.anytime import solve
 from gridcoll.schedule.batch import Batch
 from gridcoll.schedule.paths import shortest_path
 
-N_SCALAR_CLUSTERS = 16
+MOST_ALONE = 64
+"""Clusters to which one instance alone takes less than a batch of one, which gives the same."""
 
 QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
 """Heuristics that are tried for any number of clusters."""
@@ -72,30 +72,20 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
         return []
     root_cluster = model.grid.cluster_of[root]
     inside_s, shapes = best_inside(model, n_bytes)
-    schedule = _schedule(heuristic, model.latency_s, model.gap_s(n_bytes), inside_s, root_cluster)
+    instance = Instance(model.latency_s, model.gap_s(n_bytes), inside_s, root_cluster)
+    schedule = _schedule(heuristic, instance)
     transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
     tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
     return [tree_candidate(heuristic.name, model, n_bytes, [tree], schedule.makespan_s)]
 
 
-def _schedule(
-    heuristic: Heuristic,
-    latency_s: np.ndarray,
-    gap_s: np.ndarray,
-    internal_s: np.ndarray,
-    root: int,
-) -> Schedule:
-    """The heuristic's schedule, a pure function: equal on all ranks.
-
-    With many clusters by the vectorised form, which gives the same.
-    """
+def _schedule(heuristic: Heuristic, instance: Instance) -> Schedule:
+    """The heuristic's schedule, a pure function: equal on all ranks."""
     if heuristic.name == "best":
-        return best(latency_s, gap_s, internal_s, root, budget_steps=_best_steps(len(internal_s)))
-    if len(internal_s) <= N_SCALAR_CLUSTERS:
-        return heuristic(latency_s, gap_s, internal_s, root)
-    outside = ~np.eye(len(internal_s), dtype=bool)
-    batch = Batch((latency_s * outside)[None], (gap_s * outside)[None], internal_s[None], root)
-    return heuristic.pick_batch(batch).schedule(0)
+        return solve(instance, budget_steps=_best_steps(instance.n_clusters))
+    if instance.n_clusters <= MOST_ALONE:
+        return heuristic.pick(instance)
+    return heuristic.pick_batch(Batch.of(instance)).schedule(0)
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:

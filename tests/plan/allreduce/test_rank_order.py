@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.engine.reference import run_reference
 from gridcoll.plan import Chunk, Plan, check_plan, choose
 from gridcoll.plan.allreduce.lanes import cut_columns
 from gridcoll.plan.allreduce.pieces import Piece
@@ -18,6 +17,7 @@ from gridcoll.plan.folding import ALIGNED_UNITS
 from gridcoll.plan.ops import Reduce
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
+from tests.reference import run_reference
 
 labels_of_some = st.lists(st.integers(0, 3), min_size=1, max_size=13)
 

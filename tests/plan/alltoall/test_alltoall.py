@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.errors import PlanError
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Plan, Send, check_plan, choose
@@ -20,6 +19,7 @@ from gridcoll.plan.traffic import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.alltoall.test_traffic import run_alltoall, two
 from tests.plan.grids import grids, model_of
+from tests.reference import run_reference
 
 GRIDS = st.lists(st.integers(0, 6), min_size=1, max_size=24)
 NAMES = tuple(REGISTRIES["alltoall"])

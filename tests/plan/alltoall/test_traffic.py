@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.plan import REGISTRIES, Plan
 from gridcoll.plan.alltoall.direct import plan_direct
 from gridcoll.plan.alltoall.hierarchical import plan_hub
@@ -16,6 +15,7 @@ from gridcoll.plan.alltoall.lg import plan_lg
 from gridcoll.plan.traffic import Traffic, count_traffic, traffic_of
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
+from tests.reference import run_reference
 
 
 def run_alltoall(plan: Plan, grid: Grid, seed: int = 0) -> Traffic:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.errors import PlanError
 from gridcoll.plan import Chunk, Copy, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.bcast.tree import plan_bcast
@@ -14,6 +13,7 @@ from gridcoll.plan.gather.mirror import backwards, plan_gather
 from gridcoll.plan.traffic import count_traffic
 from gridcoll.plan.trees import RankTree
 from tests.plan.grids import grids, model_of
+from tests.reference import run_reference
 
 
 @settings(max_examples=60, deadline=None)

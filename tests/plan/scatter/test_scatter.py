@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.engine.reference import run_reference
 from gridcoll.model import GridModel, PLogP
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Send, check_plan, choose
@@ -25,6 +24,7 @@ from gridcoll.plan.traffic import count_traffic
 from gridcoll.plan.trees import RankTree
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
+from tests.reference import run_reference
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 LAN = PLogP(60e-6, (0, 1000, 10_000), (12e-6, 90e-6, 880e-6), (5e-6,) * 3, (5e-6,) * 3)

@@ -1,4 +1,4 @@
-"""Runs all ranks of a plan in one process, without MPI: for tests and experiments."""
+"""Runs all ranks of a plan in one process, without MPI."""
 
 from __future__ import annotations
 
