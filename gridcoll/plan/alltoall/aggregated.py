@@ -24,6 +24,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.cost import LONG_BYTES
 from gridcoll.plan.alltoall.exchange import (
+    Rooms,
     blocks,
     copy_blocks,
     exchange_plan,
@@ -107,15 +108,11 @@ def plan_aggregated(crossing: Crossing, n_units: int, label: str = "aggregated")
     writers = ByRank(grid.n_ranks, lambda rank: _Writer(crossing, rank, n_units))
     programs = Programs(grid.n_ranks, lambda rank: writers[rank].program)
     scratch = ByRank(grid.n_ranks, lambda rank: writers[rank].n_blocks)
-    plan = exchange_plan(label, n_units, programs)
-    if not n_units:
-        return plan
-    units = ByRank(grid.n_ranks, lambda rank: scratch[rank] * n_units)
-    return Plan(plan.collective, label, n_units, -1, programs, units)
+    return exchange_plan(label, n_units, programs, scratch)
 
 
 class _Writer:
-    """The program of one rank; `n_blocks` of scratch are given out from the start on."""
+    """The program of one rank, and its scratch."""
 
     def __init__(self, crossing: Crossing, rank: int, n_units: int) -> None:
         self._crossing, self._rank, self._n_units = crossing, rank, n_units
@@ -123,16 +120,13 @@ class _Writer:
         self._cluster = self._grid.cluster_of[rank]
         self._members = self._grid.clusters[self._cluster].ranks
         self._at = self._members.index(rank)
-        self.n_blocks = 0
+        self._room = Rooms()
         sends = self._cross_whole()
         self.program: Program = (
             *self._collect(), *sends, *self._cross_gathered(), *self._deliver(),
             keep_own(rank, n_units),
         )  # fmt: skip
-
-    def _room(self, n_blocks: int) -> int:
-        first, self.n_blocks = self.n_blocks, self.n_blocks + n_blocks
-        return first
+        self.n_blocks = self._room.n_blocks
 
     def _peers(self) -> list[int]:
         """Places of the other members, the next one first."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from gridcoll.plan.blocks import cut_chunk
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
-from gridcoll.plan.plan import Plan, Programs
+from gridcoll.plan.plan import ByRank, Plan, Programs
 from gridcoll.plan.statements import Runs, Statement, moved, state
 from gridcoll.topology.grid import Grid
 
@@ -57,16 +57,34 @@ def keep_own(rank: int, n_units: int) -> Copy:
     return Copy(blocks("input", rank, n_units), blocks("output", rank, n_units))
 
 
+class Rooms:
+    """Hands out scratch from the start on, counted in blocks."""
+
+    def __init__(self) -> None:
+        self.n_blocks = 0
+
+    def __call__(self, n_blocks: int) -> int:
+        """The first of ``n_blocks`` that are free."""
+        first, self.n_blocks = self.n_blocks, self.n_blocks + n_blocks
+        return first
+
+
 def exchange_plan(
     label: str,
     n_units: int,
     programs: Programs,
     scratch_blocks: Sequence[int] = (),
 ) -> Plan:
-    """An all-to-all plan; one of empty blocks does nothing at all."""
+    """An all-to-all plan; one of empty blocks does nothing at all.
+
+    Scratch that is known by rank, as `ByRank`, is asked for no sooner than a rank's program.
+    """
     if not n_units:
         programs = Programs(len(programs), lambda _rank: ())
-    scratch = tuple(count * n_units for count in scratch_blocks)
+    if n_units and isinstance(scratch_blocks, ByRank):
+        later = ByRank(len(programs), lambda rank: scratch_blocks[rank] * n_units)
+        return Plan("alltoall", label, n_units, -1, programs, later)
+    scratch = tuple(count * n_units for count in scratch_blocks) if n_units else ()
     return Plan("alltoall", label, n_units, -1, programs, scratch if any(scratch) else ())
 
 

@@ -13,9 +13,8 @@ longer than the direct one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from gridcoll.constants import MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import (
+    Rooms,
     adjacent,
     blocks,
     copy_blocks,
@@ -54,303 +54,188 @@ Place = tuple[str, int]
 """A buffer, and the block where something begins in it."""
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where blocks stand in the scratch of one cluster's ranks, counted in blocks.
+def _others(grid: Grid, cluster: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The other clusters and their ranks, each cluster beginning with another one."""
+    n = len(grid.clusters)
+    return [(c % n, grid.clusters[c % n].ranks) for c in range(cluster + 1, cluster + n)]
 
-    A leader has, per other cluster: what leaves, by source then target; what came, the same;
-    what came, by target then source. A member has what it hands over, then what it is handed, each
-    cluster by cluster.
-    """
 
-    grid: Grid
-    cluster: int
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        return self.grid.clusters[self.cluster].ranks
-
-    @property
-    def others(self) -> list[int]:
-        """The other clusters, each cluster beginning with another one."""
-        n = len(self.grid.clusters)
-        return [(self.cluster + step) % n for step in range(1, n)]
-
-    def ranks(self, cluster: int) -> tuple[int, ...]:
-        return self.grid.clusters[cluster].ranks
-
-    @property
-    def n_remote(self) -> int:
-        return self.grid.n_ranks - len(self.members)
-
-    def before(self, cluster: int) -> int:
-        """How many ranks the other clusters before ``cluster`` have together."""
-        total = 0
-        for other in self.others:
-            if other == cluster:
-                break
-            total += len(self.ranks(other))
-        return total
-
-    def leaves(self, cluster: int) -> int:
-        return self.before(cluster) * len(self.members)
-
-    def came(self, cluster: int) -> int:
-        return (self.n_remote + self.before(cluster)) * len(self.members)
-
-    def sorted(self, at: int) -> int:
-        """What came for the ``at``-th member, all clusters after one another."""
-        return 2 * self.n_remote * len(self.members) + at * self.n_remote
-
-    def scratch_blocks(self, rank: int) -> int:
-        """How many blocks of scratch ``rank`` needs."""
-        if rank == self.members[0]:
-            return 3 * self.n_remote * len(self.members)
-        return 2 * self.n_remote
+def _scratch_blocks(grid: Grid, rank: int) -> int:
+    """A leader keeps what leaves, what came, and that sorted; a member what it hands and gets."""
+    members = grid.clusters[grid.cluster_of[rank]].ranks
+    return (grid.n_ranks - len(members)) * (3 * len(members) if rank == members[0] else 2)
 
 
 def leader_blocks(grid: Grid) -> int:
     """The blocks of scratch of the leader that needs most."""
-    return max(
-        _Layout(grid, c).scratch_blocks(cluster.coordinator)
-        for c, cluster in enumerate(grid.clusters)
-    )
+    return max(_scratch_blocks(grid, cluster.coordinator) for cluster in grid.clusters)
 
 
 def plan_leaders(grid: Grid, n_units: int, label: str = "leaders") -> Plan:
     """One message per ordered pair of clusters, between leaders; direct inside clusters."""
-    layouts = [_Layout(grid, c) for c in range(len(grid.clusters))]
 
     def program_of(rank: int) -> Program:
-        layout = layouts[grid.cluster_of[rank]]
+        members = grid.clusters[grid.cluster_of[rank]].ranks
         ops: list[Op] = []
         if len(grid.clusters) > 1:
-            relay = _lead if rank == layout.members[0] else _hand_over
-            ops = relay(layout, rank, n_units)
-        ops += exchange_inside(rank, layout.members, n_units, grid.n_ranks)
+            relay = _lead if rank == members[0] else _hand_over
+            ops = relay(grid, members, rank, n_units)
+        ops += exchange_inside(rank, members, n_units, grid.n_ranks)
         return (*ops, keep_own(rank, n_units))
 
-    scratch = tuple(layouts[grid.cluster_of[r]].scratch_blocks(r) for r in range(grid.n_ranks))
+    scratch = tuple(_scratch_blocks(grid, rank) for rank in range(grid.n_ranks))
     return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), scratch)
 
 
-def _hand_over(layout: _Layout, rank: int, n_units: int) -> list[Op]:
+def _hand_over(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list[Op]:
     """A member: a message per other cluster to the leader, one message back."""
     ops: list[Op] = []
-    leader = layout.members[0]
-    for cluster in layout.others:
-        ranks = layout.ranks(cluster)
-        first = layout.before(cluster)
+    leader, others, first = members[0], _others(grid, grid.cluster_of[rank]), 0
+    for cluster, ranks in others:
         if adjacent(ranks):
             whole = blocks("input", ranks[0], n_units, len(ranks))
         else:
-            ops += copy_blocks(
-                "input", "scratch", [(t, first + k) for k, t in enumerate(ranks)], n_units
-            )
+            pairs = [(target, first + k) for k, target in enumerate(ranks)]
+            ops += copy_blocks("input", "scratch", pairs, n_units)
             whole = blocks("scratch", first, n_units, len(ranks))
         ops.append(Send(leader, whole, cluster))
-    back = blocks("scratch", layout.n_remote, n_units, layout.n_remote)
-    ops.append(Recv(leader, back, len(layout.grid.clusters)))
-    for cluster in layout.others:
-        first = layout.n_remote + layout.before(cluster)
-        places = [(first + k, s) for k, s in enumerate(layout.ranks(cluster))]
+        first += len(ranks)
+    ops.append(Recv(leader, blocks("scratch", first, n_units, first), len(grid.clusters)))
+    for _, ranks in others:
+        places = [(first + k, source) for k, source in enumerate(ranks)]
         ops += copy_blocks("scratch", "output", places, n_units)
+        first += len(ranks)
     return ops
 
 
-def _lead(layout: _Layout, rank: int, n_units: int) -> list[Op]:
-    """The leader: collect, exchange, sort, hand out."""
-    members, ops = layout.members, list[Op]()
-    for cluster in layout.others:
-        ranks, first = layout.ranks(cluster), layout.leaves(cluster)
-        ops += copy_blocks(
-            "input", "scratch", [(t, first + k) for k, t in enumerate(ranks)], n_units
-        )
+def _lead(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list[Op]:
+    """The leader: collect, exchange, sort, hand out.
+
+    What leaves stands by source, then target; what came likewise; sorted, by target, then source.
+    """
+    own, ops, room = grid.cluster_of[rank], list[Op](), Rooms()
+    others, n_remote = _others(grid, own), grid.n_ranks - len(members)
+    leaves = {cluster: room(len(members) * len(ranks)) for cluster, ranks in others}
+    came = {cluster: room(len(members) * len(ranks)) for cluster, ranks in others}
+    for cluster, ranks in others:
+        first = leaves[cluster]
+        pairs = [(target, first + k) for k, target in enumerate(ranks)]
+        ops += copy_blocks("input", "scratch", pairs, n_units)
         for at, member in enumerate(members[1:], start=1):
             place = blocks("scratch", first + at * len(ranks), n_units, len(ranks))
             ops.append(Recv(member, place, cluster))
         peer, count = ranks[0], len(members) * len(ranks)
-        ops.append(Send(peer, blocks("scratch", first, n_units, count), layout.cluster))
-        came = layout.came(cluster)
-        ops.append(Recv(peer, blocks("scratch", came, n_units, count), cluster))
+        ops.append(Send(peer, blocks("scratch", first, n_units, count), own))
+        ops.append(Recv(peer, blocks("scratch", came[cluster], n_units, count), cluster))
     for at, member in enumerate(members):
-        for cluster in layout.others:
-            sources, came = layout.ranks(cluster), layout.came(cluster)
-            by_source = [came + k * len(members) + at for k in range(len(sources))]
+        first = into = room(n_remote)
+        for cluster, sources in others:
+            by_source = [came[cluster] + k * len(members) + at for k in range(len(sources))]
             if member == rank:
-                ops += copy_blocks(
-                    "scratch", "output", zip(by_source, sources, strict=True), n_units
-                )
+                pairs = list(zip(by_source, sources, strict=True))
+                ops += copy_blocks("scratch", "output", pairs, n_units)
             else:
-                into = layout.sorted(at) + layout.before(cluster)
-                places = [(b, into + k) for k, b in enumerate(by_source)]
-                ops += copy_blocks("scratch", "scratch", places, n_units)
+                pairs = [(b, into + k) for k, b in enumerate(by_source)]
+                ops += copy_blocks("scratch", "scratch", pairs, n_units)
+            into += len(sources)
         if member != rank:
-            whole = blocks("scratch", layout.sorted(at), n_units, layout.n_remote)
-            ops.append(Send(member, whole, len(layout.grid.clusters)))
+            whole = blocks("scratch", first, n_units, n_remote)
+            ops.append(Send(member, whole, len(grid.clusters)))
     return ops
 
 
-@dataclass(frozen=True)
-class _HubLayout:
-    """Where blocks stand in a leader's scratch, counted in blocks.
-
-    First the inputs of the other members, then their outputs. Then what leaves the cluster, by
-    source, and what comes, by target; at the hub, that of every cluster.
-    """
-
-    grid: Grid
-    hub: int
-
-    @cached_property
-    def ranks(self) -> list[tuple[int, ...]]:
-        return [cluster.ranks for cluster in self.grid.clusters]
-
-    @cached_property
-    def remote(self) -> list[list[int]]:
-        """By cluster, the ranks of all others."""
-        everybody = range(self.grid.n_ranks)
-        return [[r for r in everybody if self.grid.cluster_of[r] != c] for c in self.clusters]
-
-    @property
-    def clusters(self) -> range:
-        return range(len(self.grid.clusters))
-
-    @property
-    def spokes(self) -> list[int]:
-        return [cluster for cluster in self.clusters if cluster != self.hub]
-
-    def input_of(self, at: int) -> Place:
-        """Of the ``at``-th member, at its leader."""
-        return ("scratch", (at - 1) * self.grid.n_ranks) if at else ("input", 0)
-
-    def output_of(self, at: int, cluster: int) -> Place:
-        n_others = len(self.ranks[cluster]) - 1
-        return ("scratch", (n_others + at - 1) * self.grid.n_ranks) if at else ("output", 0)
-
-    def crossing(self, cluster: int) -> int:
-        """Blocks that leave ``cluster``, and as many that come."""
-        return len(self.ranks[cluster]) * len(self.remote[cluster])
-
-    @cached_property
-    def _ends(self) -> list[list[int]]:
-        """By cluster, where its leader keeps what crosses: the hub's, of every cluster."""
-        ends = []
-        for cluster in self.clusters:
-            mine = [2 * (len(self.ranks[cluster]) - 1) * self.grid.n_ranks]
-            for kept in self.clusters if cluster == self.hub else (cluster,):
-                mine.append(mine[-1] + 2 * self.crossing(kept))
-            ends.append(mine)
-        return ends
-
-    def leaves(self, at: int, cluster: int) -> int:
-        """Where what leaves ``cluster`` begins, at the leader of cluster ``at``."""
-        return self._ends[at][cluster if at == self.hub else 0]
-
-    def comes(self, at: int, cluster: int) -> int:
-        return self.leaves(at, cluster) + self.crossing(cluster)
-
-    def scratch_blocks(self, rank: int) -> int:
-        cluster = self.grid.cluster_of[rank]
-        return self._ends[cluster][-1] if rank == self.ranks[cluster][0] else 0
+def _hub_scratch_blocks(grid: Grid, hub: int, cluster: int) -> int:
+    """Of a leader: its members' inputs and outputs, and what crosses; at the hub, everywhere."""
+    n, sizes = grid.n_ranks, [len(each) for each in grid.clusters]
+    kept = sizes if cluster == hub else [sizes[cluster]]
+    return 2 * (sizes[cluster] - 1) * n + sum(2 * size * (n - size) for size in kept)
 
 
 def hub_blocks(grid: Grid, hub: int) -> int:
     """The blocks of scratch of the leader that needs most."""
-    n, sizes = grid.n_ranks, [len(cluster) for cluster in grid.clusters]
-    kept = [2 * (size - 1) * n for size in sizes]
-    crossing = [2 * size * (n - size) for size in sizes]
-    return max(kept[hub] + sum(crossing), *(k + c for k, c in zip(kept, crossing, strict=True)))
+    return max(_hub_scratch_blocks(grid, hub, c) for c in range(len(grid.clusters)))
 
 
 def plan_hub(grid: Grid, hub: int, n_units: int, label: str = "hub") -> Plan:
     """Everything through leaders, who meet at that of cluster ``hub``: of two clusters or more."""
-    layout = _HubLayout(grid, hub)
+    everybody = range(grid.n_ranks)
+    remote = [
+        [rank for rank in everybody if grid.cluster_of[rank] != c]
+        for c in range(len(grid.clusters))
+    ]
 
     def program_of(rank: int) -> Program:
-        cluster = grid.cluster_of[rank]
-        leader = layout.ranks[cluster][0]
-        if rank != leader:
-            return (
-                Send(leader, blocks("input", 0, n_units, grid.n_ranks), _UP),
-                Recv(leader, blocks("output", 0, n_units, grid.n_ranks), _DOWN),
-            )
-        meet = _sort(layout, n_units) if cluster == hub else _meet(layout, cluster, n_units)
+        leader = grid.clusters[grid.cluster_of[rank]].ranks[0]
+        if rank == leader:
+            return tuple(_lead_to_hub(grid, hub, grid.cluster_of[rank], remote, n_units))
         return (
-            *_collect(layout, cluster, n_units), *meet, *_hand_out(layout, cluster, n_units),
-        )  # fmt: skip
+            Send(leader, blocks("input", 0, n_units, grid.n_ranks), _UP),
+            Recv(leader, blocks("output", 0, n_units, grid.n_ranks), _DOWN),
+        )
 
-    scratch = tuple(map(layout.scratch_blocks, range(grid.n_ranks)))
+    leaders = {cluster.ranks[0]: c for c, cluster in enumerate(grid.clusters)}
+    scratch = tuple(
+        _hub_scratch_blocks(grid, hub, leaders[r]) if r in leaders else 0 for r in everybody
+    )
     return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), scratch)
+
+
+def _lead_to_hub(
+    grid: Grid, hub: int, cluster: int, remote: Sequence[Sequence[int]], n_units: int
+) -> list[Op]:
+    """A leader: collect members' inputs, exchange at the hub, hand out their outputs.
+
+    ``remote``: by cluster, the ranks of all others. What leaves a cluster stands by source, what
+    comes by target; the hub keeps that of every cluster and makes the latter of the former.
+    """
+    ranks, n_ranks, room = [each.ranks for each in grid.clusters], grid.n_ranks, Rooms()
+    members, away = ranks[cluster], remote[cluster]
+    inputs = [("input", 0), *(("scratch", room(n_ranks)) for _ in members[1:])]
+    outputs = [("output", 0), *(("scratch", room(n_ranks)) for _ in members[1:])]
+    kept = range(len(ranks)) if cluster == hub else [cluster]
+    crossing = {c: len(ranks[c]) * len(remote[c]) for c in kept}
+    places = {c: (room(count), room(count)) for c, count in crossing.items()}
+    leaves, comes = places[cluster]
+    ops: list[Op] = []
+    for at, member in enumerate(members):
+        if at:
+            ops.append(Recv(member, blocks(*inputs[at], n_units, n_ranks), _UP))
+        into = "scratch", leaves + at * len(away)
+        ops += _copies(inputs[at], into, ((rank, k) for k, rank in enumerate(away)), n_units)
+    if cluster != hub:
+        peer, count = ranks[hub][0], crossing[cluster]
+        ops.append(Send(peer, blocks("scratch", leaves, n_units, count), _UP))
+        ops.append(Recv(peer, blocks("scratch", comes, n_units, count), _DOWN))
+    spokes = [c for c in kept if c != hub]
+    for c in spokes if cluster == hub else ():
+        ops.append(Recv(ranks[c][0], blocks("scratch", places[c][0], n_units, crossing[c]), _UP))
+    if cluster == hub:
+        place_of = {
+            (source, target): places[c][0] + at * len(remote[c]) + k
+            for c in kept
+            for at, source in enumerate(ranks[c])
+            for k, target in enumerate(remote[c])
+        }
+        for c in (*spokes, hub):
+            into = "scratch", places[c][1]
+            pairs = [place_of[source, target] for target in ranks[c] for source in remote[c]]
+            ops += _copies(("scratch", 0), into, ((p, k) for k, p in enumerate(pairs)), n_units)
+            if c != hub:
+                whole = blocks(*into, n_units, crossing[c])
+                ops.append(Send(ranks[c][0], whole, _DOWN))
+    for at, member in enumerate(members):
+        for k, neighbour in enumerate(members):
+            ops += _copies(inputs[k], outputs[at], [(member, neighbour)], n_units)
+        came = "scratch", comes + at * len(away)
+        ops += _copies(came, outputs[at], enumerate(away), n_units)
+        if at:
+            ops.append(Send(member, blocks(*outputs[at], n_units, n_ranks), _DOWN))
+    return ops
 
 
 def _copies(source: Place, into: Place, pairs: Iterable[tuple[int, int]], n_units: int) -> list[Op]:
     shifted = [(source[1] + a, into[1] + b) for a, b in pairs]
     return copy_blocks(source[0], into[0], shifted, n_units)
-
-
-def _collect(layout: _HubLayout, cluster: int, n_units: int) -> list[Op]:
-    """A leader: its members' inputs, and of these what leaves."""
-    members, remote = layout.ranks[cluster], layout.remote[cluster]
-    ops: list[Op] = []
-    for at, member in enumerate(members):
-        source = layout.input_of(at)
-        if at:
-            ops.append(Recv(member, blocks(*source, n_units, layout.grid.n_ranks), _UP))
-        into = "scratch", layout.leaves(cluster, cluster) + at * len(remote)
-        ops += _copies(source, into, ((rank, k) for k, rank in enumerate(remote)), n_units)
-    return ops
-
-
-def _meet(layout: _HubLayout, cluster: int, n_units: int) -> list[Op]:
-    """The leader of another cluster: everything to the hub, everything from it."""
-    peer, count = layout.ranks[layout.hub][0], layout.crossing(cluster)
-    return [
-        Send(peer, blocks("scratch", layout.leaves(cluster, cluster), n_units, count), _UP),
-        Recv(peer, blocks("scratch", layout.comes(cluster, cluster), n_units, count), _DOWN),
-    ]
-
-
-def _sort(layout: _HubLayout, n_units: int) -> list[Op]:
-    """The hub: what leaves clusters, by source, becomes what comes to clusters, by target."""
-    hub, ranks, remote = layout.hub, layout.ranks, layout.remote
-    ops: list[Op] = []
-    for cluster in layout.spokes:
-        place = blocks("scratch", layout.leaves(hub, cluster), n_units, layout.crossing(cluster))
-        ops.append(Recv(ranks[cluster][0], place, _UP))
-    place_of = {
-        (source, target): layout.leaves(hub, cluster) + at * len(remote[cluster]) + k
-        for cluster in layout.clusters
-        for at, source in enumerate(ranks[cluster])
-        for k, target in enumerate(remote[cluster])
-    }
-    for cluster in (*layout.spokes, hub):
-        into = layout.comes(hub, cluster)
-        pairs = [
-            place_of[source, target] for target in ranks[cluster] for source in remote[cluster]
-        ]
-        ops += copy_blocks(
-            "scratch", "scratch", ((place, into + k) for k, place in enumerate(pairs)), n_units
-        )
-        if cluster != hub:
-            whole = blocks("scratch", into, n_units, layout.crossing(cluster))
-            ops.append(Send(ranks[cluster][0], whole, _DOWN))
-    return ops
-
-
-def _hand_out(layout: _HubLayout, cluster: int, n_units: int) -> list[Op]:
-    """A leader: its members' outputs, from neighbours and from what came."""
-    members, remote = layout.ranks[cluster], layout.remote[cluster]
-    ops: list[Op] = []
-    for at, member in enumerate(members):
-        into = layout.output_of(at, cluster)
-        for k, neighbour in enumerate(members):
-            ops += _copies(layout.input_of(k), into, [(member, neighbour)], n_units)
-        came = "scratch", layout.comes(cluster, cluster) + at * len(remote)
-        ops += _copies(came, into, enumerate(remote), n_units)
-        if at:
-            ops.append(Send(member, blocks(*into, n_units, layout.grid.n_ranks), _DOWN))
-    return ops
 
 
 @lru_cache(maxsize=64)

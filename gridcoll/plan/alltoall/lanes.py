@@ -17,7 +17,7 @@ import numpy as np
 from gridcoll.constants import LEAST_SAVED, MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.exchange import blocks, copy_blocks, exchange_plan, has_both
+from gridcoll.plan.alltoall.exchange import Rooms, blocks, copy_blocks, exchange_plan, has_both
 from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
@@ -131,21 +131,18 @@ def plan_lanes(lanes: Lanes, n_units: int, label: str = "lanes") -> Plan:
     n_ranks = lanes.grid.n_ranks
     writers = ByRank(n_ranks, lambda rank: _Writer(lanes, rank, n_units))
     programs = Programs(n_ranks, lambda rank: writers[rank].program)
-    plan = exchange_plan(label, n_units, programs)
-    if not n_units:
-        return plan
-    units = ByRank(n_ranks, lambda rank: writers[rank].n_blocks * n_units)
-    return Plan(plan.collective, label, n_units, -1, programs, units)
+    scratch = ByRank(n_ranks, lambda rank: writers[rank].n_blocks)
+    return exchange_plan(label, n_units, programs, scratch)
 
 
 class _Writer:
-    """The program of one rank; `n_blocks` of scratch are given out from the start on."""
+    """The program of one rank, and its scratch."""
 
     def __init__(self, lanes: Lanes, rank: int, n_units: int) -> None:
         self._lanes, self._rank, self._n_units = lanes, rank, n_units
         self._cluster = lanes.grid.cluster_of[rank]
         self._members = lanes.grid.clusters[self._cluster].ranks
-        self.n_blocks = 0
+        self._room = Rooms()
         ops: list[Op] = []
         at, n = self._members.index(rank), lanes.n_lanes
         for lane in ((at + k) % n for k in range(n)):
@@ -158,10 +155,7 @@ class _Writer:
             leader = lanes.leader(mine, self._cluster)
             ops.append(Recv(leader, blocks("output", 0, n_units, lanes.grid.n_ranks), lanes.back))
         self.program: Program = tuple(ops)
-
-    def _room(self, n_blocks: int) -> int:
-        first, self.n_blocks = self.n_blocks, self.n_blocks + n_blocks
-        return first
+        self.n_blocks = self._room.n_blocks
 
     def _hand_over(self, lane: int) -> list[Op]:
         """To the leader of ``lane`` what we have for it."""
