@@ -20,11 +20,10 @@ from gridcoll.comm.methods.alltoallv import AlltoallvMethods
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
-from gridcoll.comm.methods.gathering import GatheringMethods
+from gridcoll.comm.methods.gathering import GatheringMethods, ScatteringMethods
 from gridcoll.comm.methods.nonblocking import NonblockingMethods
 from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
-from gridcoll.comm.methods.scattering import ScatteringMethods
 from gridcoll.comm.settings import Settings, read_settings
 from gridcoll.comm.tracing import watch
 from gridcoll.comm.version import VERSION

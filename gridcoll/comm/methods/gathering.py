@@ -1,4 +1,4 @@
-"""Gather as a user calls it."""
+"""Gather and scatter as a user calls them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
-from gridcoll.comm.arguments.buffers import read_message
+from gridcoll.comm.arguments.buffers import Message, read_message
 from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
@@ -25,8 +25,10 @@ from gridcoll.comm.methods.moving import (
     move,
     move_parts,
     read_or_leave,
+    serve_flow,
+    take_flow,
 )
-from gridcoll.comm.pickles import Heads, pickle_of
+from gridcoll.comm.pickles import Heads, pickle_each, pickle_of
 from gridcoll.plan import Dataflow
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class GatheringMethods(GridMethods):
             return super().Gather(sendbuf, recvbuf, root)
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
-        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_even))
+        call = read_or_leave(lambda: _read_gather(context, root, sendbuf, recvbuf, read_even))
         n_bytes = call.n_bytes(root) if call else None
         agree(context, "Gather", root, n_bytes, sendbuf, *at_root)
         flow, native = decide_or_leave(context, "gather", n_bytes, root)
@@ -94,7 +96,7 @@ class GatheringMethods(GridMethods):
         agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
         if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
-        call = read_or_leave(lambda: _read(context, root, sendbuf, recvbuf, read_vectors))
+        call = read_or_leave(lambda: _read_gather(context, root, sendbuf, recvbuf, read_vectors))
         if call is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if call.into is None:
@@ -132,7 +134,7 @@ class GatheringMethods(GridMethods):
         return heads.loads(data, parted)
 
 
-def _read(
+def _read_gather(
     context: Context, root: int, sendbuf: Any, recvbuf: Any, read: Callable[..., Vectors]
 ) -> _Gathering:
     if context.rank != root:
@@ -141,3 +143,114 @@ def _read(
     return _Gathering(
         None if in_place(sendbuf) else read_message(sendbuf, writable=False).view, into
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattering:
+    """Where this rank's block goes, None if it stays in place; and at the root where blocks are."""
+
+    mine: Message | None
+    source: Vectors | None
+
+    def n_bytes(self, root: int) -> int:
+        """Bytes of a block, where all are alike."""
+        return self.source.sizes[root] if self.source else self.n_mine
+
+    @property
+    def n_mine(self) -> int:
+        """Bytes that this rank has room for."""
+        return len(self.mine.view) if self.mine else 0
+
+    def run(self, context: Context, flow: Dataflow, root: int) -> None:
+        n_bytes = self.n_bytes(root)
+        fits = self.mine is not None and self.n_mine == n_bytes
+        own = self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
+        move(context, flow, self.source.message.view if self.source else _NOTHING, own)
+        if self.mine is None:
+            return
+        if not fits:
+            copy_as_mpi_does(own, self.mine.view)
+        if self.mine.store:
+            self.mine.store()
+
+
+class ScatteringMethods(GridMethods):
+    """`Scatter`, `Scatterv` and `scatter`."""
+
+    def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
+        plain = type(recvbuf) is ndarray and type(root) is int
+        key = ("Scatter", recvbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
+        if again := self._fast_path.get(key):
+            return again(self, sendbuf, recvbuf, root)
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
+            return super().Scatter(sendbuf, recvbuf, root)
+        root = rank
+        at_root = (sendbuf,) if context.rank == root else ()
+        call = read_or_leave(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_even))
+        n_bytes = call.n_bytes(root) if call else None
+        agree(context, "Scatter", root, n_bytes, *at_root, recvbuf)
+        flow, native = decide_or_leave(context, "scatter", n_bytes, root)
+        if call is None or flow is None:
+            return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
+        return call.run(context, flow, root)
+
+    def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
+        """As `mpi4py.MPI.Comm.Scatterv`: every block straight from the root."""
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        root = rank
+        at_root = (sendbuf,) if context.rank == root else ()
+        agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
+        if context.decide("scatterv", 0, root).flow is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        call = read_or_leave(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_vectors))
+        if call is None:
+            return super().Scatterv(sendbuf, recvbuf, root)
+        if call.source is None:
+            flow = take_flow(root, call.n_mine)
+        else:
+            flow = serve_flow(context, call.source.starts, call.source.sizes)
+        return call.run(context, flow, root)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, then what is left."""
+        context = self._planning()
+        if context is None or (rank := context.as_rank(root)) is None:
+            return super().scatter(sendobj, root)
+        root = rank
+        agree_on_root(context, "scatter", root)
+        flow = heads_flow(context, "scatter", root)
+        if flow is None:
+            return super().scatter(sendobj, root)
+        heads = Heads(1)
+        if context.rank != root:
+            move(context, flow, _NOTHING, heads.view)
+            data = memoryview(bytearray(sum(heads.rests())))
+            move(context, take_flow(root, len(data)), _NOTHING, data)
+            parted = heads.parted(data)
+            move_parts(context, {}, {root: parted[0].parts if parted else ()})
+            return heads.loads(data, parted)[0]
+        pickles = pickle_each(sendobj, context.model.grid.n_ranks)
+        every = Heads.of(pickles)
+        move(context, flow, every.view, heads.view)
+        rests = memoryview(b"".join(pickled.rest() for pickled in pickles))
+        data = memoryview(bytearray(sum(heads.rests())))
+        move(context, serve_flow(context, every.rest_starts(), every.rests()), rests, data)
+        parted = heads.parted(data)
+        if parted:
+            parted[0].take(pickles[root].parts)
+        move_parts(context, {peer: pickles[peer].parts for peer in in_turn(context)}, {})
+        return heads.loads(data, parted)[0]
+
+
+def _read_scatter(
+    context: Context, root: int, sendbuf: Any, recvbuf: Any, read: Callable[..., Vectors]
+) -> _Scattering:
+    at_root = context.rank == root
+    source = read(sendbuf, context.model.grid.n_ranks, writable=False) if at_root else None
+    if at_root and in_place(recvbuf):
+        return _Scattering(None, source)
+    return _Scattering(read_message(recvbuf, writable=True), source)
