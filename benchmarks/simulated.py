@@ -34,8 +34,8 @@ from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
+from gridcoll.plan.exports import smpi_lines
 from gridcoll.plan.ops import Send
-from gridcoll.plan.smpi import smpi_lines
 from gridcoll.topology.gridfile import parse_gridfile
 from gridcoll.topology.units import format_size, parse_size_bytes
 

@@ -10,8 +10,7 @@ import click
 
 from gridcoll.cli.completion import algorithms as algorithms_of
 from gridcoll.cli.gridfiles import find_gridfile
-from gridcoll.cli.options import GRID, ROOT
-from gridcoll.cli.renamed import RenamedOptions
+from gridcoll.cli.options import GRID, ROOT, RenamedOptions
 from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, write_atomically
@@ -269,7 +268,7 @@ def _measured(world: MPI.Intracomm, collectives: tuple[str, ...], model_file: st
 
 def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     """Draw the chosen broadcast as it was priced and as it went. Collective."""
-    from gridcoll.bench.traces import trace_plan
+    from gridcoll.bench.runs import trace_plan
     from gridcoll.draw.gantt import draw_gantt, gantt_text
     from gridcoll.engine.memory import ByteMemory
     from gridcoll.plan.cost import price_plan

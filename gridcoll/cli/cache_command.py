@@ -120,7 +120,7 @@ def import_file(file: str) -> None:
 
 def _import_gridfile(folder: Folder, file: str) -> str:
     from gridcoll.files import read_text
-    from gridcoll.measure.cache.declared import declared_entries
+    from gridcoll.measure.cache.learning import declared_entries
     from gridcoll.topology.gridfile import parse_gridfile
 
     text = read_text(file, "grid file")

@@ -19,7 +19,7 @@ from gridcoll.errors import GridcollError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from gridcoll.measure.doctor.job import JobFacts, Kept
+    from gridcoll.measure.doctor.facts import JobFacts, Kept
     from gridcoll.measure.doctor.rules import Finding
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -174,7 +174,7 @@ def _kept(hosts: list[str]) -> Kept:
     from gridcoll.comm.settings import read_settings
     from gridcoll.measure.cache.entries import Host
     from gridcoll.measure.cache.folder import Cache
-    from gridcoll.measure.doctor.job import Kept
+    from gridcoll.measure.doctor.facts import Kept
 
     try:
         settings = read_settings()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridcoll.cli.options import ALGORITHM, GRID, JSON, ROOT, SIZES
-from gridcoll.cli.renamed import RenamedOptions
+from gridcoll.cli.options import ALGORITHM, GRID, JSON, ROOT, SIZES, RenamedOptions
 from gridcoll.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from gridcoll.model import GridModel
     from gridcoll.plan import Candidate, Choice, Plan
     from gridcoll.plan.alltoall.unequal import Counts
-    from gridcoll.plan.timeline import Timeline
+    from gridcoll.plan.cost import Timeline
 
 UNEQUAL = "alltoallv"
 """Chosen for by the bytes of every block."""

@@ -73,7 +73,7 @@ def _plan(collective: str, model: GridModel, sizes: str, root: int, algorithm: s
 
 def _write_goal(plan: Plan, out: str) -> None:
     from gridcoll.files import write_atomically
-    from gridcoll.plan.goal import goal_lines
+    from gridcoll.plan.exports import goal_lines
 
     text = "".join(goal_lines(plan))
     if out:
@@ -85,7 +85,7 @@ def _write_goal(plan: Plan, out: str) -> None:
 def _write_smpi(plan: Plan, grid: str, model: GridModel, out: Path) -> None:
     from gridcoll.bench.simgrid import Folder
     from gridcoll.cli.models import load_wires
-    from gridcoll.plan.smpi import smpi_lines
+    from gridcoll.plan.exports import smpi_lines
 
     folder = Folder.write(out, *load_wires(grid))
     folder.write_trace(smpi_lines(plan, model))

@@ -17,8 +17,7 @@ from gridcoll.errors import UsageError
 from gridcoll.files import write_atomically
 from gridcoll.placement.allreduce import FORMS, PLAN, AllreducePrice
 from gridcoll.placement.configurations import draw_configurations
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.prediction import Prediction
+from gridcoll.placement.cost import IterationCost, Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.run_file import correct_by_run, read_run

@@ -6,8 +6,7 @@ import json
 
 import click
 
-from gridcoll.cli.options import JSON, takes_grid
-from gridcoll.cli.renamed import RenamedOptions
+from gridcoll.cli.options import JSON, RenamedOptions, takes_grid
 
 
 @click.command(cls=RenamedOptions, renamed={"--png": "--plot", "--svg": "--plot"})
@@ -50,7 +49,7 @@ def _print_measured(grid: str) -> None:
     """Which links of a grid file were measured, and when; nothing where none was."""
     from gridcoll.cli.cache_command import print_links, read_cache
     from gridcoll.cli.gridfiles import find_gridfile
-    from gridcoll.measure.cache.declared import with_declared
+    from gridcoll.measure.cache.learning import with_declared
     from gridcoll.topology.gridfile import read_gridfile
 
     path = find_gridfile(grid)

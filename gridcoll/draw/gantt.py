@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gridcoll.draw.figures import new_figure
+from gridcoll.plan.cost import Timeline
 from gridcoll.plan.ops import Copy, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.timeline import Timeline
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_duration
 

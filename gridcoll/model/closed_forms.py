@@ -1,4 +1,4 @@
-"""Closed forms of broadcasts and scatters inside one cluster: the tables of papers 002 and 003.
+"""Closed forms of broadcasts, scatters and all-to-alls inside one cluster: papers 002 and 003.
 
 Every strategy is also a plan with a cost of its own. Where ``holds`` says ``exact``, the two agree
 under the one-port full-duplex pLogP model; elsewhere the ``remark`` says which way they differ.
@@ -230,3 +230,60 @@ SCATTER_COSTS: dict[str, ScatterCost] = {
     )
 }
 """By the name of the algorithm."""
+
+
+PAPER_CONTENTION = 2.0 / 3.0
+"""γ of the paper's cluster (§5.1); a property of a network, measured by `gridcoll discover`."""
+
+
+@dataclass(frozen=True)
+class AlltoallBound:
+    """One line: ``per_message_s`` is what each of the P - 1 messages adds to ``L``."""
+
+    name: str
+    formula: str
+    source: str
+    per_message_s: Callable[[PLogP, int], float]
+
+    def cost_s(self, link: PLogP, n_ranks: int, n_bytes: int) -> float:
+        """Seconds for blocks of ``n_bytes`` among ``n_ranks``; nothing among one."""
+        if n_ranks < 2:
+            return 0.0
+        return (n_ranks - 1) * self.per_message_s(link, n_bytes) + link.latency_s
+
+
+def _overheads(link: PLogP, n_bytes: int) -> float:
+    return link.send_overhead(n_bytes) + link.recv_overhead(n_bytes)
+
+
+_TABLE = "Barchet-Estefanel & Mounié 2004, Table 3"
+
+# Both bounds agree on what a message costs at the least, its overheads. At the most, the paper adds
+# what a rank sends and what it receives, ``g + or`` per message, as if an interface did one at a
+# time. Ours are full duplex (paper 002, §2, assumes so too): only the longer counts, ``max(g, os +
+# or)``. With long messages ``or`` is as long as ``g``, and the paper's bound up to twice ours.
+ALLTOALL_BOUNDS: dict[str, AlltoallBound] = {
+    bound.name: bound
+    for bound in (
+        AlltoallBound(
+            "paper-upper", "(P-1) g(m) + (P-1) or(m) + L", _TABLE,
+            lambda link, m: link.gap(m) + link.recv_overhead(m),
+        ),
+        AlltoallBound(
+            "paper-lower", "(P-1) os(m) + (P-1) or(m) + L", _TABLE, _overheads,
+        ),
+        AlltoallBound(
+            "upper", "(P-1) g(m) + L", "gridcoll: full duplex",
+            lambda link, m: link.gap(m),
+        ),
+        AlltoallBound(
+            "lower", "(P-1) min(os(m) + or(m), g(m)) + L", "gridcoll",
+            lambda link, m: min(_overheads(link, m), link.gap(m)),
+        ),
+    )
+}  # fmt: skip
+
+
+def between_s(lower_s: float, upper_s: float, contention: float = PAPER_CONTENTION) -> float:
+    """``T = Lower + (Upper - Lower) γ`` (paper 003, §5.1)."""
+    return lower_s + (upper_s - lower_s) * contention

@@ -2,9 +2,7 @@
 
 from gridcoll.placement.allreduce import FORMS
 from gridcoll.placement.correction import Exchanges, correct_betas, select_corrected
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.found import Found
-from gridcoll.placement.prediction import Prediction, predict
+from gridcoll.placement.cost import Found, IterationCost, Prediction, predict
 from gridcoll.placement.problem import Phase, Problem, parse_problem, read_problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.searches import SEARCHES

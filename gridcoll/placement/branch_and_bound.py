@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.model.plogp import FloatArray
-from gridcoll.placement.annealing import annealing_grouping
-from gridcoll.placement.cost import BoolArray, IterationCost, Tally
-from gridcoll.placement.found import Found, found
+from gridcoll.placement.cost import BoolArray, Found, IterationCost, Tally, found
+from gridcoll.placement.local import annealing_grouping
 from gridcoll.placement.resources import IntArray, as_mask
 
 MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gridcoll.draw.figures import new_figure, write_picture
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.prediction import predict
+from gridcoll.placement.cost import IterationCost, predict
 
 
 def configurations(cost: IterationCost, best: Sequence[int]) -> tuple[tuple[int, ...], ...]:

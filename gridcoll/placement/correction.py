@@ -9,8 +9,7 @@ import msgspec
 
 from gridcoll.errors import UsageError
 from gridcoll.placement.allreduce import AllreducePrice
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.prediction import Prediction
+from gridcoll.placement.cost import IterationCost, Prediction
 from gridcoll.placement.problem import Problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.searches import DEFAULT_SEARCH

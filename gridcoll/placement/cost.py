@@ -1,4 +1,5 @@
-"""The time of an iteration on a subset of clusters (paper 004, §2), for millions of subsets.
+"""The time of an iteration on subsets of clusters (paper 004, §2): millions of them, or one part
+by part.
 
 All the formulas need of a subset are three sums (clusters, hosts, computing power) and a few
 maxima (the slowest cluster in each phase, the narrowest link, the longest latency). A `Tally`
@@ -18,6 +19,7 @@ the faces of what all of them have together, as if it were one part.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -260,3 +262,76 @@ def per_cluster(field: str, value: float | Mapping[str, float], resources: Resou
         if name not in value:
             raise UsageError(f"{field}: nothing is said about cluster {name!r}")
     return np.array([float(value[name]) for name in resources.names])
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best subset a search saw.
+
+    ``n_evaluated`` counts the subsets whose time was computed (bounds, for a search that prunes);
+    ``proven`` says that no subset is faster, not only none that was seen.
+    """
+
+    clusters: tuple[int, ...]
+    iteration_s: float
+    n_evaluated: int
+    proven: bool = False
+
+
+def found(cost: IterationCost, mask: BoolArray, n_evaluated: int, proven: bool = False) -> Found:
+    """`Found` for ``mask``, its time computed from scratch: equal subsets get equal times."""
+    clusters = tuple(int(i) for i in np.flatnonzero(mask))
+    return Found(clusters, cost.time_s(clusters), n_evaluated, proven)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of an iteration on ``clusters``, and its parts.
+
+    ``phase_s`` are the times of the problem's phases in order; ``update_s`` is one UPDATE,
+    ``latency_s + inter_s + intra_s``; ``allreduce_s`` one ALLREDUCE. ``communication_s`` is what
+    is not computation: all ALLREDUCEs, and of the UPDATEs what no phase hides.
+    ``elements_per_host`` is by chosen cluster.
+    """
+
+    clusters: tuple[int, ...]
+    n_hosts: int
+    iteration_s: float
+    phase_s: tuple[float, ...]
+    update_s: float
+    latency_s: float
+    inter_s: float
+    intra_s: float
+    allreduce_s: float
+    elements_per_host: tuple[float, ...]
+
+    @property
+    def compute_s(self) -> float:
+        return sum(self.phase_s)
+
+    @property
+    def communication_s(self) -> float:
+        return self.iteration_s - self.compute_s
+
+
+def predict(cost: IterationCost, clusters: tuple[int, ...]) -> Prediction:
+    """The time of an iteration on ``clusters`` with its parts. Raises `UsageError` on none."""
+    if not clusters:
+        raise UsageError("clusters: needs at least one")
+    tally = cost.tally(as_mask(clusters, cost.n_clusters)[None, :])
+    power = float(tally.power[0])
+    latency_s = float(tally.latency_s[0])
+    inter_s, intra_s = (float(part[0]) for part in cost.exchange_s(tally))
+    n_elements = cost.problem.n_elements
+    return Prediction(
+        clusters=clusters,
+        n_hosts=int(tally.n_hosts[0]),
+        iteration_s=cost.time_s(clusters),
+        phase_s=tuple(float(row[0]) / power for row in tally.peaks[: len(cost.problem.phases)]),
+        update_s=latency_s + inter_s + intra_s,
+        latency_s=latency_s,
+        inter_s=inter_s,
+        intra_s=intra_s,
+        allreduce_s=cost.allreduce_s(clusters),
+        elements_per_host=tuple(float(n_elements * cost.host_power[i] / power) for i in clusters),
+    )

@@ -6,8 +6,7 @@ import numpy as np
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
-from gridcoll.placement.cost import IterationCost, Tally
-from gridcoll.placement.found import Found, found
+from gridcoll.placement.cost import Found, IterationCost, Tally, found
 
 MAX_CLUSTERS = 26  # 67 million subsets, a few seconds
 LOW_CLUSTERS = 14  # tables of 2^14 subsets stay in the cache

@@ -23,8 +23,7 @@ from gridcoll.errors import FileError, UsageError
 from gridcoll.files import read_text
 from gridcoll.placement.allreduce import AllreducePrice
 from gridcoll.placement.correction import Exchanges, betas_on
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.prediction import predict
+from gridcoll.placement.cost import IterationCost, predict
 from gridcoll.placement.problem import Problem
 from gridcoll.placement.resources import Resources
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.placement import annealing, branch_and_bound, chance, exhaustive, greedy
-from gridcoll.placement.cost import IterationCost
-from gridcoll.placement.found import Found
+from gridcoll.placement import branch_and_bound, exhaustive, local
+from gridcoll.placement.cost import Found, IterationCost
 
 
 @dataclass(frozen=True)
@@ -33,37 +32,37 @@ _ENTRIES = (
     Search(
         "random", "rnd",
         "the baseline: one random subset",
-        "paper 004, §3.1.2", chance.random_subset,
+        "paper 004, §3.1.2", local.random_subset,
     ),
     Search(
         "random-1k", "rnd1k",
         "few clusters: the best of a thousand random subsets",
-        "paper 004, §3.1.2", chance.random_1k,
+        "paper 004, §3.1.2", local.random_1k,
     ),
     Search(
         "greedy", "greedy",
         "clusters unlike one another: add one at a time, from each cluster in turn",
-        "paper 004, §3.1.3", greedy.greedy,
+        "paper 004, §3.1.3", local.greedy,
     ),
     Search(
         "grouping", "grouping",
         "grids of sites: greedy that may also add a whole site or region",
-        "paper 004, §3.1.4", greedy.grouping,
+        "paper 004, §3.1.4", local.grouping,
     ),
     Search(
         "annealing", "sa",
         "what annealing does alone, from no cluster; rarely the one to take",
-        "paper 004, §3.1.5", annealing.annealing,
+        "paper 004, §3.1.5", local.annealing,
     ),
     Search(
         "annealing-greedy", "sa.greedy",
         "grids without sites: greedy, then annealing",
-        "paper 004, §3.1.5", annealing.annealing_greedy,
+        "paper 004, §3.1.5", local.annealing_greedy,
     ),
     Search(
         "annealing-grouping", "sa.grouping",
         "hundreds of clusters: grouping, then annealing; the paper's best",
-        "paper 004, §3.1.5", annealing.annealing_grouping,
+        "paper 004, §3.1.5", local.annealing_grouping,
     ),
     Search(
         "branch-and-bound", "branch and bound",

@@ -9,11 +9,9 @@ from typing import Literal
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.placement.cost import BoolArray, IterationCost
+from gridcoll.placement.cost import BoolArray, Found, IterationCost, Prediction, predict
 from gridcoll.placement.exhaustive import best_but
-from gridcoll.placement.found import Found
-from gridcoll.placement.moves import flip_times
-from gridcoll.placement.prediction import Prediction, predict
+from gridcoll.placement.local import flip_times
 from gridcoll.placement.resources import as_mask
 from gridcoll.placement.searches import DEFAULT_SEARCH, find_search
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_BYTES, START_PART
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
-from gridcoll.plan.choice import Choice
+from gridcoll.plan.choice import Choice, sources_of
 from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
 from gridcoll.plan.registry import (
     REGISTRIES,
@@ -18,7 +18,6 @@ from gridcoll.plan.registry import (
     check_forced,
     family_of,
 )
-from gridcoll.plan.sources import sources_of
 
 REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
 

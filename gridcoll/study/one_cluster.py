@@ -11,8 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gridcoll.errors import UsageError
-from gridcoll.model.alltoall_bounds import ALLTOALL_BOUNDS, between_s
-from gridcoll.model.closed_forms import CLOSED_FORMS, SCATTER_COSTS, Call
+from gridcoll.model.closed_forms import (
+    ALLTOALL_BOUNDS,
+    CLOSED_FORMS,
+    SCATTER_COSTS,
+    Call,
+    between_s,
+)
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import PLogP
 from gridcoll.plan.choose import choose

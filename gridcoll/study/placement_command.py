@@ -21,8 +21,15 @@ from gridcoll.study.options import (
     table_console,
     write_tables,
 )
-from gridcoll.study.placement import Row, find_kind, run_cases
-from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, LEVEL, CaseKind
+from gridcoll.study.placement import (
+    CASE_KINDS,
+    LATENCIES,
+    LEVEL,
+    CaseKind,
+    Row,
+    find_kind,
+    run_cases,
+)
 from gridcoll.study.plots import draw_bars
 
 

@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 
-from gridcoll.topology.sparse_clustering import SHORT_S, Latencies, SparseGroups
+from gridcoll.topology.clustering import SHORT_S, Latencies, SparseGroups
 
 Pair = tuple[int, int]
 Rounds = Sequence[Sequence[Pair]]

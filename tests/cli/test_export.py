@@ -12,8 +12,7 @@ from gridcoll.bench.simgrid import Folder, find_simgrid
 from gridcoll.cli.models import load_model, load_wires
 from gridcoll.errors import UsageError
 from gridcoll.plan import choose
-from gridcoll.plan.goal import goal_lines
-from gridcoll.plan.smpi import smpi_lines
+from gridcoll.plan.exports import goal_lines, smpi_lines
 
 ASK = ("--grid", "three-sites", "--sizes", "64K")
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gridcoll.cli.group import group
-from gridcoll.cli.renamed import RenamedOptions
+from gridcoll.cli.options import RenamedOptions
 from gridcoll.cli.run_options import PLAIN
 
 EXCEPTIONS = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 from gridcoll.draw.figures import write_picture
 from gridcoll.draw.gantt import MAX_LANES, Bar, bars_of, draw_gantt, gantt_text
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Send
-from gridcoll.plan.timeline import Timeline
+from gridcoll.plan.cost import Timeline
 from gridcoll.topology import Grid
 
 PIECE = Chunk("output", 0, 8)

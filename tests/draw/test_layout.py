@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridcoll.draw.layout import (
+from gridcoll.draw.grid_picture import (
     overlaps,
     place_by_site,
     place_clusters,

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from gridcoll.errors import FileError, UsageError
-from gridcoll.measure.cache.declared import model_entries
 from gridcoll.measure.cache.entries import (
     FORMAT,
     VERSION,
@@ -40,7 +39,7 @@ from gridcoll.measure.cache.knowledge import (
     n_ranks_of_shape,
     shape_of,
 )
-from gridcoll.measure.cache.learning import can_be_kept, learn_check, learn_model
+from gridcoll.measure.cache.learning import can_be_kept, learn_check, learn_model, model_entries
 from gridcoll.model import Correction, GridModel, TimesBySize, linear_plogp
 from gridcoll.topology import Grid
 from gridcoll.topology.grid import Cluster, Process

@@ -167,7 +167,7 @@ class _Ranks:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> None:
     """What one test's communicators know is not for the next test's."""
-    from gridcoll.measure.memory import forget_all
+    from gridcoll.measure.find_model import forget_all
 
     forget_all()
 

@@ -16,7 +16,7 @@ from gridcoll.measure import find_model as finding
 from gridcoll.measure.cache import check, start
 from gridcoll.measure.cache.entries import decode_entry, encode_entry
 from gridcoll.measure.cache.folder import Folder
-from gridcoll.measure.memory import forget_all
+from gridcoll.measure.find_model import forget_all
 from gridcoll.model import GridModel, digest, linear_plogp, write_model
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_model, works
@@ -351,9 +351,11 @@ class TestOneProcess:
 
 def first_model(world: MPI.Intracomm, members: list[int], measured: Measured) -> GridModel:
     """What the world's model says of ``members``."""
-    from gridcoll.measure import memory
+    from gridcoll.measure import find_model
 
-    (found,) = [each for each in memory._known.values() if len(each.processes) == world.Get_size()]
+    (found,) = [
+        each for each in find_model._known.values() if len(each.processes) == world.Get_size()
+    ]
     return found.model.restrict(members) if len(members) < world.Get_size() else found.model
 
 

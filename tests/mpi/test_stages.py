@@ -8,8 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import discover as measuring
-from gridcoll.measure.budget import Budget, OutOfTimeError
-from gridcoll.measure.discover import discover, stage_names
+from gridcoll.measure.discover import Budget, OutOfTimeError, discover, stage_names
 from gridcoll.measure.natives import CALLS, NativeTimes
 from gridcoll.measure.trials import RUNS
 from gridcoll.model import Correction, GridModel, TimesBySize, format_model, parse_model

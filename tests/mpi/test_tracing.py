@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from mpi4py import MPI
 
-from gridcoll.bench import traces as tracing
+from gridcoll.bench import runs as tracing
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.measure import clock
 from gridcoll.plan import Plan
+from gridcoll.plan.cost import Timeline
 from gridcoll.plan.ops import Recv, Send
-from gridcoll.plan.timeline import Timeline
 from tests.mpi.support import grid_comm, layouts, pattern
 
 N = 200_000

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm.arguments import blocks
-from gridcoll.comm.methods import alltoallv, typed_calls
+from gridcoll.comm.methods import alltoallv, vectors
 from gridcoll.engine import runner
 from gridcoll.engine.compiled import LIBRARY
 from tests.mpi.exchanges import planned
@@ -127,7 +127,7 @@ def test_python_can_do_it_all(
     """On a rank without the engine in C, while others have it."""
     if transposed.rank:
         monkeypatch.setattr(runner, "begin_compiled", lambda *args: None)
-        monkeypatch.setattr(typed_calls.TypedCalls, "keep", lambda *args: None)
+        monkeypatch.setattr(vectors.TypedCalls, "keep", lambda *args: None)
     for seed in range(3):
         transposed.check(comm, seed)
     assert n_read == [6 if transposed.rank else 2]
@@ -189,7 +189,7 @@ def test_what_may_not_be_written(comm: GridComm, transposed: Transposed) -> None
 def test_no_more_are_kept_than_that(
     comm: GridComm, n_read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(typed_calls, "N_KEPT", 2)
+    monkeypatch.setattr(vectors, "N_KEPT", 2)
     several = [Transposed(comm) for _ in range(3)]
     for turn in range(2):
         for each in several:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gridcoll.placement import IterationCost
-from gridcoll.placement.moves import Growth, flip_times
+from gridcoll.placement.local import Growth, flip_times
 
 
 def _outside(cost: IterationCost) -> IterationCost:

@@ -6,7 +6,7 @@ import pytest
 from gridcoll.errors import UsageError
 from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, branch_and_bound
 from gridcoll.placement.searches import find_search
-from gridcoll.study.placement_cases import CASE_KINDS
+from gridcoll.study.placement import CASE_KINDS
 
 EXACT = ("exhaustive", "branch-and-bound")
 NEAR = 1e-9

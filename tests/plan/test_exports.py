@@ -7,13 +7,12 @@ from collections import Counter, deque
 
 import pytest
 
+from gridcoll.bench.simgrid import host_lines, platform_lines, smpi_settings
 from gridcoll.errors import PlanError
 from gridcoll.model.gridmodel import GridModel, declared_model
-from gridcoll.model.platform import host_lines, platform_lines, smpi_settings
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import Copy, Plan, Recv, Send, choose
-from gridcoll.plan.goal import goal_lines
-from gridcoll.plan.smpi import smpi_lines
+from gridcoll.plan.exports import goal_lines, smpi_lines
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 from tests.plan.handmade import chain, out, plan
 

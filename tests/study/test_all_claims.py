@@ -21,17 +21,16 @@ import pytest
 from gridcoll.cli.group import group
 from gridcoll.cli.study_command import command as study
 from gridcoll.model import GridModel, PLogP, read_model
-from gridcoll.model.alltoall_bounds import ALLTOALL_BOUNDS
-from gridcoll.model.closed_forms import CLOSED_FORMS
+from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, CLOSED_FORMS
 from gridcoll.placement import IterationCost, Resources, predict, read_problem, select
 from gridcoll.placement.correction import Exchanges, select_corrected
 from gridcoll.plan.alltoall.lg import exchanges
 from gridcoll.plan.alltoall.unequal_choice import choose_unequal
 from gridcoll.plan.choose import choose
 from gridcoll.schedule import HEURISTICS, best
-from gridcoll.study.claims_000 import CLAIMS, Scores, by_key
 from gridcoll.study.comparison import Setting, compare
 from gridcoll.study.contents import CONTENTS, PAPERS
+from gridcoll.study.fillings_command import CLAIMS, Scores, by_key
 from gridcoll.study.grid5000 import (
     LATENCY_US,
     Calibration,
@@ -48,8 +47,7 @@ from gridcoll.study.one_cluster import (
     stand_in_link,
 )
 from gridcoll.study.parameters import PARAMETERS
-from gridcoll.study.placement import expected_fail_permille, run_cases
-from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES
+from gridcoll.study.placement import CASE_KINDS, LATENCIES, expected_fail_permille, run_cases
 from gridcoll.study.total_exchange import Sites, hindrance_for
 from gridcoll.topology import Grid, read_gridfile
 from gridcoll.topology.levels import find_levels

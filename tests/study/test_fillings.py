@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from gridcoll.cli.study_command import command
 from gridcoll.errors import UsageError
-from gridcoll.study.claims_000 import CLAIMS, by_key
 from gridcoll.study.comparison import Setting, compare
+from gridcoll.study.fillings_command import CLAIMS, by_key
 from gridcoll.study.options import parse_duration_range, parse_rate_range
 from gridcoll.study.parameters import PARAMETERS, change_parameters
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gridcoll.errors import UsageError
-from gridcoll.model.alltoall_bounds import ALLTOALL_BOUNDS, between_s
+from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, between_s
 from gridcoll.study.one_cluster import (
     FIGURES,
     alltoall_rows,

@@ -5,8 +5,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule import Accounting
-from gridcoll.study.internal import predict_internal
-from gridcoll.study.parameters import FILLINGS, PARAMETERS, draw_batch
+from gridcoll.study.parameters import FILLINGS, PARAMETERS, draw_batch, predict_internal
 
 B, N = 400, 6
 OFF = ~np.eye(N, dtype=bool)

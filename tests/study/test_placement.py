@@ -12,8 +12,14 @@ from gridcoll.errors import UsageError
 from gridcoll.study import STUDIES
 from gridcoll.study.faces import bisect, count_faces, cube_mesh
 from gridcoll.study.faces_command import command as faces_command
-from gridcoll.study.placement import expected_fail_permille, find_kind, run_cases
-from gridcoll.study.placement_cases import CASE_KINDS, LATENCIES, tree_latencies
+from gridcoll.study.placement import (
+    CASE_KINDS,
+    LATENCIES,
+    expected_fail_permille,
+    find_kind,
+    run_cases,
+    tree_latencies,
+)
 from gridcoll.study.placement_command import command
 from gridcoll.study.placement_meshes_command import command as meshes_command
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import os
 
+from gridcoll.testbed.job import quiet_stderr
 from gridcoll.testbed.launchers import LAUNCHERS
-from gridcoll.testbed.noise import quiet_stderr
 
 WARNING = (
     b"[orsay-0:00073] plm:ssh: Warning: setpgid(81,81) failed in parent with "

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from gridcoll.topology import read_gridfile
-from gridcoll.topology.clustering import find_clusters
+from gridcoll.topology.clustering import Latencies, SparseGroups, find_clusters
 from gridcoll.topology.landmarks import group_nodes
-from gridcoll.topology.sparse_clustering import Latencies, SparseGroups
 from tests.topology.latencies import Pair, Replay, random_grid
 from tests.topology.test_clustering import TABLE_3_MACHINES, TABLE_3_US
 

@@ -81,7 +81,7 @@ typedef struct known_call {
 } known_call;
 
 /* Calls of one communicator that Python is yet to learn from. All ranks count the same calls, so
- * that all turn to Python after the same one. See launch/preload/stamped.py. */
+ * that all turn to Python after the same one. See launch/preload/bridge.py. */
 typedef struct {
     int64_t left;     /* calls until Python is to hear of them */
     int64_t stale;    /* whether decisions changed: about all kinds, Python is to be asked anew */

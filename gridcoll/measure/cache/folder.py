@@ -16,7 +16,6 @@ from pathlib import Path
 
 from gridcoll.errors import FileError, GridcollError, UsageError
 from gridcoll.files import read_text
-from gridcoll.measure.cache.declared import declared_entries
 from gridcoll.measure.cache.entries import (
     FOLDERS,
     VERSION,
@@ -27,6 +26,7 @@ from gridcoll.measure.cache.entries import (
     file_name,
 )
 from gridcoll.measure.cache.knowledge import Knowledge
+from gridcoll.measure.cache.learning import declared_entries
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import parse_gridfile
 

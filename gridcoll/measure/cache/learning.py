@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
+from gridcoll.errors import FileError
 from gridcoll.measure.cache.entries import (
     AnyEntry,
     ClusterEntry,
@@ -29,9 +30,11 @@ from gridcoll.measure.cache.knowledge import (
     shape_of,
     statistic_after,
 )
-from gridcoll.model import GridModel, PLogP, TimesBySize
+from gridcoll.model import GridModel, PLogP, TimesBySize, declared_model
+from gridcoll.model.summary import rates_bytes_per_s
 from gridcoll.plan.natives import NATIVE
 from gridcoll.topology.grid import Cluster
+from gridcoll.topology.gridfile import GridSpec
 
 NEWS_S = 3600.0
 """What is seen again sooner is not written down: looks so close together say little."""
@@ -367,3 +370,78 @@ def merged_sizes(old: list[SizeClass], new: list[SizeClass], tolerance: float) -
         value = statistic_after(here.value if here else None, each.value.mean, tolerance)
         by_size[each.n_bytes] = SizeClass(each.n_bytes, value)
     return [by_size[size] for size in sorted(by_size)]
+
+
+def declared_entries(spec: GridSpec, modified_s: float) -> list[AnyEntry]:
+    """The entries of a grid file last written at ``modified_s``. Raises `FileError`.
+
+    Hosts are needed by name.
+    """
+    if spec.by_rank:
+        raise FileError(f"grid file {spec.name}: it gives ranks; the cache needs hosts by name")
+    when = datetime.fromtimestamp(int(modified_s), timezone.utc)
+    # Two processes on each host: what lies inside a cluster of one host is asked for, too.
+    model = declared_model(spec, [host for hosts in spec.hosts for host in hosts])
+    return model_entries(model, when)
+
+
+def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
+    """Hosts, clusters and links of a declared ``model``."""
+    entries: list[AnyEntry] = []
+    rates = rates_bytes_per_s(model)
+    for i, cluster in enumerate(model.grid.clusters):
+        inside = model.link(i, i)
+        entries.append(
+            ClusterEntry(
+                name=cluster.name,
+                site=cluster.site,
+                region=cluster.region,
+                inside=inside,
+                within_host=inside,
+                uplink_bytes_per_s=(
+                    model.uplink_bytes_per_s[i] if model.uplink_bytes_per_s else 0.0
+                ),
+                origin="declared",
+                first=when,
+                last=when,
+            )
+        )
+        rate = float(rates[i, i])
+        entries += [
+            Host(
+                name=process.host,
+                cluster=cluster.name,
+                rate_bytes_per_s=rate,
+                origin="declared",
+                first=when,
+                last=when,
+            )
+            for process in cluster.processes
+        ]
+        for j, other in enumerate(model.grid.clusters):
+            if i == j:
+                continue
+            link = model.link(i, j)
+            entries.append(
+                LinkEntry(
+                    sender=cluster.name,
+                    receiver=other.name,
+                    plogp=link,
+                    aggregate_bytes_per_s=(
+                        model.aggregate_bytes_per_s[i][j] if model.aggregate_bytes_per_s else 0.0
+                    ),
+                    latency_s=Statistic(float(link.one_way(0))),
+                    rate_bytes_per_s=Statistic(float(rates[i, j])),
+                    origin="declared",
+                    first=when,
+                    last=when,
+                )
+            )
+    return entries
+
+
+def with_declared(known: Knowledge, spec: GridSpec, modified_s: float = 0.0) -> Knowledge:
+    """``known`` and what ``spec`` says where it knows nothing measured."""
+    together = Knowledge(known)
+    together.put_all(declared_entries(spec, modified_s))
+    return together

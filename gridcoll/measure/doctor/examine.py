@@ -13,8 +13,15 @@ from mpi4py import MPI
 from gridcoll.engine.agreement import together
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, find_grid, silent
-from gridcoll.measure.doctor.facts import has_fast_network, look_around, own_connections
-from gridcoll.measure.doctor.job import JobFacts, Kept, LinkFacts, RankFacts
+from gridcoll.measure.doctor.facts import (
+    JobFacts,
+    Kept,
+    LinkFacts,
+    RankFacts,
+    has_fast_network,
+    look_around,
+    own_connections,
+)
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
 
-from gridcoll.measure.doctor.facts import Interface
-from gridcoll.measure.doctor.job import JobFacts, RankFacts
+from gridcoll.measure.doctor.facts import Interface, JobFacts, RankFacts
 from gridcoll.topology.units import format_duration, format_rate
 
 Severity = Literal["error", "warning", "note"]

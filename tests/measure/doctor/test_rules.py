@@ -13,6 +13,9 @@ from gridcoll.measure.doctor.facts import (
     Connection,
     HostFacts,
     Interface,
+    JobFacts,
+    LinkFacts,
+    RankFacts,
     is_first,
     launched_ranks,
     list_interfaces,
@@ -21,7 +24,6 @@ from gridcoll.measure.doctor.facts import (
     own_sockets,
     parse_address,
 )
-from gridcoll.measure.doctor.job import JobFacts, LinkFacts, RankFacts
 from gridcoll.topology.grid import Grid
 
 ETH = Interface("eth0", "10.0.0.1", 1e9)
