@@ -20,7 +20,8 @@ from gridcoll.topology.grid import Grid
 
 BLOCK_BYTES = 1 << 14
 MOST_EXCHANGING = 64
-"""Ranks of a cluster: every one of them holds a block of each of them, twice."""
+"""Ranks of a cluster: every one of them holds a block of each of them, twice. Chains that measure
+the relay gap have no more, either."""
 
 MOST_CONTENTION = 4.0
 LEAST_SPREAD = 0.05

@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import wait_for_all
 from gridcoll.errors import GridcollError
 from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
@@ -23,16 +22,15 @@ from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.pairs import representatives
+from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
-from gridcoll.measure.probe import Channel, measure_plogp
-from gridcoll.measure.quick import quick_model
+from gridcoll.measure.probe import measure_plogp
+from gridcoll.measure.quick import links_of, quick_model
 from gridcoll.measure.trials import RUNS, TRIAL_SIZES
 from gridcoll.measure.tuner import tune
 from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.grid import Grid
-from gridcoll.topology.rounds import rounds_of_pairs
 
 
 class OutOfTimeError(GridcollError):
@@ -232,30 +230,9 @@ def measure_links(
     Collective; the result is the same on all ranks.
     """
     n = len(grid.clusters)
-    steps: list[list[tuple[int, int]]] = [[(c, c) for c in range(n) if len(grid.clusters[c]) > 1]]
-    for pairs in rounds_of_pairs(n):
-        steps.append(pairs)
-        if both_directions:
-            steps.append([(b, a) for a, b in pairs])
-    n_links = sum(len(pairs) for pairs in steps)
-    mine: list[tuple[int, int, PLogP]] = []
-    done = 0
-    for pairs in steps:
-        progress("pLogP of links", done, n_links)
-        for a, b in pairs:
-            sender, receiver = representatives(grid, a, b)
-            if comm.Get_rank() in (sender, receiver):
-                active = comm.Get_rank() == sender
-                peer = receiver if active else sender
-                measured = measure_plogp(Channel(comm, peer, active))
-                if measured is not None:
-                    mine.append((a, b, measured))
-        done += len(pairs)
-        wait_for_all(comm)  # the next round's pairs must not find a link still busy
-    progress("pLogP of links", n_links, n_links)
-    links: list[list[PLogP | None]] = [[None] * n for _ in range(n)]
-    for a, b, link in (entry for entries in comm.allgather(mine) for entry in entries):
-        links[a][b] = link
-        if not both_directions:
-            links[b][a] = link
-    return tuple(tuple(row) for row in links)
+    pairs = [(a, b) for a in range(n) for b in range(a, n)]
+    found = measure_pairs(comm, grid, pairs, progress, measure_plogp)
+    if both_directions:
+        back = [(b, a) for a, b in pairs if a != b]
+        found |= measure_pairs(comm, grid, back, progress, measure_plogp)
+    return links_of(grid, found)

@@ -10,6 +10,7 @@ from gridcoll.engine.runner import run_program
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clock import CommonClock, Series, find_clock, run_together
+from gridcoll.measure.contention import split_inside
 from gridcoll.measure.trials import step_of
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose, dataflow
@@ -19,9 +20,6 @@ from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
 
 RELAY_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-
-MOST_IN_CHAIN = 64
-"""Most ranks of a cluster in the chain that measures the relay gap."""
 
 
 def measure_relay_gap(
@@ -36,19 +34,13 @@ def measure_relay_gap(
 
     It contains the gap inside the cluster; the rest is the cost of our engine, and of ranks that
     share cores. Clusters measure by their own clocks, at about the same time, without links between
-    them, and with at most `MOST_IN_CHAIN` ranks each; the slowest counts. None if no cluster has
-    two ranks. ``inside``: an existing communicator of these ranks of this cluster, null on others.
+    them, each among the ranks of `split_inside`; the slowest counts. None if no cluster has two
+    ranks. ``inside``: an existing communicator of these ranks of this cluster, null on others.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
     sizes_bytes = sizes_bytes or RELAY_SIZES
-    rank = comm.Get_rank()
-    mine = inside
-    if mine is None:
-        cluster = grid.clusters[grid.cluster_of[rank]]
-        takes_part = len(cluster) > 1 and rank in cluster.spread(MOST_IN_CHAIN)
-        colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
-        mine = MPI.Intracomm(comm.Split(colour, cluster.places[rank]))
+    mine = split_inside(comm, grid) if inside is None else inside
     seconds = np.zeros(len(sizes_bytes))
     if mine != MPI.COMM_NULL and mine.Get_size() > 1:
         chain = _Chain(mine)

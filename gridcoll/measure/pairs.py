@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from mpi4py import MPI
@@ -74,12 +75,15 @@ def measure_pairs(
     grid: Grid,
     pairs: Iterable[tuple[int, int]],
     progress: Progress = silent,
+    measure: Callable[[Channel], PLogP | None] | None = None,
     budget_bytes: int = BUDGET_BYTES,
 ) -> dict[tuple[int, int], PLogP]:
     """Measure pLogP between ``pairs`` of clusters, and inside where both are one. Collective.
 
-    Pairs that share no cluster are measured at once. Equal on all ranks.
+    Pairs that share no cluster are measured at once. Equal on all ranks. ``measure`` does it, on
+    both ends; by default `quick_plogp`, with as many bytes as ``budget_bytes``.
     """
+    measure = measure or partial(quick_plogp, budget_bytes=budget_bytes)
     wanted = [(a, b) for a, b in dict.fromkeys(pairs) if a != b or len(grid.clusters[a]) > 1]
     rounds = _packed(grid, disjoint_rounds(wanted))
     mine: list[tuple[int, int, PLogP]] = []
@@ -92,7 +96,7 @@ def measure_pairs(
             if rank in (sender, receiver):
                 active = rank == sender
                 channel = Channel(comm, receiver if active else sender, active)
-                measured = quick_plogp(channel, budget_bytes)
+                measured = measure(channel)
                 if measured is not None:
                     mine.append((a, b, measured))
         done += len(each)

@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.measure import contention, engine_cost, probe
 from gridcoll.measure import discover as measuring
-from gridcoll.measure import engine_cost, probe
 from gridcoll.measure.clusters import find_grid
 from gridcoll.measure.discover import discover, measure_links
 from gridcoll.measure.pairs import representatives
@@ -112,7 +112,7 @@ def test_the_pace_of_some_is_that_of_many(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The same on all ranks, those that only watch included."""
-    monkeypatch.setattr(engine_cost, "MOST_IN_CHAIN", most)
+    monkeypatch.setattr(contention, "MOST_EXCHANGING", most)
     monkeypatch.setattr(engine_cost, "RELAY_SIZES", (1 << 10,))
     ran: list[int] = []
     run = engine_cost.run_program
