@@ -17,6 +17,7 @@ from random import Random
 import numpy as np
 
 from gridcoll.topology.clustering import SHORT_S, Latencies, SparseGroups
+from gridcoll.topology.rounds import in_rounds
 
 Pair = tuple[int, int]
 Rounds = Sequence[Sequence[Pair]]
@@ -297,7 +298,7 @@ class _Search:
             ]
             if not between:
                 break
-            self._run(_in_rounds(between)[: ROUNDS_AT_ONCE * FIRST_ROUNDS])
+            self._run(in_rounds(between, lambda p: p)[: ROUNDS_AT_ONCE * FIRST_ROUNDS])
             before, groups = groups, SparseGroups(self._latencies, self._tolerance)
             n_same = n_same + 1 if groups.members == before.members else 0
             if n_same == ENOUGH_REPEATS:
@@ -328,22 +329,6 @@ def _first_rounds(order: Sequence[int]) -> list[list[Pair]]:
         pairs += [((turn + k) % around, (turn - k) % around) for k in range(1, len(seats) // 2)]
         met = [(seats[a], seats[b]) for a, b in pairs]
         rounds.append(sorted((min(p), max(p)) for p in met if -1 not in p))
-    return rounds
-
-
-def _in_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """``pairs`` in rounds of disjoint ones."""
-    rounds: list[list[Pair]] = []
-    taken: list[set[int]] = []
-    for a, b in pairs:
-        turn = 0
-        while turn < len(taken) and (a in taken[turn] or b in taken[turn]):
-            turn += 1
-        if turn == len(taken):
-            taken.append(set())
-            rounds.append([])
-        taken[turn] |= {a, b}
-        rounds[turn].append((a, b))
     return rounds
 
 

@@ -5,12 +5,14 @@ And how many flows fill what is between two clusters.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Count = TypeVar("Count", int, npt.NDArray[np.int64])
+T = TypeVar("T")
 
 MOST_LANES_PER_RANK = 4
 """More flows to one rank open no wider: its interface or theirs is full, or the link."""
@@ -40,3 +42,18 @@ def rounds_of_pairs(n: int) -> list[list[tuple[int, int]]]:
         rounds.append(sorted((min(p), max(p)) for p in pairs if -1 not in p))
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return [pairs for pairs in rounds if pairs]
+
+
+def in_rounds(items: Iterable[T], ends: Callable[[T], Collection[int]]) -> list[list[T]]:
+    """``items`` in rounds: each in the first in which none of its ``ends`` is taken."""
+    rounds: list[list[T]] = []
+    taken: list[set[int]] = []
+    for item in items:
+        those = set(ends(item))
+        turn = next((k for k, each in enumerate(taken) if not each & those), len(rounds))
+        if turn == len(rounds):
+            rounds.append([])
+            taken.append(set())
+        rounds[turn].append(item)
+        taken[turn] |= those
+    return rounds

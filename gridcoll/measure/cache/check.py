@@ -16,6 +16,7 @@ from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.probe import Channel
 from gridcoll.model import PLogP
 from gridcoll.topology.grid import Grid
+from gridcoll.topology.rounds import in_rounds
 
 NEAR_TRIPS = 40
 """Inside a cluster round trips cost nothing, and a busy host shows only in the shortest of many."""
@@ -114,12 +115,11 @@ def near_edges(grid: Grid) -> list[list[Edge]]:
     In a round no host has two edges. A host that moved is far from the one it hangs from; one that
     hangs from a host that moved along with it is not, and goes with it.
     """
-    rounds: list[list[Edge]] = []
+    edges = []
     for c, cluster in enumerate(grid.clusters):
         leaders = [node[0].rank for node in cluster.nodes]
-        edges = [Edge((c, c), (leaders[(k - 1) // 2], leaders[k])) for k in range(1, len(leaders))]
-        _pack(edges, rounds)
-    return rounds
+        edges += [Edge((c, c), (leaders[(k - 1) // 2], leaders[k])) for k in range(1, len(leaders))]
+    return in_rounds(edges, lambda edge: edge.ranks)
 
 
 def far_edges(grid: Grid, pairs: Collection[Index]) -> list[list[Edge]]:
@@ -136,21 +136,7 @@ def far_edges(grid: Grid, pairs: Collection[Index]) -> list[list[Edge]]:
             ranks.append(nodes[used[c] % len(nodes)][0].rank)
             used[c] += 1
         edges.append(Edge((a, b), (ranks[0], ranks[1])))
-    rounds: list[list[Edge]] = []
-    _pack(edges, rounds)
-    return rounds
-
-
-def _pack(edges: Sequence[Edge], rounds: list[list[Edge]]) -> None:
-    """Enter ``edges`` into the first of ``rounds`` in which neither rank has one."""
-    busy = [{rank for edge in each for rank in edge.ranks} for each in rounds]
-    for edge in edges:
-        at = next((k for k, ranks in enumerate(busy) if not ranks & set(edge.ranks)), len(rounds))
-        if at == len(rounds):
-            rounds.append([])
-            busy.append(set())
-        rounds[at].append(edge)
-        busy[at] |= set(edge.ranks)
+    return in_rounds(edges, lambda edge: edge.ranks)
 
 
 def strangers_of(grid: Grid, far: Collection[int]) -> frozenset[int]:
