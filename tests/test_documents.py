@@ -15,8 +15,7 @@ import gridcoll
 import gridcoll.errors
 from gridcoll.cli.group import group
 from gridcoll.cli.run_options import parse_run
-from gridcoll.comm.hints import NAMES
-from gridcoll.comm.settings import read_settings
+from gridcoll.comm.settings import NAMES, read_settings
 from gridcoll.errors import UsageError
 from gridcoll.measure.doctor import rules
 from gridcoll.plan import REGISTRIES

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from gridcoll.placement import SEARCHES, IterationCost, Phase, Problem, Resources
-from gridcoll.study.placement import ALPHA_S, HIDDEN_PART, tree_latencies
+from gridcoll.study.placement_command import ALPHA_S, HIDDEN_PART, tree_latencies
 
 MESHES = (588_000, 2_480_674, 10_000_000, 100_000_000)
 RUNS = (

@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.placement import read_problem
-from gridcoll.study.faces import PARTITIONERS, Mesh, cube_mesh
+from gridcoll.study.faces_command import PARTITIONERS, Mesh, cube_mesh
 from gridcoll.topology import read_gridfile
 
 WARM_UP = 3

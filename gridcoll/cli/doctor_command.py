@@ -164,7 +164,7 @@ def _settings() -> tuple[float, str, tuple[str, ...]]:
 
 
 def _version() -> str:
-    from gridcoll.comm.version import VERSION
+    from gridcoll.comm.settings import VERSION
 
     return VERSION
 

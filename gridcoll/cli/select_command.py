@@ -17,10 +17,10 @@ from gridcoll.errors import UsageError
 from gridcoll.files import write_atomically
 from gridcoll.placement.allreduce import FORMS, PLAN, AllreducePrice
 from gridcoll.placement.configurations import draw_configurations
+from gridcoll.placement.correction import correct_by_run, read_run
 from gridcoll.placement.cost import IterationCost, Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
 from gridcoll.placement.resources import Resources
-from gridcoll.placement.run_file import correct_by_run, read_run
 from gridcoll.placement.searches import DEFAULT_SEARCH, SEARCHES
 from gridcoll.placement.selection import select
 from gridcoll.topology.hostfile import FORMATS, format_use

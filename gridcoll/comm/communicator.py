@@ -13,7 +13,6 @@ from gridcoll.comm.channel import Channel, Place, can_run_beside, new_private
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.decisions import Decisions
 from gridcoll.comm.handles import set_handle
-from gridcoll.comm.hints import Keywords, environment_with
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods
@@ -24,9 +23,8 @@ from gridcoll.comm.methods.gathering import GatheringMethods, ScatteringMethods
 from gridcoll.comm.methods.nonblocking import NonblockingMethods
 from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
-from gridcoll.comm.settings import Settings, read_settings
+from gridcoll.comm.settings import VERSION, Keywords, Settings, environment_with, read_settings
 from gridcoll.comm.tracing import watch
-from gridcoll.comm.version import VERSION
 from gridcoll.engine.agreement import agree_on
 from gridcoll.engine.compiled import require_engine
 from gridcoll.engine.progress import open_progress

@@ -16,7 +16,7 @@ from gridcoll.errors import GridcollError, UsageError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gridcoll.comm.hints import Keywords
+    from gridcoll.comm.settings import Keywords
 
 _ORIGINAL = MPI.COMM_WORLD
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.placement import branch_and_bound, exhaustive, local
+from gridcoll.placement import exact, local
 from gridcoll.placement.cost import Found, IterationCost
 
 
@@ -26,8 +26,8 @@ class Search:
 _ENTRIES = (
     Search(
         "exhaustive", "exhaustive",
-        f"the optimum of up to {exhaustive.MAX_CLUSTERS} clusters, by trying every subset",
-        "paper 004, §3.1.1", exhaustive.exhaustive,
+        f"the optimum of up to {exact.MAX_CLUSTERS} clusters, by trying every subset",
+        "paper 004, §3.1.1", exact.exhaustive,
     ),
     Search(
         "random", "rnd",
@@ -67,7 +67,7 @@ _ENTRIES = (
     Search(
         "branch-and-bound", "branch and bound",
         "the default: starts from annealing-grouping and proves the optimum",
-        "gridcoll", branch_and_bound.branch_and_bound,
+        "gridcoll", exact.branch_and_bound,
     ),
 )  # fmt: skip
 

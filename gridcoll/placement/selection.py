@@ -10,7 +10,7 @@ import numpy as np
 
 from gridcoll.errors import UsageError
 from gridcoll.placement.cost import BoolArray, Found, IterationCost, Prediction, predict
-from gridcoll.placement.exhaustive import best_but
+from gridcoll.placement.exact import best_but
 from gridcoll.placement.local import flip_times
 from gridcoll.placement.resources import as_mask
 from gridcoll.placement.searches import DEFAULT_SEARCH, find_search

@@ -1,16 +1,26 @@
-"""``gridcoll study placement-faces``: Figure 1 of paper 004."""
+"""``gridcoll study placement-faces``: Figure 1 of paper 004.
+
+Paper 004, Figure 1: faces between the parts of a tetrahedral mesh, beside its estimate.
+
+The mesh is a cube of cells, six tetrahedra each; the parts come from a partitioner. Without one
+installed, recursive coordinate bisection cuts the longest side in half, again and again, which is
+what the estimate's surface of a compact part assumes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations
 from pathlib import Path
 
 import click
+import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 
 from gridcoll.errors import UsageError
-from gridcoll.study.faces import PARTITIONERS, Faces, count_faces, cube_mesh
+from gridcoll.placement.problem import Update
 from gridcoll.study.options import (
     JSON,
     PLOT,
@@ -21,6 +31,107 @@ from gridcoll.study.options import (
     whole_numbers,
 )
 from gridcoll.study.plots import Figure, draw_figure
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Tetrahedra as centres (n, 3) and pairs of neighbours that share a face, (faces, 2)."""
+
+    centres: Floats
+    faces: Ints
+
+    @property
+    def n_elements(self) -> int:
+        return len(self.centres)
+
+
+def cube_mesh(n_elements: int) -> Mesh:
+    """A cube of about ``n_elements`` tetrahedra: each cell cut along the orders of its axes.
+
+    Raises `UsageError` on fewer than six.
+    """
+    side = round((n_elements / 6) ** (1 / 3))
+    if side < 1:
+        raise UsageError(f"elements: must be at least 6, got {n_elements}")
+    cells = np.stack(np.meshgrid(*[np.arange(side)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    corners = []
+    for order in permutations(range(3)):
+        walk = np.zeros((4, 3), dtype=np.int64)
+        for step, axis in enumerate(order, start=1):
+            walk[step] = walk[step - 1]
+            walk[step, axis] = 1
+        corners.append(cells[:, None, :] + walk)
+    points = np.stack(corners, axis=1).reshape(-1, 4, 3)
+    width = side + 1
+    vertices = (points[..., 0] * width + points[..., 1]) * width + points[..., 2]
+    triples = np.concatenate([np.delete(vertices, k, axis=1) for k in range(4)])
+    triples.sort(axis=1)
+    owners = np.tile(np.arange(len(vertices)), 4)
+    keys = (triples[:, 0] * width**3 + triples[:, 1]) * width**3 + triples[:, 2]
+    order_ = np.argsort(keys, kind="stable")
+    same = np.flatnonzero(keys[order_][1:] == keys[order_][:-1])
+    faces = np.stack([owners[order_][same], owners[order_][same + 1]], axis=1)
+    return Mesh(points.mean(axis=1), faces)
+
+
+def bisect(mesh: Mesh, n_parts: int) -> Ints:
+    """The part of each element: halves by the longest side, in proportion to parts left."""
+    part = np.zeros(mesh.n_elements, dtype=np.int64)
+    _bisect(mesh.centres, np.arange(mesh.n_elements), n_parts, 0, part)
+    return part
+
+
+def _bisect(centres: Floats, members: Ints, n_parts: int, first: int, part: Ints) -> None:
+    if n_parts == 1:
+        part[members] = first
+        return
+    own = centres[members]
+    axis = int(np.argmax(own.max(axis=0) - own.min(axis=0)))
+    order = members[np.argsort(own[:, axis], kind="stable")]
+    left = n_parts // 2
+    cut = len(order) * left // n_parts
+    _bisect(centres, order[:cut], left, first, part)
+    _bisect(centres, order[cut:], n_parts - left, first + left, part)
+
+
+def metis(mesh: Mesh, n_parts: int) -> Ints:
+    """By Metis. Raises `UsageError` where pymetis is not installed."""
+    try:
+        import pymetis  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise UsageError("partitioner metis: pymetis is not installed; pip install it") from None
+    both = np.concatenate([mesh.faces, mesh.faces[:, ::-1]])
+    both = both[np.argsort(both[:, 0], kind="stable")]
+    starts = np.searchsorted(both[:, 0], np.arange(mesh.n_elements + 1))
+    _, membership = pymetis.part_graph(n_parts, xadj=starts, adjncy=both[:, 1])
+    return np.asarray(membership, dtype=np.int64)
+
+
+PARTITIONERS: dict[str, Callable[[Mesh, int], Ints]] = {"bisection": bisect, "metis": metis}
+
+
+@dataclass(frozen=True)
+class Faces:
+    """Of the part that has most: counted, beside ``β n_local^(2/3)`` with the paper's β."""
+
+    n_parts: int
+    most: int
+    mean: float
+    estimate: float
+    beta_needed: float
+
+
+def count_faces(mesh: Mesh, part: Ints) -> Faces:
+    """Faces between parts; ``beta_needed`` is the least that is an upper bound."""
+    across = part[mesh.faces[:, 0]] != part[mesh.faces[:, 1]]
+    n_parts = int(part.max()) + 1
+    counts = np.bincount(part[mesh.faces[across]].ravel(), minlength=n_parts)
+    surface = (mesh.n_elements / n_parts) ** (2 / 3)
+    most = int(counts.max())
+    return Faces(n_parts, most, float(counts.mean()), Update().beta_host * surface, most / surface)
 
 
 @click.command()

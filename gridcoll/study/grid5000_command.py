@@ -1,26 +1,36 @@
-"""``gridcoll study grid5000``: Figure 5 of paper 000."""
+"""``gridcoll study grid5000``: Figure 5 of paper 000.
+
+The 88 machines of paper 000, Table 3, predicted as in its Figure 5.
+
+The paper prints latencies but no gaps. Ours are calibrated on what paper 002 says of the same grid:
+1 MB from Orsay to Grenoble takes 350 ms (a TCP window of 64 KiB per round trip of twice the latency
+gives 372 + 12 ms), and a binomial broadcast of 1 MB among 50 nodes over Gigabit Ethernet takes
+600 ms (five rounds of 120 ms: 8.4 MB/s). So
+
+    g(m) = overhead + m / min(local rate, window / (2 L)).
+
+Inside a cluster, paper 000 names the binomial tree, paper 002 (section 6, the same machines and
+latencies) the fastest strategy of its Table 1.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 from rich.table import Table
 
-from gridcoll.schedule import HEURISTICS
+from gridcoll.errors import UsageError
+from gridcoll.model.closed_forms import CLOSED_FORMS, TABLE_2004, Call
+from gridcoll.model.plogp import linear_plogp
+from gridcoll.schedule import HEURISTICS, Accounting, Instance
 from gridcoll.schedule.greedy import SEVEN
-from gridcoll.study.grid5000 import (
-    CLUSTERS,
-    INSIDE,
-    MEGABYTE,
-    Calibration,
-    grid_instance,
-    unaware_binomial_s,
-    variants,
-)
+from gridcoll.schedule.instance import Floats
+from gridcoll.schedule.trees import find_shape
+from gridcoll.study.one_cluster_command import halved
 from gridcoll.study.options import (
     BUSY,
     JSON,
@@ -35,6 +45,171 @@ from gridcoll.study.options import (
 )
 from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
+
+CLUSTERS = ("Orsay 1", "Orsay 2", "IDPOT 1", "IDPOT 2", "IDPOT 3", "Toulouse")
+MACHINES = (31, 29, 6, 1, 1, 20)
+LATENCY_US = (
+    (47.56, 62.10, 12181.52, 12187.24, 12197.49, 5210.99),
+    (62.10, 47.92, 12181.52, 12198.03, 12195.22, 5211.47),
+    (12181.52, 12181.52, 35.52, 60.08, 60.08, 5388.49),
+    (12187.24, 12198.03, 60.08, 0.0, 242.47, 5393.98),
+    (12197.49, 12195.22, 60.08, 242.47, 0.0, 5394.10),
+    (5210.99, 5211.47, 5388.49, 5393.98, 5394.10, 27.53),
+)
+"""Paper 000, Table 3; the diagonal is inside a cluster (none for single machines)."""
+
+MEGABYTE = 1_000_000
+
+INSIDE = ("binomial", "best")
+"""What a cluster does inside: a binomial tree, or the fastest strategy of paper 002, Table 1."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the paper leaves out; see the module's text for where the defaults come from."""
+
+    window_bytes: float = 65536.0
+    local_bytes_per_s: float = 8.4e6
+    overhead_s: float = 100e-6
+
+    def __post_init__(self) -> None:
+        for name in ("window_bytes", "local_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"calibration: {name} must be positive, got {getattr(self, name)}")
+
+    def rate(self, latency_s: float) -> float:
+        """Bytes per second of one transfer over a link of this latency (0: one machine)."""
+        if not latency_s:
+            return self.local_bytes_per_s
+        return min(self.local_bytes_per_s, self.window_bytes / (2 * latency_s))
+
+    def gap_s(self, n_bytes: float) -> Floats:
+        """g(m) between and (diagonal) inside clusters, (6, 6)."""
+        latency = np.array(LATENCY_US) * 1e-6
+        with np.errstate(divide="ignore"):
+            rate = np.minimum(self.local_bytes_per_s, self.window_bytes / (2 * latency))
+        gap: Floats = self.overhead_s + n_bytes / rate
+        return gap
+
+
+def grid_instance(
+    n_bytes: float,
+    calibration: Calibration,
+    root: int = 0,
+    accounting: Accounting | None = None,
+    inside: str = "binomial",
+) -> Instance:
+    """The broadcast of ``n_bytes`` between the six clusters, which do ``inside`` within each.
+
+    Raises `UsageError` when that is none of `INSIDE`.
+    """
+    if inside not in INSIDE:
+        raise UsageError(f"inside: must be one of {', '.join(INSIDE)}; got {inside!r}")
+    latency = np.array(LATENCY_US) * 1e-6
+    gap = calibration.gap_s(n_bytes)
+    internal = binomial_s(n_bytes, calibration)
+    if inside == "best":
+        internal = fastest_inside_s(n_bytes, calibration)
+    return Instance(latency, gap, internal, root, accounting or Accounting())
+
+
+def binomial_s(n_bytes: float, calibration: Calibration) -> Floats:
+    """ceil(log2 P) L + floor(log2 P) g(m) in each cluster (paper 002, Table 1), (6,)."""
+    latency = np.array(LATENCY_US).diagonal() * 1e-6
+    gap = calibration.gap_s(n_bytes).diagonal()
+    rounds = np.log2(np.array(MACHINES))
+    internal: Floats = np.ceil(rounds) * latency + np.floor(rounds) * gap
+    return internal
+
+
+def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
+    """The least of paper 002's Table 1 in each cluster, over segments of m / 2^i bytes, (6,).
+
+    Without k-chains: their line counts 2 d + 1 chains but one send of the root per segment, which
+    no broadcast can do.
+    """
+    forms = [
+        form
+        for form in CLOSED_FORMS.values()
+        if form.source != TABLE_2004 and form.holds != "approximate"
+    ]
+    found = np.zeros(len(MACHINES))
+    size = max(int(n_bytes), 1)
+    for cluster, machines in enumerate(MACHINES):
+        latency_s = LATENCY_US[cluster][cluster] * 1e-6
+        rate = calibration.rate(latency_s)
+        link = linear_plogp(latency_s, rate, calibration.overhead_s)
+        found[cluster] = min(
+            form.cost_s(Call(link, machines, size, segment))
+            for segment in halved(size)
+            for form in forms
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One reading of what the papers leave open, and what comes out for 4 MB."""
+
+    inside: str
+    window: str
+    local_rate: str
+    root: int
+    flat_s: float
+    ecef_s: float
+    best_s: float
+    unaware_s: float
+
+    @property
+    def flat_over_ecef(self) -> float:
+        """Paper 000 says almost 6."""
+        return self.flat_s / self.ecef_s
+
+
+VARIANT_WINDOWS = ("16 KiB", "64 KiB", "256 KiB")
+VARIANT_RATES = ("67.2 Mbit/s", "110 Mbit/s", "1 Gbit/s")
+VARIANT_ROOTS = (0, 2, 5)
+
+
+def variants(n_bytes: float = 4 * MEGABYTE) -> list[Variant]:
+    """Every combination of inside, window, local rate and root."""
+    found = []
+    for inside in INSIDE:
+        for window in VARIANT_WINDOWS:
+            for rate in VARIANT_RATES:
+                calibration = Calibration(
+                    float(parse_size_bytes(window)), parse_rate_bytes_per_s(rate)
+                )
+                for root in VARIANT_ROOTS:
+                    instance = grid_instance(n_bytes, calibration, root, inside=inside)
+                    flat, ecef, best = (
+                        HEURISTICS[name].pick(instance).makespan_s
+                        for name in ("flat", "ecef", "best")
+                    )
+                    unaware = unaware_binomial_s(n_bytes, calibration, root)
+                    found.append(Variant(inside, window, rate, root, flat, ecef, best, unaware))
+    return found
+
+
+def unaware_binomial_s(n_bytes: float, calibration: Calibration, root: int = 0) -> float:
+    """The binomial tree over all 88 machines in cluster order, as an MPI library sends it.
+
+    Vertex v of the tree is machine (first machine of the root's cluster + v) mod 88; a sender is
+    busy for the gap of each transfer.
+    """
+    place = [cluster for cluster, count in enumerate(MACHINES) for _ in range(count)]
+    shift = sum(MACHINES[:root])
+    place = place[shift:] + place[:shift]
+    latency = np.array(LATENCY_US) * 1e-6
+    gap = calibration.gap_s(n_bytes)
+    arrival = [0.0] * len(place)
+    for sender, receivers in enumerate(find_shape("binomial").children(len(place))):
+        free = arrival[sender]  # children have higher numbers: arrival[sender] is known
+        for receiver in receivers:
+            free += float(gap[place[sender], place[receiver]])
+            arrival[receiver] = free + float(latency[place[sender], place[receiver]])
+    return max(arrival)
+
 
 UNAWARE = "Binomial, grid-unaware"
 PAPER_MEGABYTES = 4.0

@@ -1,18 +1,24 @@
-"""``gridcoll study optimum``: how near the heuristics and `best` come to the optimum."""
+"""``gridcoll study optimum``: how near the heuristics and `best` come to the optimum.
+
+How near `best` comes to the optimum within a budget of time, and how long `optimal` takes.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 from rich.table import Table
 
-from gridcoll.schedule import warm_up
-from gridcoll.study.comparison import Setting
-from gridcoll.study.optimum import Nearness, measure_nearness
+from gridcoll.schedule import HEURISTICS, Batch, warm_up
+from gridcoll.schedule.anytime import optimal, solve
+from gridcoll.schedule.greedy import SEVEN
+from gridcoll.schedule.instance import Floats, Instance
+from gridcoll.study.comparison import Setting, chunk_size
 from gridcoll.study.options import (
     BUSY,
     JSON,
@@ -30,6 +36,108 @@ from gridcoll.study.options import (
     write_tables,
 )
 from gridcoll.study.parameters import FILLINGS, PARAMETERS
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """What a method reached on the instances of one size."""
+
+    n_clusters: int
+    method: str
+    """``best of the seven``, ``best`` or ``optimal``."""
+    budget_s: float | None
+    n_instances: int
+    gap: float
+    """Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
+    gap to the optimum, and exactly that where the optimum is proven."""
+    own_gap: float
+    """The same by the bound this method proved itself within its budget; 0 for the seven."""
+    worst_gap: float
+    proven: float
+    """The part of the instances where the method met its own bound."""
+    median_s: float
+    longest_s: float
+    """Time taken."""
+
+
+class _Runs:
+    """Makespans, bounds and times of one method over the instances."""
+
+    def __init__(self) -> None:
+        self.makespan: list[float] = []
+        self.bound: list[float] = []
+        self.seconds: list[float] = []
+        self.proven: list[bool] = []
+
+    def score(
+        self, n_clusters: int, method: str, budget_s: float | None, bound: Floats
+    ) -> Nearness:
+        own_bound = np.array(self.bound)
+        makespan = np.array(self.makespan)
+        gap = makespan / bound - 1
+        own = float((makespan / own_bound - 1).mean()) if own_bound.all() else 0.0
+        return Nearness(
+            n_clusters, method, budget_s, len(gap), float(gap.mean()), own, float(gap.max()),
+            sum(self.proven) / len(gap), float(np.median(self.seconds)), max(self.seconds),
+        )  # fmt: skip
+
+
+def measure_nearness(
+    setting: Setting,
+    n_clusters: int,
+    budgets_s: Sequence[float],
+    *,
+    exact: bool = False,
+    accelerate: bool | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Callable[[], None] = lambda: None,
+) -> list[Nearness]:
+    """Run the seven, `best` with each budget, and with ``exact`` `optimal`, on the same instances.
+
+    Budgets and times are read on ``clock``; on a busy machine, `time.process_time` is the fair one.
+    An `Instance` caches lists of its matrices; they are made before the clock starts.
+    """
+    methods: dict[tuple[str, float | None], _Runs] = {("best of the seven", None): _Runs()}
+    methods.update({("best", budget): _Runs() for budget in budgets_s})
+    if exact:
+        methods[("optimal", None)] = _Runs()
+    for k in range(setting.n_iterations):
+        size = chunk_size(n_clusters)
+        if k % size == 0:
+            batch = setting.chunk(n_clusters, k // size)
+        for (method, budget), runs in methods.items():
+            instance = batch.instance(k % size)
+            instance.cost_rows, instance.busy_rows, instance.internals  # noqa: B018
+            begin = clock()
+            makespan, bound, proven = _run(method, instance, budget, accelerate, clock)
+            runs.seconds.append(clock() - begin)
+            runs.makespan.append(makespan)
+            runs.bound.append(bound)
+            runs.proven.append(proven)
+        on_progress()
+    bound = np.max([runs.bound for runs in methods.values()], axis=0)
+    return [
+        runs.score(n_clusters, method, budget, bound) for (method, budget), runs in methods.items()
+    ]
+
+
+def _run(
+    method: str,
+    instance: Instance,
+    budget_s: float | None,
+    accelerate: bool | None,
+    clock: Callable[[], float],
+) -> tuple[float, float, bool]:
+    """Makespan, bound and whether they meet."""
+    if method == "best of the seven":
+        batch = Batch.of(instance)
+        times = [HEURISTICS[name].pick_batch(batch).makespan_s[0] for name in SEVEN]
+        return float(min(times)), 0.0, False
+    if method == "optimal":
+        found = optimal(instance, accelerate=accelerate)
+    else:
+        found = solve(instance, budget_s=budget_s, accelerate=accelerate, clock=clock)
+    return found.makespan_s, found.lower_bound_s, found.is_optimal
 
 
 @click.command()

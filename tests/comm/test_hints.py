@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from gridcoll.cli.run_options import parse_run, prepare_run
-from gridcoll.comm.hints import NAMES, OF_THE_PROCESS, Keywords, environment_with
-from gridcoll.comm.settings import read_settings
+from gridcoll.comm.settings import NAMES, OF_THE_PROCESS, Keywords, environment_with, read_settings
 from gridcoll.errors import UsageError
 from gridcoll.measure.cache.folder import NOWHERE
 from gridcoll.plan import REGISTRIES

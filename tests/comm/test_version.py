@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gridcoll
-from gridcoll.comm.version import VERSION, digest_sources
+from gridcoll.comm.settings import VERSION, digest_sources
 
 PACKAGE = Path(gridcoll.__file__).parent
 

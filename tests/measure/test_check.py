@@ -14,8 +14,7 @@ from gridcoll.measure.cache.check import (
     near_limits_s,
     strangers_of,
 )
-from gridcoll.measure.cache.placing import fitting, leaders_of
-from gridcoll.measure.cache.start import united
+from gridcoll.measure.cache.start import fitting, leaders_of, united
 from gridcoll.model import linear_plogp
 from gridcoll.topology import Grid
 

@@ -239,7 +239,7 @@ def count_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many plans this rank started to run beside the application."""
-    from gridcoll.comm.bands import Bands
+    from gridcoll.comm.channel import Bands
 
     count = [0]
     start = Bands.start
@@ -255,7 +255,7 @@ def n_beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def n_prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many persistent requests of this rank are ours."""
-    from gridcoll.comm.bands import Bands
+    from gridcoll.comm.channel import Bands
 
     count = [0]
     prepare = Bands.prepare

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.version import VERSION
+from gridcoll.comm.settings import VERSION
 from gridcoll.engine.agreement import (
     ROW_BYTES,
     raise_together,

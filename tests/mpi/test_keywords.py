@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 import gridcoll
 from gridcoll import GridComm
-from gridcoll.comm.hints import NAMES
-from gridcoll.comm.settings import read_settings
+from gridcoll.comm.settings import NAMES, read_settings
 from gridcoll.measure.cache.folder import Places
 from gridcoll.model.storage import write_model
 from gridcoll.plan import REGISTRIES

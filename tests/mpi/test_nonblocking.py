@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
-from gridcoll.comm.bands import N_AT_ONCE
+from gridcoll.comm.channel import N_AT_ONCE
 from gridcoll.engine.progress import progress
 from tests.mpi.calls import CALLS, allreduce, alltoall, barrier, bcast
 from tests.mpi.support import bytes_kept, grid_comm, layouts

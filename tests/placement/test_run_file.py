@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from gridcoll.cli.select_command import command
 from gridcoll.errors import FileError, UsageError
 from gridcoll.placement import IterationCost, Resources, predict, read_problem
-from gridcoll.placement.run_file import Run, correct_by_run, read_run
+from gridcoll.placement.correction import Run, correct_by_run, read_run
 from gridcoll.topology import read_gridfile
 
 PROBLEM = Path(__file__).parents[2] / "benchmarks" / "placement" / "three-sites.toml"

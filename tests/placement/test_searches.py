@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, branch_and_bound
+from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, exact
 from gridcoll.placement.searches import find_search
-from gridcoll.study.placement import CASE_KINDS
+from gridcoll.study.placement_command import CASE_KINDS
 
 EXACT = ("exhaustive", "branch-and-bound")
 NEAR = 1e-9
@@ -39,7 +39,7 @@ def test_exhaustive_is_the_minimum(draw, subsets) -> None:  # type: ignore[no-un
 
 def test_exhaustive_beyond_one_table(draw, subsets, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Subsets of the first clusters in a table, combined with each subset of the others."""
-    monkeypatch.setattr("gridcoll.placement.exhaustive.LOW_CLUSTERS", 3)
+    monkeypatch.setattr("gridcoll.placement.exact.LOW_CLUSTERS", 3)
     rng = np.random.default_rng(6)
     for _ in range(100):
         cost = draw(rng, int(rng.integers(3, 10)))
@@ -82,9 +82,7 @@ def test_every_search_with_an_outside_price(draw) -> None:  # type: ignore[no-un
 @pytest.mark.long
 def test_branch_and_bound_finds_the_optimum_itself(draw, monkeypatch, outside: bool) -> None:  # type: ignore[no-untyped-def]
     """Annealing's start is mostly the optimum already; from a bad one, pruning has to be right."""
-    monkeypatch.setattr(
-        branch_and_bound, "_start", lambda cost, rng: Found((0,), cost.time_s((0,)), 1)
-    )
+    monkeypatch.setattr(exact, "_start", lambda cost, rng: Found((0,), cost.time_s((0,)), 1))
     rng = np.random.default_rng(15)
     for _ in range(60 if outside else 300):
         cost = draw(rng, int(rng.integers(2, 8 if outside else 11)))
@@ -133,7 +131,7 @@ def test_25_clusters_proven_as_exhaustive_finds_them() -> None:
 
 
 def test_branch_and_bound_says_when_it_gives_up(draw, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(branch_and_bound, "MAX_NODES", 0)
+    monkeypatch.setattr(exact, "MAX_NODES", 0)
     rng = np.random.default_rng(10)
     given_up = [run("branch-and-bound", draw(rng, 9)) for _ in range(40)]
     assert not all(found.proven for found in given_up)

@@ -31,14 +31,14 @@ from gridcoll.schedule import HEURISTICS, best
 from gridcoll.study.comparison import Setting, compare
 from gridcoll.study.contents import CONTENTS, PAPERS
 from gridcoll.study.fillings_command import CLAIMS, Scores, by_key
-from gridcoll.study.grid5000 import (
+from gridcoll.study.grid5000_command import (
     LATENCY_US,
     Calibration,
     grid_instance,
     unaware_binomial_s,
     variants,
 )
-from gridcoll.study.one_cluster import (
+from gridcoll.study.one_cluster_command import (
     alltoall_rows,
     best_closed_form,
     broadcast_rows,
@@ -47,8 +47,13 @@ from gridcoll.study.one_cluster import (
     stand_in_link,
 )
 from gridcoll.study.parameters import PARAMETERS
-from gridcoll.study.placement import CASE_KINDS, LATENCIES, expected_fail_permille, run_cases
-from gridcoll.study.total_exchange import Sites, hindrance_for
+from gridcoll.study.placement_command import (
+    CASE_KINDS,
+    LATENCIES,
+    expected_fail_permille,
+    run_cases,
+)
+from gridcoll.study.total_exchange_command import Sites, hindrance_for
 from gridcoll.topology import Grid, read_gridfile
 from gridcoll.topology.levels import find_levels
 

@@ -14,8 +14,8 @@ import pytest
 
 from gridcoll.schedule import HEURISTICS, Accounting
 from gridcoll.study.comparison import Setting, compare
-from gridcoll.study.grid5000 import Calibration, grid_instance, unaware_binomial_s
-from gridcoll.study.optimum import measure_nearness
+from gridcoll.study.grid5000_command import Calibration, grid_instance, unaware_binomial_s
+from gridcoll.study.optimum_command import measure_nearness
 from gridcoll.study.parameters import PARAMETERS
 
 pytestmark = pytest.mark.long

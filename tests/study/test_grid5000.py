@@ -5,7 +5,8 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS
-from gridcoll.study.grid5000 import (
+from gridcoll.study.grid5000_command import (
+    ECEF_FAMILY,
     LATENCY_US,
     MACHINES,
     Calibration,
@@ -15,7 +16,6 @@ from gridcoll.study.grid5000 import (
     unaware_binomial_s,
     variants,
 )
-from gridcoll.study.grid5000_command import ECEF_FAMILY
 
 
 def test_table_3_is_symmetric_and_has_88_machines() -> None:

@@ -8,16 +8,16 @@ from click.testing import CliRunner
 
 from gridcoll.errors import UsageError
 from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, between_s
-from gridcoll.study.one_cluster import (
+from gridcoll.study.one_cluster_command import (
     FIGURES,
     alltoall_rows,
     best_closed_form,
     broadcast_rows,
+    command,
     one_cluster,
     scatter_rows,
     stand_in_link,
 )
-from gridcoll.study.one_cluster_command import command
 
 LINK = stand_in_link()
 

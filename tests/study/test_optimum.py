@@ -5,7 +5,7 @@ import pytest
 from gridcoll.schedule.anytime import solve
 from gridcoll.schedule.search import Search
 from gridcoll.study.comparison import Setting
-from gridcoll.study.optimum import measure_nearness
+from gridcoll.study.optimum_command import measure_nearness
 
 
 def test_methods_are_ranked() -> None:

@@ -10,17 +10,17 @@ from click.testing import CliRunner
 
 from gridcoll.errors import UsageError
 from gridcoll.study import STUDIES
-from gridcoll.study.faces import bisect, count_faces, cube_mesh
+from gridcoll.study.faces_command import bisect, count_faces, cube_mesh
 from gridcoll.study.faces_command import command as faces_command
-from gridcoll.study.placement import (
+from gridcoll.study.placement_command import (
     CASE_KINDS,
     LATENCIES,
+    command,
     expected_fail_permille,
     find_kind,
     run_cases,
     tree_latencies,
 )
-from gridcoll.study.placement_command import command
 from gridcoll.study.placement_meshes_command import command as meshes_command
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "placement"

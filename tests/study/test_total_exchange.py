@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gridcoll.errors import UsageError
-from gridcoll.study.total_exchange import Sites, hindrance_for
-from gridcoll.study.total_exchange_command import command
+from gridcoll.study.total_exchange_command import Sites, command, hindrance_for
 
 SITES = Sites(n_first=20, n_second=20)
 

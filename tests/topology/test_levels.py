@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.study.grid5000 import LATENCY_US
+from gridcoll.study.grid5000_command import LATENCY_US
 from gridcoll.topology.levels import find_levels, join_nearest
 
 

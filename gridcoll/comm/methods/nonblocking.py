@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.buffers import read_message
-from gridcoll.comm.bands import Begin
+from gridcoll.comm.channel import Begin
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import Decision
 from gridcoll.comm.methods.alltoall import read_exchange
