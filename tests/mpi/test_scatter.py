@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from gridcoll.comm.methods.moving import in_turn, serve_flow
+from gridcoll.comm.methods.gathering import root_flow
+from gridcoll.comm.methods.moving import in_turn
 from gridcoll.plan import REGISTRIES, Send
 from gridcoll.plan.natives import natives_of
 from gridcoll.plan.pacing import pace_of
@@ -50,7 +51,7 @@ def test_uneven_blocks_leave_one_after_another(world: MPI.Intracomm) -> None:
         with grid_comm(world, labels) as comm:
             context = comm._context
             assert context is not None
-            flow = serve_flow(context, (0,) * n, sizes)
+            flow = root_flow(context, (0,) * n, sizes)
             sent, dues_us = 0, [op.due_us for op in flow.program if isinstance(op, Send)]
             assert len(dues_us) == n - 1
             pace = pace_of(context.model, rank, sum(sizes) // n)
@@ -66,7 +67,7 @@ def test_uneven_blocks_leave_at_once_where_that_is_asked_for(world: MPI.Intracom
     with grid_comm(world) as comm:
         context = comm.forced("scatterv", "flat")._context
         assert context is not None
-        flow = serve_flow(context, (0,) * n, (10_000,) * n)
+        flow = root_flow(context, (0,) * n, (10_000,) * n)
         assert not any(op.due_us for op in flow.program if isinstance(op, Send))
 
 

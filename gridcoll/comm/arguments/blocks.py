@@ -1,7 +1,7 @@
 """Buffer arguments that hold a block for every rank.
 
-Equal blocks (`Blocks`), blocks of sizes and places of their own (`Vectors`), and blocks of types of
-their own, as `Alltoallw` has them.
+Blocks that are equal or of sizes and places of their own (`Vectors`), and blocks of types of their
+own, as `Alltoallw` has them.
 """
 
 from __future__ import annotations
@@ -26,27 +26,6 @@ from gridcoll.comm.arguments.buffers import (
 from gridcoll.comm.arguments.elements import read_elements
 from gridcoll.engine.memory import Typed
 from gridcoll.plan.blocks import LARGEST_MESSAGE
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """A buffer argument as ``n_blocks`` blocks of ``block_bytes`` each, one after another."""
-
-    message: Message
-    block_bytes: int
-
-
-def read_blocks(spec: Any, n_blocks: int, *, writable: bool) -> Blocks | None:
-    """The blocks of ``spec``, any form mpi4py takes; None for what does not come in such blocks.
-
-    A count given in ``spec`` is that of one block, as mpi4py has it. Raises what mpi4py raises for
-    a ``spec`` that is no message at all.
-    """
-    message = read_message(all_blocks(spec, n_blocks), writable=writable)
-    n_bytes = len(message.view)
-    if n_bytes % (n_blocks * _item_bytes(spec)):
-        return None
-    return Blocks(message, n_bytes // n_blocks)
 
 
 def all_blocks(spec: Any, n_blocks: int) -> Any:
@@ -99,12 +78,16 @@ class Vectors:
 
 
 def read_even(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
-    """The blocks of ``spec`` as `read_blocks` has them. Raises some exception where it has none."""
-    blocks = read_blocks(spec, n_blocks, writable=writable)
-    if blocks is None:
+    """The blocks of ``spec``, any form mpi4py takes, if they are equal.
+
+    A count given in ``spec`` is that of one block, as mpi4py has it. Raises some exception for what
+    does not come in such blocks.
+    """
+    message = read_message(all_blocks(spec, n_blocks), writable=writable)
+    size, rest = divmod(len(message.view), n_blocks)
+    if rest or size % _item_bytes(spec):
         raise ValueError("no even blocks")
-    size = blocks.block_bytes
-    return Vectors(blocks.message, tuple(size * k for k in range(n_blocks)), (size,) * n_blocks)
+    return Vectors(message, tuple(size * k for k in range(n_blocks)), (size,) * n_blocks)
 
 
 def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:

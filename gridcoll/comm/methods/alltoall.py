@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.arguments.blocks import Blocks, read_blocks
+from gridcoll.comm.arguments.blocks import Vectors, read_even
 from gridcoll.comm.arguments.buffers import view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
@@ -54,12 +54,12 @@ class AlltoallMethods(GridMethods):
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
         read = read_exchange(sendbuf, recvbuf, n_ranks)
-        n_bytes = read[1].block_bytes if read else None
+        n_bytes = read[1].sizes[0] if read else None
         agree(context, "Alltoall", None, n_bytes, sendbuf, recvbuf)
         if read is None:
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
-        decision = context.decide("alltoall", into.block_bytes, 0)
+        decision = context.decide("alltoall", into.sizes[0], 0)
         if (flow := decision.flow) is not None:
             move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
@@ -116,22 +116,20 @@ def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None
     return comm._read_and_exchange(sendbuf, recvbuf)
 
 
-def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Blocks] | None:
+def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Vectors] | None:
     """What is sent, as bytes, and where to; None where these arguments are wrong.
 
     This is read before anything is sent. Errors are dropped here: the native call that follows
     raises what plain mpi4py raises.
     """
     try:
-        into = read_blocks(recvbuf, n_ranks, writable=True)
-        if into is None:
-            return None
+        into = read_even(recvbuf, n_ranks, writable=True)
         if sendbuf is None or sendbuf is MPI.IN_PLACE:
             return memoryview(bytes(into.message.view)), into
-        source = read_blocks(sendbuf, n_ranks, writable=False)
+        source = read_even(sendbuf, n_ranks, writable=False)
     except Exception:
         return None
-    if source is None or source.block_bytes != into.block_bytes:
+    if source.sizes != into.sizes:
         return None
     return source.message.view, into
 

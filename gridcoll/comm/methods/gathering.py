@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
@@ -15,21 +16,20 @@ from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
-    collect_flow,
     copy_as_mpi_does,
     decide_or_leave,
-    give_flow,
     heads_flow,
     in_place,
     in_turn,
     move,
     move_parts,
     read_or_leave,
-    serve_flow,
-    take_flow,
 )
 from gridcoll.comm.pickles import Heads, pickle_each, pickle_of
-from gridcoll.plan import Dataflow
+from gridcoll.plan import Dataflow, dataflow
+from gridcoll.plan.gather.mirror import backwards
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of
+from gridcoll.plan.scatter.trees import serve_blocks, take_block
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
@@ -100,9 +100,9 @@ class GatheringMethods(GridMethods):
         if call is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if call.into is None:
-            flow = give_flow(root, len(call.mine or _NOTHING))
+            flow = _block_flow(root, len(call.mine or _NOTHING), gather=True)
         else:
-            flow = collect_flow(context, call.into.starts, call.into.sizes)
+            flow = root_flow(context, call.into.starts, call.into.sizes, gather=True)
         return call.run(context, flow, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -119,13 +119,18 @@ class GatheringMethods(GridMethods):
         head, rest = memoryview(pickled.head()), pickled.rest()
         if context.rank != root:
             move(context, flow, head, _NOTHING)
-            move(context, give_flow(root, len(rest)), rest, _NOTHING)
+            move(context, _block_flow(root, len(rest), gather=True), rest, _NOTHING)
             move_parts(context, {root: pickled.parts}, {})
             return None
         heads = Heads(context.model.grid.n_ranks)
         move(context, flow, head, heads.view)
         data = memoryview(bytearray(sum(heads.rests())))
-        move(context, collect_flow(context, heads.rest_starts(), heads.rests()), rest, data)
+        move(
+            context,
+            root_flow(context, heads.rest_starts(), heads.rests(), gather=True),
+            rest,
+            data,
+        )
         parted = heads.parted(data)
         if root in parted:
             parted[root].take(pickled.parts)
@@ -210,9 +215,9 @@ class ScatteringMethods(GridMethods):
         if call is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         if call.source is None:
-            flow = take_flow(root, call.n_mine)
+            flow = _block_flow(root, call.n_mine)
         else:
-            flow = serve_flow(context, call.source.starts, call.source.sizes)
+            flow = root_flow(context, call.source.starts, call.source.sizes)
         return call.run(context, flow, root)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
@@ -229,7 +234,7 @@ class ScatteringMethods(GridMethods):
         if context.rank != root:
             move(context, flow, _NOTHING, heads.view)
             data = memoryview(bytearray(sum(heads.rests())))
-            move(context, take_flow(root, len(data)), _NOTHING, data)
+            move(context, _block_flow(root, len(data)), _NOTHING, data)
             parted = heads.parted(data)
             move_parts(context, {}, {root: parted[0].parts if parted else ()})
             return heads.loads(data, parted)[0]
@@ -238,7 +243,7 @@ class ScatteringMethods(GridMethods):
         move(context, flow, every.view, heads.view)
         rests = memoryview(b"".join(pickled.rest() for pickled in pickles))
         data = memoryview(bytearray(sum(heads.rests())))
-        move(context, serve_flow(context, every.rest_starts(), every.rests()), rests, data)
+        move(context, root_flow(context, every.rest_starts(), every.rests()), rests, data)
         parted = heads.parted(data)
         if parted:
             parted[0].take(pickles[root].parts)
@@ -254,3 +259,34 @@ def _read_scatter(
     if at_root and in_place(recvbuf):
         return _Scattering(None, source)
     return _Scattering(read_message(recvbuf, writable=True), source)
+
+
+@lru_cache(maxsize=256)
+def _block_flow(root: int, n_bytes: int, *, gather: bool = False) -> Dataflow:
+    """A rank's share of a scatter, or gather, whose block sizes only the root knows all of."""
+    program = take_block(root, n_bytes)
+    return dataflow(backwards(program) if gather else program)
+
+
+def root_flow(
+    context: Context, starts: tuple[int, ...], sizes: tuple[int, ...], *, gather: bool = False
+) -> Dataflow:
+    """The root's share of it; a scatter is paced, unless settings force an algorithm."""
+    asked = context.settings.algorithms.get("scatterv", "")
+    mean = sum(sizes) // len(sizes)
+    pace = None if gather or asked else pace_of(context.model, context.rank, mean)
+    return _served(context.rank, in_turn(context), starts, sizes, pace, gather)
+
+
+@lru_cache(maxsize=256)
+def _served(
+    root: int,
+    order: tuple[int, ...],
+    starts: tuple[int, ...],
+    sizes: tuple[int, ...],
+    pace: Pace | None,
+    gather: bool,
+) -> Dataflow:
+    program = serve_blocks(root, order, starts, sizes)
+    program = one_by_one(program, pace) if pace else program
+    return dataflow(backwards(program) if gather else program)

@@ -17,9 +17,7 @@ from gridcoll.engine.memory import ByteMemory, PartedMemory, byte_memory
 from gridcoll.engine.repeat import Form
 from gridcoll.plan import Dataflow, Plan, dataflow
 from gridcoll.plan.blocks import exchange_parts
-from gridcoll.plan.gather.mirror import backwards
-from gridcoll.plan.pacing import Pace, one_by_one, pace_of
-from gridcoll.plan.scatter.trees import serve_blocks, serving_ranks, take_block
+from gridcoll.plan.scatter.trees import serving_ranks
 
 S = TypeVar("S", int, tuple[int, ...])
 T = TypeVar("T")
@@ -179,50 +177,6 @@ def _never_of_another_form(*args: object) -> None:
     raise AssertionError("heads are of one length")
 
 
-@lru_cache(maxsize=256)
-def take_flow(root: int, n_bytes: int) -> Dataflow:
-    """A rank's share of a scatter whose block sizes only the root knows."""
-    return dataflow(take_block(root, n_bytes))
-
-
-@lru_cache(maxsize=256)
-def give_flow(root: int, n_bytes: int) -> Dataflow:
-    """A rank's share of such a gather."""
-    return dataflow(backwards(take_block(root, n_bytes)))
-
-
-def serve_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
-    """The root's share of such a scatter: paced, unless settings force an algorithm."""
-    asked = context.settings.algorithms.get("scatterv", "")
-    mean = sum(sizes) // len(sizes)
-    pace = None if asked else pace_of(context.model, context.rank, mean)
-    return _serve_flow(context.rank, in_turn(context), starts, sizes, pace)
-
-
-def collect_flow(context: Context, starts: tuple[int, ...], sizes: tuple[int, ...]) -> Dataflow:
-    """The root's share of such a gather."""
-    return _collect_flow(context.rank, in_turn(context), starts, sizes)
-
-
 def in_turn(context: Context) -> tuple[int, ...]:
     """The other ranks in the order in which a root serves them."""
     return tuple(serving_ranks(context.model, context.rank, 0, in_turn=True))
-
-
-@lru_cache(maxsize=256)
-def _serve_flow(
-    root: int,
-    order: tuple[int, ...],
-    starts: tuple[int, ...],
-    sizes: tuple[int, ...],
-    pace: Pace | None,
-) -> Dataflow:
-    program = serve_blocks(root, order, starts, sizes)
-    return dataflow(one_by_one(program, pace) if pace else program)
-
-
-@lru_cache(maxsize=256)
-def _collect_flow(
-    root: int, order: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...]
-) -> Dataflow:
-    return dataflow(backwards(serve_blocks(root, order, starts, sizes)))

@@ -254,7 +254,7 @@ def _read_alltoall(
         source, into = anew or first
         return byte_memory(flow, source, into.message.view), into.message.store or _nothing
 
-    n_bytes = first[1].block_bytes
+    n_bytes = first[1].sizes[0]
     return _Call(
         f"alltoall bytes={n_bytes}",
         lambda context: context.decide("alltoall", n_bytes, 0),

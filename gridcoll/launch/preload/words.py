@@ -30,6 +30,10 @@ class _Words:
         """A rank: an int in all forms."""
         return ctypes.c_int32(self._args[at]).value
 
+    def at_root(self, at: int, read: Callable[[], Any]) -> Any:
+        """What counts only on the rank that is the root, given at ``at``; None elsewhere."""
+        return read() if self.rank == self.rank_at(at) else None
+
     def counts(self, at: int) -> list[int]:
         """Counts, or displacements, one for each rank."""
         kind = ctypes.c_int64 if self._is_large else ctypes.c_int32
@@ -121,46 +125,26 @@ def _reduce_scatter(comm: GridComm, given: _Words) -> None:
     comm.Reduce_scatter(source, into, counts, given.op(4))
 
 
-def _gather(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(6)
-    into = given.blocks(3, 4, 5) if given.rank == root else None
-    comm.Gather(given.spec(0, 1, 2), into, root)
-
-
-def _gatherv(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(7)
-    into = given.vector(3, 4, 5, 6) if given.rank == root else None
-    comm.Gatherv(given.spec(0, 1, 2), into, root)
-
-
-def _scatter(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(6)
-    source = given.blocks(0, 1, 2) if given.rank == root else None
-    comm.Scatter(source, given.spec(3, 4, 5), root)
-
-
-def _scatterv(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(7)
-    source = given.vector(0, 1, 2, 3) if given.rank == root else None
-    comm.Scatterv(source, given.spec(4, 5, 6), root)
-
-
-def _reduce(comm: GridComm, given: _Words) -> None:
-    root = given.rank_at(5)
-    into = given.spec(1, 2, 3) if given.rank == root else None
-    comm.Reduce(given.spec(0, 2, 3), into, given.op(4), root)
-
-
 _CALLS: dict[str, Callable[[GridComm, _Words], None]] = {
     "Bcast": lambda comm, w: comm.Bcast(w.spec(0, 1, 2), w.rank_at(3)),
-    "Reduce": _reduce,
+    "Reduce": lambda comm, w: comm.Reduce(
+        w.spec(0, 2, 3), w.at_root(5, lambda: w.spec(1, 2, 3)), w.op(4), w.rank_at(5)
+    ),
     "Allreduce": lambda comm, w: comm.Allreduce(w.spec(0, 2, 3), w.spec(1, 2, 3), w.op(4)),
     "Reduce_scatter": _reduce_scatter,
     "Reduce_scatter_block": _reduce_scatter_block,
-    "Gather": _gather,
-    "Gatherv": _gatherv,
-    "Scatter": _scatter,
-    "Scatterv": _scatterv,
+    "Gather": lambda comm, w: comm.Gather(
+        w.spec(0, 1, 2), w.at_root(6, lambda: w.blocks(3, 4, 5)), w.rank_at(6)
+    ),
+    "Gatherv": lambda comm, w: comm.Gatherv(
+        w.spec(0, 1, 2), w.at_root(7, lambda: w.vector(3, 4, 5, 6)), w.rank_at(7)
+    ),
+    "Scatter": lambda comm, w: comm.Scatter(
+        w.at_root(6, lambda: w.blocks(0, 1, 2)), w.spec(3, 4, 5), w.rank_at(6)
+    ),
+    "Scatterv": lambda comm, w: comm.Scatterv(
+        w.at_root(7, lambda: w.vector(0, 1, 2, 3)), w.spec(4, 5, 6), w.rank_at(7)
+    ),
     "Allgather": lambda comm, w: comm.Allgather(w.spec(0, 1, 2), w.blocks(3, 4, 5)),
     "Allgatherv": lambda comm, w: comm.Allgatherv(w.spec(0, 1, 2), w.vector(3, 4, 5, 6)),
     "Alltoall": lambda comm, w: comm.Alltoall(w.blocks(0, 1, 2), w.blocks(3, 4, 5)),
