@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
 from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.gridmap import stdout_console
 from gridcoll.cli.options import GRID, JSON
-from gridcoll.cli.placement_grid import load_placement_grid, plan_allreduce_price
-from gridcoll.cli.selection_report import selection_data, show_selection
 from gridcoll.errors import UsageError
 from gridcoll.files import write_atomically
+from gridcoll.model import GridModel, declared_model, read_model
 from gridcoll.placement.allreduce import FORMS, PLAN, AllreducePrice
 from gridcoll.placement.configurations import draw_configurations
 from gridcoll.placement.correction import correct_by_run, read_run
@@ -22,8 +26,62 @@ from gridcoll.placement.cost import IterationCost, Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.searches import DEFAULT_SEARCH, SEARCHES
-from gridcoll.placement.selection import select
+from gridcoll.placement.selection import Selection, select
+from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.hostfile import FORMATS, format_use
+from gridcoll.topology.units import format_duration
+
+N_BYTES = 56  # an ALLREDUCE is seven doubles at most (paper 004, §2)
+
+
+@dataclass(frozen=True)
+class PlacementGrid:
+    """``rank_hosts`` are (host, cluster) of every rank; ``model`` has the grid's pLogP."""
+
+    resources: Resources
+    rank_hosts: tuple[tuple[str, int], ...]
+    model: Callable[[], GridModel]
+
+    def hosts(self, clusters: tuple[int, ...]) -> list[str]:
+        """The hosts of the ranks in ``clusters``, in rank order."""
+        return [host for host, cluster in self.rank_hosts if cluster in clusters]
+
+
+def load_placement_grid(path: Path) -> PlacementGrid:
+    """A declared grid (``.toml``) or a measured model. Raises `FileError`, `UsageError`."""
+    if path.suffix != ".toml":
+        model = read_model(path)
+        places = tuple(zip(model.grid.hosts, model.grid.cluster_of, strict=True))
+        return PlacementGrid(Resources.from_model(model), places, lambda: model)
+    spec = read_gridfile(path)
+    resources = Resources.from_spec(spec)
+    places = tuple((host, spec.cluster_of_host[host]) for host in spec.rank_hosts())
+    return PlacementGrid(resources, places, lambda: declared_model(spec, spec.host_order()))
+
+
+def plan_allreduce_price(grid: PlacementGrid) -> AllreducePrice:
+    """The predicted time of the best allreduce plan over all ranks of some clusters.
+
+    A rank alone sends nothing; it is given its cluster's latency, as in the paper's form.
+    """
+    from gridcoll.plan import choose
+
+    model = grid.model()
+    # The model may list its clusters in another order than the resources do.
+    names = [cluster.name for cluster in model.grid.clusters]
+    ranks_of = [
+        model.grid.clusters[names.index(name)].ranks for name in grid.resources.names
+    ]  # fmt: skip
+
+    def price_s(clusters: tuple[int, ...]) -> float:
+        ranks = sorted(rank for cluster in clusters for rank in ranks_of[cluster])
+        if len(ranks) == 1:
+            return float(grid.resources.latency_s[clusters[0], clusters[0]])
+        part = model.restrict(ranks)
+        predicted_s = choose("allreduce", part, N_BYTES, 0, grid_only=True).winner.predicted_s
+        return float("inf") if predicted_s is None else predicted_s
+
+    return price_s
 
 
 @click.command()
@@ -123,3 +181,119 @@ def _other_forms(cost: IterationCost, search: str, seed: int) -> dict[str, Predi
         for form in FORMS
         if form != cost.problem.allreduce.form
     }
+
+
+def _names(cost: IterationCost, clusters: tuple[int, ...]) -> list[str]:
+    return [cost.resources.names[i] for i in clusters]
+
+
+def selection_data(
+    cost: IterationCost, selection: Selection, others: dict[str, Prediction]
+) -> dict[str, Any]:
+    """Everything `show_selection` shows, in seconds."""
+    return {
+        "problem": cost.problem.name,
+        "n_elements": cost.problem.n_elements,
+        "grid": cost.resources.grid_name,
+        "search": selection.search,
+        "proven": selection.proven,
+        "n_evaluated": selection.n_evaluated,
+        "best": _prediction_data(cost, selection.best),
+        "runner_up": selection.runner_up and _prediction_data(cost, selection.runner_up),
+        "runner_up_exact": selection.runner_up_exact,
+        "changes": [
+            {
+                "cluster": cost.resources.names[change.cluster],
+                "kind": change.kind,
+                "iteration_s": None if change.lacks_memory else change.iteration_s,
+                "gain_s": None if change.lacks_memory else change.gain_s,
+                "lacks_memory": change.lacks_memory,
+            }
+            for change in selection.changes
+        ],
+        "other_allreduce_forms": {
+            form: _prediction_data(cost, prediction) for form, prediction in others.items()
+        },
+    }
+
+
+def _prediction_data(cost: IterationCost, prediction: Prediction) -> dict[str, Any]:
+    phases = [phase.name for phase in cost.problem.phases]
+    return {
+        "clusters": _names(cost, prediction.clusters),
+        "n_hosts": prediction.n_hosts,
+        "iteration_s": prediction.iteration_s,
+        "compute_s": prediction.compute_s,
+        "communication_s": prediction.communication_s,
+        "phases_s": [
+            {"name": name, "s": time_s}
+            for name, time_s in zip(phases, prediction.phase_s, strict=True)
+        ],
+        "update_s": prediction.update_s,
+        "update_latency_s": prediction.latency_s,
+        "update_inter_s": prediction.inter_s,
+        "update_intra_s": prediction.intra_s,
+        "allreduce_s": prediction.allreduce_s,
+        "elements_per_host": list(prediction.elements_per_host),
+    }
+
+
+def show_selection(
+    console: Console, cost: IterationCost, selection: Selection, others: dict[str, Prediction]
+) -> None:
+    """Print the choice, its parts, the runner-up, ``others`` by ALLREDUCE form, each change."""
+    best = selection.best
+    proof = "proven optimal" if selection.proven else "not proven optimal"
+    console.print(
+        f"[bold]{', '.join(_names(cost, best.clusters))}[/bold]: "
+        f"{len(best.clusters)} of {cost.n_clusters} clusters, {best.n_hosts} hosts, "
+        f"{cost.problem.n_elements} elements"
+    )
+    console.print(f"found by {selection.search} ({proof}, {selection.n_evaluated} evaluations)")
+    console.print(_parts_table(cost, best))
+    if selection.runner_up is not None:
+        kind = "of all subsets" if selection.runner_up_exact else "of those one cluster away"
+        console.print(f"runner-up ({kind}): {_summary(cost, selection.runner_up, best)}")
+    for form, other in others.items():
+        console.print(f"with ALLREDUCE priced as {form}: {_summary(cost, other, best)}")
+    console.print(_changes_table(cost, selection))
+
+
+def _parts_table(cost: IterationCost, best: Prediction) -> Table:
+    update, allreduce = cost.problem.update, cost.problem.allreduce
+    table = Table("part of an iteration", "predicted", "of which")
+    for phase, time_s in zip(cost.problem.phases, best.phase_s, strict=True):
+        table.add_row(f"computation {phase.name!r}", format_duration(time_s), "")
+    table.add_row(
+        f"{update.count} UPDATEs of {format_duration(best.update_s)}, {update.mode}",
+        format_duration(update.count * best.update_s),
+        f"each {format_duration(best.latency_s)} latency, {format_duration(best.inter_s)} between "
+        f"clusters, {format_duration(best.intra_s)} between hosts",
+    )
+    table.add_row(
+        f"{allreduce.count} ALLREDUCEs ({allreduce.form})",
+        format_duration(allreduce.count * best.allreduce_s),
+        f"each {format_duration(best.allreduce_s)}",
+    )
+    table.add_row("[bold]iteration[/bold]", format_duration(best.iteration_s), "")
+    return table
+
+
+def _summary(cost: IterationCost, other: Prediction, best: Prediction) -> str:
+    same = other.clusters == best.clusters
+    names = "the same clusters" if same else ", ".join(_names(cost, other.clusters))
+    percent = 100.0 * (other.iteration_s / best.iteration_s - 1.0)
+    return f"{names}, {format_duration(other.iteration_s)} ({percent:+.3g} %)"
+
+
+def _changes_table(cost: IterationCost, selection: Selection) -> Table:
+    table = Table("one change", "iteration", "gain (+) or cost (-)")
+    for change in sorted(selection.changes, key=lambda change: (-change.gain_s, change.cluster)):
+        name = f"{change.kind} {cost.resources.names[change.cluster]}"
+        if change.lacks_memory:
+            table.add_row(name, "not enough memory", "")
+            continue
+        sign = "+" if change.gain_s > 0 else "-"
+        gain = f"{sign} {format_duration(abs(change.gain_s))}"
+        table.add_row(name, format_duration(change.iteration_s), gain)
+    return table

@@ -67,9 +67,9 @@ def find_clock(
         # A rank that is asked in the second round got its offset in the first one.
         if rank == ranks[0]:
             for other in ranks[1:]:
-                _tell_time(comm, other, offset_s, n_samples)
+                tell_time(comm, other, offset_s, n_samples)
         elif rank in ranks:
-            latency_s, offset_s = _ask_time(comm, ranks[0], n_samples)
+            latency_s, offset_s = ask_time(comm, ranks[0], n_samples)
     latest = _find_latest(comm, grid)
     most_s = 3 * latest(latency_s)  # no two ranks are farther apart than by way of rank 0
     seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest), n_samples)
@@ -102,23 +102,27 @@ def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
     return latest
 
 
-def _tell_time(comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int) -> None:
-    """Send our estimate of rank 0's time to ``peer``, which asks for it."""
-    stamp = np.zeros(1)
+def tell_time(
+    comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int, *, wall: bool = False
+) -> None:
+    """Send our time, and ``offset_s`` more, to ``peer``, which asks for it; ``wall``: of day."""
+    now, stamp = time.time if wall else time.monotonic, np.zeros(1)
     for _ in range(n_samples):
         _receive(comm, stamp, peer)
-        stamp[0] = time.monotonic() + offset_s
+        stamp[0] = now() + offset_s
         _send(comm, stamp, peer)
 
 
-def _ask_time(comm: MPI.Intracomm, peer: int, n_samples: int) -> tuple[float, float]:
+def ask_time(
+    comm: MPI.Intracomm, peer: int, n_samples: int, *, wall: bool = False
+) -> tuple[float, float]:
     """Latency to ``peer``, and its time minus our clock."""
-    stamp, samples = np.zeros(1), []
+    now, stamp, samples = time.time if wall else time.monotonic, np.zeros(1), []
     for _ in range(n_samples):
-        start = time.monotonic()
+        start = now()
         _send(comm, stamp, peer)
         _receive(comm, stamp, peer)
-        end = time.monotonic()
+        end = now()
         samples.append((end - start, float(stamp[0]) - (start + end) / 2))
     trip_s, offset_s = min(samples)
     return trip_s / 2, offset_s

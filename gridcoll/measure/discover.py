@@ -22,7 +22,7 @@ from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.pairs import measure_pairs
+from gridcoll.measure.pairs import look_between
 from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import measure_plogp
 from gridcoll.measure.quick import links_of, quick_model
@@ -231,8 +231,8 @@ def measure_links(
     """
     n = len(grid.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
-    found = measure_pairs(comm, grid, pairs, progress, measure_plogp)
+    found = look_between(comm, grid, pairs, measure_plogp, progress)
     if both_directions:
         back = [(b, a) for a, b in pairs if a != b]
-        found |= measure_pairs(comm, grid, back, progress, measure_plogp)
+        found |= look_between(comm, grid, back, measure_plogp, progress)
     return links_of(grid, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mpi4py import MPI
 
@@ -22,6 +22,7 @@ from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Grid
 
 Pair = tuple[int, int]
+T = TypeVar("T")
 
 BUDGET_BYTES = 8 << 20
 """Most bytes sent over one link in all: a thin one has other traffic to carry."""
@@ -75,34 +76,47 @@ def measure_pairs(
     grid: Grid,
     pairs: Iterable[tuple[int, int]],
     progress: Progress = silent,
-    measure: Callable[[Channel], PLogP | None] | None = None,
     budget_bytes: int = BUDGET_BYTES,
 ) -> dict[tuple[int, int], PLogP]:
     """Measure pLogP between ``pairs`` of clusters, and inside where both are one. Collective.
 
-    Pairs that share no cluster are measured at once. Equal on all ranks. ``measure`` does it, on
-    both ends; by default `quick_plogp`, with as many bytes as ``budget_bytes``.
+    Pairs that share no cluster are measured at once. Equal on all ranks.
     """
-    measure = measure or partial(quick_plogp, budget_bytes=budget_bytes)
+    return look_between(
+        comm, grid, pairs, partial(quick_plogp, budget_bytes=budget_bytes), progress
+    )
+
+
+def look_between(
+    comm: MPI.Intracomm,
+    grid: Grid,
+    pairs: Iterable[tuple[int, int]],
+    measure: Callable[[Channel], T | None],
+    progress: Progress = silent,
+    what: str = "pLogP of links",
+) -> dict[tuple[int, int], T]:
+    """What ``measure`` finds between ``pairs``, as `measure_pairs`. Collective.
+
+    Both ends call it; what is not None counts.
+    """
     wanted = [(a, b) for a, b in dict.fromkeys(pairs) if a != b or len(grid.clusters[a]) > 1]
     rounds = _packed(grid, disjoint_rounds(wanted))
-    mine: list[tuple[int, int, PLogP]] = []
+    mine: list[tuple[int, int, T]] = []
     done, n_links = 0, sum(map(len, rounds))
     rank = comm.Get_rank()
     for each in rounds:
-        progress("pLogP of links", done, n_links)
+        progress(what, done, n_links)
         for a, b in each:
             sender, receiver = representatives(grid, a, b)
             if rank in (sender, receiver):
                 active = rank == sender
-                channel = Channel(comm, receiver if active else sender, active)
-                measured = measure(channel)
+                measured = measure(Channel(comm, receiver if active else sender, active))
                 if measured is not None:
                     mine.append((a, b, measured))
         done += len(each)
         wait_for_all(comm)  # the next round's pairs must not find a link still busy
-    progress("pLogP of links", n_links, n_links)
-    return {(a, b): link for each in tell_all(comm, mine) for a, b, link in each}
+    progress(what, n_links, n_links)
+    return {(a, b): found for each in tell_all(comm, mine) for a, b, found in each}
 
 
 def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:

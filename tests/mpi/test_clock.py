@@ -102,8 +102,8 @@ def test_the_slack_is_what_was_seen_and_no_more_than_can_be(
 ) -> None:
     """A busy moment of the machine does not count as latency."""
     monkeypatch.setattr(clock, "_longest_wait", lambda _clock, _n: wait_s)
-    monkeypatch.setattr(clock, "_ask_time", lambda _comm, _peer, _n: (latency_s, 0.0))
-    monkeypatch.setattr(clock, "_tell_time", lambda *_args: None)
+    monkeypatch.setattr(clock, "ask_time", lambda _comm, _peer, _n: (latency_s, 0.0))
+    monkeypatch.setattr(clock, "tell_time", lambda *_args: None)
     slack_s = clock.find_clock(world).slack_s
     if world.Get_size() > 1:
         assert slack_s == pytest.approx(min(1.5 * wait_s, 3 * latency_s), rel=0.05)
@@ -115,13 +115,13 @@ def test_rank_0_compares_with_coordinators_only(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     told: list[int] = []
-    tell = clock._tell_time
+    tell = clock.tell_time
 
     def telling(comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int) -> None:
         told.append(peer)
         tell(comm, peer, offset_s, n_samples)
 
-    monkeypatch.setattr(clock, "_tell_time", telling)
+    monkeypatch.setattr(clock, "tell_time", telling)
     grid = Grid.from_labels(layouts(world.Get_size())[layout])
     clock.find_clock(world, grid)
     coordinators = [cluster.coordinator for cluster in grid.clusters]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.agreement import together
-from gridcoll.engine.waiting import wait_for_all
+from gridcoll.measure.clock import ask_time, tell_time
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.doctor.facts import (
     JobFacts,
@@ -22,9 +20,9 @@ from gridcoll.measure.doctor.facts import (
     look_around,
     own_connections,
 )
+from gridcoll.measure.pairs import look_between
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.topology.grid import Grid
-from gridcoll.topology.rounds import rounds_of_pairs
 
 PIECE_BYTES = 64 << 10
 FIRST_PIECES = 8
@@ -33,7 +31,6 @@ LONG_ENOUGH_S = 0.25
 """A train this much longer than the round trip has opened TCP's window and shows the rate."""
 
 N_CLOCK_READINGS = 5
-_TAG = 3
 
 
 def examine(
@@ -104,55 +101,29 @@ def _gives_way() -> bool | None:
 def _wall_offset(comm: MPI.Intracomm) -> float:
     """This host's clock less that of rank 0's, by the quickest of a few round trips. Collective."""
     if comm.Get_rank() == 0:
-        stamp = np.zeros(1)
         for peer in range(1, comm.Get_size()):
-            for _ in range(N_CLOCK_READINGS):
-                comm.Recv(stamp, peer, _TAG)
-                stamp[0] = time.time()
-                comm.Send(stamp, peer, _TAG)
+            tell_time(comm, peer, 0.0, N_CLOCK_READINGS, wall=True)
         return 0.0
-    stamp, samples = np.zeros(1), []
-    for _ in range(N_CLOCK_READINGS):
-        began = time.time()
-        comm.Send(stamp, 0, _TAG)
-        comm.Recv(stamp, 0, _TAG)
-        ended = time.time()
-        samples.append((ended - began, (began + ended) / 2 - float(stamp[0])))
-    return min(samples)[1]
+    return -ask_time(comm, 0, N_CLOCK_READINGS, wall=True)[1]
 
 
 def measure_rates(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) -> list[LinkFacts]:
     """Latency and rate inside each cluster and between every two, both ways. Collective.
 
-    Of one connection, between the coordinators; pairs that share no cluster at the same time.
+    Of one connection, between representatives; pairs that share no cluster at the same time.
     """
     n = len(grid.clusters)
-    inside = [(c, c) for c in range(n) if len(grid.clusters[c].nodes) > 1]
-    steps = [inside] if inside else []
-    for pairs in rounds_of_pairs(n):
-        steps += [pairs, [(b, a) for a, b in pairs]]
-    mine: list[LinkFacts] = []
-    for done, pairs in enumerate(steps):
-        progress("links", done, len(steps))
-        for a, b in pairs:
-            nodes = grid.clusters[a].nodes
-            sender = grid.clusters[a].coordinator
-            receiver = nodes[1][0].rank if a == b else grid.clusters[b].coordinator
-            if comm.Get_rank() in (sender, receiver):
-                active = comm.Get_rank() == sender
-                channel = Channel(comm, receiver if active else sender, active)
-                latency_s, rate = _latency_and_rate(channel)
-                if active:
-                    mine.append(LinkFacts(a, b, latency_s, rate))
-        wait_for_all(comm)
-    progress("links", len(steps), len(steps))
-    return sorted(
-        (link for found in comm.allgather(mine) for link in found),
-        key=lambda link: (link.sender, link.receiver),
-    )
+    pairs = [
+        (a, b) for a in range(n) for b in range(a, n) if a != b or len(grid.clusters[a].nodes) > 1
+    ]
+    found = look_between(comm, grid, pairs, _latency_and_rate, progress, "links")
+    back = [(b, a) for a, b in pairs if a != b]
+    found |= look_between(comm, grid, back, _latency_and_rate, progress, "links")
+    return [LinkFacts(*pair, *found[pair]) for pair in sorted(found)]
 
 
-def _latency_and_rate(channel: Channel) -> tuple[float, float]:
+def _latency_and_rate(channel: Channel) -> tuple[float, float] | None:
+    """Seconds and bytes per second on the active end, None on the other."""
     latency_s, _ = measure_latency(channel)
     n_pieces, growing = FIRST_PIECES, 1
     while growing:
@@ -160,4 +131,6 @@ def _latency_and_rate(channel: Channel) -> tuple[float, float]:
         growing = channel.agree(int(took_s < LONG_ENOUGH_S and n_pieces < MOST_PIECES))
         if growing:
             n_pieces *= 2
+    if not channel.active:
+        return None
     return latency_s, n_pieces * PIECE_BYTES / max(took_s, 1e-9)
