@@ -25,8 +25,7 @@ from gridcoll.placement.correction import correct_by_run, read_run
 from gridcoll.placement.cost import IterationCost, Prediction
 from gridcoll.placement.problem import Problem, ProblemFile, read_problem
 from gridcoll.placement.resources import Resources
-from gridcoll.placement.searches import DEFAULT_SEARCH, SEARCHES
-from gridcoll.placement.selection import Selection, select
+from gridcoll.placement.selection import DEFAULT_SEARCH, SEARCHES, Selection, select
 from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.hostfile import FORMATS, format_use
 from gridcoll.topology.units import format_duration

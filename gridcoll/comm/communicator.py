@@ -12,11 +12,10 @@ from gridcoll.comm.arguments.buffers import open_self_comm
 from gridcoll.comm.channel import Channel, Place, can_run_beside, new_private
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.decisions import Decisions
-from gridcoll.comm.handles import set_handle
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
 from gridcoll.comm.methods.alltoall import AlltoallMethods
 from gridcoll.comm.methods.alltoallv import AlltoallvMethods
-from gridcoll.comm.methods.base import GridMethods
+from gridcoll.comm.methods.base import GridMethods, set_handle
 from gridcoll.comm.methods.broadcast import BroadcastMethods
 from gridcoll.comm.methods.derivation import DerivationMethods
 from gridcoll.comm.methods.gathering import GatheringMethods, ScatteringMethods
@@ -32,7 +31,7 @@ from gridcoll.errors import UsageError
 from gridcoll.measure.find_model import Hello, HelloRow, find_model, say_hello
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
-from gridcoll.plan.traffic import Traffic
+from gridcoll.plan.traces import Traffic
 from gridcoll.topology.grid import Grid
 
 if TYPE_CHECKING:

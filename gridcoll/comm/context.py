@@ -23,7 +23,7 @@ from gridcoll.engine.runner import run_program
 from gridcoll.measure.learning.links import Pair, remeasure_links
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
-from gridcoll.plan.traffic import Traffic, traffic_of
+from gridcoll.plan.traces import Traffic, traffic_of
 
 N_FAST_CALLS = 256
 """Kinds of calls that the fast path holds; when there are more, it is emptied."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from gridcoll.comm.communicator import GridComm
-from gridcoll.comm.handles import set_handle
+from gridcoll.comm.methods.base import set_handle
 from gridcoll.errors import GridcollError, UsageError
 
 if TYPE_CHECKING:

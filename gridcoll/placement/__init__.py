@@ -5,8 +5,7 @@ from gridcoll.placement.correction import Exchanges, correct_betas, select_corre
 from gridcoll.placement.cost import Found, IterationCost, Prediction, predict
 from gridcoll.placement.problem import Phase, Problem, parse_problem, read_problem
 from gridcoll.placement.resources import Resources
-from gridcoll.placement.searches import SEARCHES
-from gridcoll.placement.selection import Selection, select
+from gridcoll.placement.selection import SEARCHES, Selection, select
 
 __all__ = [
     "FORMS",

@@ -26,8 +26,7 @@ from gridcoll.placement.allreduce import AllreducePrice
 from gridcoll.placement.cost import IterationCost, Prediction, predict
 from gridcoll.placement.problem import Problem
 from gridcoll.placement.resources import Resources
-from gridcoll.placement.searches import DEFAULT_SEARCH
-from gridcoll.placement.selection import Selection, select
+from gridcoll.placement.selection import DEFAULT_SEARCH, Selection, select
 
 TOLERANCE = 0.05  # of the predicted time; less is within the model's own error (§2.3.1)
 MAX_ROUNDS = 10

@@ -6,8 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from gridcoll.errors import PlanError
-from gridcoll.plan.dataflow import Dataflow, dataflow
-from gridcoll.plan.intervals import IntervalMap
+from gridcoll.plan.dataflow import Dataflow, IntervalMap, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send, reads, writes
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.statements import Content, Contribution, Runs, find_statement

@@ -18,8 +18,7 @@ from gridcoll.schedule.batch_greedy import (
     mixed_batch,
     run_batch_greedy,
 )
-from gridcoll.schedule.by_level import by_level
-from gridcoll.schedule.greedy import RULES, flat, greedy, mixed
+from gridcoll.schedule.greedy import RULES, by_level, flat, greedy, mixed
 from gridcoll.schedule.instance import Accounting, Instance
 from gridcoll.schedule.schedule import Schedule
 

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.bcast.strategies import PREFIX
-from gridcoll.plan.traffic import Traffic, count_traffic
+from gridcoll.plan.traces import Traffic, count_traffic
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, layouts
 

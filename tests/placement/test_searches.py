@@ -5,7 +5,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, exact
-from gridcoll.placement.searches import find_search
+from gridcoll.placement.selection import find_search
 from gridcoll.study.placement_command import CASE_KINDS
 
 EXACT = ("exhaustive", "branch-and-bound")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridcoll.plan.intervals import IntervalMap
+from gridcoll.plan.dataflow import IntervalMap
 
 N = 24
 spans = st.tuples(st.integers(0, N), st.integers(0, N)).map(sorted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -50,3 +51,11 @@ class GridMethods(MPI.Intracomm):
             call = context.stamped(call)
             context.enter(key, call)
         call(self, *args)
+
+
+def set_handle(comm: MPI.Comm, source: MPI.Comm) -> None:
+    """Let ``comm`` be what ``source`` is.
+
+    Copied as memory: mpi4py has no assignment, and its constructors call MPI, which may not be up.
+    """
+    ctypes.memmove(MPI._addressof(comm), MPI._addressof(source), MPI._sizeof(source))

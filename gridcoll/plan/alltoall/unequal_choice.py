@@ -23,20 +23,18 @@ from gridcoll.plan.alltoall.messages import messages_of, table_of
 from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
+    adapted_bundles,
+    bundles_messages,
+    bundles_program,
     cut_by_shares,
     direct_shares,
     kept_bytes,
     link_loads,
+    most_held,
+    numbered_bundles,
     parts_messages,
     parts_program,
     unequal_plan,
-)
-from gridcoll.plan.alltoall.unequal_lg import (
-    adapted_bundles,
-    bundles_messages,
-    bundles_program,
-    most_held,
-    numbered_bundles,
 )
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.blocks import LARGEST_MESSAGE

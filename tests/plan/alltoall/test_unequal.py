@@ -14,13 +14,18 @@ from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.model import GridModel
 from gridcoll.plan import Send, check_plan
-from gridcoll.plan.alltoall.unequal import Counts, cut_by_shares
+from gridcoll.plan.alltoall.unequal import (
+    Bundle,
+    Counts,
+    adapted_bundles,
+    cut_by_shares,
+    numbered_bundles,
+)
 from gridcoll.plan.alltoall.unequal_choice import (
     asked_for,
     can_gain,
     choose_unequal,
 )
-from gridcoll.plan.alltoall.unequal_lg import Bundle, adapted_bundles, numbered_bundles
 from gridcoll.plan.plan import Plan, Programs
 from tests.plan.grids import model_of
 

@@ -20,7 +20,7 @@ from gridcoll.plan.scatter.trees import (
     serving_ranks,
     take_block,
 )
-from gridcoll.plan.traffic import count_traffic
+from gridcoll.plan.traces import count_traffic
 from gridcoll.plan.trees import RankTree
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
