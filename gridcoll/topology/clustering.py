@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,25 +59,12 @@ def find_clusters(
     certain = matrix if at_least_s is None else np.array(at_least_s, dtype=float)
     if certain.shape != matrix.shape:
         raise UsageError(f"at_least_s: must be of shape {matrix.shape}, got {certain.shape}")
-    n = len(matrix)
     matrix = _symmetric("latency_s", matrix, resolution_s)
     certain = np.minimum(_symmetric("at_least_s", certain, resolution_s), matrix)
-    groups = _Groups(matrix, certain, tolerance)
-    rows, columns = np.triu_indices(n, k=1)
-    # A stable sort keeps the order of (row, column) among equal edges: ties go to low numbers.
-    by_length = np.argsort(matrix[rows, columns], kind="stable")
-    rows, columns = rows[by_length], columns[by_length]
-    # Of each edge and all longer ones, the shortest that one of them may be.
-    ahead_s = np.minimum.accumulate(certain[rows, columns][::-1])[::-1]
-    for a, b, at_least in zip(rows.tolist(), columns.tolist(), ahead_s.tolist(), strict=True):
-        if groups.are_settled(at_least):
-            break
-        groups.take(a, b)
-    groups.release_strangers()
-    found = [members for members in groups.members if members]
-    grouped = {node for members in found for node in members}
-    found += [[node] for node in range(n) if node not in grouped]
-    return sorted(sorted(members) for members in found)
+    rows, columns = np.triu_indices(len(matrix), k=1)
+    edges = _Edges(matrix[rows, columns], certain[rows, columns], rows, columns)
+    near, sure = ([dict(enumerate(row)) for row in each.tolist()] for each in (matrix, certain))
+    return Groups(edges, near, sure, tolerance).members
 
 
 def _symmetric(
@@ -91,107 +79,21 @@ def _symmetric(
     return matrix
 
 
-class _Groups:
-    """Groups that grow by edges, from the shortest on.
+class _Edges(NamedTuple):
+    """Latencies that are known, what is certain of each, and the nodes at their ends, (E,) each."""
 
-    A look at one edge must cost little, for there are half a million between a thousand nodes: of
-    every group we keep how far each node certainly is from the farthest of its members, and how far
-    apart those are, and of two groups that they were found apart.
-    """
+    length_s: npt.NDArray[np.float64]
+    certain_s: npt.NDArray[np.float64]
+    a: npt.NDArray[np.int64]
+    b: npt.NDArray[np.int64]
 
-    def __init__(
-        self,
-        matrix: npt.NDArray[np.float64],
-        certain: npt.NDArray[np.float64],
-        tolerance: float,
-    ) -> None:
-        self._matrix = matrix
-        self._certain = certain
-        self._n_left = len(matrix)
-        self._group_of = [-1] * len(matrix)
-        self.members: list[list[int]] = []
-        self._founded_s: list[float] = []
-        self._limit_s: list[float] = []
-        self._widest_s = -1.0  # no limit was ever wider
-        self._far_s: list[npt.NDArray[np.float64]] = []
-        self._across_s: list[float] = []
-        self._apart: set[tuple[int, int]] = set()
-        self._slack = 1 + tolerance
-
-    def are_settled(self, at_least_s: float) -> bool:
-        """Whether no edge changes anything any more, if all that are left are so long."""
-        return self._n_left <= 1 and at_least_s > self._widest_s
-
-    def take(self, a: int, b: int) -> None:
-        """Found a group, let one in, or make two groups one: by the edge between two nodes."""
-        first, second = sorted((self._group_of[a], self._group_of[b]))
-        if second < 0:
-            self._found(a, b)
-        elif first < 0:
-            joiner = a if self._group_of[a] < 0 else b
-            if self._far_s[second][joiner] <= self._limit_s[second]:
-                self._add(second, joiner)
-        elif first != second and self._certain[a, b] <= self._limit_s[first]:
-            self._unite(first, second)
-
-    def _found(self, a: int, b: int) -> None:
-        group, length_s = len(self.members), float(self._matrix[a, b])
-        self.members.append([a, b])
-        self._founded_s.append(length_s)
-        self._limit_s.append(length_s * self._slack)
-        self._widest_s = max(self._widest_s, self._limit_s[group])
-        self._far_s.append(np.maximum(self._certain[a], self._certain[b]))
-        self._across_s.append(float(self._certain[a, b]))
-        self._group_of[a] = self._group_of[b] = group
-        self._n_left -= 2
-
-    def _add(self, group: int, joiner: int) -> None:
-        self._across_s[group] = max(self._across_s[group], float(self._far_s[group][joiner]))
-        self.members[group].append(joiner)
-        np.maximum(self._far_s[group], self._certain[joiner], out=self._far_s[group])
-        self._group_of[joiner] = group
-        self._n_left -= 1
-
-    def _unite(self, first: int, second: int) -> None:
-        """Make two groups one if all that lies between any of their nodes is within the limit.
-
-        What keeps them apart stays as they grow, so that one look is enough.
-        """
-        if (first, second) in self._apart:
-            return
-        between_s = float(self._far_s[first][self.members[second]].max())
-        across_s = max(between_s, self._across_s[first], self._across_s[second])
-        limit_s = min(self._limit_s[first], self._limit_s[second])
-        if across_s > limit_s:
-            self._apart.add((first, second))
-            return
-        for node in self.members[second]:
-            self._group_of[node] = first
-        self.members[first] += self.members[second]
-        self.members[second] = []
-        np.maximum(self._far_s[first], self._far_s[second], out=self._far_s[first])
-        self._across_s[first] = across_s
-        self._founded_s[first] = min(self._founded_s[first], self._founded_s[second])
-        self._limit_s[first] = limit_s
-
-    def release_strangers(self) -> None:
-        """Release nodes that joined a group only because every nearer node was already taken.
-
-        Two left-over nodes found a group whatever lies between them. A node is not at home there if
-        a neighbour outside is nearer by more than the tolerance: Table 3 of Barchet-Steffenel and
-        Mounié 2006 lists its two single IDPOT machines (242 us apart, 60 us from six others) apart.
-        """
-        everybody = range(len(self._matrix))
-        for group, founded_s in zip(self.members, self._founded_s, strict=True):
-            inside = set(group)
-            outside = [node for node in everybody if node not in inside]
-            if outside and group:
-                nearest_s = self._matrix[np.ix_(group, outside)].min(axis=1)
-                group[:] = [
-                    node
-                    for node, nearest in zip(group, nearest_s, strict=True)
-                    if nearest * self._slack >= founded_s
-                ]
+    def ascending(self) -> Iterator[tuple[float, float, int, int, float]]:
+        """Each edge, and the least of what is certain of it and of all that follow."""
+        # Ties go to low numbers.
+        order = np.lexsort((self.b, self.a, self.length_s))
+        columns = [each[order] for each in self]
+        columns.append(np.minimum.accumulate(columns[1][::-1])[::-1])
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 SHORT_S = 2e-3
@@ -254,8 +156,21 @@ class Latencies:
         return min(coarse_s, SHORT_S)
 
 
-class SparseGroups:
-    """What `find_clusters` finds, of what was measured; what was not keeps nobody apart.
+def sparse_groups(latencies: Latencies, tolerance: float) -> Groups:
+    """What `find_clusters` finds, of what was measured; what was not keeps nobody apart."""
+    floor_s = latencies.resolution_s()
+    certain_s = latencies.certain(floor_s)
+    rows = [(max(s, floor_s), certain_s[a][b], a, b) for s, a, b in latencies.edges()]
+    length_s, sure_s, a, b = (np.array(each) for each in zip(*rows, strict=True))
+    near = [{node: max(s, floor_s) for node, s in each.items()} for each in latencies.of]
+    return Groups(_Edges(length_s, sure_s, a, b), near, certain_s, tolerance)
+
+
+class Groups:
+    """Groups that grow by edges, from the shortest on; see `find_clusters`.
+
+    A look at one edge must cost little, for there are half a million between a thousand nodes.
+    ``near_s`` and ``certain_s`` have the same edges by node and other node.
 
     Attributes
     ----------
@@ -267,70 +182,78 @@ class SparseGroups:
         By group, its shortest edge; infinite for a node alone.
     """
 
-    def __init__(self, latencies: Latencies, tolerance: float) -> None:
-        self._latencies = latencies
+    def __init__(
+        self,
+        edges: _Edges,
+        near_s: Sequence[Mapping[int, float]],
+        certain_s: Sequence[Mapping[int, float]],
+        tolerance: float,
+    ) -> None:
+        self._certain_s = certain_s
         self._slack = 1 + tolerance
-        self._floor_s = latencies.resolution_s()
-        self._of = [-1] * len(latencies)
+        self._of = [-1] * len(near_s)
         self._groups: list[list[int]] = []
         self._shortest_s: list[float] = []
         self._apart: set[tuple[int, int]] = set()
-        self._certain_s = latencies.certain(self._floor_s)
-        edges = sorted((max(s, self._floor_s), a, b) for s, a, b in latencies.edges())
-        for length_s, a, b in edges:
-            self._take(length_s, a, b)
-        self._release_strangers()
+        self._n_left, self._widest_s = len(near_s), -1.0  # no limit was ever wider
+        for length_s, sure_s, a, b, ahead_s in edges.ascending():
+            if self._n_left <= 1 and ahead_s > self._widest_s:
+                break  # nothing changes any more
+            self._take(length_s, sure_s, a, b)
+        self._release_strangers(near_s)
         alone = [[node] for node, group in enumerate(self._of) if group < 0]
         pairs = zip(self._groups, self._shortest_s, strict=True)
         found = [(sorted(group), shortest_s) for group, shortest_s in pairs if group]
         found = sorted(found + [(group, math.inf) for group in alone])
         self.members = [group for group, _ in found]
         self.founded_s = [shortest_s for _, shortest_s in found]
-        self.label = [0] * len(latencies)
+        self.label = [0] * len(near_s)
         for index, group in enumerate(self.members):
             for node in group:
                 self.label[node] = index
 
-    def _take(self, length_s: float, a: int, b: int) -> None:
+    def _take(self, length_s: float, sure_s: float, a: int, b: int) -> None:
+        """Found a group, let one in, or make two groups one: by the edge between two nodes."""
         first, second = sorted((self._of[a], self._of[b]))
         if second < 0:
             self._of[a] = self._of[b] = len(self._groups)
             self._groups.append([a, b])
             self._shortest_s.append(length_s)
+            self._widest_s = max(self._widest_s, length_s * self._slack)
+            self._n_left -= 2
         elif first < 0:
             joiner = a if self._of[a] < 0 else b
             if self._is_within(joiner, second, self._shortest_s[second] * self._slack):
                 self._of[joiner] = second
                 self._groups[second].append(joiner)
+                self._n_left -= 1
         elif first != second:
-            self._unite(a, b)
+            self._unite(first, second, sure_s)
 
     def _is_within(self, node: int, group: int, limit_s: float) -> bool:
-        """Whether all that was measured from ``node`` to the group is within ``limit_s``."""
-        of = self._of
-        return not any(
-            certain_s > limit_s and of[other] == group
-            for other, certain_s in self._certain_s[node].items()
-        )
+        """Whether all that is known from ``node`` to the group is within ``limit_s``."""
+        of, members, known = self._of, self._groups[group], self._certain_s[node]
+        if len(members) < len(known):
+            return all(known.get(other, 0.0) <= limit_s for other in members)
+        return not any(s > limit_s and of[other] == group for other, s in known.items())
 
-    def _unite(self, a: int, b: int) -> None:
-        """Make the groups of two nodes one, if all that was measured in and between is within.
+    def _unite(self, first: int, second: int, sure_s: float) -> None:
+        """Make two groups one, if all that is known in and between them is within the limit.
 
         What keeps two apart stays as they grow, so that one look is enough.
         """
-        first, second = self._of[a], self._of[b]
-        small, large = sorted((first, second), key=lambda group: len(self._groups[group]))
         shortest_s = min(self._shortest_s[first], self._shortest_s[second])
         limit_s = shortest_s * self._slack
-        if self._certain_s[a][b] > limit_s or (small, large) in self._apart:
+        if sure_s > limit_s or (first, second) in self._apart:
             return
+        small, large = sorted((first, second), key=lambda group: len(self._groups[group]))
         checked = [(node, large) for node in self._groups[small]]
         if self._shortest_s[first] != self._shortest_s[second]:
             # The one founded later may be wider than the other's limit.
             wide = first if self._shortest_s[first] > shortest_s else second
             checked += [(node, wide) for node in self._groups[wide]]
         if not all(self._is_within(node, group, limit_s) for node, group in checked):
-            self._apart |= {(small, large), (large, small)}
+            self._apart.add((first, second))
             return
         for node in self._groups[small]:
             self._of[node] = large
@@ -338,15 +261,18 @@ class SparseGroups:
         self._groups[small] = []
         self._shortest_s[large] = shortest_s
 
-    def _release_strangers(self) -> None:
-        """As in `find_clusters`: whoever has a nearer neighbour outside is not at home."""
+    def _release_strangers(self, near_s: Sequence[Mapping[int, float]]) -> None:
+        """Release nodes that joined a group only because every nearer node was already taken.
+
+        Two left-over nodes found a group whatever lies between them. A node is not at home there if
+        a neighbour outside is nearer by more than the tolerance: Table 3 of Barchet-Steffenel and
+        Mounié 2006 lists its two single IDPOT machines (242 us apart, 60 us from six others) apart.
+        """
         strangers = []
         for group, shortest_s in zip(self._groups, self._shortest_s, strict=True):
             for node in group:
                 outside = (
-                    max(s, self._floor_s)
-                    for other, s in self._latencies.of[node].items()
-                    if self._of[other] != self._of[node]
+                    s for other, s in near_s[node].items() if self._of[other] != self._of[node]
                 )
                 if min(outside, default=math.inf) * self._slack < shortest_s:
                     strangers.append(node)

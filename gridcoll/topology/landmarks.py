@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 
-from gridcoll.topology.clustering import SHORT_S, Latencies, SparseGroups
+from gridcoll.topology.clustering import SHORT_S, Groups, Latencies, sparse_groups
 from gridcoll.topology.rounds import in_rounds
 
 Pair = tuple[int, int]
@@ -182,13 +182,13 @@ class _Search:
     def compare(self) -> None:
         """Measure between groups that may be one, and inside groups that hardly know themselves."""
         for _ in range(MOST_CHECKS):
-            groups = SparseGroups(self._latencies, self._tolerance)
+            groups = sparse_groups(self._latencies, self._tolerance)
             rounds = self._missing_inside(groups) + self._missing_between(groups)
             if not any(rounds):
                 return
             self._run(rounds)
 
-    def _missing_inside(self, groups: SparseGroups) -> list[list[Pair]]:
+    def _missing_inside(self, groups: Groups) -> list[list[Pair]]:
         """Rounds in which everybody gets to know `ENOUGH_INSIDE` of its own group."""
         rounds: list[list[Pair]] = []
         asked: set[Pair] = set()
@@ -233,7 +233,7 @@ class _Search:
                 lacking.pop()
         return pairs
 
-    def _missing_between(self, groups: SparseGroups) -> list[list[Pair]]:
+    def _missing_between(self, groups: Groups) -> list[list[Pair]]:
         units, width_s, doubts = self._units(groups)
         unit_of = np.zeros(self._n, dtype=int)
         for index, members in enumerate(units):
@@ -247,7 +247,7 @@ class _Search:
         open_pairs = _alike(near_s, width_s, doubts, home, self._tolerance, most)
         return self._rounds_between(units, open_pairs)
 
-    def _units(self, groups: SparseGroups) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
+    def _units(self, groups: Groups) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
         """Groups that are sure of themselves, and nodes of those that are not; and how wide."""
         closest_s = min(groups.founded_s)
         units, width_s, doubts = [], [], []
@@ -284,11 +284,11 @@ class _Search:
             left = later
         return rounds
 
-    def settle(self) -> SparseGroups:
+    def settle(self) -> Groups:
         """Groups, after links that keep some apart were measured again: short ones, and long ones
         round which a much shorter way leads. A busy host answers late for some milliseconds.
         """
-        groups, n_same = SparseGroups(self._latencies, self._tolerance), 0
+        groups, n_same = sparse_groups(self._latencies, self._tolerance), 0
         for _ in range(MOST_REPEATS):
             between = [
                 (a, b)
@@ -299,7 +299,7 @@ class _Search:
             if not between:
                 break
             self._run(in_rounds(between, lambda p: p)[: ROUNDS_AT_ONCE * FIRST_ROUNDS])
-            before, groups = groups, SparseGroups(self._latencies, self._tolerance)
+            before, groups = groups, sparse_groups(self._latencies, self._tolerance)
             n_same = n_same + 1 if groups.members == before.members else 0
             if n_same == ENOUGH_REPEATS:
                 break

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gridcoll.topology import read_gridfile
-from gridcoll.topology.clustering import Latencies, SparseGroups, find_clusters
+from gridcoll.topology.clustering import Latencies, find_clusters, sparse_groups
 from gridcoll.topology.landmarks import group_nodes
 from tests.topology.latencies import Pair, Replay, random_grid
 from tests.topology.test_clustering import TABLE_3_MACHINES, TABLE_3_US
@@ -117,7 +117,7 @@ def test_where_all_is_measured_it_is_the_full_matrix(seed: int) -> None:
     for a in range(n):
         for b in range(a):
             latencies.enter(a, b, matrix[a, b], 2 * matrix[a, b] - certain[a, b])
-    assert SparseGroups(latencies, 0.3).members == find_clusters(matrix, 0.3, 0.0, certain)
+    assert sparse_groups(latencies, 0.3).members == find_clusters(matrix, 0.3, 0.0, certain)
 
 
 def test_noise_that_repeats_show_keeps_nobody_apart() -> None:
@@ -129,7 +129,7 @@ def test_noise_that_repeats_show_keeps_nobody_apart() -> None:
                 latencies.enter(a, b, shortest_s, shortest_s)
     assert latencies.resolution_s() == pytest.approx(45e-6)
     latencies.enter(0, 1, 40e-6, 40e-6)
-    assert SparseGroups(latencies, 0.3).members == [[0, 1, 2, 3]]
+    assert sparse_groups(latencies, 0.3).members == [[0, 1, 2, 3]]
 
 
 def test_a_busy_machine_does_not_make_sites_one() -> None:
