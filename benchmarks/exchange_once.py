@@ -14,8 +14,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from gridcoll.bench.runs import Row, mpi_name
-from gridcoll.bench.trials import trials_of
+from gridcoll.bench.runs import Row, mpi_name, trials_of
 from gridcoll.cli.models import load_model
 from gridcoll.comm.communicator import GridComm
 from gridcoll.files import write_atomically

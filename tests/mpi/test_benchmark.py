@@ -10,8 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.bench import runs as benchmark
-from gridcoll.bench.runs import RUNS_PER_TURN, Row, mpi_name, run_benchmark
-from gridcoll.bench.trials import CALLS
+from gridcoll.bench.runs import CALLS, RUNS_PER_TURN, Row, mpi_name, run_benchmark
 from gridcoll.comm import GridComm
 from gridcoll.errors import UsageError
 from gridcoll.model import TimesBySize, declared_model

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from gridcoll.measure.cache.entries import (
 from gridcoll.model import Correction, GridModel, PLogP, TimesBySize
 from gridcoll.plan.natives import NATIVE, NATIVES
 from gridcoll.topology.grid import Cluster, Grid, Process
+
+E = TypeVar("E", bound=AnyEntry)
 
 Pair = tuple[str, str]
 """Two clusters, sender first; or one twice, for what is inside."""
@@ -72,28 +75,27 @@ class Knowledge:
     def find(self, key: Key) -> AnyEntry | None:
         return self._by_key.get(key)
 
+    def _typed(self, kind: type[E], *parts: str) -> E | None:
+        found = self._by_key.get((kind.folder, *parts))
+        return found if isinstance(found, kind) else None
+
     def host(self, name: str) -> Host | None:
-        found = self._by_key.get((Host.folder, name))
-        return found if isinstance(found, Host) else None
+        return self._typed(Host, name)
 
     def cluster(self, name: str) -> ClusterEntry | None:
         """The cluster called ``name``, or the one that it is the same as."""
         for _ in range(8):  # a chain, never a ring of more
-            found = self._by_key.get((ClusterEntry.folder, name))
-            if not isinstance(found, ClusterEntry):
-                return None
-            if not found.same_as:
+            found = self._typed(ClusterEntry, name)
+            if found is None or not found.same_as:
                 return found
             name = found.same_as
         return None
 
     def link(self, sender: str, receiver: str) -> LinkEntry | None:
-        found = self._by_key.get((LinkEntry.folder, sender, receiver))
-        return found if isinstance(found, LinkEntry) else None
+        return self._typed(LinkEntry, sender, receiver)
 
     def mpi_library(self, mpi: str, ranks_per_host: int) -> Library | None:
-        found = self._by_key.get((Library.folder, mpi, str(ranks_per_host)))
-        return found if isinstance(found, Library) else None
+        return self._typed(Library, mpi, str(ranks_per_host))
 
     def outcomes(self, shape: str, mpi: str) -> list[Outcome]:
         return [

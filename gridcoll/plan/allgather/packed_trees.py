@@ -15,7 +15,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.wires import links_of
-from gridcoll.plan.allgather.trees import Planner, plan_allgather
+from gridcoll.plan.allgather.trees import Planner, candidate, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike
@@ -172,19 +172,7 @@ def packed_candidates(
         units = -(-sum(sizes) * segment // (n_bytes * n))
         return planner(ways, sizes, max(units, 1), f"{PACKED_TREES}: {label}")
 
-    def build(n_units: int) -> Plan:
-        return build_blocks((n_units,) * n)
-
-    return [
-        Candidate(
-            PACKED_TREES,
-            label,
-            predicted_s,
-            build,
-            segment_bytes=segment,
-            build_blocks=build_blocks,
-        )
-    ]
+    return [candidate(PACKED_TREES, label, predicted_s, n, build_blocks, segment_bytes=segment)]
 
 
 GOOD_FOR = "long blocks where interfaces or links are unlike: slow ones hand on nothing"

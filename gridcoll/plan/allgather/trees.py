@@ -265,7 +265,7 @@ Planner = Callable[[Ways, Sequence[int], int, str], Plan]
 """`plan_allgather` or `plan_reduce_scatter`."""
 
 
-def _candidate(
+def candidate(
     name: str,
     label: str,
     predicted_s: float,
@@ -275,6 +275,8 @@ def _candidate(
     segment_bytes: int | None = None,
     rank_order: bool = False,
 ) -> Candidate:
+    """One whose plan is written of the sizes of all blocks."""
+
     def build(n_units: int) -> Plan:
         return build_blocks((n_units,) * n_ranks)
 
@@ -306,7 +308,7 @@ def _along(
 
     predicted_s = float(totals_s[best])
     return [
-        _candidate(
+        candidate(
             name,
             label,
             predicted_s,
@@ -400,7 +402,7 @@ def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
             return plan_leaders(grid, sizes, shape, f"leaders: {label}")
 
         predicted_s = price_leaders(model, n_bytes, shape)
-        found.append(_candidate("leaders", label, predicted_s, grid.n_ranks, build_blocks))
+        found.append(candidate("leaders", label, predicted_s, grid.n_ranks, build_blocks))
     return found
 
 
