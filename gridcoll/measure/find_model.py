@@ -19,7 +19,7 @@ from gridcoll.measure.cache.knowledge import MEASURED_NOW, Knowledge
 from gridcoll.measure.cache.learning import can_be_kept, learn_model
 from gridcoll.measure.cache.start import Start, start_from
 from gridcoll.measure.clusters import machine_id
-from gridcoll.measure.quick import add_relay_gap, quick_model
+from gridcoll.measure.quick import quick_model
 from gridcoll.measure.report import Report
 from gridcoll.model import (
     GridModel,
@@ -197,10 +197,6 @@ def find_model(
         return restricted(hello.own[opening.covering], hello.processes)
     if grid_file:
         model = load_model(comm, grid_file)
-        grid = model.grid
-        if model.origin == "declared" and len(set(grid.hosts)) > 1 and not grid.splits_hosts:
-            # No file says what segments cost our engine: by their wires alone they would be tiny.
-            model = add_relay_gap(comm, model)
     else:
         model = _find_or_measure(comm, opening, places, tolerance)
     remember(hello.processes, model, hello.source)

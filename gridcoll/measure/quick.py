@@ -82,7 +82,10 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     progress("what plans cost", 1, steps)
     inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
     try:
-        model = add_relay_gap(comm, model, inside)
+        gaps = measure_relay_gap(
+            *(comm, model.grid, RELAY_SEGMENTS, RELAY_SIZES, RELAY_REPEATS), inside
+        )
+        model = replace(model, relay_gap=gaps and _with_longer(model, gaps))
         progress("what plans cost", 2, steps)
         clock = find_clock(comm, model.grid, CLOCK_SAMPLES)
         model = replace(model, start_s=measure_start(comm, model, clock, N_STARTS))
@@ -93,16 +96,6 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
             inside.Free()
     progress("what plans cost", steps, steps)
     return add_priors(model)
-
-
-def add_relay_gap(
-    comm: MPI.Intracomm, model: GridModel, inside: MPI.Intracomm | None = None
-) -> GridModel:
-    """``model`` with `measure_relay_gap`, in few runs. Collective."""
-    gaps = measure_relay_gap(
-        *(comm, model.grid, RELAY_SEGMENTS, RELAY_SIZES, RELAY_REPEATS), inside
-    )
-    return replace(model, relay_gap=gaps and _with_longer(model, gaps))
 
 
 def _with_longer(model: GridModel, relay_gap: TimesBySize) -> TimesBySize:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from mpi4py import MPI
 
-from gridcoll.measure import engine_cost, find_model, landmarks, pairs
+from gridcoll.measure import engine_cost, landmarks, pairs
 from gridcoll.measure import quick as measuring
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.natives import CALLS
@@ -111,21 +111,6 @@ def test_a_quick_model(world: MPI.Intracomm, grid: Grid) -> None:
     assert (model.native_variants, model.corrections, model.stages) == ({}, {}, ())
     assert told[-1][1] == told[-1][2]
     assert engine_cost.RELAY_SIZES != measuring.RELAY_SIZES  # discovery's are its own
-
-
-def test_a_declared_grid_gets_what_segments_cost_our_engine(
-    world: MPI.Intracomm, grid: Grid, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which no file says; but not one that is tried on one machine."""
-    link = linear_plogp(1e-3, 1e8)
-    here = Grid.from_labels(grid.cluster_of, ["here"] * world.Get_size())
-    for each in (grid, here):
-        model = GridModel(each, ((link,) * 2,) * 2)
-        monkeypatch.setattr(find_model, "load_model", lambda *_, model=model: model)
-        found = find_model.find_model(world, None, grid_file=f"of {each.hosts[0]}")
-        assert (found.relay_gap is None) == (each is here)
-        assert found.links == model.links
-        assert world.allgather(digest(found)) == [digest(found)] * world.Get_size()
 
 
 def test_one_host_is_left_to_the_library(world: MPI.Intracomm) -> None:
