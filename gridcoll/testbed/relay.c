@@ -20,8 +20,8 @@ enum {
     MOST_READ = 64,
 };
 
-#define EARLY_S 20e-6 /* sleeps end that late at most, or packets do */
-#define REMEMBERED 16 /* sleeps */
+#define EARLY_S 20e-6 /* the most that a packet leaves before it is due, as sleeps end late */
+#define REMEMBERED 16 /* so many sleeps tell how late they end */
 
 typedef struct {
     double s_per_byte, queue_s, free_s;

@@ -88,6 +88,10 @@ class TestGrid:
         assert [c.ranks for c in grid.clusters] == [(0, 2), (1, 3), (4,)]
         assert grid.hosts == ("host0", "host1", "host2", "host3", "host4")
 
+    def test_one_machine_may_stand_for_a_grid(self) -> None:
+        assert Grid.from_labels("xyxy", ["here"] * 4).splits_hosts
+        assert not Grid.from_labels("xxyy", ["a", "a", "b", "b"]).splits_hosts
+
     def test_from_labels_needs_a_host_for_each(self) -> None:
         with pytest.raises(UsageError, match="2 labels but 1 hosts"):
             Grid.from_labels([0, 0], ["only"])

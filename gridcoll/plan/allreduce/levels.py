@@ -5,8 +5,8 @@ host for its cluster, one cluster for its site. Those of the highest level excha
 and each combines all of them; then the result goes back the same way. Who collects takes turns, so
 that all interfaces carry the same. Only the exchange crosses the longest ways, and only once.
 
-Pieces are sent one after another, no faster than interfaces pass them: while the first ones are
-under way between groups, the last ones are still collected.
+Pieces are sent one after another, no faster than interfaces and thin links pass them: while the
+first ones are under way between groups, the last ones are still collected.
 """
 
 from __future__ import annotations

@@ -188,9 +188,10 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
 
 
 def sent_again_s(model: GridModel, n_bytes: int) -> float:
-    """What is lost where blocks that nobody paces overflow the queue of an uplink.
+    """Seconds that losses cost where blocks of ``n_bytes`` overflow the queue of an uplink.
 
-    Of more ranks than a paced exchange is for, all ways would be slower alike.
+    They do where nothing paces them and the cluster has several hosts. 0 for more ranks than a
+    paced exchange is for: there is no way around it.
     """
     grid = model.grid
     if grid.n_ranks > MOST_PACED_RANKS or not np.isfinite(model.uplinks).any():
