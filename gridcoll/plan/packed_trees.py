@@ -216,97 +216,122 @@ class _Total(NamedTuple):
     host: int
 
 
+class _TreeWork(NamedTuple):
+    """What one segment makes of a tree over hosts."""
+
+    order: list[int]
+    """Hosts from the top down."""
+    children: Children
+    sends: FloatArray
+    """Messages by host, (H,); both ways, those up the tree too."""
+    links: FloatArray
+    """Messages between clusters, (C, C)."""
+
+
 class _Pricing:
-    """Costs of one packing: depth of its trees, and load of hosts and links."""
+    """Times of packings: depth of their trees, and load of hosts and links."""
 
-    def __init__(self, model: GridModel, platform: Platform, packing: Packing) -> None:
-        self.model, self.platform, self.packing = model, platform, packing
-        self.kinds = np.array(platform.kind_of)
-        self.clusters = np.array(platform.clusters)[self.kinds]
+    def __init__(self, model: GridModel, platform: Platform) -> None:
+        self.model, self.platform = model, platform
+        kinds = np.array(platform.kind_of)
+        self.clusters = np.array(platform.clusters)[kinds]
         self.both_ways = platform.root < 0
+        self._cluster_of = self.clusters.tolist()
         self._link_rates, self._uplinks = np.array(platform.links), np.array(platform.uplinks)
-        n = len(self.kinds)
-        firsts = np.searchsorted(self.kinds, self.kinds)
-        counts = np.array(platform.counts)[self.kinds]
-        self._at = (firsts, np.arange(n) - firsts, counts)
-        self.sends = np.zeros((len(packing.trees), n), dtype=int)
-        self.links = np.zeros((len(packing.trees), model.n_clusters, model.n_clusters))
-        for k, tree in enumerate(packing.trees):
-            for child, parent in enumerate(tree.parents):
-                if parent >= 0:
-                    self.sends[k, parent] += 1
-                    a, b = self.clusters[parent], self.clusters[child]
-                    self.links[k, a, b] += a != b
-                    if self.both_ways:
-                        self.sends[k, child] += 1
-                        self.links[k, b, a] += a != b
+        firsts = np.searchsorted(kinds, kinds)
+        self._at = (firsts, np.arange(len(kinds)) - firsts, np.array(platform.counts)[kinds])
+        self._works: dict[HostTree, _TreeWork] = {}
 
-    def total(self, uses: Sequence[tuple[int, int]], segment_bytes: float) -> _Total:
-        """Time of all segments, on trees as in ``uses``.
-
-        A host has its last segment when all have followed the first one at the rate of the slowest
-        edge on its path. Both ways, segments come up to the top of the tree before.
-        """
-        by_host_s, links_s = self._busy_s(uses, segment_bytes)
-        ways_s, paces_s = self._ways_s(segment_bytes, by_host_s, links_s)
-        all_but_one = (len(uses) - 1) / len(uses)
-        busy_s = max(float(by_host_s.max()), float(links_s.max()))
-        if self.both_ways:
-            ways_s = ways_s + ways_s.max(axis=1, keepdims=True)
-        last_s = ways_s + all_but_one * paces_s
-        used = np.isin(np.arange(len(last_s)), [tree for tree, _ in uses])
-        last_s = np.where(used[:, None], last_s, 0.0)
-        tree, host = divmod(int(np.argmax(last_s)), last_s.shape[1])
-        return _Total(float(last_s[tree, host]), busy_s, tree, host)
-
-    def _ways_s(
-        self, segment_bytes: float, by_host_s: FloatArray, links_s: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """A segment's way from each tree's top to its hosts, and the slowest edge, (T, H)."""
-        gap_s, one_way_s = (
-            each[:, :, 0] for each in self.model.gap_and_one_way_s(np.array([segment_bytes]))
-        )
-        port_s, hop_s = gap_s.diagonal().tolist(), one_way_s.tolist()
-        clusters, busy_s, link_s = self.clusters.tolist(), by_host_s.tolist(), links_s.tolist()
-        ways_s, paces_s = [], []
-        for order, children in self._orders:
-            way, pace = [0.0] * len(clusters), list(busy_s)
-            for host in order:
-                a = clusters[host]
-                for k, child in enumerate(children[host]):
-                    c = clusters[child]
-                    way[child] = way[host] + k * port_s[a] + hop_s[a][c]
-                    pace[child] = max(pace[host], busy_s[child], link_s[a][c] if a != c else 0.0)
-            ways_s.append(way)
-            paces_s.append(pace)
-        return np.array(ways_s), np.array(paces_s)
-
-    @cached_property
-    def _orders(self) -> list[tuple[list[int], Children]]:
-        """By tree, hosts from the top down, and those below each."""
-        found = []
-        for tree in self.packing.trees:
+    def _work(self, tree: HostTree) -> _TreeWork:
+        """Kept: of the trees of a packing, one at a time is changed."""
+        found = self._works.get(tree)
+        if found is None:
             children = children_of(self.platform, tree)
             order = [tree.parents.index(-1)]
             for host in order:
                 order += children[host]
-            found.append((order, children))
+            parents = np.array(tree.parents)
+            below = np.flatnonzero(parents >= 0)
+            a, b = self.clusters[parents[below]], self.clusters[below]
+            links = np.zeros((self.model.n_clusters, self.model.n_clusters))
+            np.add.at(links, (a, b), a != b)
+            sends = np.array([len(each) for each in children], float)
+            if self.both_ways:
+                links = links + links.T
+                sends[below] += 1
+            found = self._works[tree] = _TreeWork(order, children, sends, links)
         return found
 
+    def total(
+        self, trees: Sequence[HostTree], uses: Sequence[tuple[int, int]], segment_bytes: float
+    ) -> _Total:
+        """Time of all segments, on ``trees`` as in ``uses``.
+
+        A host has its last segment when all have followed the first one at the rate of the slowest
+        edge on its path. Both ways, segments come up to the top of the tree before.
+        """
+        which, turns = np.array(uses).T
+        works = [self._work(tree) for tree in trees]
+        gap_s, one_way_s = (
+            each[:, :, 0] for each in self.model.gap_and_one_way_s(np.array([segment_bytes]))
+        )
+        by_host_s, links_s = self._busy_s(works, which, turns, segment_bytes, gap_s.diagonal())
+        edges = [each.tolist() for each in (gap_s.diagonal(), one_way_s, by_host_s, links_s)]
+        all_but_one = (len(uses) - 1) / len(uses)
+        ends = []
+        for tree in np.flatnonzero(np.bincount(which)).tolist():
+            ways_s, paces_s = self._ways_s(works[tree], *edges)
+            up_s = max(ways_s) if self.both_ways else 0.0
+            last_s = [up_s + w + all_but_one * p for w, p in zip(ways_s, paces_s, strict=True)]
+            ends.append((max(last_s), tree, last_s))
+        total_s, tree, last_s = max(ends, key=lambda end: end[0])
+        busy_s = max(float(by_host_s.max()), float(links_s.max()))
+        return _Total(total_s, busy_s, tree, last_s.index(total_s))
+
+    def _ways_s(
+        self,
+        work: _TreeWork,
+        ports_s: list[float],
+        hops_s: list[list[float]],
+        busy_s: list[float],
+        links_s: list[list[float]],
+    ) -> tuple[list[float], list[float]]:
+        """By host, a segment's way from the tree's top, and the slowest edge on that way."""
+        cluster_of = self._cluster_of
+        ways, paces = [0.0] * len(busy_s), list(busy_s)
+        for host in work.order:
+            a = cluster_of[host]
+            start, port, hop, link, pace = (
+                ways[host],
+                ports_s[a],
+                hops_s[a],
+                links_s[a],
+                paces[host],
+            )
+            for child in work.children[host]:
+                c = cluster_of[child]
+                ways[child] = start + hop[c]
+                start += port
+                paces[child] = max(pace, busy_s[child], link[c] if a != c else 0.0)
+        return ways, paces
+
     def _busy_s(
-        self, uses: Sequence[tuple[int, int]], segment_bytes: float
+        self,
+        works: Sequence[_TreeWork],
+        which: np.ndarray,
+        turns: np.ndarray,
+        segment_bytes: float,
+        ports_s: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """How long each host's interface is busy, (H,), and each link, (C, C)."""
-        which = np.array([tree for tree, _ in uses])
-        turns = np.array([turn for _, turn in uses])
         firsts, places, counts = self._at
         moved = firsts + (places[None] - turns[:, None]) % counts[None]
-        sent = np.take_along_axis(self.sends[which], moved, axis=1).sum(axis=0)
-        gap_s = self.model.gap_and_one_way_s(np.array([segment_bytes]))[0][:, :, 0]
-        port_s = gap_s.diagonal()[self.clusters]
-        received = len(uses) if not self.both_ways else 0  # both ways: as many as are sent
-        by_host_s = np.maximum(sent, received) * port_s
-        crossed = self.links[which].sum(axis=0) * segment_bytes
+        sends = np.array([work.sends for work in works])
+        sent = sends[which[:, None], moved].sum(axis=0)
+        received = len(which) if not self.both_ways else 0  # both ways: as many as are sent
+        by_host_s = np.maximum(sent, received) * ports_s[self.clusters]
+        n_uses = np.bincount(which, minlength=len(works))
+        crossed = segment_bytes * sum(n * work.links for n, work in zip(n_uses, works, strict=True))
         leaves_s, enters_s = (crossed.sum(axis=k) / self._uplinks for k in (1, 0))
         shared_s = np.maximum(leaves_s[:, None], enters_s[None, :])
         return by_host_s, np.maximum(crossed / self._link_rates, shared_s)
@@ -315,16 +340,17 @@ class _Pricing:
 def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
     """The fastest packing and number of segments; None if there is no tree."""
     platform, kinds = platform_of(model, root)
+    pricing = _Pricing(model, platform)
     best: _Tried | None = None
     grown = grown_trees(platform, n_bytes)
     for packing in (*grown, *reversed(_packings(platform))):
         if best is None or packing.busy_s * n_bytes < best.total.total_s:
-            best = _best_cut(model, platform, packing, n_bytes, best)
+            best = _best_cut(pricing, packing, n_bytes, best)
     if best is None:
         return None
-    mended = _mended(model, platform, best)
+    mended = _mended(pricing, best)
     if mended.packing is not best.packing:
-        mended = _best_cut(model, platform, mended.packing, n_bytes, mended) or mended
+        mended = _best_cut(pricing, mended.packing, n_bytes, mended) or mended
     packing, uses, total = mended.packing, mended.uses, mended.total
     children = tuple(children_of(platform, tree) for tree in packing.trees)
     trees = PackedTrees(model.grid, kinds, packing.trees, uses, children, root)
@@ -342,16 +368,15 @@ class _Tried(NamedTuple):
 
 
 def _best_cut(
-    model: GridModel, platform: Platform, packing: Packing, n_bytes: int, best: _Tried | None
+    pricing: _Pricing, packing: Packing, n_bytes: int, best: _Tried | None
 ) -> _Tried | None:
     """The best number of segments for ``packing``, if it is faster than ``best``."""
-    pricing = _Pricing(model, platform, packing)
     for n in N_SEGMENTS:
         segment = -(-n_bytes // n)
         if not SMALLEST_SEGMENT // 2 <= segment <= LARGEST_SEGMENT:
             continue
         uses = use_in_turns(packing.shares, n)
-        total = pricing.total(uses, segment)
+        total = pricing.total(packing.trees, uses, segment)
         if best is None or total.total_s < best.total.total_s:
             best = _Tried(packing, uses, segment, total)
     return best
@@ -401,8 +426,9 @@ def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
     return Packing((HostTree(tuple(parents)),), (1.0,), 0.0, 0.0)
 
 
-def _mended(model: GridModel, platform: Platform, best: _Tried) -> _Tried:
+def _mended(pricing: _Pricing, best: _Tried) -> _Tried:
     """Move the host that ends last below another one, as long as that helps."""
+    platform = pricing.platform
     firsts = np.searchsorted(np.array(platform.kind_of), np.arange(len(platform.counts))).tolist()
     for _ in range(MOST_MOVES):
         packing, total = best.packing, best.total
@@ -423,10 +449,9 @@ def _mended(model: GridModel, platform: Platform, best: _Tried) -> _Tried:
                     other[host] = above
                 trees = list(packing.trees)
                 trees[total.tree] = HostTree(tuple(other))
-                tried = replace(packing, trees=tuple(trees))
-                found = _Pricing(model, platform, tried).total(best.uses, best.segment_bytes)
+                found = pricing.total(trees, best.uses, best.segment_bytes)
                 if found.total_s < best.total.total_s * (1 - LEAST_MOVE):
-                    best = best._replace(packing=tried, total=found)
+                    best = best._replace(packing=replace(packing, trees=tuple(trees)), total=found)
         if best is before:
             break
     return best
@@ -458,11 +483,11 @@ def label_of(found: Found) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Whether packed trees are worth trying: unlike parts, few hosts, no limiting window."""
+    """Whether packed trees are worth trying: few hosts, no limiting window."""
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
     if not 2 < n_hosts <= MOST_HOSTS or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False
-    return is_unlike(model) and not _more_than_a_flow(model, WINDOWS_SURELY_LIMIT).any()
+    return not _more_than_a_flow(model, WINDOWS_SURELY_LIMIT).any()
 
 
 def _more_than_a_flow(model: GridModel, times: float) -> np.ndarray:

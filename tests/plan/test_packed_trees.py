@@ -24,6 +24,24 @@ from tests.plan.grids import unlike_model
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
+UNLIKE_DISTANCES = """version = 1
+name = "zones"
+clusters = [
+  { name = "a", hosts = 4, nic = "100 Mbit/s" },
+  { name = "b", hosts = 5, nic = "100 Mbit/s" },
+  { name = "c", hosts = 1, nic = "100 Mbit/s" },
+  { name = "d", hosts = 1, nic = "100 Mbit/s" },
+]
+links = [
+  { between = ["a", "b"], latency = "1.1 ms", rate = "200 Mbit/s" },
+  { between = ["a", "c"], latency = "1.4 ms", rate = "200 Mbit/s" },
+  { between = ["b", "c"], latency = "3.9 ms", rate = "1 Gbit/s" },
+  { between = ["a", "d"], latency = "2.5 ms", rate = "200 Mbit/s" },
+  { between = ["b", "d"], latency = "2.6 ms", rate = "1 Gbit/s" },
+  { between = ["c", "d"], latency = "3.5 ms", rate = "200 Mbit/s" },
+]
+"""
+
 
 @st.composite
 def unlike_grids(draw: st.DrawFn, most_clusters: int, most_hosts: int = 5) -> GridSpec:
@@ -86,9 +104,24 @@ def test_it_takes_what_was_predicted() -> None:
         assert candidate.predicted_s == pytest.approx(simulated_s, rel=0.1)
 
 
-@pytest.mark.parametrize("grid", ["three-sites", "one-cluster", "two-sites", "grid5000"])
-def test_even_grids_are_left_alone(grid: str) -> None:
-    spec = read_gridfile(HOSTFILES / f"{grid}.toml")
+def test_sites_at_unlike_distances_gain_though_all_wires_are_alike() -> None:
+    """Other ways over clusters are one tree at a time, or as long as the longest of several."""
+    spec = parse_gridfile(UNLIKE_DISTANCES)
+    model = declared_model(spec, spec.rank_hosts())
+    for n_bytes, most in ((64 << 10, 0.75), (256 << 10, 0.9)):
+        best: dict[str, float] = {}
+        for candidate in choose("bcast", model, n_bytes, 0).candidates:
+            if candidate.build:
+                walked_s = price_plan(candidate.build(n_bytes), model).makespan_s
+                best[candidate.name] = min(walked_s, best.get(candidate.name, np.inf))
+        ours_s = best.pop("packed-trees")
+        assert ours_s < most * min(best.values())
+
+
+def test_one_cluster_and_hundreds_of_hosts_are_left_alone() -> None:
+    spec = read_gridfile(HOSTFILES / "one-cluster.toml")
+    assert not is_offered(declared_model(spec, spec.rank_hosts()), 1 << 20)
+    spec = parse_gridfile(UNLIKE_DISTANCES.replace("hosts = 5", "hosts = 300"))
     assert not is_offered(declared_model(spec, spec.rank_hosts()), 1 << 20)
 
 

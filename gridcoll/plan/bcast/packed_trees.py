@@ -18,9 +18,7 @@ from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
 
 PACKED_TREES = "packed-trees"
-GOOD_FOR = (
-    "long messages where interfaces or links are unlike: slow ones pass on as little as can be"
-)
+GOOD_FOR = "long messages where interfaces, links or distances are unlike: slow ones pass on little"
 SOURCE = "gridcoll; fractional packing of trees (Edmonds 1973; Beaumont et al. 2005)"
 
 
