@@ -191,7 +191,13 @@ class Pricing:
         flows_s = {
             n_trees: (gap_s / np.clip(most, 1, n_trees)[:, None]).max(axis=0) for n_trees in N_TREES
         }
-        links_s = self.segment / self.model.link_bytes_per_s[senders, receivers].min()
+        uplinks = self.model.uplinks
+        slowest_s = max(
+            (1 / self.model.link_bytes_per_s[senders, receivers]).max(),
+            (np.bincount(senders, minlength=len(uplinks)) / uplinks).max(),
+            (np.bincount(receivers, minlength=len(uplinks)) / uplinks).max(),
+        )
+        links_s = self.segment * slowest_s
         return Loads(kinds, port_s, flows_s, np.asarray(links_s))
 
 

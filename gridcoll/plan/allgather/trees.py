@@ -199,12 +199,16 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
 
 
 def _flows_s(costs: BlockCosts) -> FloatArray:
-    """Between two clusters, from the first segment to the last: at a flow's rate, or the link's.
+    """Between two clusters, from the first segment to the last, (C, C, S).
 
-    (C, C, S).
+    At a flow's rate, or the link's, or that of an uplink that all leaves or enters by.
     """
-    n_segments = costs.n_segments * costs.sizes[:, None, None]
-    shared_s = costs.n_bytes * costs.sizes[:, None] / costs.model.link_bytes_per_s
+    sizes, n = costs.sizes, costs.model.n_clusters
+    n_segments = costs.n_segments * sizes[:, None, None]
+    crossing = np.maximum(sizes * (n - 1), sizes.sum() - sizes)
+    uplinks_s = costs.n_bytes * crossing / costs.model.uplinks
+    shared_s = costs.n_bytes * sizes[:, None] / costs.model.link_bytes_per_s
+    shared_s = np.maximum(shared_s, np.maximum.outer(uplinks_s, uplinks_s))
     own_s = (costs.n_segments - 1) * costs.gap_s
     return np.asarray(np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments)))
 

@@ -1,4 +1,4 @@
-"""A direct exchange paced at the rate of links between clusters, where these are the bottleneck.
+"""A direct exchange paced at the rate of links between clusters, or of uplinks, where these limit.
 
 With all blocks under way at once, dozens of flows fill the queue before such a link, and segments
 are lost. Here all ranks of a cluster send a piece of every block in turn, no faster than the link,
@@ -70,9 +70,14 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
 
 
 def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
-    """Time of links between clusters for all blocks, (C, C); 0 inside clusters."""
+    """Time of links between clusters for all blocks, (C, C); 0 inside clusters.
+
+    At least what the sender's uplink takes for all that leaves, the receiver's for all that enters.
+    """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
-    busy_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
+    uplinks_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
+    links_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
+    busy_s = np.maximum(links_s, np.maximum.outer(uplinks_s, uplinks_s))
     np.fill_diagonal(busy_s, 0.0)
     return np.asarray(busy_s)
 
