@@ -366,9 +366,12 @@ def _straight(
 def _by_cluster(
     name: str, label: str, shape: str, model: GridModel, n_bytes: int, root: int, turn: Turn
 ) -> list[Candidate]:
-    """A message per cluster; ``shape`` inside."""
-    tree = _cluster_tree(shape, model, n_bytes, root)
-    return _in_bulk(name, f"a message per cluster, {label}", model, n_bytes, tree, turn)
+    """A message per cluster; ``shape`` inside.
+
+    Long ones leave one by one: at once, all would arrive at the end, and then be handed out.
+    """
+    tree, pace = _cluster_tree(shape, model, n_bytes, root), pace_of(model, root, n_bytes)
+    return _in_bulk(name, f"a message per cluster, {label}", model, n_bytes, tree, turn, pace)
 
 
 def _in_bulk(

@@ -115,6 +115,19 @@ def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes
     assert min(off) > -0.15
 
 
+@pytest.mark.parametrize("algorithm", ["leaders", "binomial"])
+def test_long_messages_to_those_who_hand_them_out_leave_one_by_one(algorithm: str) -> None:
+    """At once, they would share the root's interface and all arrive at its end."""
+    model = load_model(str(HOSTFILES / "grid5000.toml"))
+    for n_bytes, waits in ((100_000, True), (100, False)):
+        for candidate in REGISTRIES["scatter"][algorithm].candidates(model, n_bytes, 0):
+            assert candidate.build
+            program = candidate.build(n_bytes).programs[0]
+            due_s = [op.due_us * 1e-6 for op in program if isinstance(op, Send)]
+            assert due_s == sorted(due_s)
+            assert (due_s[-1] > 0.6 * candidate.expected_s) == waits
+
+
 def test_thin_links_work_at_the_same_time() -> None:
     model = load_model(str(HOSTFILES / "thin-wan.toml"))
     long, short = (choose("scatter", model, n, 0).winner for n in (100_000, 8))
