@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gridcoll.model import GridModel
@@ -16,8 +18,7 @@ from gridcoll.topology.units import format_duration, format_size
 class Choice:
     """What was chosen for a call, among what, and why. Candidates are ordered fastest first.
 
-    ``own_operations``: for a planned reduction, the plan for a commutative operation of the user's
-    own, and whether it keeps rank order. ``sources``: where the numbers come from.
+    ``sources``: where the numbers come from; ``own``: what says `own_operations`.
     """
 
     collective: str
@@ -26,8 +27,8 @@ class Choice:
     winner: Candidate
     candidates: tuple[Candidate, ...]
     reason: str
-    own_operations: str = ""
     sources: tuple[str, ...] = ()
+    own: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     def __str__(self) -> str:
         """What was chosen and why, then a line per candidate."""
@@ -36,6 +37,14 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         return choice_data(self)
+
+    @cached_property
+    def own_operations(self) -> str:
+        """For a planned reduction, the plan for a commutative operation of the user's own, and
+        whether it keeps rank order. Plans in rank order are priced only now: it takes as long as
+        all others.
+        """
+        return self.own()
 
 
 ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_BYTES, START_PART
@@ -12,6 +12,7 @@ from gridcoll.plan.choice import Choice, sources_of
 from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
 from gridcoll.plan.registry import (
     REGISTRIES,
+    Algorithm,
     Candidate,
     canonical_name,
     check_collective,
@@ -78,22 +79,32 @@ def choose(
     natives = _natives(
         collective, model, n_bytes, forced, only_plain=no_variants or (rank_order and not forced)
     )
-    found = [
-        _corrected(candidate, model, collective, n_bytes)
+    order_counts = rank_order or prefer_order or reproducible
+
+    def price(algorithm: Algorithm) -> list[Candidate]:
+        return [
+            _corrected(candidate, model, collective, n_bytes)
+            for candidate in algorithm.candidates(model, n_bytes, root)
+            if (candidate.rank_order or not rank_order)
+            and (candidate.reproducible or not reproducible)
+        ]
+
+    algorithms = [
+        algorithm
         for algorithm in REGISTRIES[collective].values()
         if algorithm.name == forced
         or ((not forced or reproducible) and algorithm.suits(model.grid))
-        for candidate in algorithm.candidates(model, n_bytes, root)
-        if (candidate.rank_order or not rank_order) and (candidate.reproducible or not reproducible)
+    ]
+    found = [
+        candidate
+        for algorithm in algorithms
+        if order_counts or not algorithm.reproducible or algorithm.name == forced
+        for candidate in price(algorithm)
     ]
     if reproducible:
         asked_for = [candidate for candidate in found if candidate.name == forced]
         found, forced = asked_for or found, forced if asked_for else ""
-    with_ordered = tuple(sorted([*found, *natives], key=lambda each: each.expected_s))
-    if rank_order or prefer_order or reproducible:
-        fastest_first = with_ordered
-    else:
-        fastest_first = tuple(c for c in with_ordered if not c.reproducible or c.name == forced)
+    fastest_first = _sorted([*found, *natives])
     left_out = "as asked" if grid_only else ""
     if reproducible:
         left_out = "because its result may be another one"
@@ -104,17 +115,30 @@ def choose(
     )
     if collective == "allreduce" and winner.build is None and not (forced or bitwise_equal):
         reason += _otherwise(model, fastest_first)
-    own_operations = ""
+    fastest = winner
+
+    def say_own() -> str:
+        ordered = [each for each in algorithms if each.reproducible and not order_counts]
+        more = [candidate for algorithm in ordered for candidate in price(algorithm)]
+        in_order, how = _in_rank_order(_sorted([*fastest_first, *more]), fastest, n_bytes)
+        return f"{in_order.name}, {how}"
+
+    own: Callable[[], str] = str
     if collective in REDUCTIONS and winner.build is not None and not (forced or rank_order):
-        in_order, how = _in_rank_order(with_ordered, winner, n_bytes)
         if prefer_order:
-            winner, reason = in_order, f"{reason}; {how}"
+            winner, how = _in_rank_order(fastest_first, winner, n_bytes)
+            reason = f"{reason}; {how}"
         else:
-            own_operations = f"{in_order.name}, {how}"
+            own = say_own
     return Choice(
-        *(collective, n_bytes, root, winner, fastest_first, reason, own_operations),
+        *(collective, n_bytes, root, winner, fastest_first, reason),
         sources_of(model, collective),
+        own,
     )
+
+
+def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda each: each.expected_s))
 
 
 def _in_rank_order(

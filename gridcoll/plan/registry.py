@@ -88,7 +88,8 @@ class Algorithm:
     several. With more than ``most_clusters`` clusters it is only considered when it is asked for:
     building candidates would take too long. So it is where no cluster has ``fewest_inside`` ranks:
     its steps would cost more than they save. Measured corrections are shared by all algorithms of a
-    ``family``; by default an algorithm is its own family.
+    ``family``; by default an algorithm is its own family. ``reproducible``: what its candidates
+    are; such algorithms are only considered where order or bits of a reduction count.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Algorithm:
     most_clusters: int = ANY_NUMBER
     family: str = ""
     fewest_inside: int = 1
+    reproducible: bool = False
 
     def suits(self, grid: Grid) -> bool:
         """Whether it is considered on ``grid`` without being asked for."""

@@ -295,6 +295,24 @@ def test_short_operations_of_users_keep_rank_order(collective: str) -> None:
                 check_plan(choice.winner.build(n_bytes), rank_order=True)
 
 
+def test_plans_in_rank_order_are_priced_where_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pricing them takes as long as all others."""
+    ordered, asked = REGISTRIES["allreduce"]["rank-order"], []
+
+    def price(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+        asked.append(n_bytes)
+        return ordered.candidates(model, n_bytes, root)
+
+    counted = replace(ordered, candidates=price)
+    monkeypatch.setitem(REGISTRIES["allreduce"], "rank-order", counted)
+    choice = choose("allreduce", model_of([0, 1, 2] * 4), 8, 0, grid_only=True)
+    assert not asked
+    assert "rank-order" in choice.own_operations
+    assert asked == [8]
+
+
 @pytest.mark.parametrize(("more", "kept"), [(ORDER_PART - 1e-6, True), (ORDER_PART + 1e-3, False)])
 def test_long_ones_keep_it_where_it_costs_little(
     offers: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, more: float, kept: bool

@@ -324,4 +324,4 @@ def reduce_in_rank_order(model: GridModel, n_bytes: int, root: int) -> list[Cand
 GOOD_FOR = "operations that do not commute on ranks dealt out over clusters; reproducible sums"
 SOURCE = "gridcoll; the order of mpi4py's reductions of objects"
 
-register("allreduce", Algorithm("rank-order", GOOD_FOR, SOURCE, _allreduce))
+register("allreduce", Algorithm("rank-order", GOOD_FOR, SOURCE, _allreduce, reproducible=True))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.segments import (
     MANY_CLUSTERS,
     best_inside,
@@ -19,6 +20,8 @@ from gridcoll.schedule import HEURISTICS, Heuristic, Instance, Schedule
 from gridcoll.schedule.anytime import solve
 from gridcoll.schedule.batch import Batch
 from gridcoll.schedule.paths import shortest_path
+from gridcoll.schedule.schedule import make_schedule
+from gridcoll.schedule.search import reorder
 
 MOST_ALONE = 64
 """Clusters to which one instance alone takes less than a batch of one, which gives the same."""
@@ -33,14 +36,13 @@ finds it."""
 MOST_BEST_CLUSTERS = 100
 """Most clusters with which `best` is tried."""
 
+MOST_SEARCHED = 50
+"""Clusters among which it searches. With more, the seven alone would take most of the time that a
+choice may: there it is the best of `QUICK_HEURISTICS`, each sender's transfers put in order."""
 
-def _best_steps(n_clusters: int) -> int:
-    """Budget of `best`: below 50 ms in plain Python, a tenth of that compiled.
-
-    Never worse than the seven, proven optimal for a dozen clusters and more. The seven themselves
-    take most of the time of a hundred clusters.
-    """
-    return max(200_000 - max(n_clusters - 50, 0) * 5_600, 20_000)
+BEST_STEPS = 200_000
+"""Budget of the search: below 50 ms in plain Python, a tenth of that compiled. Never worse than the
+seven, proven optimal for a dozen clusters and more."""
 
 
 @algorithm(
@@ -70,22 +72,34 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
     """
     if model.n_clusters == 1:
         return []
-    root_cluster = model.grid.cluster_of[root]
-    inside_s, shapes = best_inside(model, n_bytes)
-    instance = Instance(model.latency_s, model.gap_s(n_bytes), inside_s, root_cluster)
-    schedule = _schedule(heuristic, instance)
+    _, shapes = best_inside(model, n_bytes)
+    instance = _instance(ModelKey(model), n_bytes, model.grid.cluster_of[root])
+    schedule = _schedule(heuristic.name, instance)
     transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
     tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
     return [tree_candidate(heuristic.name, model, n_bytes, [tree], schedule.makespan_s)]
 
 
-def _schedule(heuristic: Heuristic, instance: Instance) -> Schedule:
+@lru_cache(maxsize=4)
+def _instance(key: ModelKey, n_bytes: int, home: int) -> Instance:
+    """What all heuristics of a choice are asked."""
+    inside_s, _ = best_inside(key.model, n_bytes)
+    return Instance(key.model.latency_s, key.model.gap_s(n_bytes), inside_s, home)
+
+
+@lru_cache(maxsize=16)
+def _schedule(name: str, instance: Instance) -> Schedule:
     """The heuristic's schedule, a pure function: equal on all ranks."""
-    if heuristic.name == "best":
-        return solve(instance, budget_steps=_best_steps(instance.n_clusters))
-    if instance.n_clusters <= MOST_ALONE:
-        return heuristic.pick(instance)
-    return heuristic.pick_batch(Batch.of(instance)).schedule(0)
+    if name != "best":
+        heuristic = HEURISTICS[name]
+        if instance.n_clusters <= MOST_ALONE:
+            return heuristic.pick(instance)
+        return heuristic.pick_batch(Batch.of(instance)).schedule(0)
+    if instance.n_clusters <= MOST_SEARCHED:
+        return solve(instance, budget_steps=BEST_STEPS)
+    quick = (_schedule(each, instance).transfers for each in QUICK_HEURISTICS)
+    found = [make_schedule(reorder(transfers, instance), instance) for transfers in quick]
+    return min(found, key=lambda schedule: schedule.makespan_s)
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:
