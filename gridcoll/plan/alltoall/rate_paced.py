@@ -22,6 +22,7 @@ from gridcoll.constants import (
     PACE,
     QUEUE_BYTES,
     SHORTEST_RATE_PACED_BYTES,
+    WINDOWS_LIMIT,
 )
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
@@ -126,11 +127,14 @@ def _links_limit(model: GridModel, n_bytes: int) -> bool:
 def _predicted_s(model: GridModel, n_bytes: int) -> float:
     """By the clock, and what the last piece takes; no sooner than windows let a flow carry all.
 
-    Where windows limit, the first of every flow waits for none: that saves a round trip.
+    Where windows limit, not interfaces, the first of every flow waits for none: that saves a round
+    trip.
     """
     piece = min(_piece_bytes(n_bytes), n_bytes)
     _, one_way_s = model.gap_and_one_way_s(np.array([piece, n_bytes], float))
-    saved_s = np.where(model.windows_limit, 2 * model.latency_s, 0.0)
+    rates = model.flow_bytes_per_s.diagonal()
+    not_full = np.minimum.outer(rates, rates) > WINDOWS_LIMIT * model.flow_bytes_per_s
+    saved_s = np.where(model.windows_limit & not_full, 2 * model.latency_s, 0.0)
     links_s = _busy_s(model, n_bytes) - saved_s
     leave_s = np.maximum(links_s, _interfaces_s(model, n_bytes)[:, None])
     return float(np.maximum(leave_s + one_way_s[..., 0], one_way_s[..., 1]).max())
