@@ -20,7 +20,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
-from gridcoll.plan.pacing import Pace, one_by_one, pace_of
+from gridcoll.plan.pacing import Pace, one_by_one, pace_of, thin_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
@@ -402,7 +402,12 @@ def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> l
     tree = _cluster_tree("chain", model, n_bytes, root)
     predicted_s = price_pipelined(model, root, serving_order(model, root, n_bytes), n_bytes)
     label = "block after block, through every cluster from rank to rank"
-    return [_candidate("pipelined-chain", label, tree, predicted_s, turn, pipelined=True)]
+    home = model.grid.cluster_of[root]
+    # Blocks for a thin link must not wait for one another's turn at the interface.
+    pace = None if thin_links(model)[home].any() else pace_of(model, root, n_bytes)
+    return [
+        _candidate("pipelined-chain", label, tree, predicted_s, turn, pace=pace, pipelined=True)
+    ]
 
 
 def _candidate(

@@ -59,9 +59,10 @@ def test_short_blocks_leave_at_once() -> None:
 
 
 def test_what_overflows_an_uplinks_queue_is_sent_again() -> None:
-    """So the one that keeps the uplink's pace is ahead, though nothing else makes it faster."""
+    """So those that keep the uplink's pace are ahead, though nothing else makes them faster."""
     model = load_model("unlike-hosts")
-    assert choose("alltoall", model, N_BYTES, 0, grid_only=True).winner.name == "spread"
+    fastest, second, *_ = choose("alltoall", model, N_BYTES, 0, grid_only=True).candidates
+    assert {fastest.name, second.name} == {"rate-paced", "spread"}
     assert sent_again_s(model, N_BYTES) > 0
     assert sent_again_s(model, 8 << 10) == 0  # fits into the queue
     assert sent_again_s(replace(model, uplink_bytes_per_s=()), N_BYTES) == 0

@@ -115,7 +115,7 @@ def test_every_plan_takes_what_was_predicted(grid: str, collective: str, n_bytes
     assert min(off) > -0.15
 
 
-@pytest.mark.parametrize("algorithm", ["leaders", "binomial"])
+@pytest.mark.parametrize("algorithm", ["leaders", "binomial", "pipelined-chain"])
 def test_long_messages_to_those_who_hand_them_out_leave_one_by_one(algorithm: str) -> None:
     """At once, they would share the root's interface and all arrive at its end."""
     model = load_model(str(HOSTFILES / "grid5000.toml"))
