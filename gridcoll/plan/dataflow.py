@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from gridcoll.plan.ops import BUFFERS, Chunk, Copy, Op, Recv, Reduce, Send, reads, writes
-from gridcoll.plan.plan import Program, scratch_of
+from gridcoll.plan.plan import Program
 
 V = TypeVar("V")
 
@@ -91,7 +91,7 @@ class Dataflow:
     @cached_property
     def scratch_units(self) -> int:
         """Units of scratch that the program uses."""
-        return scratch_of(self.program)
+        return self.extent["scratch"]
 
     @cached_property
     def lane_of(self) -> tuple[int, ...]:
@@ -147,16 +147,18 @@ class Dataflow:
     def extent(self) -> dict[str, int]:
         """Units of each buffer that the program uses."""
         reach = dict.fromkeys(BUFFERS, 0)
-        for op in self.program:
-            for chunk in (*reads(op), *writes(op)):
-                reach[chunk.buffer] = max(reach[chunk.buffer], chunk.stop)
+        for chunk in self._chunks:
+            reach[chunk.buffer] = max(reach[chunk.buffer], chunk.stop)
         return reach
 
     @cached_property
     def longest(self) -> int:
         """Units of the longest chunk."""
-        chunks = (chunk for op in self.program for chunk in (*reads(op), *writes(op)))
-        return max((chunk.size for chunk in chunks), default=0)
+        return max((chunk.size for chunk in self._chunks), default=0)
+
+    @cached_property
+    def _chunks(self) -> set[Chunk]:
+        return {chunk for op in self.program for chunk in (*reads(op), *writes(op))}
 
     @cached_property
     def reduces(self) -> bool:
@@ -189,34 +191,67 @@ def dataflow(program: Program) -> Dataflow:
     Two ops that touch no common unit may run in any order, whatever their place in the program: so
     segment *k* can leave over one link while *k+1* arrives over another.
     """
+    touched = [(reads(op), writes(op)) for op in program]
+    apart = _buffers_of_blocks(chunk for both in touched for part in both for chunk in part)
     uses: dict[str, IntervalMap[_Use]] = {}
-    waits: list[set[int]] = []
-    for index, op in enumerate(program):
-        waits.append(_record(index, op, uses))
+    blocks: dict[Chunk, tuple[int, list[int]]] = {}
     releases: list[list[int]] = [[] for _ in program]
-    for index, needed in enumerate(waits):
+    n_waits = []
+    for index, (read, written) in enumerate(touched):
+        needed: set[int] = set()
+        for chunk in read:
+            if chunk.buffer not in apart:
+                needed |= _read(index, chunk, uses)
+            elif chunk.start < chunk.stop:
+                writer, readers = blocks.setdefault(chunk, (-1, []))
+                needed.add(writer)
+                readers.append(index)
+        for chunk in written:
+            if chunk.buffer not in apart:
+                needed |= _write(index, chunk, uses)
+            elif chunk.start < chunk.stop:
+                writer, readers = blocks.get(chunk, (-1, []))
+                needed.add(writer)
+                needed.update(readers)
+                blocks[chunk] = index, []
+        needed -= {-1, index}
+        n_waits.append(len(needed))
         for earlier in needed:
             releases[earlier].append(index)
-    return Dataflow(
-        program, tuple(len(needed) for needed in waits), tuple(tuple(later) for later in releases)
-    )
+    return Dataflow(program, tuple(n_waits), tuple(map(tuple, releases)))
 
 
-def _record(index: int, op: Op, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
-    """Enter op ``index`` into ``uses``; returns the ops it must wait for."""
+def _buffers_of_blocks(chunks: Iterable[Chunk]) -> set[str]:
+    """Buffers of which any two chunks are the same or have no unit in common.
+
+    So it is in most plans, and a block needs one look-up where a run of units needs a search.
+    """
+    ordered = sorted({chunk for chunk in chunks if chunk.start < chunk.stop})
+    overlapping = {
+        before.buffer
+        for before, after in pairwise(ordered)
+        if before.buffer == after.buffer and after.start < before.stop
+    }
+    return set(BUFFERS) - overlapping
+
+
+def _read(index: int, chunk: Chunk, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
+    """Enter that op ``index`` reads ``chunk``; returns the ops it must wait for."""
+    use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
+    needed = {last.writer for _, last in use.get(chunk.start, chunk.stop)}
+    use.update(chunk.start, chunk.stop, lambda last: _Use(last.writer, last.readers | {index}))
+    return needed
+
+
+def _write(index: int, chunk: Chunk, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
+    """The same where it is overwritten."""
+    use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
     needed: set[int] = set()
-    for chunk in reads(op):
-        use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
-        for _, last in use.get(chunk.start, chunk.stop):
-            needed.add(last.writer)
-        use.update(chunk.start, chunk.stop, lambda last: _Use(last.writer, last.readers | {index}))
-    for chunk in writes(op):
-        use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
-        for _, last in use.get(chunk.start, chunk.stop):
-            needed.add(last.writer)
-            needed |= last.readers
-        use.set(chunk.start, [(chunk.size, _Use(index))])
-    return needed - {-1, index}
+    for _, last in use.get(chunk.start, chunk.stop):
+        needed.add(last.writer)
+        needed |= last.readers
+    use.set(chunk.start, [(chunk.size, _Use(index))])
+    return needed
 
 
 SEND, RECV, REDUCE_BEFORE, REDUCE_AFTER, COPY = range(5)

@@ -36,16 +36,24 @@ chunks = st.builds(
     st.integers(0, 5),
 )
 
+blocks = st.builds(
+    lambda buffer, number, size: Chunk(buffer, 4 * number, 4 * number + size),
+    st.sampled_from(["output", "scratch"]),
+    st.integers(0, 3),
+    st.sampled_from([4, 0]),
+)
+"""Any two are the same or have no unit in common."""
+
 
 @st.composite
-def ops(draw: st.DrawFn) -> Op:
+def ops(draw: st.DrawFn, chunks: st.SearchStrategy[Chunk] = chunks) -> Op:
     kind = draw(st.sampled_from(["send", "recv", "copy", "reduce"]))
     chunk = draw(chunks)
     if kind == "send":
         return Send(1, chunk, 0)
     if kind == "recv":
         return Recv(1, chunk, 0)
-    other = draw(st.integers(0, 10))
+    other = draw(chunks).start
     into = Chunk("output", other, other + chunk.size)
     try:
         return Copy(chunk, into) if kind == "copy" else Reduce(chunk, into)
@@ -61,7 +69,10 @@ def reachable(releases: tuple[tuple[int, ...], ...]) -> list[set[int]]:
     return after
 
 
-@given(st.lists(ops(), max_size=14))
+programs = st.lists(ops(), max_size=14) | st.lists(ops(blocks), max_size=14)
+
+
+@given(programs)
 def test_ops_in_conflict_keep_their_order_and_no_others_wait(program: list[Op]) -> None:
     flow = dataflow(tuple(program))
     after = reachable(flow.releases)
@@ -74,7 +85,7 @@ def test_ops_in_conflict_keep_their_order_and_no_others_wait(program: list[Op]) 
             assert conflict(program[i], program[j]), (i, j)
 
 
-@given(st.lists(ops(), max_size=14))
+@given(programs)
 def test_waits_are_counted(program: list[Op]) -> None:
     flow = dataflow(tuple(program))
     for j in range(len(program)):
