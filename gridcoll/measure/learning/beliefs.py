@@ -84,15 +84,24 @@ class Belief:
     trust: float = 1.0
     n_calls: int = 0
     logs: deque[float] = field(default_factory=lambda: deque(maxlen=N_KEPT))
+    _median: float | None = None
 
     def observe(self, seconds: float) -> None:
         """Enter one duration."""
         self.logs.append(math.log(max(seconds, 1e-9)))
         self.n_calls += 1
+        self._median = None
 
     def forget(self) -> None:
         """Drop the observations: the network changed."""
         self.logs.clear()
+        self._median = None
+
+    def retract(self) -> None:
+        """Drop the last observation."""
+        if self.logs:
+            self.logs.pop()
+            self._median = None
 
     @property
     def n_observed(self) -> int:
@@ -107,7 +116,9 @@ class Belief:
     @property
     def median_log(self) -> float:
         """Median of the logarithms: a lost segment in a few calls does not move it."""
-        return median(self.logs)
+        if self._median is None:
+            self._median = median(self.logs)
+        return self._median
 
     @property
     def observed_s(self) -> float | None:

@@ -129,6 +129,5 @@ class Drift:
         To be called once all of them were entered.
         """
         for belief in self._slow:
-            if belief.logs:
-                belief.logs.pop()
+            belief.retract()
         self._slow.clear()

@@ -159,10 +159,7 @@ class Learner:
         if found is None:
             given = tuple(arms())
             found = Race(given, limit_s()), given
-            ratios = self.ratios()
-            for belief in found[0].beliefs:
-                belief.shift = shift_of(kind, belief, (), ratios)
-                belief.trust = trust_in(belief.arm, ratios)
+            _tell(kind, found[0].beliefs, (), _Shown(self.ratios()))
             found[0].settle()
             self._races[kind] = found
         return found[0].next_arm()
@@ -235,16 +232,14 @@ class Learner:
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
         left_s = REGRET_BUDGET * self.total_s - self.regret_s
-        ratios: list[Ratio] | None = None
+        shown: _Shown | None = None
         for kind in seen:
             race, _ = self._races[kind]
             if len(race.alive) == 1:
                 continue
-            ratios = self.ratios() if ratios is None else ratios
-            for belief in race.beliefs:
-                belief.trust = trust_in(belief.arm, ratios)
-                if not race.is_skewed:
-                    belief.shift = shift_of(kind, belief, race.beliefs, ratios)
+            shown = shown or _Shown(self.ratios())
+            others = None if race.is_skewed else race.beliefs
+            _tell(kind, [race.beliefs[arm] for arm in sorted(race.alive)], others, shown)
             left_s -= race.plan_trial(left_s)
 
     def ratios(self) -> list[Ratio]:
@@ -322,15 +317,48 @@ def _trust(belief: Belief) -> float:
     return belief.n_observed / (belief.n_observed + 2)
 
 
+class _Shown:
+    """Ratios by collective and family, and how far predictions of plans were off in all."""
+
+    def __init__(self, ratios: Sequence[Ratio]) -> None:
+        self.by_family: dict[tuple[str, str], list[Ratio]] = {}
+        self.weight = self.off = 0.0
+        for each in ratios:
+            self.by_family.setdefault((each.kind.collective, each.family), []).append(each)
+            if not _is_native(each.family):
+                self.weight += each.weight
+                self.off += each.weight * each.log**2
+
+    def trust_in(self, arm: Arm) -> float:
+        """Factor of the spread of ``arm``, by errors of predictions of plans so far."""
+        if _is_native(arm.family):
+            return 1.0
+        return math.sqrt((N_TRUST + self.off / arm.spread**2) / (N_TRUST + self.weight))
+
+
+def _tell(
+    kind: Kind, beliefs: Sequence[Belief], others: Sequence[Belief] | None, shown: _Shown
+) -> None:
+    """Let ``beliefs`` about calls of ``kind`` follow what was ``shown``; shifts only with
+    ``others``, the beliefs about all arms.
+    """
+    for belief in beliefs:
+        belief.trust = shown.trust_in(belief.arm)
+        if others is not None:
+            ratios = shown.by_family.get((kind.collective, belief.arm.family), ())
+            belief.shift = shift_of(kind, belief, others, ratios)
+
+
 def shift_of(
     kind: Kind, belief: Belief, others: Sequence[Belief], ratios: Sequence[Ratio]
 ) -> Shift:
-    """Correction of an arm by its family at neighbouring sizes and roots, and by other plans."""
+    """Correction of an arm by other plans, and by ``ratios`` of its family at other sizes and
+    roots.
+    """
     family = belief.arm.family
     logs: list[tuple[float, float]] = []
     for ratio in ratios:
-        same = ratio.family == family and ratio.kind.collective == kind.collective
-        if same and ratio.kind != kind:
+        if ratio.kind != kind:
             away = abs(math.log2(max(ratio.kind.n_bytes, 1) / max(kind.n_bytes, 1)))
             near = 1.0 if ratio.kind.place == kind.place else OTHER_CLUSTER
             logs.append((ratio.log, ratio.weight * near * math.exp(-away / SIZE_REACH)))
@@ -345,15 +373,6 @@ def shift_of(
         return Shift()
     mean = sum(log * each for log, each in logs) / (weight + 0.5)
     return Shift(mean, min(weight, MOST_WEIGHT))
-
-
-def trust_in(arm: Arm, ratios: Sequence[Ratio]) -> float:
-    """Factor of the spread of ``arm``, a plan, by errors of predictions of plans so far."""
-    if _is_native(arm.family):
-        return 1.0
-    seen = [ratio for ratio in ratios if not _is_native(ratio.family)]
-    off = sum(ratio.weight * (ratio.log / arm.spread) ** 2 for ratio in seen)
-    return math.sqrt((N_TRUST + off) / (N_TRUST + sum(ratio.weight for ratio in seen)))
 
 
 def _is_native(family: str) -> bool:
