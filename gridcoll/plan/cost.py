@@ -72,6 +72,24 @@ def freely_s(
     return np.asarray(np.where(waits_s > 0, np.maximum(one_way_s - waits_s, least_s), one_way_s))
 
 
+def link_times_s(model: GridModel, n_bytes: FloatArray) -> tuple[FloatArray, ...]:
+    """Gap, one-way time, the same `freely_s`, and time on what all flows share, (C, C, S) each.
+
+    The first of ``n_bytes`` is 0.
+    """
+    gap_s, one_way_s = model.gap_and_one_way_s(n_bytes)
+    shared_s = np.zeros_like(gap_s)
+    if model.aggregate_bytes_per_s:
+        shared_s = n_bytes / model.link_bytes_per_s[:, :, None]
+    inside_s = np.diagonal(gap_s).T  # (C, S)
+    busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
+    busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
+    freely = freely_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
+    inside = np.arange(model.n_clusters)
+    freely[inside, inside], shared_s[inside, inside] = one_way_s[inside, inside], 0.0
+    return gap_s, one_way_s, freely, shared_s
+
+
 class _Costs:
     """Every link's times for the message sizes that occur in a plan."""
 
@@ -81,18 +99,10 @@ class _Costs:
             | {0}
         )
         n_bytes = np.array(sizes, dtype=float) * unit_bytes
-        gap_s, one_way_s = model.gap_and_one_way_s(n_bytes)
         self._at = {size: k for k, size in enumerate(sizes)}
-        shared_s = np.zeros_like(gap_s)
-        if model.aggregate_bytes_per_s:
-            shared_s = n_bytes / model.link_bytes_per_s[:, :, None]
         up_s = n_bytes / model.uplinks[:, None]
-        inside_s = np.diagonal(gap_s).T  # (C, S)
-        busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
-        busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
-        freely = freely_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
-        self._gap_s, self._alone_s = gap_s.tolist(), one_way_s.tolist()
-        self._shared_s, self._freely_s = shared_s.tolist(), freely.tolist()
+        self._of_links = tuple(each.tolist() for each in link_times_s(model, n_bytes))
+        self._gap_s = self._of_links[0]
         self._up_s: list[list[float]] | None = up_s.tolist() if up_s.any() else None
         self.cluster_of = model.grid.cluster_of
         self._host_of = model.grid.host_of
@@ -112,12 +122,7 @@ class _Costs:
         i, j, k = self.cluster_of[sender], self.cluster_of[receiver], self._at[size]
         if self._host_of[sender] == self._host_of[receiver]:
             k = 0
-        one_way_s = self._alone_s[i][j][k]
-        if i == j:
-            return _Link(self._gap_s[i][j][k], one_way_s, one_way_s, 0.0)
-        return _Link(
-            self._gap_s[i][j][k], one_way_s, self._freely_s[i][j][k], self._shared_s[i][j][k]
-        )
+        return _Link(*(each[i][j][k] for each in self._of_links))
 
     def uplinks_s(self, sender: int, receiver: int, size: int) -> tuple[float, float] | None:
         """How long a message keeps the uplinks of both clusters; None where none limits."""

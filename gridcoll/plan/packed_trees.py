@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +28,9 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
 from gridcoll.model.wires import links_of
+from gridcoll.plan.meeting_trees import Met, meeting_trees
 from gridcoll.plan.multi_tree import Node
+from gridcoll.plan.tree_walk import Children, children_of, use_in_turns
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
@@ -48,11 +49,11 @@ MOST_MOVES = 8
 LEAST_MOVE = 0.002
 """A host is moved to another place in a tree if that saves this part of the time."""
 
+MOST_BUSY = 0.75
+"""Where something is busy for more of the time, latency counts little, and tops need not meet."""
+
 SHORT_BYTES = 4 << 10
 """Path times are for a message of this length."""
-
-
-Children = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class PackedTrees:
     grid: Grid
     kinds: tuple[tuple[tuple[int, ...], ...], ...]
     """The ranks of each host, by kind of host."""
-    trees: tuple[HostTree, ...]
-    """Over the hosts, kind by kind."""
+    trees: tuple[tuple[int, ...], ...]
+    """The parents of the hosts, kind by kind; -1 for tops, which meet."""
     uses: tuple[tuple[int, int], ...]
     """By segment: which tree, and how many places hosts have moved on."""
     children: tuple[Children, ...]
@@ -112,31 +113,14 @@ class PackedTrees:
         sender = self._sender(place, turn)
         if rank != sender:
             return Node(sender, ())
-        above = self.trees[which].parents[place]
+        parents = self.trees[which]
+        above = parents[place]
         below = tuple(self._sender(child, turn) for child in self.children[which][place])
         mates = tuple(other for other in self._hosts[host] if other != rank)
-        return Node(self._sender(above, turn) if above >= 0 else -1, below + mates)
-
-
-def children_of(platform: Platform, tree: HostTree) -> Children:
-    """By host, those below it, the one with the longest path to its last descendant first."""
-    below: list[list[int]] = [[] for _ in tree.parents]
-    for child, parent in enumerate(tree.parents):
-        if parent >= 0:
-            below[parent].append(child)
-    order = [tree.parents.index(-1)]
-    for host in order:
-        order += below[host]
-    cluster = [platform.clusters[kind] for kind in platform.kind_of]
-    way_s = [0.0] * len(order)
-    for host in reversed(order):
-        hops_s = platform.hops_s[cluster[host]]
-        way_s[host] = max((hops_s[cluster[c]] + way_s[c] for c in below[host]), default=0.0)
-    hops = platform.hops_s
-    return tuple(
-        tuple(sorted(each, key=lambda c, a=cluster[host]: (-hops[a][cluster[c]] - way_s[c], c)))  # type: ignore[misc]
-        for host, each in enumerate(below)
-    )
+        if above >= 0:
+            return Node(self._sender(above, turn), below + mates)
+        tops = tuple(self._sender(top, turn) for top, up in enumerate(parents) if up < 0)
+        return Node(-1, below + mates, tops if len(tops) > 1 else ())
 
 
 @dataclass(frozen=True)
@@ -147,7 +131,7 @@ class Found:
     segment_bytes: int
     total_s: float
     period_s: float
-    packing: Packing
+    shares: tuple[float, ...]
 
 
 def is_unlike(model: GridModel) -> bool:
@@ -190,23 +174,6 @@ def platform_of(
     return platform, tuple(kinds)
 
 
-@lru_cache(maxsize=256)
-def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ...]:
-    """Which tree each of ``n`` segments takes, and how many places its hosts have moved on.
-
-    At any time the numbers of segments are as close to the shares as possible: a tree's next
-    segment is due in the middle of the interval that it stands for.
-    """
-    due = [(0.5 / share, tree, 0) for tree, share in enumerate(shares) if share > 0]
-    heapify(due)
-    found = []
-    for _ in range(n):
-        _, tree, turn = due[0]
-        heapreplace(due, (round((turn + 1.5) / shares[tree], 6), tree, turn + 1))
-        found.append((tree, turn))
-    return tuple(found)
-
-
 class _Total(NamedTuple):
     """Total time, busy time of the busiest resource, and which host of which tree is last."""
 
@@ -246,7 +213,7 @@ class _Pricing:
         """Kept: of the trees of a packing, one at a time is changed."""
         found = self._works.get(tree)
         if found is None:
-            children = children_of(self.platform, tree)
+            children = children_of(self.platform, tree.parents)
             order = [tree.parents.index(-1)]
             for host in order:
                 order += children[host]
@@ -351,11 +318,15 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
     mended = _mended(pricing, best)
     if mended.packing is not best.packing:
         mended = _best_cut(pricing, mended.packing, n_bytes, mended) or mended
-    packing, uses, total = mended.packing, mended.uses, mended.total
-    children = tuple(children_of(platform, tree) for tree in packing.trees)
-    trees = PackedTrees(model.grid, kinds, packing.trees, uses, children, root)
-    segment, n = mended.segment_bytes, len(uses)
-    return Found(trees, segment, total.total_s, total.busy_s / n, packing)
+    packing, total = mended.packing, mended.total
+    parents = tuple(tree.parents for tree in packing.trees)
+    found = Met(total.total_s, parents, packing.shares, len(mended.uses), total.busy_s)
+    if root < 0 and is_unlike(model) and total.busy_s < MOST_BUSY * total.total_s:
+        found = meeting_trees(model, platform, n_bytes, found)
+    uses, n = use_in_turns(found.shares, found.n_segments), found.n_segments
+    children = tuple(children_of(platform, tree) for tree in found.trees)
+    trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
+    return Found(trees, -(-n_bytes // n), found.total_s, found.sent_s / n, found.shares)
 
 
 class _Tried(NamedTuple):
@@ -478,8 +449,10 @@ def _packings(platform: Platform) -> tuple[Packing, ...]:
 def label_of(found: Found) -> str:
     """How many trees, and which part the largest has."""
     used = len({tree for tree, _ in found.trees.uses})
-    share = max(found.packing.shares)
-    return "1 tree" if used == 1 else f"{used} trees, {share:.0%} over one"
+    tops = max(tree.count(-1) for tree in found.trees.trees)
+    meet = f" of {tops} tops that meet" if tops > 1 else ""
+    share = max(found.shares)
+    return f"1 tree{meet}" if used == 1 else f"{used} trees{meet}, {share:.0%} over one"
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:

@@ -17,8 +17,9 @@ from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.ops import Send
-from gridcoll.plan.packed_trees import best_packed, is_offered, use_in_turns
+from gridcoll.plan.packed_trees import best_packed, is_offered
 from gridcoll.plan.registry import REGISTRIES
+from gridcoll.plan.tree_walk import use_in_turns
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
 from tests.plan.grids import unlike_model
 

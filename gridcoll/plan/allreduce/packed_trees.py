@@ -1,11 +1,16 @@
-"""Allreduce up and down trees that share the message as interfaces and links can carry."""
+"""Allreduce up and down trees that share the message as interfaces and links can carry.
+
+Of middle sizes, trees have several tops, which exchange partial results (`plan.meeting_trees`).
+"""
 
 from __future__ import annotations
 
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.bcast.packed_trees import GOOD_FOR, PACKED_TREES, SOURCE, packed_candidates
+from gridcoll.plan.bcast.packed_trees import PACKED_TREES, SOURCE, packed_candidates
 from gridcoll.plan.multi_tree import plan_allreduce_up_down
 from gridcoll.plan.registry import Algorithm, Candidate, register
+
+GOOD_FOR = "8 KiB and more where interfaces or links are unlike: slow ones pass on little"
 
 
 def _candidates(model: GridModel, n_bytes: int, _root: int) -> list[Candidate]:
