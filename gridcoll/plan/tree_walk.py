@@ -137,9 +137,8 @@ class TreeWalk:
     ) -> float:
         """When all hosts have all segments, which take ``trees`` and turns as in ``uses``.
 
-        A tree has the parent of each host, -1 for tops.
-
-        Contributions leave no faster than one each ``period_s``. Infinite beyond ``most_s``.
+        A tree is the parent of each host, -1 for tops. A host sends its own contributions no
+        faster than one each ``period_s``. Infinite if that takes more than ``most_s``.
         """
         times = self._times_of(-(-self._n_bytes // len(uses)))
         gap_s, one_way_s, freely_s, shared_s, port_s, up_s = times

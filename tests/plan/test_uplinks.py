@@ -1,4 +1,4 @@
-"""Prices count what all hosts of a cluster share: an uplink, or a link that is no window."""
+"""Prices count what limits the flows of a cluster: a shared uplink, a slow interface."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gridcoll.plan.bcast.packed_trees import PACKED_TREES, SOURCE, packed_candid
 from gridcoll.plan.multi_tree import plan_allreduce_up_down
 from gridcoll.plan.registry import Algorithm, Candidate, register
 
-GOOD_FOR = "8 KiB and more where interfaces or links are unlike: slow ones pass on little"
+GOOD_FOR = "from 8 KiB on where interfaces, links or distances are unlike: slow ones pass on little"
 
 
 def _candidates(model: GridModel, n_bytes: int, _root: int) -> list[Candidate]:

@@ -403,7 +403,7 @@ def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> l
     predicted_s = price_pipelined(model, root, serving_order(model, root, n_bytes), n_bytes)
     label = "block after block, through every cluster from rank to rank"
     home = model.grid.cluster_of[root]
-    # Blocks for a thin link must not wait for one another's turn at the interface.
+    # A thin link is busy all the time only if its blocks need not wait for those of other links.
     pace = None if thin_links(model)[home].any() else pace_of(model, root, n_bytes)
     return [
         _candidate("pipelined-chain", label, tree, predicted_s, turn, pace=pace, pipelined=True)
