@@ -247,10 +247,12 @@ def test_an_interrupted_call_ends_first(alarm: Callable[..., None]) -> None:
     transport, got, n_rings = MPITransport(comm), bytearray(1), count(1)
 
     def interrupt() -> None:
-        if next(n_rings) == 1:
+        ring = next(n_rings)
+        if ring == 1:
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, 0)
-        comm.Send(b"x", 0, transport.first_tag)
+        if ring == 2:  # a third may be pending, and a second message would stay behind
+            comm.Send(b"x", 0, transport.first_tag)
 
     alarm(interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -269,15 +271,17 @@ def test_who_interrupts_twice_gets_through(
     transport, got, n_rings = MPITransport(comm), bytearray(1), count(1)
 
     def interrupt() -> None:
-        if next(n_rings) == 2:
+        ring = next(n_rings)
+        if ring == 2:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        raise KeyboardInterrupt
+        if ring <= 2:  # a third may be pending
+            raise KeyboardInterrupt
 
     alarm(interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_program(dataflow((Recv(0, out(0, 1), 0),)), transport, ByteMemory(memoryview(got)))
     [run] = abandoned
-    assert next(n_rings) == 3
+    assert next(n_rings) >= 3
     assert isinstance(run, CompiledRun)
     comm.Send(b"x", 0, transport.first_tag)
     while not run.done:
@@ -292,7 +296,7 @@ def test_the_engine_in_python_is_interrupted_while_it_waits(
 ) -> None:
     """Once, and the call ends first; twice, and what is under way stays for ever."""
     comm = MPI.Intracomm(MPI.COMM_SELF.Dup())
-    transport, got, n_waits = MPITransport(comm), bytearray(1), count(1)
+    transport, got, n_waits = MPITransport(comm), bytearray(1), count()
     abandoned: list[object] = []
 
     class Wait:
@@ -300,9 +304,11 @@ def test_the_engine_in_python_is_interrupted_while_it_waits(
             pass
 
         def __call__(self) -> None:
-            if next(n_waits) <= n_interrupts:
+            n_before = next(n_waits)
+            if n_before < n_interrupts:
                 raise KeyboardInterrupt
-            comm.Send(b"x", 0, transport.first_tag)
+            if n_before == n_interrupts:  # a second one would reach the next test's communicator
+                comm.Send(b"x", 0, transport.first_tag)
 
     monkeypatch.setattr(Hold, "abandoned", abandoned)
     monkeypatch.setattr(runner, "PoliteWait", Wait)
