@@ -24,6 +24,7 @@ MOST_EXCHANGING = 64
 the relay gap have no more, either."""
 
 MOST_CONTENTION = 4.0
+_TAG = 4
 LEAST_SPREAD = 0.05
 """If the bounds differ by less than this part of the upper one, γ cannot be measured."""
 
@@ -58,11 +59,21 @@ def exchanging_of(comm: MPI.Intracomm, grid: Grid) -> tuple[int, ...]:
 
 
 def split_inside(comm: MPI.Intracomm, grid: Grid) -> MPI.Intracomm:
-    """A communicator of `exchanging_of`; null on others. Collective."""
-    rank = comm.Get_rank()
-    takes_part = rank in exchanging_of(comm, grid)
-    colour = grid.cluster_of[rank] if takes_part else MPI.UNDEFINED
-    return MPI.Intracomm(comm.Split(colour, rank))
+    """A communicator of `exchanging_of`; null on others. Collective.
+
+    By ``Create_group``, which asks nobody outside a cluster, where a ``Split`` takes several round
+    trips between clusters.
+    """
+    members = exchanging_of(comm, grid)
+    if comm.Get_rank() not in members:
+        return MPI.Intracomm(MPI.COMM_NULL)
+    everybody = comm.Get_group()
+    group = everybody.Incl(members)
+    try:
+        return MPI.Intracomm(comm.Create_group(group, _TAG))
+    finally:
+        group.Free()
+        everybody.Free()
 
 
 def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:

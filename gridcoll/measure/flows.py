@@ -86,8 +86,10 @@ def measure_aggregate_bandwidth(
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-QUICK_BUDGET_BYTES = 2 << 20
-"""Of each pair of clusters, in a quick look: as much as a pLogP measurement of a link takes."""
+QUICK_BUDGET_BYTES, QUICK_S, QUICK_TRIPS = 2 << 20, 0.2, 4
+"""Of each pair of clusters, in a quick look: at most so many bytes, and no more than one flow
+carries in so many seconds, or in so many round trips if those are longer. Of that two fifths are
+timed: 80 ms, where runs differ by a few."""
 
 
 def quick_aggregate_bandwidth(
@@ -101,16 +103,13 @@ def quick_aggregate_bandwidth(
     """
     n = len(grid.clusters)
     rounds = rounds_of_pairs(n)
-    numbers = []
+    numbers = _quick_numbers(grid, one_flow_bytes_per_s, trip_s)
     mine = np.zeros((2, n, n))
     for pairs in rounds:
-        lanes = min(FIRST_LANES, max(_lanes(grid, a, b) for a, b in pairs))
-        # A third of n opens windows, n run, and three times n again.
-        n_few = max(QUICK_BUDGET_BYTES // (MESSAGE_BYTES * lanes * (MORE + 2)), 2)
-        numbers.append(n_few)
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
             continue
+        n_few = int(numbers[flows.pair])
         _stream(comm, flows, max(n_few // 3, 1))
         for turn, n_messages in enumerate((n_few, MORE * n_few)):
             if flows.active:
@@ -123,13 +122,27 @@ def quick_aggregate_bandwidth(
     comm.Allreduce(mine, slowest_s, MPI.MAX)
     added_s = longer_s(*slowest_s)
     rates = np.ones((n, n))
-    for pairs, n_few in zip(rounds, numbers, strict=True):
-        found = _rates(grid, pairs, FIRST_LANES, 1, (MORE - 1) * n_few, added_s)
+    for pairs in rounds:
         for a, b in pairs:
+            n_more = (MORE - 1) * int(numbers[a, b])
+            found = _rates(grid, [(a, b)], FIRST_LANES, 1, n_more, added_s)
             ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
             most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
             rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
+
+
+def _quick_numbers(grid: Grid, one_flow_bytes_per_s: np.ndarray, trip_s: np.ndarray) -> np.ndarray:
+    """Messages of each flow between two clusters in the first run of a quick look, (C, C).
+
+    A third of that opens windows before, and three times that follow.
+    """
+    sizes = np.array([len(cluster) for cluster in grid.clusters])
+    lanes = np.minimum(lanes_between(sizes[:, None], sizes[None, :]), FIRST_LANES)
+    carried = one_flow_bytes_per_s * np.maximum(QUICK_S, QUICK_TRIPS * trip_s)
+    budget_bytes = np.minimum(carried, QUICK_BUDGET_BYTES)
+    each = budget_bytes // (MESSAGE_BYTES * lanes * (MORE + 2))
+    return np.asarray(np.maximum(each, 2), dtype=int)
 
 
 def _lanes(grid: Grid, a: int, b: int) -> int:

@@ -46,9 +46,10 @@ ONE_BY_ONE = 8
 are long, and libraries send long ones in pieces by turns: they come all at last.
 """
 
-MOST_EMPTY_MESSAGES = 64
-"""Their gap is tens of microseconds: so many tell it within a few percent on any link, as no window
-holds them up."""
+MOST_EMPTY_MESSAGES, MOST_ON_THE_WAY = 64, 16
+"""Their gap is tens of microseconds: so many tell it within a few percent. On links longer than
+`SHORT_S` twice the latter are under way at once, each a packet, and TCP's window counts packets:
+that of `_OPENING` has room for some eighty."""
 
 LONG_S = 0.1
 """A single message that takes so long needs no train: noise and round trips are a small part of
@@ -68,7 +69,10 @@ AGREE = 1.1
 """Round trips of a link that differ by more are not the link's, but those of a host that was busy
 with others: 88 on two processors take milliseconds where the wire takes 0.1."""
 
-_OPENING = (1 << 14, 4)
+BOTH_AGREE = AGREE**2
+"""Two numbers of which either is off by as much as `AGREE`."""
+
+_OPENING = (1 << 14, 8)
 
 
 def measure_pairs(
@@ -163,6 +167,11 @@ def disjoint_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
     return [rounds[key] for key in sorted(rounds)]
 
 
+def is_near(one: float, other: float, factor: float) -> bool:
+    """Whether neither is more than ``factor`` times the other."""
+    return max(one, other) <= factor * min(one, other)
+
+
 class End(Protocol):
     """One end of a link: a `Channel`, or what stands in for one."""
 
@@ -193,7 +202,12 @@ class _Link:
         self.channel = channel
         self.left_bytes = budget_bytes
         self.gaps_s: dict[int, float] = {}
-        self.train(*_OPENING)  # open TCP's window before anything is timed
+        self.lone_s: dict[int, float] = {}
+        self.opened_bytes = 0  # that were under way at once
+        n_bytes, n = _OPENING
+        self.train(
+            n_bytes, min(n, budget_bytes // (2 * n_bytes))
+        )  # open TCP's window before anything is timed
         self.empty_s = self._empty_s()
 
     def _empty_s(self) -> float:
@@ -215,6 +229,7 @@ class _Link:
     def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
         """Of its first half and of all; zeros on the passive end."""
         self.left_bytes -= n_bytes * n_messages
+        self.opened_bytes = max(self.opened_bytes, n_bytes * n_messages)
         return self.channel.train(n_bytes, n_messages)
 
     def sample(self, n_bytes: int) -> Sample:
@@ -227,31 +242,78 @@ class _Link:
             lone_s, send_s, recv_s = map(min, (lone_s, send_s, recv_s), again)
         each_s = max(lone_s - self.empty_s, self._least_gap_s(n_bytes), 5e-6)
         is_long = lone_s >= max(LONG_S, 4 * self.empty_s)
+        foretold_s = self._foretold_s(n_bytes, lone_s)
+        self.lone_s[n_bytes] = lone_s
         if self.channel.agree(int(is_long)) or not self.affords(4 * n_bytes):
             # A long message: its time less the empty round trip is the gap.
             gap_s = each_s
+        elif self.channel.agree(int(foretold_s > 0)):
+            gap_s = foretold_s
         else:
             wanted = math.ceil(1.2 * max(self.empty_s, LEAST_TRAIN_S) / each_s)
-            most = MOST_MESSAGES if n_bytes else MOST_EMPTY_MESSAGES
+            most = MOST_MESSAGES
+            if not n_bytes:
+                most = MOST_EMPTY_MESSAGES if self.empty_s < SHORT_S else MOST_ON_THE_WAY
             n = self.channel.agree(min(max(wanted, 2), most))
             if n_bytes:
                 n = max(min(n, self.left_bytes // (4 * n_bytes)), 1)
-            gap_s = self._gap_s(n_bytes, n)
+            gap_s = self._gap_s(n_bytes, n, lone_s)
         self.gaps_s[n_bytes] = gap_s
         return Sample(gap_s, lone_s - self.empty_s / 2, send_s, recv_s)
+
+    def _told_s(self, lone_s: float, train_s: float, n: int) -> float:
+        """The gap that a lone message and a train of ``n`` agree on, 0 if they do not.
+
+        Both have an empty round trip at their end, and a handshake before them takes another.
+        """
+        for once_s in (self.empty_s, 2 * self.empty_s):
+            alone_s, average_s = lone_s - once_s, (train_s - once_s) / n
+            if alone_s > 0 and is_near(alone_s, average_s, AGREE):
+                return (alone_s + average_s) / 2
+        return 0.0
+
+    def _foretold_s(self, n_bytes: int, lone_s: float) -> float:
+        """The gap, if a lone message takes so much longer than one of the longest size so far, as
+        that one's gap or time tells; or 0.
+
+        Then trains, the longest part of a measurement, would show no window and no handshake that
+        those of that size have not.
+        """
+        below = max(self.gaps_s, default=0)
+        if not 0 < below < n_bytes or 0 not in self.gaps_s:
+            return 0.0
+        added_s, times = lone_s - self.lone_s[below], (n_bytes - below) / below
+        by_gap_s, alone_s = (
+            times * (self.gaps_s[below] - self.gaps_s[0]),
+            times * (self.lone_s[below] - self.empty_s),
+        )
+        are_near = is_near(by_gap_s, alone_s, BOTH_AGREE)
+        if is_near(added_s, by_gap_s, AGREE) or (are_near and is_near(added_s, alone_s, AGREE)):
+            return self.gaps_s[below] + (added_s + by_gap_s) / 2
+        return 0.0
 
     def _least_gap_s(self, n_bytes: int) -> float:
         """Estimated by longer messages: a single one does not show how a window slows a train."""
         longer = [size for size in self.gaps_s if size > n_bytes]
         return self.gaps_s[min(longer)] * n_bytes / min(longer) if longer else 0.0
 
-    def _gap_s(self, n_bytes: int, n: int) -> float:
-        """From a train of ``n`` messages and one of twice as many."""
+    def _gap_s(self, n_bytes: int, n: int, lone_s: float) -> float:
+        """From a train of twice ``n`` messages and one of n, unless one and a lone message agree.
+
+        The difference of two short trains is noisy, and windows open while the first is under way.
+        """
         if n >= ONE_BY_ONE:
             took_s, longer_s = self.train(n_bytes, 2 * n)
         else:
-            took_s = self.train(n_bytes, n)[1]
-            longer_s = self.train(n_bytes, 2 * n)[1]
+            took_s = longer_s = 0.0
+            # The shorter one first if it is what opens the window so far.
+            for is_longer in (False, True) if n * n_bytes > self.opened_bytes else (True, False):
+                n_messages = n + n * is_longer
+                train_s = self.train(n_bytes, n_messages)[1]
+                told_s = self._told_s(lone_s, train_s, n_messages) if n_bytes else 0.0
+                if self.channel.agree(int(told_s > 0)):
+                    return told_s
+                took_s, longer_s = (took_s, train_s) if is_longer else (train_s, longer_s)
         gap_s, likely = gap_of_trains(took_s, longer_s, n, self.empty_s)
         if not n_bytes:
             return gap_s  # a few microseconds are within the noise of a round trip

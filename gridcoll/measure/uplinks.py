@@ -57,61 +57,58 @@ def measure_uplinks(
     Collective; equal on all ranks. Each flow has ``n_messages``, or what `BUDGET_BYTES` allow, of
     `MESSAGE_BYTES` to the cluster that a rank reaches fastest, and to others in proportion. What
     enters counts as alike. A cluster is left out if one link carries about what all of them, or its
-    interfaces, do. Lone hosts are as of `measure_lone_hosts`.
+    interfaces, do. Of a lone host it is what its interface carries.
     """
-    found = measure_lone_hosts(comm, model, n_messages)
-    suspects = _suspects(model)
-    for done, (cluster, allowed) in enumerate(suspects):
-        progress("uplinks", done, len(suspects))
-        together = 0.0
-        few = n_messages or _few(model, [cluster])
-        for times in (1, LONGER):
-            rate = _leaving(comm, model, cluster, times * few)
-            together = max(together, rate, _widest(model, cluster))
-            if together >= SHOWS * allowed:
-                break
-        else:
-            found[cluster] = together
-    if suspects:
-        progress("uplinks", len(suspects), len(suspects))
-    return tuple(found) if any(found) else ()
+    lone, suspects = _lone_hosts(model), _suspects(model)
+    groups = [*lone, *([c] for c in suspects)]
+    numbers = [n_messages or _few(model, group) for group in groups]
+    found, leaves = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
+    for group, run in zip(groups, _sent(comm, model, groups, numbers, progress), strict=True):
+        for c in group:
+            if c in suspects:
+                leaves[c] = run.together(c)
+            else:
+                found[c] = max(run.until_the_last(c), _widest(model, c))
+
+    def seem() -> list[int]:
+        return [c for c in suspects if max(leaves[c], _widest(model, c)) < SHOWS * suspects[c]]
+
+    again = [[c] for c in seem()]
+    numbers = [LONGER * (n_messages or _few(model, group)) for group in again]
+    for (c,), run in zip(again, _sent(comm, model, again, numbers, progress), strict=True):
+        leaves[c] = max(leaves[c], run.together(c))
+    for c in seem():
+        found[c] = max(leaves[c], _widest(model, c))
+    return tuple(found.tolist()) if found.any() else ()
 
 
-def _suspects(model: GridModel) -> list[tuple[int, float]]:
+def _suspects(model: GridModel) -> dict[int, float]:
     """Clusters that may have an uplink, and what would leave each of them without one."""
     if model.n_clusters < 3:
-        return []
+        return {}
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
     n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
     allowed = np.minimum(rates.sum(axis=1), n_hosts * model.flow_bytes_per_s.diagonal())
-    return [
-        (c, float(allowed[c]))
+    return {
+        c: float(allowed[c])
         for c in range(model.n_clusters)
         if n_hosts[c] > 1 and rates[c].max() < SHOWS * allowed[c]
-    ]
+    }
 
 
-def measure_lone_hosts(comm: MPI.Intracomm, model: GridModel, n_messages: int = 0) -> list[float]:
-    """By cluster, what the interface of a lone host carries; 0 where its widest link shows that.
+def _lone_hosts(model: GridModel) -> list[list[int]]:
+    """Clusters of one host whose widest link does not show what its interface carries.
 
-    Collective. Nothing inside such a cluster shows it, and a link no more than itself: so the host
-    sends to all others at once. Many lone hosts do that in `ROUNDS`, some together. Each flow has
-    ``n_messages``, or as many as `BUDGET_BYTES` allow.
+    Nothing inside such a cluster shows it, and a link no more than itself: so the host sends to all
+    others at once. Many do that in `ROUNDS`, some together.
     """
-    found = [0.0] * model.n_clusters
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
     lone = [
         c
         for c, cluster in enumerate(model.grid.clusters)
         if len(cluster.nodes) == 1 and rates[c].max(initial=0.0) < SHOWS * rates[c].sum()
     ]
-    for turn in range(min(ROUNDS, len(lone))):
-        group = lone[turn::ROUNDS]
-        moved, took_s = _sent(comm, model, group, n_messages or _few(model, group))
-        for c in group:
-            # One flow may get more than its share: what all carry until the last has ended counts.
-            found[c] = max(float(moved[c].sum() / took_s[c].max()), float(rates[c].max()))
-    return found
+    return [lone[turn::ROUNDS] for turn in range(min(ROUNDS, len(lone)))]
 
 
 def _few(model: GridModel, clusters: Sequence[int]) -> int:
@@ -174,48 +171,68 @@ def _message_sizes(model: GridModel, cluster: int, but: Sequence[int]) -> np.nda
     return np.where(per_flow > 0, sizes, 0.0).astype(int)
 
 
-def _sent(
-    comm: MPI.Intracomm, model: GridModel, clusters: Sequence[int], n_messages: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes from each of ``clusters`` to every one of the others, and how long that takes.
+class _Run(NamedTuple):
+    """Bytes from each cluster to every other one, and seconds until there; both (C, C)."""
 
-    Both (C, C). All at once, in ``n_messages`` of each flow and `MORE` times as many; that is what
-    the latter add.
+    moved: np.ndarray
+    took_s: np.ndarray
+
+    def together(self, cluster: int) -> float:
+        """Bytes per second that left it in flows that should end at about the same time.
+
+        The sum of what each other cluster was sent per second: a link that is thinner than it
+        seemed only delays its own flows.
+        """
+        return float((self.moved[cluster] / self.took_s[cluster]).sum())
+
+    def until_the_last(self, cluster: int) -> float:
+        """Bytes per second that left it until the last flow ended: one may get more than its share.
+
+        Of a lone host, whose flows share one interface.
+        """
+        return float(self.moved[cluster].sum() / self.took_s[cluster].max())
+
+
+def _sent(
+    comm: MPI.Intracomm,
+    model: GridModel,
+    groups: Sequence[Sequence[int]],
+    numbers: Sequence[int],
+    progress: Progress,
+) -> list[_Run]:
+    """Runs in which all clusters of a group send to all others, one group after another.
+
+    Each in so many messages of each flow and `MORE` times as many; that is what the latter add.
     """
+    if not groups:
+        return []
     grid, rank = model.grid, comm.Get_rank()
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
-    moved = np.zeros((model.n_clusters,) * 2)
+    moved = np.zeros((len(groups), *(model.n_clusters,) * 2))
     mine = np.zeros((2, *moved.shape))
-    sends = grid.cluster_of[rank] in clusters
-    flows: list[tuple[int, _Flow]] = []
-    for cluster in clusters:
-        sizes = _message_sizes(model, cluster, clusters)
-        moved[cluster] = (MORE - 1) * n_messages * sizes * _lanes(grid, cluster)
-        flows += [
-            (cluster, flow)
-            for flow in _flows_from(rank, grid, cluster, sizes.tolist())[1]
-            if not sends or grid.cluster_of[rank] == cluster
-        ]
-    wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-    peers = [(flow.peer, flow.n_bytes) for _, flow in flows]
-    stream_s(comm, sends, peers, max(n_messages // 3, OPENING))
-    for turn, times in enumerate((1, MORE)):
-        took_s = stream_s(comm, sends, peers, times * n_messages)
-        for (cluster, flow), seconds in zip(flows, took_s, strict=True):
-            if sends:
-                place = turn, cluster, flow.cluster
-                mine[place] = max(mine[place], seconds - trips_s[cluster, flow.cluster])
+    for at, (clusters, n_messages) in enumerate(zip(groups, numbers, strict=True)):
+        progress("uplinks", at, len(groups))
+        sends = grid.cluster_of[rank] in clusters
+        flows: list[tuple[int, _Flow]] = []
+        for cluster in clusters:
+            sizes = _message_sizes(model, cluster, clusters)
+            moved[at, cluster] = (MORE - 1) * n_messages * sizes * _lanes(grid, cluster)
+            flows += [
+                (cluster, flow)
+                for flow in _flows_from(rank, grid, cluster, sizes.tolist())[1]
+                if not sends or grid.cluster_of[rank] == cluster
+            ]
+        wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
+        peers = [(flow.peer, flow.n_bytes) for _, flow in flows]
+        stream_s(comm, sends, peers, max(n_messages // 3, OPENING))
+        for turn, times in enumerate((1, MORE)):
+            took_s = stream_s(comm, sends, peers, times * n_messages)
+            for (cluster, flow), seconds in zip(flows, took_s, strict=True):
+                if sends:
+                    place = turn, at, cluster, flow.cluster
+                    mine[place] = max(mine[place], seconds - trips_s[cluster, flow.cluster])
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    return moved, np.maximum(longer_s(*slowest_s), 1e-9)
-
-
-def _leaving(comm: MPI.Intracomm, model: GridModel, cluster: int, n_messages: int) -> float:
-    """Bytes per second that leave ``cluster`` in flows that should end at about the same time.
-
-    The sum of what each other cluster is sent per second: a link that is thinner than it seemed
-    only delays its own flows.
-    """
-    moved, took_s = _sent(comm, model, [cluster], n_messages)
-    return float((moved[cluster] / took_s[cluster]).sum())
+    progress("uplinks", len(groups), len(groups))
+    return list(map(_Run, moved, np.maximum(longer_s(*slowest_s), 1e-9)))

@@ -183,3 +183,16 @@ def test_it_is_what_more_messages_take_longer(
     rates = together._measure_steady(MPI.COMM_SELF, grid, [(0, 1)], 16, 2)
     more_bytes = (together.MORE - 1) * together.N_MESSAGES * together.MESSAGE_BYTES
     assert rates[0, 1] == 4 * more_bytes / counts_s
+
+
+def test_a_quick_look_is_short_on_a_thin_link() -> None:
+    """By what one flow carries: so many seconds, or round trips if those are longer."""
+    grid = Grid.from_labels([0] * 4 + [1] * 4 + [2])
+    one_flow, no_trip = np.full((3, 3), 12.5e6), np.zeros((3, 3))
+    one_flow[0, 1] = one_flow[1, 0] = 4e6
+    numbers = together._quick_numbers(grid, one_flow, no_trip)
+    most = together.QUICK_BUDGET_BYTES // ((together.MORE + 2) * together.MESSAGE_BYTES * 4)
+    assert numbers[0, 1] == 2 < numbers[0, 2] == most, "of four flows each"
+    far = together._quick_numbers(grid, one_flow, np.full((3, 3), 200e-3))
+    assert numbers[0, 1] < far[0, 1] <= most, "windows have to open"
+    assert (numbers == numbers.T).all()

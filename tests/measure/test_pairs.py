@@ -63,6 +63,82 @@ def test_time_in_proportion_needs_no_larger_sizes() -> None:
     assert found.sizes_bytes == tuple(sorted(pairs.BASE_SIZES))
 
 
+def test_time_in_proportion_needs_no_train_of_the_longest() -> None:
+    """A lone message of that size shows it; its trains would be most of what is sent."""
+    trains: list[int] = []
+
+    class Noted(ReferenceLink):
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            trains.append(n_bytes)
+            return super().train(n_bytes, n_messages)
+
+    assert quick_plogp(Noted(5e-3, 12.5e6)) is not None
+    assert max(trains) == 1 << 16
+    trains.clear()
+    assert quick_plogp(Noted(20e-3, 125e6, window_bytes=1 << 18)) is not None
+    assert max(trains) >= 1 << 18, "a window may yet limit"
+
+
+@pytest.mark.parametrize("bytes_per_s", [2.5e6, 12.5e6])
+@pytest.mark.parametrize("latency_s", [5e-3, 45e-3])
+def test_a_handshake_is_no_part_of_the_gap(latency_s: float, bytes_per_s: float) -> None:
+    """It takes a round trip before a lone long message, and before a train of them."""
+
+    class Handshake(ReferenceLink):
+        def _once_s(self, n_bytes: int) -> float:
+            return 2 * self.latency_s if n_bytes >= 1 << 15 else 0.0
+
+        def round_trip_s(self, n_bytes: int) -> float:
+            return super().round_trip_s(n_bytes) + self._once_s(n_bytes)
+
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            half_s, took_s = super().train(n_bytes, n_messages)
+            return half_s + self._once_s(n_bytes), took_s + self._once_s(n_bytes)
+
+    link = Handshake(latency_s, bytes_per_s)
+    found = quick_plogp(link)
+    assert found is not None
+    for n_bytes in (1 << 13, 1 << 16, 1 << 18):
+        assert found.gap(n_bytes) == pytest.approx(link.gap_s(n_bytes), rel=0.1)
+
+
+@pytest.mark.parametrize("latency_s", [5e-3, 8e-3, 12e-3, 20e-3, 45e-3])
+def test_windows_that_open_are_no_part_of_the_gap(latency_s: float) -> None:
+    """What was never under way at once takes round trips more, the first time."""
+
+    class Opening(ReferenceLink):
+        opened_bytes = 1 << 14
+
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            half_s, took_s = super().train(n_bytes, n_messages)
+            wanted = min(n_bytes * n_messages, 2 * self.latency_s * self.bytes_per_s)
+            while self.opened_bytes < wanted:
+                late_s = 2 * self.latency_s - self.opened_bytes / self.bytes_per_s
+                self.opened_bytes *= 2
+                half_s, took_s = (each + max(late_s, 0.0) for each in (half_s, took_s))
+            return half_s, took_s
+
+    link = Opening(latency_s, 12.5e6)
+    found = quick_plogp(link)
+    assert found is not None
+    for n_bytes in (1 << 13, 1 << 16, 1 << 18):
+        assert found.gap(n_bytes) == pytest.approx(link.gap_s(n_bytes), rel=0.15)
+
+
+def test_empty_messages_are_no_more_than_a_window_of_packets() -> None:
+    most: list[int] = []
+
+    class Noted(ReferenceLink):
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            if not n_bytes:
+                most.append(n_messages)
+            return super().train(n_bytes, n_messages)
+
+    for latency_s in (12e-3, 50e-6):
+        quick_plogp(Noted(latency_s, 12.5e6))
+    assert most[0] <= 2 * pairs.MOST_ON_THE_WAY < most[1]
+
+
 @pytest.mark.parametrize("n", range(2, 12))
 def test_rounds_share_no_cluster(n: int) -> None:
     wanted = [*combinations(range(n), 2), *((c, c) for c in range(n))]

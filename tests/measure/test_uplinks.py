@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ def sites(sizes: tuple[int, ...], link: float) -> GridModel:
 
 
 def suspected(model: GridModel) -> list[int]:
-    return [cluster for cluster, _ in uplinks._suspects(model)]
+    return list(uplinks._suspects(model))
 
 
 def test_who_may_have_one() -> None:
@@ -54,19 +53,26 @@ def test_who_may_have_one() -> None:
 def test_what_counts_as_one(
     monkeypatch: pytest.MonkeyPatch, carried: list[float], found: float
 ) -> None:
-    asked: list[int] = []
-    times = count()
+    asked: list[tuple[list[list[int]], list[int]]] = []
 
-    def leaving(_comm: object, _model: object, cluster: int, n_messages: int) -> float:
-        if cluster:
-            return 2 * THIN
-        asked.append(n_messages)
-        return carried[min(next(times), len(carried) - 1)]
+    def sent(
+        _comm: object, model: GridModel, groups: list[list[int]], numbers: list[int], _: object
+    ) -> list[uplinks._Run]:
+        asked.append((groups, numbers))
+        rates = [
+            carried[min(len(asked), len(carried)) - 1] if g == [0] else 2 * THIN for g in groups
+        ]
+        shape = (model.n_clusters,) * 2
+        return [
+            uplinks._Run(np.full(shape, rate), np.full(shape, float(model.n_clusters)))
+            for rate in rates
+        ]
 
-    monkeypatch.setattr(uplinks, "_leaving", leaving)
+    monkeypatch.setattr(uplinks, "_sent", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
-    assert rates == ((found, 0.0, 0.0) if found else ())
-    assert asked == [10, 10 * LONGER][: len(asked)]
+    assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
+    seems = carried[0] < 1.6 * THIN
+    assert asked == [([[0], [1], [2]], [10] * 3), ([[0]], [10 * LONGER]) if seems else ([], [])]
 
 
 @pytest.mark.parametrize(
@@ -99,24 +105,23 @@ def test_each_end_knows_the_other(
 
 def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What all carry until the last flow ends is an interface's rate; many share a few rounds."""
-    groups: list[list[int]] = []
+    asked: list[list[int]] = []
 
     def sent(
-        _comm: object, model: GridModel, clusters: list[int], _n: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        groups.append(clusters)
-        return np.full((model.n_clusters,) * 2, 2 * THIN), np.arange(1.0, 1.0 + model.n_clusters)[
-            None
-        ].repeat(model.n_clusters, 0)
+        _comm: object, model: GridModel, groups: list[list[int]], *_: object
+    ) -> list[uplinks._Run]:
+        asked.extend(groups)
+        n = model.n_clusters
+        took_s = np.arange(1.0, 1.0 + n)[None].repeat(n, 0)
+        return [uplinks._Run(np.full((n, n), 2 * THIN), took_s) for _ in groups]
 
     monkeypatch.setattr(uplinks, "_sent", sent)
-    model = sites((2, 1, 1, 1, 1, 1), THIN)
-    found = uplinks.measure_lone_hosts(MPI.COMM_SELF, model)
-    assert groups == [[1, 5], [2], [3], [4]]
-    assert found == [0.0] + [6 * 2 * THIN / 6] * 5
-    groups.clear()
-    assert uplinks.measure_lone_hosts(MPI.COMM_SELF, sites((1, 4), THIN)) == [0.0, 0.0]
-    assert not groups, "its only link shows all there is"
+    found = measure_uplinks(MPI.COMM_SELF, sites((2, 1, 1, 1, 1, 1), THIN))
+    assert asked[:4] == [[1, 5], [2], [3], [4]]
+    assert found[1:] == (6 * 2 * THIN / 6,) * 5
+    asked.clear()
+    assert measure_uplinks(MPI.COMM_SELF, sites((1, 4), THIN)) == ()
+    assert not asked, "its only link shows all there is"
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
