@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,63 +86,117 @@ def measure_aggregate_bandwidth(
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-QUICK_BUDGET_BYTES, QUICK_S, QUICK_TRIPS = 2 << 20, 0.2, 4
-"""Of each pair of clusters, in a quick look: at most so many bytes, and no more than one flow
-carries in so many seconds, or in so many round trips if those are longer. Of that two fifths are
-timed: 80 ms, where runs differ by a few."""
+QUICK_BUDGET_BYTES = 4 << 20
+"""Of each pair of clusters, in a quick look; with a link's pLogP less than `pairs.BUDGET_BYTES`."""
+
+LOOK_S, LOOK_TRIPS = 80e-3, 2
+"""A run that tells lasts so long, or so many round trips, at what one flow carries."""
 
 
 def quick_aggregate_bandwidth(
     comm: MPI.Intracomm, grid: Grid, one_flow_bytes_per_s: np.ndarray, trip_s: np.ndarray
 ) -> tuple[tuple[float, ...], ...]:
-    """The same from one run between every two clusters, which count as alike both ways. Collective.
+    """The same from a few runs between every two clusters, which count as alike both ways.
 
-    Up to `FIRST_LANES` flows; counted is what messages add once windows are open. ``trip_s`` is an
-    empty round trip, (C, C). No more than the hosts' interfaces carry inside, nor, of a lone host,
-    than its widest link in each flow.
+    Collective. Up to `FIRST_LANES` flows; see `Look`. ``trip_s`` is an empty round
+    trip, (C, C). No more than the hosts' interfaces carry inside, nor, of a lone host, than its
+    widest link in each flow.
     """
     n = len(grid.clusters)
     rounds = rounds_of_pairs(n)
-    numbers = _quick_numbers(grid, one_flow_bytes_per_s, trip_s)
-    mine = np.zeros((2, n, n))
+    mine = np.zeros((n, n))
     for pairs in rounds:
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-        if not (flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1)):
-            continue
-        n_few = int(numbers[flows.pair])
-        _stream(comm, flows, max(n_few // 3, 1))
-        for turn, n_messages in enumerate((n_few, MORE * n_few)):
-            if flows.active:
-                _start_together(comm, flows.beside)
-            took_s = _stream(comm, flows, n_messages) - trip_s[flows.pair]
-            if flows.active:
-                mine[(turn, *flows.pair)] = took_s
+        if flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1):
+            pair, lanes = flows.pair, len(_ends(grid, *flows.pair, FIRST_LANES)[0])
+            look = Look(lanes, float(one_flow_bytes_per_s[pair]), float(trip_s[pair]))
+            mine[pair] = _settled_bytes_per_s(comm, flows, look)
     wait_for_all(comm)
-    slowest_s = np.empty_like(mine)
-    comm.Allreduce(mine, slowest_s, MPI.MAX)
-    added_s = longer_s(*slowest_s)
+    found = np.empty_like(mine)
+    comm.Allreduce(mine, found, MPI.MAX)
     rates = np.ones((n, n))
     for pairs in rounds:
         for a, b in pairs:
-            n_more = (MORE - 1) * int(numbers[a, b])
-            found = _rates(grid, [(a, b)], FIRST_LANES, 1, n_more, added_s)
             ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
             most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
             rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-def _quick_numbers(grid: Grid, one_flow_bytes_per_s: np.ndarray, trip_s: np.ndarray) -> np.ndarray:
-    """Messages of each flow between two clusters in the first run of a quick look, (C, C).
+@dataclass
+class Look:
+    """Runs of all flows of a pair, each twice as long as the one before, until one tells.
 
-    A third of that opens windows before, and three times that follow.
+    Until the link is full by what one flow carries, or, as windows open, a longer run carries no
+    more. Counted is what the last run's messages add: the first ones of windows that limit are
+    free.
     """
-    sizes = np.array([len(cluster) for cluster in grid.clusters])
-    lanes = np.minimum(lanes_between(sizes[:, None], sizes[None, :]), FIRST_LANES)
-    carried = one_flow_bytes_per_s * np.maximum(QUICK_S, QUICK_TRIPS * trip_s)
-    budget_bytes = np.minimum(carried, QUICK_BUDGET_BYTES)
-    each = budget_bytes // (MESSAGE_BYTES * lanes * (MORE + 2))
-    return np.asarray(np.maximum(each, 2), dtype=int)
+
+    n_lanes: int
+    one_flow_bytes_per_s: float
+    trip_s: float
+    n_messages: int = 1
+    """Of each flow in this run."""
+    bytes_per_s: float = 0.0
+    """What all carried in the last one."""
+    _before_s: float = 0.0
+    _sent_bytes: int = 0
+
+    def goes_on(self, slowest_s: float) -> bool:
+        """Whether another run is needed after one whose slowest flow took so long."""
+        n_bytes = self.n_messages * self.n_lanes * MESSAGE_BYTES
+        added = 0.5 if self._before_s else 1.0
+        before = self.bytes_per_s
+        self.bytes_per_s = added * n_bytes / max(slowest_s - self._before_s, added * slowest_s)
+        self._before_s, self._sent_bytes = slowest_s, self._sent_bytes + n_bytes
+        one, trips_s = self.one_flow_bytes_per_s, LOOK_TRIPS * self.trip_s
+        is_full = self.bytes_per_s <= WORTH_MORE * one
+        is_open = (
+            self.n_messages * MESSAGE_BYTES >= one * trips_s
+            and self.bytes_per_s <= WORTH_MORE * before
+        )
+        tells = n_bytes >= one * max(LOOK_S, trips_s) and (is_full or is_open)
+        return not tells and self._sent_bytes + 2 * n_bytes <= QUICK_BUDGET_BYTES
+
+
+def _settled_bytes_per_s(comm: MPI.Intracomm, flows: _Flows, look: Look) -> float:
+    """What all flows of a pair carry; on its first sender, 0 on others."""
+    going = True
+    while going:
+        took_s = max(_stream(comm, flows, look.n_messages) - look.trip_s, 1e-9)
+        going = _agree_together(comm, flows, took_s, look.goes_on)
+        look.n_messages *= 2
+    return look.bytes_per_s
+
+
+def _agree_together(
+    comm: MPI.Intracomm, flows: _Flows, took_s: float, goes_on: Callable[[float], bool]
+) -> bool:
+    """What ``goes_on`` says on the first sender of what the slowest took; at about the same time.
+
+    Each flow is timed by itself: one that starts when others end gets more than its part.
+    """
+    told = np.zeros(1)
+    if flows.active:
+        first, *others = flows.beside
+        if comm.Get_rank() == first:
+            times_s = np.zeros((len(others), 1))
+            _finish(
+                [comm.Irecv(at, each, _START_TAG) for at, each in zip(times_s, others, strict=True)]
+            )
+            told[0] = goes_on(max([took_s, *times_s[:, 0]]))
+            _finish([comm.Isend(told, each, _START_TAG) for each in others])
+        else:
+            _finish([comm.Isend(np.array([took_s]), first, _START_TAG)])
+            _finish([comm.Irecv(told, first, _START_TAG)])
+        _finish([comm.Isend(told, each, _START_TAG) for each in flows.peers])
+    else:
+        rows = np.zeros((len(flows.peers), 1))
+        _finish(
+            [comm.Irecv(row, each, _START_TAG) for row, each in zip(rows, flows.peers, strict=True)]
+        )
+        told[0] = rows[0, 0]
+    return bool(told[0])
 
 
 def _lanes(grid: Grid, a: int, b: int) -> int:
@@ -281,18 +335,6 @@ def _flows_of(
                 beside = tuple(dict.fromkeys(ours))
                 return _Flows((a, b), peers, tuple(theirs[lane] for lane in at), beside, step > 0)
     return None
-
-
-def _start_together(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
-    """Return on all ``ranks``, of one cluster, at about the same time.
-
-    Each flow is timed by itself: one that starts when others end gets more than its part.
-    """
-    first, *others = ranks
-    starts = comm.Get_rank() == first
-    peers = others if starts else [first]
-    for move in (comm.Irecv, comm.Isend) if starts else (comm.Isend, comm.Irecv):
-        _finish([move([bytearray(0), MPI.BYTE], peer, _START_TAG) for peer in peers])
 
 
 def _finish(requests: list[MPI.Request]) -> None:

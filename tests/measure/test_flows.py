@@ -185,14 +185,44 @@ def test_it_is_what_more_messages_take_longer(
     assert rates[0, 1] == 4 * more_bytes / counts_s
 
 
-def test_a_quick_look_is_short_on_a_thin_link() -> None:
-    """By what one flow carries: so many seconds, or round trips if those are longer."""
-    grid = Grid.from_labels([0] * 4 + [1] * 4 + [2])
-    one_flow, no_trip = np.full((3, 3), 12.5e6), np.zeros((3, 3))
-    one_flow[0, 1] = one_flow[1, 0] = 4e6
-    numbers = together._quick_numbers(grid, one_flow, no_trip)
-    most = together.QUICK_BUDGET_BYTES // ((together.MORE + 2) * together.MESSAGE_BYTES * 4)
-    assert numbers[0, 1] == 2 < numbers[0, 2] == most, "of four flows each"
-    far = together._quick_numbers(grid, one_flow, np.full((3, 3), 200e-3))
-    assert numbers[0, 1] < far[0, 1] <= most, "windows have to open"
-    assert (numbers == numbers.T).all()
+class Pair:
+    """Flows between two clusters: what all carry, and what a window lets each carry in a trip."""
+
+    def __init__(self, bytes_per_s: float, lanes: int, window_bytes: float, grows: bool) -> None:
+        self.bytes_per_s, self.lanes, self.grows = bytes_per_s, lanes, grows
+        self.window_bytes, self.sent_bytes = window_bytes, 0
+
+    def stream_s(self, n_messages: int) -> float:
+        """A run of each flow, with the way of the answer."""
+        each = n_messages * together.MESSAGE_BYTES
+        self.sent_bytes += each * self.lanes
+        took_s, left = TRIP_S, float(each)
+        while left > 0:
+            now = min(left, self.window_bytes)
+            left -= now
+            wire_s = now * self.lanes / self.bytes_per_s
+            took_s += max(wire_s, TRIP_S) if left > 0 else wire_s
+            if self.grows:
+                self.window_bytes += now
+        return took_s
+
+
+TRIP_S, NIC = 40e-3, 3.1e6
+
+
+@pytest.mark.parametrize(
+    ("carries", "window_bytes", "grows", "most_bytes"),
+    [
+        (1.0, 1 << 15, True, 1.2e6),  # thin: one flow fills it
+        (4.0, 1 << 15, True, together.QUICK_BUDGET_BYTES),  # windows open as they are used
+        (3.9, 1 << 17, False, together.QUICK_BUDGET_BYTES),  # each flow is held up by its window
+    ],
+)
+def test_a_quick_look_lasts_until_it_tells(
+    carries: float, window_bytes: float, grows: bool, most_bytes: float
+) -> None:
+    pair, look = Pair(carries * NIC, 4, window_bytes, grows), together.Look(4, NIC, TRIP_S)
+    while look.goes_on(pair.stream_s(look.n_messages) - TRIP_S):
+        look.n_messages *= 2
+    assert look.bytes_per_s == pytest.approx(carries * NIC, rel=0.15)
+    assert pair.sent_bytes <= most_bytes
