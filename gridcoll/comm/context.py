@@ -23,6 +23,7 @@ from gridcoll.engine.runner import run_program
 from gridcoll.measure.learning.links import Pair, remeasure_links
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
+from gridcoll.plan.dataflow import refused
 from gridcoll.plan.traces import Traffic, traffic_of
 
 N_FAST_CALLS = 256
@@ -223,14 +224,15 @@ class Context:
                 self.fast_path.clear()
             self.fast_path[key] = call
 
-    def run(self, flow: Dataflow, memory: Memory | Prepared) -> None:
-        """Run this rank's share of a call on the private communicator."""
+    def run(self, flow: Dataflow, memory: Memory | Prepared, *, has_data: bool = True) -> None:
+        """Run this rank's share of a call on the private communicator; see `refused`."""
 
         def run() -> None:
             if isinstance(memory, Prepared):
                 memory.run()
             else:
-                run_program(flow, self.channel.transport, memory)
+                ours = flow if has_data else refused(flow)
+                run_program(ours, self.channel.transport, memory)
 
         if self.learning is not None:
             self.learning.run(flow, run)

@@ -38,10 +38,10 @@ typedef struct {
 } program_t;
 
 typedef struct {
-    void *isend, *irecv, *testsome, *test, *reduce_local;
+    void *isend, *irecv, *testsome, *get_count, *test, *reduce_local;
     int64_t byte_type, null_request;
     int64_t handle_bytes, status_bytes;
-    int64_t undefined;
+    int64_t undefined, truncated;
 } mpi_t;
 
 typedef struct {
@@ -65,7 +65,7 @@ typedef struct {
 } wait_t;
 
 enum {
-    INTERFACE = 7, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 8, /* counted up with every change of what compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
     MOST_VAIN = 64,
@@ -83,6 +83,7 @@ typedef struct run {
     int64_t n_idle; /* polls since anything ended */
     int64_t wider;  /* by how much a window grows */
     int64_t *n_waits;
+    char *is_spoilt;         /* by op, whether it failed or needs what failed */
     int64_t *next;           /* by op, what entered its lane after it */
     char *requests;          /* by op */
     int64_t *posted;         /* by lane, how many of its receives */
@@ -113,6 +114,8 @@ typedef int (*transfer_int)(void *, int, int, int, int, int, void *);
 typedef int (*transfer_ptr)(void *, int, void *, int, int, void *, void *);
 typedef int (*testsome_f)(int, void *, int *, int *, void *);
 typedef int (*test_f)(void *, int *, void *);
+typedef int (*count_int)(const void *, int, int *);
+typedef int (*count_ptr)(const void *, void *, int *);
 typedef int (*reduce_int)(const void *, void *, int, int, int);
 typedef int (*reduce_ptr)(const void *, void *, int, void *, void *);
 
@@ -126,7 +129,9 @@ static int start_transfer(run_t *run, void *function, char *data, const op_t *op
     int peer = (int)(run->call.ranks ? run->call.ranks[op->peer] : op->peer);
     int64_t count = op->size * run->call.unit_bytes, datatype = mpi->byte_type;
     const int64_t *type = run->call.types ? &run->call.types[2 * (op - run->program.ops)] : NULL;
-    if (type && type[1])
+    if (op->kind == SEND && run->is_spoilt[op - run->program.ops])
+        count = 0;
+    else if (type && type[1])
         count = type[0], datatype = type[1];
     if (is_int(mpi))
         return ((transfer_int)function)(data, (int)count, (int)datatype, peer, tag,
@@ -212,8 +217,9 @@ static int64_t pop_ready(run_t *run)
     return first;
 }
 
-static void fail(run_t *run, int error)
+static void fail(run_t *run, int64_t index, int64_t error)
 {
+    run->is_spoilt[index] = 1;
     if (!run->error)
         run->error = error;
 }
@@ -251,15 +257,16 @@ static void post(run_t *run, int64_t lane)
         int error = start_transfer(run, run->mpi->irecv, chunk(run, index), op,
                                    run->requests + index * run->mpi->handle_bytes);
         if (error) {
-            fail(run, error);
+            fail(run, index, error);
             complete(run, index);
         } else
             enter(run, index);
     }
 }
 
-static void combine(run_t *run, const op_t *op, char *source, char *into)
+static void combine(run_t *run, int64_t index, char *source, char *into)
 {
+    const op_t *op = &run->program.ops[index];
     int64_t n_bytes = op->size * run->call.unit_bytes;
     int error = 0;
     if (!op->size)
@@ -278,7 +285,7 @@ static void combine(run_t *run, const op_t *op, char *source, char *into)
         free(result);
     }
     if (error)
-        fail(run, error);
+        fail(run, index, error);
 }
 
 /* Whether what is ready and due first may not start yet. */
@@ -307,11 +314,11 @@ static void start_ready(run_t *run)
                 enter(run, index);
                 continue;
             }
-            fail(run, error);
+            fail(run, index, error);
         } else if (op->kind == COPY)
             memcpy(target(run, index), data, (size_t)(op->size * unit));
         else
-            combine(run, op, data, target(run, index));
+            combine(run, index, data, target(run, index));
         complete(run, index);
     }
 }
@@ -322,6 +329,7 @@ static void complete(run_t *run, int64_t index)
     run->n_left--;
     for (int64_t k = op->first_release; k < op[1].first_release; k++) {
         int64_t later = run->program.releases[k];
+        run->is_spoilt[later] |= run->is_spoilt[index];
         if (--run->n_waits[later])
             continue;
         if (run->program.ops[later].kind == RECV)
@@ -331,6 +339,19 @@ static void complete(run_t *run, int64_t index)
     }
 }
 
+/* Whether a message came empty that was to have something in it: its sender has nothing. */
+static int is_empty(const mpi_t *mpi, const op_t *op, const char *status)
+{
+    int n_bytes = 1;
+    if (op->kind != RECV || !op->size)
+        return 0;
+    if (is_int(mpi))
+        ((count_int)mpi->get_count)(status, (int)mpi->byte_type, &n_bytes);
+    else
+        ((count_ptr)mpi->get_count)(status, (void *)mpi->byte_type, &n_bytes);
+    return !n_bytes;
+}
+
 /* The places of heads that ended, into run->places; a failed one counts as ended. */
 static int test_some(run_t *run)
 {
@@ -338,10 +359,18 @@ static int test_some(run_t *run)
     int n_ended = 0;
     int error = ((testsome_f)mpi->testsome)((int)run->n_heads, run->heads, &n_ended, run->places,
                                             run->statuses);
-    if (!error)
-        return n_ended == (int)mpi->undefined ? 0 : n_ended;
-    /* MPICH has freed those that failed; Open MPI keeps them, and says so again. */
-    n_ended = 0;
+    if (!error) {
+        n_ended = n_ended == (int)mpi->undefined ? 0 : n_ended;
+        for (int k = 0; k < n_ended; k++) {
+            int64_t index = run->head_ops[run->places[k]];
+            if (is_empty(mpi, &run->program.ops[index], run->statuses + k * mpi->status_bytes))
+                fail(run, index, mpi->truncated);
+        }
+        return n_ended;
+    }
+    /* MPICH has freed those that failed, and only statuses have their error: with our arguments it can
+     * only be truncation. Open MPI keeps them, and says so again. */
+    n_ended = 0, error = (int)mpi->truncated;
     for (int64_t place = 0; place < run->n_heads; place++) {
         char *request = run->heads + place * mpi->handle_bytes;
         int ended = is_null(mpi, request), its_own = 0;
@@ -352,7 +381,8 @@ static int test_some(run_t *run)
         if (ended || its_own)
             run->places[n_ended++] = (int)place;
     }
-    fail(run, error);
+    for (int k = 0; k < n_ended; k++) /* which of them it was, not all libraries say */
+        fail(run, run->head_ops[run->places[k]], error);
     return n_ended;
 }
 
@@ -437,7 +467,7 @@ static size_t size_of_run(const program_t *program, const mpi_t *mpi)
     size_t handle = (size_t)mpi->handle_bytes, status = (size_t)mpi->status_bytes;
     /* Words first, then what is narrower: everything lies at a multiple of its size. */
     return sizeof(run_t) + (3 * n + 5 * lanes) * sizeof(int64_t) + (n + lanes) * handle
-           + lanes * (status + sizeof(int)) + 64;
+           + lanes * (status + sizeof(int)) + n + 64;
 }
 
 /* Begin a run in so much memory, all zeros. */
@@ -465,6 +495,7 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
     /* Statuses of MPI libraries hold a size_t at most. */
     run->statuses = (char *)(((uintptr_t)(run->heads + lanes * handle) + 15) / 16 * 16);
     run->places = (int *)(run->statuses + lanes * status);
+    run->is_spoilt = (char *)(run->places + lanes);
     for (size_t k = 0; k < n; k++)
         run->n_waits[k] = program->ops[k].n_waits;
     for (size_t k = 0; k < lanes; k++)

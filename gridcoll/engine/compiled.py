@@ -35,7 +35,7 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_compiled.so")
 
-_INTERFACE = 7
+_INTERFACE = 8
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3
@@ -47,8 +47,10 @@ _INT = ctypes.c_int64
 
 
 class _MPI(ctypes.Structure):
-    _functions = ("isend", "irecv", "testsome", "test", "reduce_local")
-    _numbers = ("byte_type", "null_request", "handle_bytes", "status_bytes", "undefined")
+    _functions = ("isend", "irecv", "testsome", "get_count", "test", "reduce_local")
+    _numbers = (
+        *("byte_type", "null_request", "handle_bytes", "status_bytes", "undefined", "truncated"),
+    )
     _fields_ = [(name, ctypes.c_void_p) for name in _functions] + [(n, _INT) for n in _numbers]
 
 
@@ -98,7 +100,7 @@ class _Library:
         self.mpi = _MPI(
             *(ctypes.cast(each, pointer) for each in _mpi_functions()),
             *(MPI._handleof(MPI.BYTE), MPI._handleof(MPI.REQUEST_NULL)),
-            *(MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), MPI.UNDEFINED),
+            *(MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status), MPI.UNDEFINED, MPI.ERR_TRUNCATE),
         )
         self.wait = _Wait(
             *(int(seconds * 1e9) for seconds in (SPIN_S, FIRST_PAUSE_S, LONGEST_PAUSE_S)),
@@ -217,10 +219,7 @@ class CompiledRun:
         if error == _NO_MEMORY:
             raise MemoryError("a reduction's intermediate result")
         if error:
-            failure = MPI.Exception(error)
-            # Only statuses have the error class; with our arguments it can only be truncation.
-            in_status = failure.Get_error_class() == MPI.ERR_IN_STATUS
-            raise MPI.Exception(MPI.ERR_TRUNCATE) if in_status else failure
+            raise MPI.Exception(error)
 
     def __del__(self) -> None:
         if self._run:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.memory import Placement
 from gridcoll.errors import PlanError
-from gridcoll.plan.dataflow import Dataflow
+from gridcoll.plan.dataflow import Dataflow, without_data
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 
 IDLE_POLLS = 100
@@ -47,11 +47,16 @@ class Run(Protocol):
 
 
 class TransferError(Exception):
-    """Some transfers failed: the positions of all that ended, and the error to raise."""
+    """Some transfers failed: the positions of all that ended, and of those that failed if that is
+    known; and the error to raise.
+    """
 
-    def __init__(self, ended: Sequence[int], cause: Exception) -> None:
+    def __init__(
+        self, ended: Sequence[int], cause: Exception, failed: Sequence[int] | None = None
+    ) -> None:
         super().__init__(ended, cause)
         self.ended, self.cause = ended, cause
+        self.failed = ended if failed is None else failed
 
 
 class Memory(Protocol):
@@ -81,7 +86,9 @@ class Executor:
     a poll by the number of lanes and lets MPI look at its network once.
 
     A failed op (a message longer than its receive buffer) stops nothing: transfers still under way
-    would write into freed buffers, or be matched by later calls.
+    would write into freed buffers, or be matched by later calls. But what needs its result is
+    spoilt. In the place of spoilt data goes a message without any, which fails where it comes: so
+    all ranks that need them raise the same.
     """
 
     def __init__(
@@ -106,6 +113,7 @@ class Executor:
         self._trace = trace
         self._n_left = len(flow.program)
         self._failure: Exception | None = None
+        self._spoilt: set[int] = set()  # ops that failed or need what failed
         self._ready: list[tuple[int, int]] = []  # heap of local ops and sends, as they are due
         for index in flow.ready:
             self._push(index)
@@ -137,6 +145,7 @@ class Executor:
             ended = self._transport.test_some(heads) if heads else ()
         except TransferError as error:
             ended, self._failure = error.ended, self._failure or error.cause
+            self._spoilt.update(self._head_ops[place] for place in error.failed)
         if not ended:
             self._start_ready()  # what became due
             self._n_idle += 1
@@ -220,6 +229,7 @@ class Executor:
             op = self._program[index]
             try:
                 if isinstance(op, Send):
+                    op = without_data(op) if index in self._spoilt else op
                     view, tag = self._memory.view(op.chunk), self._tags[index]
                     request = self._transport.isend(view, op.peer, tag)
                 elif isinstance(op, Reduce):
@@ -237,12 +247,15 @@ class Executor:
     def _fail(self, index: int, error: Exception) -> None:
         """The op is over; the others go on."""
         self._failure = self._failure or error
+        self._spoilt.add(index)
         self._complete(index)
 
     def _complete(self, index: int) -> None:
         self._n_left -= 1
         if self._trace:
             self._trace(index, "end")
+        if index in self._spoilt:
+            self._spoilt.update(self._releases[index])
         for later in self._releases[index]:
             self._n_waits[later] -= 1
             if not self._n_waits[later]:

@@ -42,7 +42,8 @@ class MPITransport:
         return self._start(self._comm.Isend, view, peer, tag)
 
     def irecv(self, view: memoryview | Pieces | Typed, peer: int, tag: int) -> MPI.Request:
-        return self._start(self._comm.Irecv, view, peer, tag)
+        request = self._start(self._comm.Irecv, view, peer, tag)
+        return _Data(request) if view.nbytes else request
 
     def iprobe(self, peer: int, tag: int) -> bool:
         """Whether a message is there to be received."""
@@ -67,10 +68,23 @@ class MPITransport:
         return transfer((view, MPI.BYTE), peer, tag)
 
     def test_some(self, requests: list[Any]) -> Sequence[int]:
+        statuses: list[MPI.Status] = []
         try:
-            return MPI.Request.Testsome(requests) or ()
+            ended = MPI.Request.Testsome(requests, statuses) or []
         except MPI.Exception as error:
             raise _one_by_one(requests, error) from error
+        empty = [
+            place
+            for place, status in zip(ended, statuses, strict=False)
+            if isinstance(requests[place], _Data) and not status.Get_count(MPI.BYTE)
+        ]
+        if empty:
+            raise TransferError(ended, MPI.Exception(MPI.ERR_TRUNCATE), empty)
+        return ended
+
+
+class _Data(MPI.Request):
+    """Of a receive that is to get data: a message without any says that its sender has none."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import Generic, TypeVar
@@ -74,6 +74,17 @@ class IntervalMap(Generic[V]):
             return
         first, last = self._split(start), self._split(stop)
         self._values[first:last] = [change(value) for value in self._values[first:last]]
+
+
+def without_data(op: Send) -> Send:
+    """The same message with nothing in it."""
+    return replace(op, chunk=Chunk(op.chunk.buffer, op.chunk.start, op.chunk.start))
+
+
+def refused(flow: Dataflow) -> Dataflow:
+    """``flow`` on a rank that has no data to send; whoever needs them fails."""
+    ops = (without_data(op) if isinstance(op, Send) else op for op in flow.program)
+    return Dataflow(tuple(ops), flow.n_waits, flow.releases)
 
 
 @dataclass(frozen=True)

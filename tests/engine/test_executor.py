@@ -269,6 +269,7 @@ def test_a_transfer_that_fails_stops_nothing() -> None:
     transport.posted[0, 0].done = True
     assert engine.advance()
     assert set(transport.sent) == {(2, 0)}
+    assert transport.log[-1] == "send  to 2 tag 0"  # with nothing in it
     for request in (*transport.posted.values(), *transport.sent.values()):
         request.done = True
     while not engine.done:

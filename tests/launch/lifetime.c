@@ -147,6 +147,19 @@ static void errors(void)
         CHECK(handled != MPI_SUCCESS); /* MPI's own says that it is of another class */
     } else
         CHECK(error == MPI_SUCCESS && !n_handled);
+    /* Blocks that do not fit in their own places: who needs them hears of it, and nobody waits. */
+    int *mine = calloc((size_t)n * 2, sizeof(int)), *ours = calloc((size_t)n * 2, sizeof(int));
+    for (int own = 0; own <= 2; own += 2) {
+        n_handled = 0;
+        error = MPI_Alltoall(mine, rank ? 1 : own, MPI_INT, ours, 1, MPI_INT, comm);
+        CHECK(error != MPI_SUCCESS && n_handled == 1);
+        error = MPI_Allgather(mine, rank ? 1 : own, MPI_INT, ours, 1, MPI_INT, comm);
+        CHECK(error != MPI_SUCCESS && n_handled == 2);
+        error = MPI_Gather(mine, rank ? 1 : own, MPI_INT, ours, 1, MPI_INT, 0, comm);
+        CHECK((error != MPI_SUCCESS) == (!rank && own == 2) && n_handled == 2 + (error != MPI_SUCCESS));
+        bcast(comm, 3, 0), allreduce(comm);
+    }
+    free(mine), free(ours);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     CHECK(MPI_Bcast(data, -1, MPI_CHAR, 0, MPI_COMM_WORLD) != MPI_SUCCESS);
     CHECK(MPI_Bcast(data, 1, MPI_CHAR, n + 7, MPI_COMM_WORLD) != MPI_SUCCESS);

@@ -24,6 +24,7 @@ _INT, _POINTER = ctypes.c_int, ctypes.c_void_p
 _TRANSFER = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER)
 _INTS = ctypes.POINTER(_INT)
 _TEST_SOME = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INTS, _INTS, _POINTER)
+_GET_COUNT = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, _INTS)
 
 
 @dataclass
@@ -58,7 +59,13 @@ class FakeMPI:
 
         yield start("send")
         yield start("recv")
+
+        def get_count(status: int, _: int, n_bytes) -> int:  # type: ignore[no-untyped-def]
+            n_bytes[0] = 1
+            return 0
+
         yield _TEST_SOME(test_some)
+        yield _GET_COUNT(get_count)
 
 
 def begin(
@@ -72,7 +79,7 @@ def begin(
     fake, library = FakeMPI(), compiled._Library(LIBRARY)
     kept = list(fake.functions())
     pointers = [ctypes.cast(each, _POINTER) for each in kept]
-    library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766)
+    library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766, 14)
     monkeypatch.setattr(compiled, "_library", lambda: library)
     memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
     run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, tags, ranks), memory, window)

@@ -25,6 +25,7 @@ from gridcoll.errors import PlanError, UsageError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
 from gridcoll.plan.allreduce.pieces import Piece
 from gridcoll.plan.allreduce.rank_order import plan_in_rank_order
+from gridcoll.plan.dataflow import without_data
 from gridcoll.topology import Grid
 from tests.mpi.support import TESTSOME_CRASHES, grid_comm, layouts, pattern
 
@@ -163,6 +164,34 @@ def test_a_message_too_long_is_raised_when_nothing_is_under_way(
         assert data[4:] == b"efgh"
     else:
         run_program(flow, MPITransport(comm), memory)
+    comm.Free()
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("size", [2, 40_000])
+def test_who_needs_what_a_rank_has_not_fails_as_well(
+    world: MPI.Intracomm, engine: str, size: int
+) -> None:
+    """Through a rank that hands it on; what comes another way arrives."""
+    comm, rank = MPI.Intracomm(world.Dup()), world.Get_rank()
+    first, second = out(0, size), out(size, 2 * size)
+    programs: dict[int, tuple[Op, ...]] = {
+        0: (without_data(Send(1, first, 0)), Send(2, second, 0)),
+        1: (Recv(0, first, 0), Copy(first, second), Send(2, second, 0)),
+        2: (Recv(1, first, 0), Recv(0, second, 0)),
+    }
+    flow = dataflow(programs.get(rank, ()))
+    data = bytearray(b"x" * 2 * size if rank == 0 else 2 * size)
+    memory = ByteMemory(memoryview(data))
+    if rank in (1, 2):
+        with pytest.raises(MPI.Exception) as caught:
+            run_program(flow, MPITransport(comm), memory)
+        assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        assert rank == 1 or data[size:] == b"x" * size
+    else:
+        run_program(flow, MPITransport(comm), memory)
+    comm.Barrier()
+    assert not comm.Iprobe()
     comm.Free()
 
 

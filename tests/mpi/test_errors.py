@@ -101,6 +101,63 @@ def test_most_are_errors(world: MPI.Intracomm) -> None:
     assert len(fine) <= 1, fine
 
 
+Unfit = Callable[[MPI.Intracomm, int, np.ndarray, np.ndarray], object]
+"""A call of so many ranks with what this rank sends, and where it gets all ranks' blocks."""
+
+UNFIT: dict[str, Unfit] = {
+    "Allgather": lambda comm, size, mine, ours: comm.Allgather(mine, ours),
+    "Allgatherv": lambda comm, size, mine, ours: comm.Allgatherv(
+        mine, [ours, [len(ours) // size] * size]
+    ),
+    "Alltoall": lambda comm, size, mine, ours: comm.Alltoall(np.tile(mine, size), ours),
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [4, 40_000])
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_block_that_does_not_fit_in_its_own_place(
+    world: MPI.Intracomm, name: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one rank, which knows; all others need it. Nobody waits for ever, all raise the same."""
+    rank, size = world.Get_rank(), world.Get_size()
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    with grid_comm(world) as comm:
+        for longer in (2 * n, n // 2, 0, n):
+            ours = np.zeros(size * n, "i4")
+            mine = np.full(longer if rank == size - 1 else n, rank, "i4")
+            if longer == n:
+                UNFIT[name](comm, size, mine, ours)
+                assert (ours == np.repeat(np.arange(size), n)).all()
+                continue
+            with pytest.raises(MPI.Exception) as caught:
+                UNFIT[name](comm, size, mine, ours)
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        works(comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_block_too_long_at_the_root_of_a_gather(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the root needs blocks: others' are received, not left for a later call."""
+    rank, size = world.Get_rank(), world.Get_size()
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    with grid_comm(world) as comm:
+        for own in (2, 1, 0):
+            mine = np.full(own if rank == 0 else 1, rank + 5, "i4")
+            ours = np.full(size, -1, "i4") if rank == 0 else None
+            if rank == 0 and own == 2:
+                with pytest.raises(MPI.Exception) as caught:
+                    comm.Gather(mine, ours)
+                assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+            else:
+                comm.Gather(mine, ours)
+            if ours is not None:
+                assert (ours[1:] == np.arange(1, size) + 5).all()
+        works(comm)
+
+
 @pytest.mark.mpi(min_size=3)
 def test_read_only_memory_elsewhere(world: MPI.Intracomm) -> None:
     """Refused before anything is received, as mpi4py does; the root does not even call."""

@@ -27,6 +27,7 @@ from gridcoll.comm.methods.moving import (
     mean_of,
     move,
     read_or_leave,
+    refuse,
     share_of,
 )
 from gridcoll.comm.pickles import Arrived, pickle_of
@@ -40,13 +41,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Allgathering:
-    source: memoryview
+    source: memoryview | None
+    """None where it does not fit in this rank's block."""
     into: Vectors
 
     def run(self, context: Context, flow: Dataflow) -> None:
         """The plan has blocks one after another in rank order; the user may want them elsewhere."""
         run = self.into.run
-        if run is not None:
+        if self.source is None:
+            refuse(context, flow, sum(self.into.sizes))
+        elif run is not None:
             move(context, flow, self.source, run)
         else:
             got = memoryview(bytearray(sum(self.into.sizes)))
@@ -183,6 +187,4 @@ def _read(
     if in_place(sendbuf):
         return _Allgathering(own, into)
     source = read_message(sendbuf, writable=False).view
-    if len(source) != len(own):
-        raise ValueError("sizes differ")
-    return _Allgathering(source, into)
+    return _Allgathering(source if len(source) == len(own) else None, into)

@@ -15,7 +15,7 @@ from gridcoll.comm.arguments.buffers import view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts
+from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts, refuse
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.natives import are_plain_blocks, native_call
@@ -60,7 +60,10 @@ class AlltoallMethods(GridMethods):
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
         decision = context.decide("alltoall", into.sizes[0], 0)
-        if (flow := decision.flow) is not None:
+        fits = len(source) == len(into.message.view)
+        if (flow := decision.flow) is not None and not fits:
+            refuse(context, flow, len(into.message.view))
+        elif flow is not None:
             move(context, flow, source, into.message.view)
             n_bytes = len(into.message.view)
             context.repeat(
@@ -71,7 +74,7 @@ class AlltoallMethods(GridMethods):
                 given=Form(1, n_bytes, n_blocks=n_ranks),
                 output=Form(2, n_bytes, n_blocks=n_ranks),
             )
-        elif decision.native == VECTOR:
+        elif decision.native == VECTOR and fits:
             again = context.stamped(_exchange_vectors)
             context.stamped(native_call(VECTOR, "Alltoall"))(self, source, into.message.view)
             context.enter(key, again)
@@ -117,7 +120,7 @@ def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None
 
 
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Vectors] | None:
-    """What is sent, as bytes, and where to; None where these arguments are wrong.
+    """What is sent, as bytes, and where to; None where either is wrong.
 
     This is read before anything is sent. Errors are dropped here: the native call that follows
     raises what plain mpi4py raises.
@@ -126,12 +129,9 @@ def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview,
         into = read_even(recvbuf, n_ranks, writable=True)
         if sendbuf is None or sendbuf is MPI.IN_PLACE:
             return memoryview(bytes(into.message.view)), into
-        source = read_even(sendbuf, n_ranks, writable=False)
+        return read_even(sendbuf, n_ranks, writable=False).message.view, into
     except Exception:
         return None
-    if source.sizes != into.sizes:
-        return None
-    return source.message.view, into
 
 
 def _pickle_each(sendobj: Any, n_ranks: int) -> list[Pickled]:

@@ -53,12 +53,10 @@ class _Gathering:
         if into is None:
             return move(context, flow, mine, _NOTHING)
         block = into.block(root)
-        if self.mine is None:
-            mine = block
-        elif len(mine) != len(block):  # copied to its place
+        fits = len(mine) == len(block)
+        move(context, flow, mine if fits else block, into.message.view)
+        if self.mine is not None and not fits:
             copy_as_mpi_does(mine, block)
-            mine = block
-        move(context, flow, mine, into.message.view)
         if into.message.store:
             into.message.store()
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -68,6 +68,15 @@ def decide_or_leave(
     return decision.flow, decision.native
 
 
+def refuse(context: Context, flow: Dataflow, n_bytes: int) -> NoReturn:
+    """Take part in a call of ``n_bytes`` that this rank's arguments do not fit.
+
+    Ranks that need its data raise the same, and none waits for ever.
+    """
+    context.run(flow, blank_memory(flow, n_bytes), has_data=False)
+    raise MPI.Exception(MPI.ERR_TRUNCATE)
+
+
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
     """Run ``flow`` from ``source`` to ``into``."""
     context.run(flow, byte_memory(flow, source, into))
@@ -80,8 +89,11 @@ def blank_memory(flow: Dataflow, n_bytes: int) -> ByteMemory:
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
-    """Copy by a message to oneself: it raises or leaves the rest as MPI does."""
-    MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[into, MPI.BYTE], source=0)
+    """As by a message to oneself: it raises or leaves the rest as MPI does."""
+    n_bytes = min(len(source), len(into))
+    into[:n_bytes] = source[:n_bytes]
+    if len(source) > len(into):
+        raise MPI.Exception(MPI.ERR_TRUNCATE)
 
 
 def even_of(sizes: tuple[int, ...]) -> bool:

@@ -245,7 +245,7 @@ def _read_alltoall(
     kept = _Kept(sendbuf, recvbuf)
     n_ranks = context.model.grid.n_ranks
     first = read_exchange(kept.specs[0], kept.specs[1], n_ranks)
-    if first is None:
+    if first is None or len(first[0]) != len(first[1].message.view):
         kept.free()
         return None
 

@@ -222,8 +222,9 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
          call->which == Alltoall)) {
         int at = call->which == Scatter ? 4 : 1;
         int64_t own = count_of(call, a[at]), own_size = size_of(a[at + 1], &form);
-        if (own < 0 || own_size < 0 || own * own_size != n_bytes)
+        if (own < 0 || own_size < 0)
             return 0;
+        form |= own * own_size == n_bytes ? 0 : TYPED; /* Python knows what is to be said of that */
     }
     /* Nothing is where MPI_BOTTOM is, unless a type says so. */
     if (n_bytes && !(form & TYPED) && call->which != Allgatherv && call->which != Reduce_scatter) {
