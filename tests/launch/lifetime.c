@@ -159,6 +159,24 @@ static void errors(void)
         CHECK((error != MPI_SUCCESS) == (!rank && own == 2) && n_handled == 2 + (error != MPI_SUCCESS));
         bcast(comm, 3, 0), allreduce(comm);
     }
+#ifdef MPICH_NUMVERSION /* which refuses memory that is given twice, before it sends anything */
+    int ones[64], places[64], one = 1, *twice = calloc((size_t)n, sizeof(int));
+    for (int k = 0; k < 64; k++)
+        ones[k] = 1, places[k] = k;
+    n_handled = 0;
+    CHECK(MPI_Allgather(twice + rank, 1, MPI_INT, twice, 1, MPI_INT, comm) != MPI_SUCCESS);
+    CHECK(MPI_Alltoallv(twice, ones, places, MPI_INT, twice, ones, places, MPI_INT, comm));
+    if (rank == n - 1) { /* alone: nobody else is asked */
+        CHECK(MPI_Reduce(&one, &one, 1, MPI_INT, MPI_SUM, rank, comm) != MPI_SUCCESS);
+        CHECK(MPI_Gather(twice + rank, 1, MPI_INT, twice, 1, MPI_INT, rank, comm) != MPI_SUCCESS);
+        CHECK(MPI_Gatherv(twice + rank, 1, MPI_INT, twice, ones, places, MPI_INT, rank, comm));
+        CHECK(MPI_Scatterv(twice, ones, places, MPI_INT, twice + rank, 1, MPI_INT, rank, comm));
+    }
+    CHECK(n_handled == (rank == n - 1 ? 6 : 2));
+    MPI_Reduce(rank ? &one : MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, 0, comm);
+    CHECK(one == (rank ? 1 : n));
+    free(twice);
+#endif
     free(mine), free(ours);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     CHECK(MPI_Bcast(data, -1, MPI_CHAR, 0, MPI_COMM_WORLD) != MPI_SUCCESS);

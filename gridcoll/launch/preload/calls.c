@@ -391,6 +391,58 @@ static int act_stamped(given_call *call, comm_record *comm, known_call *known,
     return failed && !error ? fail(call, failed) : error;
 }
 
+/* MPICH refuses memory that is given twice, before it sends anything. A plan would not, so MPICH is
+ * asked on MPI_COMM_SELF: what it refuses, or 0. */
+static int refusal(const given_call *call, const comm_record *comm)
+{
+    static const struct { signed char n_words, recv, blocks, type, places, root; } where[] = {
+        [Reduce] = {7, 1, 0, 0, 0, 5},
+        [Allreduce] = {6, 1, 0, 0, 0, 0},
+        [Reduce_scatter] = {6, 1, 0, 0, 0, 0},
+        [Reduce_scatter_block] = {6, 1, 0, 0, 0, 0},
+        [Gather] = {8, 3, 3, 5, 0, 6},
+        [Gatherv] = {9, 3, 3, 6, 5, 7},
+        [Scatter] = {8, 3, 0, 2, 0, 6},
+        [Scatterv] = {9, 4, 0, 3, 2, 7},
+        [Allgather] = {7, 3, 3, 5, 0, 0},
+        [Allgatherv] = {8, 3, 3, 6, 5, 0},
+        [Alltoall] = {7, 3, 0, 0, 0, 0},
+        [Alltoallv] = {9, 4, 0, 0, 0, 0},
+        [Alltoallw] = {9, 4, 0, 0, 0, 0},
+        [Barrier] = {0, 0, 0, 0, 0, 0},
+    };
+    int n = where[call->which].n_words, recv = where[call->which].recv;
+    int blocks = where[call->which].blocks, type = where[call->which].type;
+    int places = where[call->which].places, root = where[call->which].root;
+    if (!n || !mpi.is_int || (root && (int)call->args[root] != comm->rank))
+        return 0;
+    word args[MOST_WORDS];
+    memcpy(args, call->args, (size_t)n * sizeof *args);
+    if (type) { /* of the blocks of all ranks, this one's */
+        int64_t form = 0, size = size_of(args[type], &form);
+        int64_t at = places ? count_at(call, args[places], comm->rank)
+                            : comm->rank * count_of(call, args[type - 1]);
+        args[blocks] += at * size;
+    }
+    if (args[0] != args[recv] || !args[0])
+        return 0;
+    const int64_t start = 0;
+    int counts = places ? places - 1 : call->which == Reduce_scatter ? 2 : 0;
+    if (counts)
+        args[counts] += comm->rank * (word)(call->large ? sizeof(int64_t) : sizeof(int));
+    if (places)
+        args[places] = (word)&start;
+    if (root)
+        args[root] = 0;
+    args[n - 1] = mpi.self;
+    given_call alone = {.which = call->which, .large = call->large, .profiling = call->profiling,
+                        .args = args, .comm = mpi.self};
+    hold_handlers();
+    int error = call_natively(&alone);
+    release_handlers();
+    return error;
+}
+
 static int do_call(given_call *call)
 {
     comm_record *comm = find_comm(call->comm);
@@ -398,6 +450,9 @@ static int do_call(given_call *call)
         comm = meet_comm(call->comm);
     if (!comm || comm->is_native)
         return count_call(call->which, NATIVE), call_natively(call);
+    int error = refusal(call, comm);
+    if (error)
+        return count_call(call->which, NATIVE), fail(call, error);
     call_key key;
     if (!describe(call, comm, &key))
         return count_call(call->which, NATIVE), call_natively(call);
