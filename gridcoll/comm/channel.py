@@ -21,7 +21,6 @@ from functools import cached_property, reduce
 from operator import and_
 from typing import NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.counting import CountingTransport, Sent
@@ -126,9 +125,6 @@ N_OFFERS = 8
 N_TRIES = 32
 """Failed offers before a group makes a private communicator: other threads may take the parts."""
 
-_WORD_BITS = 62
-_WORD = (1 << _WORD_BITS) - 1
-
 
 def can_run_beside() -> bool:
     """Whether this rank can run programs beside the application.
@@ -204,19 +200,22 @@ class PrivateComm:
         A slot is offered by one thread at a time. So each offer has a few slots only, and the next
         offer others; rank 0 decides which.
         """
-        turn = 0
+        turn, n_bytes = 0, self._n_slots // 8 + 1
+        n_bits = N_OFFERS * (self._n_slots // N_OFFERS + 1)
+        every = ((1 << n_bits) - 1) // ((1 << N_OFFERS) - 1)  # one in so many
         for _ in range(N_TRIES):
-            some = sum(1 << slot for slot in range(turn % N_OFFERS, self._n_slots, N_OFFERS))
             with self._lock:
                 free = self._free
-                offer = free & some & ~self._offered
+                offer = free & every << turn % N_OFFERS & ~self._offered
                 self._offered |= offer
                 self._turn += 1
                 turn = self._turn if comm.Get_rank() == 0 else -1
-            mine = np.array([*_words(offer, self._n_slots), *_words(free, self._n_slots), turn])
-            comm.Allreduce(MPI.IN_PLACE, mine, MPI.BAND)
-            turn = int(mine[-1])
-            offered, common = (_mask(half) for half in np.split(mine[:-1], 2))
+            masks = (each.to_bytes(n_bytes, "little") for each in (offer, free))
+            mine = bytearray(b"".join(masks) + turn.to_bytes(8, "little", signed=True))
+            comm.Allreduce(MPI.IN_PLACE, [mine, MPI.BYTE], MPI.BAND)
+            offered = int.from_bytes(mine[:n_bytes], "little")
+            common = int.from_bytes(mine[n_bytes:-8], "little")
+            turn = int.from_bytes(mine[-8:], "little", signed=True)
             lowest = offered & -offered
             with self._lock:
                 self._offered &= ~offer
@@ -235,15 +234,6 @@ class PrivateComm:
         """Give a slot back: this rank has no messages under way in it."""
         with self._lock:
             self._free |= 1 << slot
-
-
-def _words(mask: int, n_bits: int) -> list[int]:
-    """``mask`` in as many integers as so many bits need."""
-    return [mask >> at & _WORD for at in range(0, max(n_bits, 1), _WORD_BITS)]
-
-
-def _mask(words: np.ndarray) -> int:
-    return sum(int(word) << at * _WORD_BITS for at, word in enumerate(words))
 
 
 class Place(NamedTuple):

@@ -139,6 +139,21 @@ def test_a_wrong_call_counts_alike(world: MPI.Intracomm) -> None:
         child.Free()
 
 
+class _OtherThread:
+    """A lock; when a second offer has failed, another thread has taken twelve slots."""
+
+    def __init__(self, private: PrivateComm) -> None:
+        self._private, self._n_times = private, 0
+
+    def __enter__(self) -> None:
+        self._n_times += 1
+        if self._n_times == 4:
+            self._private._offered, self._private._free = 0, self._private._free & ~0xFFF
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class TestGroups:
     def test_agree_once_when_they_plan(
         self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, n_planned: list[int]
@@ -166,16 +181,7 @@ class TestGroups:
             child = comm.Create_group(group)
             if comm.Get_rank() == 0:
                 private._offered = private._free
-                words = module._words
-                n_calls = []
-
-                def later(mask: int, n_bits: int) -> list[int]:
-                    n_calls.append(1)
-                    if len(n_calls) == 4:
-                        private._offered, private._free = 0, private._free & ~0xFFF
-                    return words(mask, n_bits)
-
-                monkeypatch.setattr(module, "_words", later)
+                monkeypatch.setattr(private, "_lock", _OtherThread(private))
             check_sum(child, 1)
             slot = channel_of(child)._slot
             assert slot is not None
