@@ -214,6 +214,20 @@ class TestNeverWorse:
         assert planned_of(done)["all"][0] == 0
         assert planned_of(done)["all"][1] > 0
 
+    def test_one_rank_starts_no_interpreter(self, build, tmp_path) -> None:
+        """As processes that are spawned one by one; a Python that cannot be used is not missed."""
+        tools = tools_of("mpich")
+        wrapper = tmp_path / "wrapper.sh"
+        wrapper.write_text('#!/bin/sh\nexport GRIDCOLL_PYTHON=/nowhere\nexec "$@"\n')
+        wrapper.chmod(0o755)
+        program = build(tools, "lifetime")
+        done = good(tools.run(1, wrapper, [str(program), "calm"], options=["--stats"]))
+        assert done.stdout.startswith("right")
+        assert "without gridcoll" not in done.stderr
+        planned, native, through_python = planned_of(done)["all"]
+        assert (planned, through_python) == (0, 0)
+        assert native > 0
+
     def test_a_program_without_mpi(self, tmp_path) -> None:
         tools = tools_of("mpich")
         command = [str(tools.python), "-m", "gridcoll", "run", "--stats", "true"]

@@ -344,9 +344,10 @@ void start(void)
     is_shared = level == mpi.thread_multiple;
     if (!agree(find_python()))
         return;
-    if (!py.is_initialized())
-        load_and_begin(0);
-    else if (getenv("GRIDCOLL_PRELOAD_LATER"))
+    if (!py.is_initialized()) {
+        if (n_ranks > 1) /* one rank has nobody to gain from, and may be one of many that are spawned */
+            load_and_begin(0);
+    } else if (getenv("GRIDCOLL_PRELOAD_LATER"))
         return; /* gridcoll run calls gridcoll_start when the world is ours */
     else
         load_in_python();
