@@ -1,12 +1,17 @@
 /* What a program does to communicators, threads, errors and itself; argv[1] says what. */
+#define _GNU_SOURCE
 #include <locale.h>
 #include <mpi.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 static int rank, n, bad;
 
@@ -226,6 +231,50 @@ static void jumps(void)
     /* Neither the communicator nor the handler is freed. */
 }
 
+/* Pauses that are asked for in this thread, in the place of libc's. */
+static __thread long longest_ns;
+
+static void note(const struct timespec *time)
+{
+    long ns = time ? time->tv_sec * 1000000000l + time->tv_nsec : 0;
+    longest_ns = ns > longest_ns ? ns : longest_ns;
+}
+
+int nanosleep(const struct timespec *time, struct timespec *left)
+{
+    note(time);
+    return clock_nanosleep(CLOCK_REALTIME, 0, time, left);
+}
+
+int ppoll(struct pollfd *files, nfds_t n_files, const struct timespec *time, const sigset_t *mask)
+{
+    struct timespec left = time ? *time : (struct timespec){0, 0};
+    note(time);
+    return (int)syscall(SYS_ppoll, files, n_files, time ? &left : NULL, mask, 8);
+}
+
+/* The longest pause of the first rank while another is late. */
+static long longest_wait_ns(void)
+{
+    struct timespec late = {0, 300000000};
+    if (rank)
+        clock_nanosleep(CLOCK_REALTIME, 0, &late, NULL);
+    longest_ns = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    return longest_ns;
+}
+
+static void windows(void)
+{
+    MPI_Win window;
+    int *base;
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_allocate(4, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
+    long waited_ns = longest_wait_ns();
+    CHECK(rank || waited_ns < 100000);
+    MPI_Win_free(&window);
+}
+
 static void alone(void)
 {
     MPI_Comm half, inter, merged;
@@ -278,6 +327,8 @@ int main(int argc, char **argv)
         errors();
     else if (!strcmp(what, "jumps"))
         jumps();
+    else if (!strcmp(what, "windows"))
+        windows();
     else if (!strcmp(what, "alone"))
         alone();
     else

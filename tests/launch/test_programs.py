@@ -157,6 +157,14 @@ class TestLifetime:
         assert done.stdout.startswith("right")
         assert planned_of(done)["Allreduce"][0] >= 200
 
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_others_reach_the_windows_of_a_rank_that_waits(self, build, mpi) -> None:
+        """It looks often: MPI may need to be called for what others do there."""
+        tools = tools_of(mpi)
+        done = good(tools.run(2, build(tools, "lifetime"), ["windows"], forced=True, limit_s=60))
+        assert done.stdout.startswith("right"), done.stderr
+        assert planned_of(done)["Barrier"][0] >= 2
+
     def test_it_leaves_its_trace(self, build, tmp_path) -> None:
         """For the report: what was decided and sent, on communicators that were freed as well."""
         tools = tools_of("mpich")

@@ -259,7 +259,8 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
     return a && b && a < b + b_bytes && b < a + a_bytes;
 }
 
-enum { N_MISSED = 7, LOOK_AGAIN_NS = 20000000 }; /* of wait_t: see gridcoll/engine/compiled.c */
+enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 }; /* of wait_t: gridcoll/engine/compiled.c */
+enum { LOOK_AGAIN_NS = 20000000 };
 
 /* A pause went on though a message was there: there may be sockets that Python has to look for. */
 static void look_again(const known_call *known)
@@ -312,6 +313,8 @@ static int run_plan(given_call *call, const comm_record *comm, known_call *known
     engine->buffers[0] = (void *)input, engine->buffers[1] = output, engine->buffers[2] = scratch;
     if (known->key.form & USERS)
         engine->operation = call->operation;
+    if (has_windows)
+        ((int64_t *)known->wait)[LONGEST_PAUSE] = ((int64_t *)known->wait)[FIRST_PAUSE];
     hold_handlers();
     void *run = python.run_begin(known->program, known->mpi, engine);
     while (run && !python.run(run, known->wait, 1000000000))
@@ -676,6 +679,22 @@ static int set_errhandler(const char *name, word comm, word handler)
     int (*next)(word, word) = (int (*)(word, word))next_function(name);
     return is_loading ? 0 : next ? next(comm, handler) : 1;
 }
+
+/* Others may wait for what MPI does with this rank's windows only while it is called: see run_plan. */
+#define WINDOW(name, parameters, ...) \
+    VISIBLE int name parameters \
+    { \
+        int (*next) parameters = (int (*) parameters)next_function(#name); \
+        has_windows = 1; \
+        return next ? next(__VA_ARGS__) : 1; \
+    }
+
+WINDOW(MPI_Win_create, SIX, a, b, c, d, e, f)
+WINDOW(PMPI_Win_create, SIX, a, b, c, d, e, f)
+WINDOW(MPI_Win_allocate, SIX, a, b, c, d, e, f)
+WINDOW(PMPI_Win_allocate, SIX, a, b, c, d, e, f)
+WINDOW(MPI_Win_create_dynamic, (word a, word b, word c), a, b, c)
+WINDOW(PMPI_Win_create_dynamic, (word a, word b, word c), a, b, c)
 
 VISIBLE int MPI_Comm_set_errhandler(word a, word b)
 {

@@ -166,6 +166,7 @@ typedef struct {
 } mpi_library;
 
 extern mpi_library mpi;
+extern int has_windows; /* for one-sided communication */
 extern __thread int inside __attribute__((tls_model("initial-exec")));
 
 void *next_function(const char *name);

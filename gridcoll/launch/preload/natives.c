@@ -14,6 +14,7 @@
 
 mpi_library mpi;
 __thread int inside;
+int has_windows;
 
 static const char *const names[] = {
 #define NAME(name) #name,
@@ -379,7 +380,7 @@ int call_and_wait(const given_call *call)
             continue;
         }
         ns /= 100;
-        ns = ns < 10000 ? 10000 : ns > 1000000 ? 1000000 : ns;
+        ns = ns < 10000 || has_windows ? 10000 : ns > 1000000 ? 1000000 : ns;
         struct timespec pause = {0, (long)ns};
         nanosleep(&pause, NULL);
     }
