@@ -137,7 +137,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     os.environ.update({**FOR_LONG_LINKS, **said})
     program = find_program(application[0]) if application else None
     if program is not None:
-        return lambda: run_program(program, application[1:])
+        return lambda: run_program(program, application)
     from gridcoll.launch.runner import prepare_application, when_mpi_is_imported
 
     when_mpi_is_imported(_swap)

@@ -156,8 +156,11 @@ def is_preloaded() -> bool:
     return str(LIBRARY) in os.environ.get("LD_PRELOAD", "").split(":")
 
 
-def run_program(path: Path, arguments: Sequence[str]) -> NoReturn:
-    """Become the program, with the library in front of its MPI where that can be."""
+def run_program(path: Path, command: Sequence[str]) -> NoReturn:
+    """Become the program at ``path``, with the library in front of its MPI where that can be.
+
+    ``command`` as the user gave it: a program that starts itself again looks at its name there.
+    """
     problem = why_not(path)
     if not problem:
         try:
@@ -169,7 +172,8 @@ def run_program(path: Path, arguments: Sequence[str]) -> NoReturn:
         sys.stderr.flush()
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and programs would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    os.execv(path, [str(path), *arguments])
+    name, is_there = command[0], Path(command[0]).exists()
+    os.execv(name if is_there else path, list(command))  # a Path would lose the dot of ./name
 
 
 def run_again_preloaded() -> NoReturn:

@@ -5,6 +5,7 @@ They launch jobs of their own. What is run is compiled here, with the headers th
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -248,6 +249,27 @@ class TestNeverWorse:
             timeout=60,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    @pytest.mark.parametrize("given", ["./named", "named"])
+    def test_a_program_has_the_name_it_was_given(self, tmp_path, given) -> None:
+        """Those that start themselves again look there; the bare one is on the path."""
+        source, target = tmp_path / "named.c", tmp_path / "named"
+        source.write_text(
+            "#include <stdio.h>\nint main(int n, char **a) { return n != 2 || !puts(a[0]); }\n"
+        )
+        subprocess.run(["gcc", str(source), "-o", str(target)], check=True)
+        tools = tools_of("mpich")
+        folder = tmp_path if given == "./named" else tmp_path.parent
+        done = subprocess.run(
+            [str(tools.python), "-m", "gridcoll", "run", given, "word"],
+            env=tools.environment({"PATH": f"{tmp_path}:{os.environ['PATH']}"}),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (0, f"{given}\n")
 
     def test_a_static_program(self, tmp_path) -> None:
         source, target = tmp_path / "a.c", tmp_path / "a"
