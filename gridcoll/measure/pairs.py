@@ -204,10 +204,9 @@ class _Link:
         self.gaps_s: dict[int, float] = {}
         self.lone_s: dict[int, float] = {}
         self.opened_bytes = 0  # that were under way at once
+        # Open TCP's window before anything is timed.
         n_bytes, n = _OPENING
-        self.train(
-            n_bytes, min(n, budget_bytes // (2 * n_bytes))
-        )  # open TCP's window before anything is timed
+        self.train(n_bytes, min(n, budget_bytes // (2 * n_bytes)))
         self.empty_s = self._empty_s()
 
     def _empty_s(self) -> float:
@@ -283,10 +282,8 @@ class _Link:
         if not 0 < below < n_bytes or 0 not in self.gaps_s:
             return 0.0
         added_s, times = lone_s - self.lone_s[below], (n_bytes - below) / below
-        by_gap_s, alone_s = (
-            times * (self.gaps_s[below] - self.gaps_s[0]),
-            times * (self.lone_s[below] - self.empty_s),
-        )
+        by_gap_s = times * (self.gaps_s[below] - self.gaps_s[0])
+        alone_s = times * (self.lone_s[below] - self.empty_s)
         are_near = is_near(by_gap_s, alone_s, BOTH_AGREE)
         if is_near(added_s, by_gap_s, AGREE) or (are_near and is_near(added_s, alone_s, AGREE)):
             return self.gaps_s[below] + (added_s + by_gap_s) / 2
