@@ -116,14 +116,14 @@ UNFIT: dict[str, Unfit] = {
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("n", [4, 40_000])
 @pytest.mark.parametrize("name", UNFIT)
-def test_a_block_that_does_not_fit_in_its_own_place(
+def test_a_block_longer_than_its_own_place(
     world: MPI.Intracomm, name: str, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one rank, which knows; all others need it. Nobody waits for ever, all raise the same."""
     rank, size = world.Get_rank(), world.Get_size()
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
     with grid_comm(world) as comm:
-        for longer in (2 * n, n // 2, 0, n):
+        for longer in (2 * n, n):
             ours = np.zeros(size * n, "i4")
             mine = np.full(longer if rank == size - 1 else n, rank, "i4")
             if longer == n:
@@ -134,6 +134,27 @@ def test_a_block_that_does_not_fit_in_its_own_place(
                 UNFIT[name](comm, size, mine, ours)
             assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
         works(comm)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [4, 40_000])
+@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.parametrize("who", ["one", "all"])
+def test_a_block_shorter_than_its_own_place(
+    world: MPI.Intracomm, name: str, n: int, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPI libraries take it: what there is arrives at the beginning of its place."""
+    rank, size = world.Get_rank(), world.Get_size()
+    monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
+    with grid_comm(world) as comm:
+        for shorter in (n // 2, n // 2, n, n // 4):
+            is_short = who == "all" or rank == size - 1
+            ours = np.full(size * n, -1, "i4")
+            UNFIT[name](comm, size, np.full(shorter if is_short else n, rank, "i4"), ours)
+            blocks = ours.reshape(size, n)
+            assert (blocks[:, :shorter] == np.arange(size)[:, None]).all()
+            if who == "one":
+                assert (blocks[:-1] == np.arange(size - 1)[:, None]).all()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -21,6 +21,7 @@ from gridcoll.comm.methods.moving import (
     blank_memory,
     decide_or_leave,
     even_of,
+    filled_up,
     gather_heads,
     heads_flow,
     in_place,
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _Allgathering:
     source: memoryview | None
-    """None where it does not fit in this rank's block."""
+    """As long as this rank's block; None where it was longer."""
     into: Vectors
+    fits: bool = True
+    """Whether it was as long before."""
 
     def run(self, context: Context, flow: Dataflow) -> None:
         """The plan has blocks one after another in rank order; the user may want them elsewhere."""
@@ -89,6 +92,8 @@ class AllgatheringMethods(GridMethods):
         if call is None or flow is None:
             return self._natively(context, "Allgather", native, key, sendbuf, recvbuf)
         call.run(context, flow)
+        if not call.fits:
+            return None
         n_ranks = context.model.grid.n_ranks
         block_bytes = call.into.sizes[0]
         context.repeat(
@@ -187,4 +192,6 @@ def _read(
     if in_place(sendbuf):
         return _Allgathering(own, into)
     source = read_message(sendbuf, writable=False).view
-    return _Allgathering(source if len(source) == len(own) else None, into)
+    if len(source) > len(own):
+        return _Allgathering(None, into)
+    return _Allgathering(filled_up(source, own), into, len(source) == len(own))

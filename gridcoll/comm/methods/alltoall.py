@@ -15,7 +15,7 @@ from gridcoll.comm.arguments.buffers import view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts, refuse
+from gridcoll.comm.methods.moving import agree, blank_memory, filled_up, move, move_parts, refuse
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.natives import are_plain_blocks, native_call
@@ -60,20 +60,21 @@ class AlltoallMethods(GridMethods):
             return super().Alltoall(sendbuf, recvbuf)
         source, into = read
         decision = context.decide("alltoall", into.sizes[0], 0)
-        fits = len(source) == len(into.message.view)
-        if (flow := decision.flow) is not None and not fits:
-            refuse(context, flow, len(into.message.view))
+        n_bytes = len(into.message.view)
+        fits = len(source) == n_bytes
+        if (flow := decision.flow) is not None and len(source) > n_bytes:
+            refuse(context, flow, n_bytes)
         elif flow is not None:
-            move(context, flow, source, into.message.view)
-            n_bytes = len(into.message.view)
-            context.repeat(
-                key,
-                flow,
-                lambda: blank_memory(flow, n_bytes),
-                AlltoallMethods._read_and_exchange,
-                given=Form(1, n_bytes, n_blocks=n_ranks),
-                output=Form(2, n_bytes, n_blocks=n_ranks),
-            )
+            move(context, flow, filled_up(source, into.message.view, n_ranks), into.message.view)
+            if fits:
+                context.repeat(
+                    key,
+                    flow,
+                    lambda: blank_memory(flow, n_bytes),
+                    AlltoallMethods._read_and_exchange,
+                    given=Form(1, n_bytes, n_blocks=n_ranks),
+                    output=Form(2, n_bytes, n_blocks=n_ranks),
+                )
         elif decision.native == VECTOR and fits:
             again = context.stamped(_exchange_vectors)
             context.stamped(native_call(VECTOR, "Alltoall"))(self, source, into.message.view)

@@ -77,6 +77,20 @@ def refuse(context: Context, flow: Dataflow, n_bytes: int) -> NoReturn:
     raise MPI.Exception(MPI.ERR_TRUNCATE)
 
 
+def filled_up(source: memoryview, place: memoryview, n_blocks: int = 1) -> memoryview:
+    """Blocks of ``source`` that may be shorter than their ``place``, and what is there behind.
+
+    MPI libraries take such calls, though the standard does not.
+    """
+    if len(source) == len(place):
+        return source
+    mine, theirs = len(source) // n_blocks, len(place) // n_blocks
+    whole = memoryview(bytearray(place))
+    for at in range(n_blocks):
+        whole[at * theirs :][:mine] = source[at * mine :][:mine]
+    return whole
+
+
 def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview) -> None:
     """Run ``flow`` from ``source`` to ``into``."""
     context.run(flow, byte_memory(flow, source, into))
