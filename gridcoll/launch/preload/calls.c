@@ -429,12 +429,17 @@ static int refusal(const given_call *call, const comm_record *comm)
     }
     if (args[0] != args[recv] || !args[0])
         return 0;
-    const int64_t start = 0;
+    static const int64_t zeros[2];
+    if (call->which == Alltoallv || call->which == Alltoallw) { /* counts are of others: none are sent */
+        int are_same = args[1] == args[5];
+        args[1] = args[2] = args[6] = (word)&zeros[0];
+        args[5] = (word)&zeros[!are_same];
+    }
     int counts = places ? places - 1 : call->which == Reduce_scatter ? 2 : 0;
     if (counts)
         args[counts] += comm->rank * (word)(call->large ? sizeof(int64_t) : sizeof(int));
     if (places)
-        args[places] = (word)&start;
+        args[places] = (word)&zeros[0];
     if (root)
         args[root] = 0;
     args[n - 1] = mpi.self;
