@@ -36,8 +36,9 @@ def _politely(start: Callable[..., MPI.Request]) -> NativeCall:
 
 
 def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:
-    block_bytes = memoryview(buffers[1]).nbytes // comm.Get_size()
-    MPI.Intracomm.Alltoallv(comm, *([buffer, block_bytes, MPI.BYTE] for buffer in buffers))
+    size = comm.Get_size()
+    blocks = ([each, memoryview(each).nbytes // size, MPI.BYTE] for each in buffers)
+    MPI.Intracomm.Alltoallv(comm, *blocks)
 
 
 def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:

@@ -24,9 +24,10 @@ MOST_EXCHANGING = 64
 the relay gap have no more, either."""
 
 MOST_CONTENTION = 4.0
-_TAG = 4
 LEAST_SPREAD = 0.05
 """If the bounds differ by less than this part of the upper one, γ cannot be measured."""
+
+_TAG = 4
 
 
 def measure_contention(

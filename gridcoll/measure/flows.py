@@ -98,9 +98,9 @@ def quick_aggregate_bandwidth(
 ) -> tuple[tuple[float, ...], ...]:
     """The same from a few runs between every two clusters, which count as alike both ways.
 
-    Collective. Up to `FIRST_LANES` flows; see `Look`. ``trip_s`` is an empty round
-    trip, (C, C). No more than the hosts' interfaces carry inside, nor, of a lone host, than its
-    widest link in each flow.
+    Collective. Up to `FIRST_LANES` flows; see `Look`. ``trip_s`` is an empty round trip, (C, C). No
+    more than the hosts' interfaces carry inside, nor, of a lone host, than its widest link in each
+    flow.
     """
     n = len(grid.clusters)
     rounds = rounds_of_pairs(n)

@@ -272,11 +272,11 @@ class _Link:
         return 0.0
 
     def _foretold_s(self, n_bytes: int, lone_s: float) -> float:
-        """The gap, if a lone message takes so much longer than one of the longest size so far, as
-        that one's gap or time tells; or 0.
+        """The gap by that of the longest size so far; 0 if a lone message does not confirm it.
 
-        Then trains, the longest part of a measurement, would show no window and no handshake that
-        those of that size have not.
+        It does if it takes so much longer than a lone one of that size as that one's gap or time
+        tells. Then trains, the longest part of a measurement, would show nothing new: no window and
+        no handshake.
         """
         below = max(self.gaps_s, default=0)
         if not 0 < below < n_bytes or 0 not in self.gaps_s:

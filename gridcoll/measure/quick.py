@@ -51,8 +51,8 @@ def quick_model(
     Clusters by landmarks and interfaces, then links, each with few messages. Of what else a choice
     rests on:
 
-    - what several flows carry together is one run between every two clusters, which shows whether
-      a link is thin or a window limits; more runs would only find the last few percent;
+    - what several flows carry together is a few runs between every two clusters, until one shows
+      whether the link is thin or a window limits;
     - a lone host's interface, and an uplink where one may limit, is one run with all others;
     - the pace of segments and the start of a plan are the same on every cluster of a job, and both
       are seen in few runs that last milliseconds;

@@ -252,7 +252,7 @@ class TestNeverWorse:
 
     @pytest.mark.parametrize("given", ["./named", "named"])
     def test_a_program_has_the_name_it_was_given(self, tmp_path, given) -> None:
-        """Those that start themselves again look there; the bare one is on the path."""
+        """One that starts itself again needs it; given without a folder it is on the path."""
         source, target = tmp_path / "named.c", tmp_path / "named"
         source.write_text(
             "#include <stdio.h>\nint main(int n, char **a) { return n != 2 || !puts(a[0]); }\n"

@@ -143,7 +143,7 @@ def test_a_block_longer_than_its_own_place(
 def test_a_block_shorter_than_its_own_place(
     world: MPI.Intracomm, name: str, n: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MPI libraries take it: what there is arrives at the beginning of its place."""
+    """MPICH takes it: what there is arrives at the beginning of its place."""
     rank, size = world.Get_rank(), world.Get_size()
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
     with grid_comm(world) as comm:

@@ -59,6 +59,21 @@ def test_an_exchange_is_read_once_per_size(
         assert called == [call_of("alltoall", name)] * 3
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("who", ["one", "all"])
+def test_shorter_blocks_arrive_in_their_places(world: MPI.Intracomm, who: str) -> None:
+    """As in a plan; whether calls of that size are known or not."""
+    size, rank = world.Get_size(), world.Get_rank()
+    with grid_comm(world) as comm:
+        ours = comm.forced("alltoall", VECTOR)
+        for shorter in (3, 6, 2):
+            got, is_short = np.full((size, 6), -1, "i4"), who == "all" or rank == size - 1
+            ours.Alltoall(np.full(size * (shorter if is_short else 6), rank, "i4"), got)
+            assert (got[:, :shorter] == np.arange(size)[:, None]).all()
+            if who == "one":
+                assert (got[:-1] == np.arange(size - 1)[:, None]).all()
+
+
 @pytest.mark.parametrize("name", [NONBLOCKING, VECTOR])
 @pytest.mark.parametrize("what", MISTAKES)
 def test_wrong_arguments_get_the_same_error(world: MPI.Intracomm, name: str, what: str) -> None:

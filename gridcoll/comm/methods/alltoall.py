@@ -58,15 +58,14 @@ class AlltoallMethods(GridMethods):
         agree(context, "Alltoall", None, n_bytes, sendbuf, recvbuf)
         if read is None:
             return super().Alltoall(sendbuf, recvbuf)
-        source, into = read
+        given, into = read
+        source, n_bytes = filled_up(given, into.message.view, n_ranks), len(into.message.view)
         decision = context.decide("alltoall", into.sizes[0], 0)
-        n_bytes = len(into.message.view)
-        fits = len(source) == n_bytes
         if (flow := decision.flow) is not None and len(source) > n_bytes:
             refuse(context, flow, n_bytes)
         elif flow is not None:
-            move(context, flow, filled_up(source, into.message.view, n_ranks), into.message.view)
-            if fits:
+            move(context, flow, source, into.message.view)
+            if len(given) == n_bytes:
                 context.repeat(
                     key,
                     flow,
@@ -75,7 +74,7 @@ class AlltoallMethods(GridMethods):
                     given=Form(1, n_bytes, n_blocks=n_ranks),
                     output=Form(2, n_bytes, n_blocks=n_ranks),
                 )
-        elif decision.native == VECTOR and fits:
+        elif decision.native == VECTOR:
             again = context.stamped(_exchange_vectors)
             context.stamped(native_call(VECTOR, "Alltoall"))(self, source, into.message.view)
             context.enter(key, again)

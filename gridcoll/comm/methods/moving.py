@@ -78,11 +78,11 @@ def refuse(context: Context, flow: Dataflow, n_bytes: int) -> NoReturn:
 
 
 def filled_up(source: memoryview, place: memoryview, n_blocks: int = 1) -> memoryview:
-    """Blocks of ``source`` that may be shorter than their ``place``, and what is there behind.
+    """As many bytes as ``place`` has: its blocks, each beginning with one of ``source``.
 
-    MPI libraries take such calls, though the standard does not.
+    ``source`` itself if it is no shorter. MPICH takes shorter blocks, though the standard does not.
     """
-    if len(source) == len(place):
+    if len(source) >= len(place):
         return source
     mine, theirs = len(source) // n_blocks, len(place) // n_blocks
     whole = memoryview(bytearray(place))
