@@ -21,6 +21,7 @@ from gridcoll.engine.executor import Memory
 from gridcoll.engine.repeat import SHORT_BYTES, Form, Repeat, can_repeat
 from gridcoll.engine.runner import run_program
 from gridcoll.measure.learning.links import Pair, remeasure_links
+from gridcoll.measure.learning.offsets import Offset
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
 from gridcoll.plan.dataflow import refused
@@ -65,7 +66,7 @@ class Context:
     """Decisions, channel and fast path of one communicator.
 
     Decisions are shared with other communicators of the same ranks; the channel is ours from now
-    on. ``threads``: whether all ranks' MPI lets programs run beside the application. ``offset_s``
+    on. ``threads``: whether all ranks' MPI lets programs run beside the application. ``offset``
     is the common clock minus this rank's, where that is known; ``news`` are changes of the network
     found by communicators of the same processes.
     """
@@ -75,7 +76,7 @@ class Context:
         decisions: Decisions,
         channel: Channel,
         threads: bool = False,
-        offset_s: float | None = None,
+        offset: Offset | None = None,
         news: News | None = None,
     ) -> None:
         self.decisions = decisions
@@ -92,9 +93,9 @@ class Context:
         key holds all that the decision depends on, as simple values."""
         self._cluster_comms: ClusterComms | None = None
         self._last_sent: list[tuple[int, int, int, int]] | None = None
-        self.learning = self._begin_to_learn(offset_s, news)
+        self.learning = self._begin_to_learn(offset, news)
 
-    def _begin_to_learn(self, offset_s: float | None, news: News | None) -> Learning | None:
+    def _begin_to_learn(self, offset: Offset | None, news: News | None) -> Learning | None:
         """None where settings forbid it, or inside one cluster, where nothing can be gained."""
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
@@ -105,7 +106,7 @@ class Context:
             lambda: self.channel.messages,
             self.forget_calls,
             self.follow,
-            offset_s,
+            offset,
             news or News(),
         )
 
@@ -126,10 +127,6 @@ class Context:
         self.channel.open()
         messages = self.channel.messages
         self.follow(remeasure_links(self.comm, messages, self.model, pairs), measured=True)
-
-    @property
-    def _offset_s(self) -> float | None:
-        return self.learning.agreed.offset_s if self.learning else None
 
     @property
     def model(self) -> GridModel:
@@ -314,7 +311,7 @@ class Context:
             return Context(decisions, channel, self._threads)
         following = self.learning.following
         news = following.news.part(ranks) if ranks else following.news
-        child = Context(decisions, channel, self._threads, self._offset_s, news)
+        child = Context(decisions, channel, self._threads, self.learning.agreed.offset, news)
         before = following.at_start
         if child.learning is not None and before is not self.model:
             child.learning.following.start_from(before.restrict(ranks) if ranks else before)

@@ -24,7 +24,7 @@ from gridcoll.measure.cache.folder import Cache
 from gridcoll.measure.learning.agreed import Agreed, Point
 from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
-from gridcoll.measure.learning.offsets import compare_clocks
+from gridcoll.measure.learning.offsets import Offset, compare_clocks
 from gridcoll.measure.learning.outcomes import keep_outcomes
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow
@@ -84,7 +84,7 @@ class Learning:
         To be called when decisions changed: empties the fast path.
     follow : callable
         Takes the model of a network that changed.
-    offset_s : float or None
+    offset : Offset or None
         Common clock minus this rank's clock, if known already.
     news : News or None
         Shared with other communicators of the same processes.
@@ -97,7 +97,7 @@ class Learning:
         messages: Callable[[], MPITransport],
         changed: Callable[[], None],
         follow: Callable[[GridModel], None],
-        offset_s: float | None = None,
+        offset: Offset | None = None,
         news: News | None = None,
     ) -> None:
         self.decisions, self._messages = decisions, messages
@@ -111,7 +111,7 @@ class Learning:
         self._shape = shape_of(model)
         self._brought = _known.get(self._shape, [])
         knowledge = float(zlib.crc32(repr(self._brought).encode()))
-        self.agreed = Agreed(comm, latency_s, offset_s, knowledge, self.following.say)
+        self.agreed = Agreed(comm, latency_s, offset, knowledge, self.following.say)
         self._kept_s = time.monotonic()
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
@@ -217,11 +217,14 @@ class Learning:
             looked_s = self.following.took_s - before_s
             learned_s = time.monotonic()
             self.agreed.spend(learned_s - began_s - looked_s)
-            if point.on_clock or not self.agreed.may_compare_clocks:
-                return
-            rank, grid = self.decisions.rank, self.decisions.model.grid
-            self.agreed.offset_s = compare_clocks(self._messages(), rank, grid)
-            self.agreed.spend(time.monotonic() - learned_s, waiting=True)
+            if self.agreed.is_clock_due:
+                self.compare_clocks()
+                self.agreed.spend(time.monotonic() - learned_s, waiting=True)
+
+    def compare_clocks(self) -> None:
+        """Find the common clock, without which nothing is learned. Collective."""
+        rank, grid = self.decisions.rank, self.decisions.model.grid
+        self.agreed.offset = compare_clocks(self._messages(), rank, grid, self.agreed.offset)
 
     @property
     def repeats(self) -> bool:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from gridcoll.measure.learning.beliefs import Arm
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Ratio
 from gridcoll.measure.learning.links import Found, Glance
-from gridcoll.measure.learning.offsets import compare_clocks
+from gridcoll.measure.learning.offsets import Offset, compare_clocks
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.topology import Grid
 from tests.mpi.support import bytes_kept, layouts, works
@@ -229,7 +230,7 @@ def test_a_rank_that_is_late_by_seconds_spoils_nothing(
     monkeypatch.setattr(agreed, "MOST_CALLS", 32)  # so that all calls are exchanged
     monkeypatch.setattr(agreed, "MOST_WAIT_S", 0.0)
     own = world.Dup()
-    points = Agreed(own, 1e-6, offset_s=0.0)
+    points = Agreed(own, 1e-6, offset=Offset())
     found: list[Point] = []
     call, seen = 0, set[object]()
     while 12 not in seen and call < 2000:
@@ -251,19 +252,19 @@ def test_a_rank_that_is_late_by_seconds_spoils_nothing(
 
 def test_calls_are_seen_only_by_a_clock_that_all_have(world: MPI.Intracomm) -> None:
     own = world.Dup()
-    points = Agreed(own, 1e-6, offset_s=0.0 if world.Get_rank() else None)
+    points = Agreed(own, 1e-6, offset=Offset() if world.Get_rank() else None)
     found = [point for call in range(20) if (point := points.end(call, 0.0, 1.0))]
     points.close()
     assert found
     assert not any(point.seen or point.on_clock for point in found)
-    assert points.offset_s is None
+    assert points.offset is None
     own.Free()
 
 
 def test_work_costs_what_it_takes_the_last_rank(world: MPI.Intracomm) -> None:
     """All wait for that one; but who waits longer than others waits for a late rank."""
     own, rank = world.Dup(), world.Get_rank()
-    points = Agreed(own, 1e-6, offset_s=0.0)
+    points = Agreed(own, 1e-6, offset=Offset())
     points.spend(rank)
     points.spend(100 * rank, waiting=True)
     found = [point for call in range(20) if (point := points.end(call, 0.0, 1.0))]
@@ -276,9 +277,50 @@ def test_work_costs_what_it_takes_the_last_rank(world: MPI.Intracomm) -> None:
 def test_clocks_are_compared_with_rank_0(world: MPI.Intracomm) -> None:
     own, rank = world.Dup(), world.Get_rank()
     grid = near_model(world.Get_size()).grid
-    offset_s = compare_clocks(MPITransport(own), rank, grid, lambda: time.monotonic() + 100 * rank)
-    assert abs(offset_s + 100 * rank) < 0.2
+    found = compare_clocks(
+        MPITransport(own), rank, grid, None, lambda: time.monotonic() + 100 * rank
+    )
+    assert abs(found.seconds + 100 * rank) < 0.2
     own.Free()
+
+
+def test_a_clock_that_runs_faster_is_followed(world: MPI.Intracomm) -> None:
+    """Compared twice, it shows by how much, and times between comparisons are right."""
+    own, rank = world.Dup(), world.Get_rank()
+    grid, passed_s = near_model(world.Get_size()).grid, 0.0
+
+    def now() -> float:
+        return time.monotonic() + (1 + rank) * passed_s
+
+    found = compare_clocks(MPITransport(own), rank, grid, None, now)
+    passed_s = 100.0
+    found = compare_clocks(MPITransport(own), rank, grid, found, now)
+    passed_s = 150.0
+    assert abs(found.common(now()) - (time.monotonic() + passed_s)) < 0.2
+    own.Free()
+
+
+def test_clocks_are_known_at_the_start_and_compared_again(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks do so at the same call."""
+    compared: list[Offset | None] = []
+
+    def comparing(*given: Any) -> Offset:
+        compared.append(given[3])
+        return compare_clocks(*given)
+
+    monkeypatch.setattr(learning, "compare_clocks", comparing)
+    comm = GridComm(world.Dup(), model=near_model(world.Get_size()))
+    assert compared == [None]
+    check_calls(comm, 200)
+    assert len(compared) == 1
+    monkeypatch.setattr(agreed, "COMPARE_EVERY_S", 0.0)
+    monkeypatch.setattr(agreed, "OVERHEAD_PART", 1e9)
+    monkeypatch.setattr(agreed, "MOST_WAIT_S", 0.0)
+    until(comm, lambda: len(compared) > 2)
+    assert None not in compared[1:]
+    comm.Free()
 
 
 def test_frozen(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +365,7 @@ def test_the_model_follows_links_that_change_and_recover(
     own = world.Dup()
     comm = GridComm(own, model=replace(near_model(world.Get_size()), origin="measured"))
     before = comm.model
-    while learning_of(comm).agreed.offset_s is None:
+    while learning_of(comm).agreed.offset is None:
         check_calls(comm, 10)
     for suspicion, factor in ((1, 10.0), (-1, 1.0)):
         expected_s = factor * before.link(0, 1).gap(1 << 20)
@@ -382,7 +424,7 @@ def measured(world: MPI.Intracomm) -> GridModel:
 
 def notice(comm: GridComm) -> None:
     """``comm`` finds calls slower than they were, and looks."""
-    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
     for _ in range(MOST_TRIES):
         learning_of(comm).learner.drift.suspicion = 1
         check_calls(comm, 1)
@@ -399,7 +441,7 @@ def test_what_one_communicator_finds_reaches_its_relatives(
     monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)
     own = world.Dup()
     parent = GridComm(own, model=measured(world))
-    until(parent, lambda: learning_of(parent).agreed.offset_s is not None)
+    until(parent, lambda: learning_of(parent).agreed.offset is not None)
     finder, sibling = (parent.Split(0, parent.Get_rank()) for _ in range(2))
     child = finder.Split(0, -finder.Get_rank())
     notice(finder)
@@ -433,7 +475,7 @@ def test_what_only_some_ranks_heard_is_not_used(
     monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)
     own = world.Dup()
     comm = GridComm(own, model=measured(world))
-    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
     before = comm.model
     if world.Get_rank():
         other = replace(before, links=before.links[::-1])
@@ -475,7 +517,7 @@ def test_declared_links_are_corrected_and_not_taken_back_unseen(
     own, model = world.Dup(), near_model(world.Get_size())
     apart = Grid.from_labels(model.grid.cluster_of)
     comm = GridComm(own, model=replace(model, grid=apart))
-    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
     learning_of(comm).learner.surprise_s = math.inf  # so slow were calls from the first one on
     until(comm, lambda: slowness(comm) > 5)
     assert not learning_of(comm).learner._former, "a wrong model's errors say nothing of another"
@@ -501,7 +543,7 @@ def test_calls_before_a_change_do_not_count_after_it(
     own = world.Dup()
     comm = GridComm(own, model=near_model(world.Get_size()))
     mine = learning_of(comm)
-    until(comm, lambda: mine.agreed.offset_s is not None)
+    until(comm, lambda: mine.agreed.offset is not None)
     data = np.zeros(100)
     for _ in range(MOST_TRIES):
         if mine.agreed._under_way is not None:
@@ -535,7 +577,7 @@ def test_a_doubt_is_worth_one_look_and_no_competition(
     monkeypatch.setattr(Learner, "forget", lambda _: forgotten.append(looks.n))
     own = world.Dup()
     comm = GridComm(own, model=measured(world))
-    until(comm, lambda: learning_of(comm).agreed.offset_s is not None)
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
     learning_of(comm).learner.drift.doubt = True
     until(comm, lambda: looks.n > 0)
     n_points = learning_of(comm).agreed.n_points + 3

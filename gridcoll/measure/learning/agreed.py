@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.measure.learning.beliefs import median
-from gridcoll.measure.learning.offsets import N_SAMPLES
+from gridcoll.measure.learning.offsets import N_SAMPLES, Offset
 
 OVERHEAD_PART = 0.01
 """Exchanges may cost this part of the time in collectives."""
@@ -50,6 +50,10 @@ all may be short ones among long ones, and the next exchange, so many calls late
 LATENCIES = 5.0
 """An exchange takes about so many latencies, as libraries reduce along trees of ranks. Each step of
 such a tree may wait for a rank that is late."""
+
+COMPARE_EVERY_S = 60.0
+"""Clocks are compared again after so long: by then they have drifted by up to 3 ms. With the drift
+known, what is left is less than the error of a comparison on busy hosts, some 0.2 ms."""
 
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank is no more."""
@@ -136,7 +140,7 @@ class Agreed:
         Its collectives are called in the same order by all ranks; ours are among them.
     latency_s : float
         The longest one way between its ranks.
-    offset_s : float or None
+    offset : Offset or None
         Common clock minus this rank's clock; None without a common clock.
     knowledge : float
         Digest of this rank's knowledge from earlier communicators.
@@ -148,13 +152,15 @@ class Agreed:
         self,
         comm: MPI.Intracomm,
         latency_s: float,
-        offset_s: float | None = None,
+        offset: Offset | None = None,
         knowledge: float = 0.0,
         say: Callable[[], Said] = Said,
     ) -> None:
         self._say = say
         self._comm, self._latency_s, self._knowledge = comm, latency_s, knowledge
-        self.offset_s = offset_s
+        self._offset = offset
+        self._compared_s: float | None = None
+        self._now_s = 0.0
         self.n_calls = self.n_points = 0
         self.total_s = self.overhead_s = 0.0
         self._since_s = self._own_waits_s = self._own_work_s = 0.0
@@ -212,11 +218,10 @@ class Agreed:
         self._n_since = self.n_calls
         stamps = list(self._stamps)
         self._stamps.clear()
-        offset_s = self.offset_s or 0.0
         mine = np.empty(_N_HEAD + 3 * len(stamps))
         # Of waits, the smallest of all ranks: a longer one is for a late rank. Of work, the
         # largest: the next call waits for the last one, and ranks that share cores take turns.
-        on_clock = self.offset_s is not None
+        on_clock = self._offset is not None
         said = self._say()
         digest = said.offer.digest if said.offer else 0.0
         mine[:_N_HEAD] = (
@@ -224,7 +229,9 @@ class Agreed:
             *(self._knowledge, -self._knowledge, digest, -digest),
             *(float(said.doubt), float(said.better)),
         )
-        times = np.array([each[1:] for each in stamps]).reshape(-1, 2) + offset_s
+        times = (self._offset or Offset()).common(
+            np.array([each[1:] for each in stamps]).reshape(-1, 2)
+        )
         mine[_N_HEAD::3], mine[_N_HEAD + 1 :: 3] = times[:, 0], times[:, 1]
         mine[_N_HEAD + 2 :: 3] = -times[:, 0]
         self._since_s = 0.0
@@ -252,7 +259,7 @@ class Agreed:
         self._mean_call_s = sum(s for s, _ in self._last) / sum(n for _, n in self._last)
         on_clock = not off_clock
         if not on_clock:
-            self.offset_s = None  # no rank may use values that another rank does not have
+            self._offset = None  # no rank may use values that another rank does not have
         entries, exits, firsts = (all_s[_N_HEAD + k :: 3] for k in range(3))
         seen = [
             Seen(tag, max(exit_s - entry_s, 1e-9), entry_s + first_s, exit_s)
@@ -261,6 +268,9 @@ class Agreed:
             )
         ]
         if on_clock:
+            self._now_s = max((each.ended_s for each in seen), default=self._now_s)
+            if self._compared_s is None:
+                self._compared_s = self._now_s
             # One call with a rank that is late by seconds says nothing of those to come.
             self._late_s.append(median(each.skew_s for each in seen))
         self._next = self.n_calls + self._interval()
@@ -269,6 +279,26 @@ class Agreed:
             exchange.offer if newest == -oldest else None,
             *(bool(doubt), bool(better)),
         )
+
+    @property
+    def offset(self) -> Offset | None:
+        """Common clock minus this rank's clock; None without a common clock."""
+        return self._offset
+
+    @offset.setter
+    def offset(self, offset: Offset) -> None:
+        self._offset, self._compared_s = offset, None
+
+    @property
+    def is_clock_due(self) -> bool:
+        """Whether clocks are to be compared now; equal on all ranks at an agreed point."""
+        return self._needs_clock and self.may_compare_clocks
+
+    @property
+    def _needs_clock(self) -> bool:
+        """Whether there is no common clock, or it is old."""
+        since_s = self._now_s if self._compared_s is None else self._compared_s
+        return self._offset is None or self._now_s - since_s >= COMPARE_EVERY_S
 
     @property
     def clock_cost_s(self) -> float:
@@ -284,8 +314,8 @@ class Agreed:
         """Calls until the next exchange starts, so that all of them stay within their part."""
         one_s = self.overhead_s / self.n_points
         most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
-        if self.offset_s is None:
-            # Without a clock nothing is learned: save for one, and look soon whether that will do.
+        if self._needs_clock:
+            # Save for it, and look soon whether that will do: without one nothing is learned.
             one_s += self.clock_cost_s
             most = min(most, self.n_calls)
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s

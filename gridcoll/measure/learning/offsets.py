@@ -1,9 +1,12 @@
-"""Rank 0's clock minus this rank's clock, by a few messages of all clusters at once."""
+"""One clock for all ranks, by a few messages of all clusters at once, now and then again."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from gridcoll.engine.executor import Transport
 from gridcoll.engine.waiting import PoliteWait, wait_politely
@@ -16,25 +19,48 @@ SPIN_S = 300e-6
 """Spin this long: a pause would be an error of the clock."""
 
 
+Times = TypeVar("Times", float, np.ndarray)
+
+
+class Offset(NamedTuple):
+    """The common clock minus this rank's own, in seconds.
+
+    Quartz clocks that nothing corrects differ by some 50 us per second, which is a broadcast's time
+    within minutes. So the offset grows by ``rate`` per second after ``at_s`` of the own clock.
+    """
+
+    seconds: float = 0.0
+    at_s: float = 0.0
+    rate: float = 0.0
+
+    def common(self, own_s: Times) -> Times:
+        """The common clock's time at ``own_s`` of this rank's."""
+        return own_s + self.seconds + self.rate * (own_s - self.at_s)
+
+
 def compare_clocks(
     messages: Transport,
     rank: int,
     grid: Grid,
+    before: Offset | None = None,
     now: Callable[[], float] = time.monotonic,
-) -> float:
-    """Rank 0's clock minus ``now``, seconds. Collective over the ranks of ``grid``.
+) -> Offset:
+    """The common clock minus ``now``. Collective over the ranks of ``grid``.
 
-    Coordinators compare with the first coordinator, other ranks with their own one.
+    The common clock is that of the first coordinator, or what it took for it ``before``.
+    Coordinators compare with the first one, other ranks with their own coordinator.
     """
     mine = grid.clusters[grid.cluster_of[rank]].ranks
-    offset_s = 0.0
+    found = before or Offset()
     # A coordinator has its own offset from the first round before it is asked in the second.
     for ranks in (sorted(cluster.coordinator for cluster in grid.clusters), mine):
         if rank == ranks[0]:
-            _tell_all(messages, ranks[1:], lambda: now() + offset_s)  # noqa: B023
+            _tell_all(messages, ranks[1:], lambda: found.common(now()))  # noqa: B023
         elif rank in ranks:
-            offset_s = _ask(messages, ranks[0], now)
-    return offset_s
+            offset_s, at_s = _ask(messages, ranks[0], now)
+            rate = (offset_s - before.seconds) / (at_s - before.at_s) if before else 0.0
+            found = Offset(offset_s, at_s, rate)
+    return found
 
 
 def _tell_all(messages: Transport, peers: Sequence[int], now: Callable[[], float]) -> None:
@@ -64,8 +90,8 @@ def _tell_all(messages: Transport, peers: Sequence[int], now: Callable[[], float
             wait()
 
 
-def _ask(messages: Transport, peer: int, now: Callable[[], float]) -> float:
-    """The clock of ``peer`` minus ours."""
+def _ask(messages: Transport, peer: int, now: Callable[[], float]) -> tuple[float, float]:
+    """What ``peer`` tells minus our clock, and when that was by ours."""
     samples = []
     for _ in range(N_SAMPLES):
         began_s, answer = now(), memoryview(bytearray(8))
@@ -74,5 +100,6 @@ def _ask(messages: Transport, peer: int, now: Callable[[], float]) -> float:
         wait_politely(request.Test, PoliteWait(SPIN_S))
         ended_s = now()
         wait_politely(asked.Test)
-        samples.append((ended_s - began_s, answer.cast("d")[0] - (began_s + ended_s) / 2))
-    return min(samples)[1]
+        at_s = (began_s + ended_s) / 2
+        samples.append((ended_s - began_s, answer.cast("d")[0] - at_s, at_s))
+    return min(samples)[1:]

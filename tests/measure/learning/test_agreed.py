@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from gridcoll.measure.learning.agreed import OVERHEAD_PART, Agreed
+from gridcoll.measure.learning.agreed import COMPARE_EVERY_S, OVERHEAD_PART, Agreed
+from gridcoll.measure.learning.offsets import Offset
 
 
 def test_a_clock_is_saved_for() -> None:
@@ -16,3 +17,18 @@ def test_a_clock_is_saved_for() -> None:
         if agreed.end("call", agreed.n_calls * call_s, (agreed.n_calls + 1) * call_s):
             agreed.spend(exchange_s)
         assert agreed.n_calls * call_s < 3 * needed_s
+
+
+def test_a_clock_that_is_old_is_compared_again() -> None:
+    """It is saved for, too: exchanges alone would use up all that they may cost."""
+    call_s, exchange_s = 0.07, 0.004
+    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012, offset=Offset())
+    for _ in range(2):
+        began_s = agreed.n_calls * call_s
+        while not agreed.is_clock_due:
+            if agreed.end("call", agreed.n_calls * call_s, (agreed.n_calls + 1) * call_s):
+                agreed.spend(exchange_s)
+            assert agreed.n_calls * call_s < began_s + 2 * COMPARE_EVERY_S
+        assert agreed.n_calls * call_s > began_s + COMPARE_EVERY_S
+        agreed.offset = Offset()
+        agreed.spend(agreed.clock_cost_s)
