@@ -60,10 +60,15 @@ class Way:
 
 @dataclass
 class Calls:
-    """Of one kind: the ways that compete, and how late ranks come, by set of entry times."""
+    """Of one kind: the ways that compete, and how late ranks come, by set of entry times.
+
+    ``behind_s`` is how long before the last rank came a call could have begun: a broadcast with its
+    root, rank 0, other calls not before.
+    """
 
     ways: list[Way]
     skew_s: list[float]
+    behind_s: list[float]
 
     @property
     def best(self) -> int:
@@ -148,7 +153,12 @@ class Place:
             if not way.took_s:
                 times = math.exp(luck.uniform(*map(math.log, NATIVES))) * best_s / first.seconds
                 way.took_s = [times * each for each in first.took_s]
-        return Calls(ways, [max(entry_s) - min(entry_s) for entry_s in entries])
+        last_s = [max(entry_s) for entry_s in entries]
+        if name == "bcast":
+            behind_s = [last - entry_s[0] for last, entry_s in zip(last_s, entries, strict=True)]
+            return Calls(ways, behind_s, behind_s)
+        skew_s = [last - min(entry_s) for last, entry_s in zip(last_s, entries, strict=True)]
+        return Calls(ways, skew_s, [0.0] * len(entries))
 
     def play(self, n_calls: int) -> Played:
         learner, luck = Learner(), random.Random(self._seed)
@@ -176,8 +186,8 @@ class Place:
             half = 2 * number // n_calls
             for part, seconds in zip(sums, (took, best, frozen), strict=True):
                 part[half] += seconds
-            skew_s = calls.skew_s[profile]
-            waiting.append((Observation(kind, arm, took, skew_s), took + skew_s))
+            skew_s, whole_s = calls.skew_s[profile], took + calls.behind_s[profile]
+            waiting.append((Observation(kind, arm, took, skew_s, whole_s), took + skew_s))
             if number % EVERY == 0 and len(waiting) > LAG:
                 known, waiting = waiting[:-LAG], waiting[-LAG:]
                 total_s = sum(seconds for _, seconds in known)

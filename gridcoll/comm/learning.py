@@ -40,6 +40,9 @@ when the communicator is freed."""
 KEEP_EVERY_S = 300.0
 """Seconds between two writes of what was learned into the cache; another one at the end."""
 
+FROM_ROOT = ("bcast", "scatter")
+"""Collectives that begin when their root comes."""
+
 _open_learnings: WeakSet[Learning] = WeakSet()
 
 _known: dict[str, list[Ratio]] = {}
@@ -111,7 +114,9 @@ class Learning:
         self._shape = shape_of(model)
         self._brought = _known.get(self._shape, [])
         knowledge = float(zlib.crc32(repr(self._brought).encode()))
-        self.agreed = Agreed(comm, latency_s, offset, knowledge, self.following.say)
+        self.agreed = Agreed(
+            *(comm, latency_s, offset, knowledge, self.following.say), self._begins
+        )
         self._kept_s = time.monotonic()
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
@@ -174,6 +179,12 @@ class Learning:
     def _kind(self, collective: str, n_bytes: int, root: int, semantics: Semantics) -> Kind:
         place = self.decisions.model.grid.cluster_of[root]
         return Kind(collective, size_class(n_bytes), root, place, semantics)
+
+    def _begins(self, tag: object) -> bool:
+        """Whether such a call cannot begin without this rank."""
+        if not isinstance(tag, _Call) or tag.kind.collective not in FROM_ROOT:
+            return True
+        return tag.kind.root == self.decisions.rank
 
     def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
         """Call ``run``, which runs ``flow``; with stamps if ``flow`` was decided last."""
@@ -251,7 +262,14 @@ class Learning:
                 learner.bring(self._brought)
             self._brought = []
         seen = [
-            Observation(each.tag.kind, each.tag.arm, each.seconds, each.skew_s)
+            Observation(
+                *(each.tag.kind, each.tag.arm, each.seconds),
+                *(
+                    (each.behind_s, each.whole_s)
+                    if each.tag.kind.collective in FROM_ROOT
+                    else (each.skew_s,)
+                ),
+            )
             for each in point.seen
             if isinstance(each.tag, _Call) and each.tag.n_starts == learner.n_starts
         ]

@@ -261,6 +261,25 @@ def test_calls_are_seen_only_by_a_clock_that_all_have(world: MPI.Intracomm) -> N
     own.Free()
 
 
+def test_a_call_that_begins_when_its_root_comes(world: MPI.Intracomm) -> None:
+    """All know what it took from there, and from when the last rank came."""
+    own, rank, last = world.Dup(), world.Get_rank(), world.Get_size() - 1
+    points = Agreed(own, 1e-6, offset=Offset(), begins=lambda tag: tag != "from 0" or rank == 0)
+    found: list[Point] = []
+    for call in range(20):
+        tag = "from 0" if call % 2 else "all"
+        if point := points.end(tag, 100.0 * call + rank + 1, 100.0 * call + 2 * last + 1):
+            found.append(point)
+    points.close()
+    seen = [each for point in found for each in point.seen]
+    assert {each.tag for each in seen} == {"from 0", "all"}
+    for each in seen:
+        assert each.seconds == each.skew_s == last
+        assert each.behind_s == (last if each.tag == "from 0" else 0)
+        assert each.whole_s == (2 * last if each.tag == "from 0" else last)
+    own.Free()
+
+
 def test_work_costs_what_it_takes_the_last_rank(world: MPI.Intracomm) -> None:
     """All wait for that one; but who waits longer than others waits for a late rank."""
     own, rank = world.Dup(), world.Get_rank()

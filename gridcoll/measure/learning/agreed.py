@@ -72,13 +72,22 @@ class Stamp(NamedTuple):
 class Seen(NamedTuple):
     """A call on all ranks: time from last entry to last exit, and from first to last entry.
 
-    ``ended_s`` is its last exit on the common clock.
+    Attributes
+    ----------
+    ended_s : float
+        Its last exit on the common clock.
+    behind_s : float
+        From the last entry of those without whom it cannot begin to the last one of all.
+    whole_s : float
+        From when it could begin to its last exit: they had come, and the call before had ended.
     """
 
     tag: object
     seconds: float
     skew_s: float
     ended_s: float
+    behind_s: float
+    whole_s: float
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,8 @@ class Agreed:
         Digest of this rank's knowledge from earlier communicators.
     say : callable
         Gives what this rank says at the start of an exchange.
+    begins : callable
+        Whether a call cannot begin without this rank, by its tag.
     """
 
     def __init__(
@@ -155,12 +166,13 @@ class Agreed:
         offset: Offset | None = None,
         knowledge: float = 0.0,
         say: Callable[[], Said] = Said,
+        begins: Callable[[object], bool] = lambda _: True,
     ) -> None:
-        self._say = say
+        self._say, self._begins = say, begins
         self._comm, self._latency_s, self._knowledge = comm, latency_s, knowledge
         self._offset = offset
         self._compared_s: float | None = None
-        self._now_s = 0.0
+        self._ended_s = 0.0
         self.n_calls = self.n_points = 0
         self.total_s = self.overhead_s = 0.0
         self._since_s = self._own_waits_s = self._own_work_s = 0.0
@@ -218,7 +230,7 @@ class Agreed:
         self._n_since = self.n_calls
         stamps = list(self._stamps)
         self._stamps.clear()
-        mine = np.empty(_N_HEAD + 3 * len(stamps))
+        mine = np.empty(_N_HEAD + 4 * len(stamps))
         # Of waits, the smallest of all ranks: a longer one is for a late rank. Of work, the
         # largest: the next call waits for the last one, and ranks that share cores take turns.
         on_clock = self._offset is not None
@@ -232,8 +244,10 @@ class Agreed:
         times = (self._offset or Offset()).common(
             np.array([each[1:] for each in stamps]).reshape(-1, 2)
         )
-        mine[_N_HEAD::3], mine[_N_HEAD + 1 :: 3] = times[:, 0], times[:, 1]
-        mine[_N_HEAD + 2 :: 3] = -times[:, 0]
+        mine[_N_HEAD::4], mine[_N_HEAD + 1 :: 4] = times[:, 0], times[:, 1]
+        mine[_N_HEAD + 2 :: 4] = -times[:, 0]
+        begins = [self._begins(each.tag) for each in stamps]
+        mine[_N_HEAD + 3 :: 4] = np.where(begins, times[:, 0], -np.inf)
         self._since_s = 0.0
         tags = [each.tag for each in stamps]
         self._under_way = _Exchange(self._comm, mine, tags, n_all, said.offer)
@@ -260,17 +274,20 @@ class Agreed:
         on_clock = not off_clock
         if not on_clock:
             self._offset = None  # no rank may use values that another rank does not have
-        entries, exits, firsts = (all_s[_N_HEAD + k :: 3] for k in range(3))
-        seen = [
-            Seen(tag, max(exit_s - entry_s, 1e-9), entry_s + first_s, exit_s)
-            for tag, entry_s, exit_s, first_s in zip(
-                exchange.tags, entries.tolist(), exits.tolist(), firsts.tolist(), strict=True
+        columns = [all_s[_N_HEAD + k :: 4].tolist() for k in range(4)]
+        seen = []
+        for tag, entry_s, exit_s, first_s, begun_s in zip(exchange.tags, *columns, strict=True):
+            seconds, since_s = exit_s - entry_s, max(begun_s, min(self._ended_s, entry_s))
+            seen.append(
+                Seen(
+                    *(tag, max(seconds, 1e-9), entry_s + first_s, exit_s),
+                    *(entry_s - begun_s, max(exit_s - since_s, 1e-9)),
+                )
             )
-        ]
+            self._ended_s = max(self._ended_s, exit_s)
         if on_clock:
-            self._now_s = max((each.ended_s for each in seen), default=self._now_s)
             if self._compared_s is None:
-                self._compared_s = self._now_s
+                self._compared_s = self._ended_s
             # One call with a rank that is late by seconds says nothing of those to come.
             self._late_s.append(median(each.skew_s for each in seen))
         self._next = self.n_calls + self._interval()
@@ -297,8 +314,8 @@ class Agreed:
     @property
     def _needs_clock(self) -> bool:
         """Whether there is no common clock, or it is old."""
-        since_s = self._now_s if self._compared_s is None else self._compared_s
-        return self._offset is None or self._now_s - since_s >= COMPARE_EVERY_S
+        since_s = self._ended_s if self._compared_s is None else self._compared_s
+        return self._offset is None or self._ended_s - since_s >= COMPARE_EVERY_S
 
     @property
     def clock_cost_s(self) -> float:

@@ -70,12 +70,18 @@ class Kind(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One call, equal on all ranks; ``skew_s`` is the time from first to last entry."""
+    """One call, equal on all ranks: ``seconds`` from its last entry to its last exit.
+
+    ``skew_s`` is the time from the first entry to the last one; of a call that begins when its root
+    comes, from the root's entry. ``whole_s``, where it differs from ``seconds``, is what such a
+    call took from when it could begin: others may come late, but before their data.
+    """
 
     kind: Kind
     arm: int
     seconds: float
     skew_s: float
+    whole_s: float = 0.0
 
     @property
     def skewed(self) -> bool:
@@ -226,9 +232,10 @@ class Learner:
                 return
         else:
             self.drift.look(each.kind, belief, each.seconds, race.noise)
+        took_s = each.whole_s or each.seconds
         if each.arm != race.leader and race.beliefs[race.leader].n_observed:
-            self.regret_s += max(0.0, each.seconds - race.expected_s(race.leader))
-        race.observe(each.arm, each.seconds, each.skewed)
+            self.regret_s += max(0.0, took_s - race.expected_s(race.leader))
+        race.observe(each.arm, took_s, each.skewed)
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
         left_s = REGRET_BUDGET * self.total_s - self.regret_s

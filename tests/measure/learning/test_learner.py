@@ -253,6 +253,21 @@ def test_a_late_receiver_that_finds_its_data_shows_nothing(took_s: float, leads:
     assert learner.leader(BCAST) == leads
 
 
+def test_a_broadcast_counts_from_when_its_root_came() -> None:
+    """Others that came later, but before their data, leave less time until the end, by chance."""
+    learner = Learner()
+    assert learner.next_arm(BCAST, lambda: arms_of([1.0, 1.1])) == 0
+    luck = random.Random(1)
+
+    def call(arm: int, whole_s: float) -> Observation:
+        late_s = luck.uniform(0.1, 0.8) * whole_s
+        return Observation(BCAST, arm, whole_s - late_s, late_s, whole_s)
+
+    learner.learn([call(0, 1.0) for _ in range(4)] + [call(1, 1.1) for _ in range(4)], 8.0)
+    assert [row.observed_s for row in learner.rows(BCAST)] == pytest.approx([1.0, 1.1])
+    assert learner.leader(BCAST) == 0
+
+
 def race_after(seconds: list[tuple[int, float]], limit_s: float = 0.0, spread: float = 0.2) -> Race:
     """Of two arms that are predicted to take 1.0 and 1.05 s, after calls by arm."""
     race = Race(arms_of([1.0, 1.05], spread), limit_s)
