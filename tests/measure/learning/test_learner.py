@@ -321,12 +321,18 @@ def test_a_limit_near_the_leader_leaves_little_to_gain() -> None:
     assert race.plan_trial(math.inf)
 
 
+@pytest.mark.parametrize("common", [0.0, 1.0])
 @pytest.mark.parametrize("error", [0.0, 0.7])
-def test_predictions_are_trusted_as_far_as_they_were_right(error: float) -> None:
+def test_predictions_are_trusted_as_far_as_they_were_right(error: float, common: float) -> None:
+    """About the difference between plans: what all are off by, as on busy hosts, does not count."""
+    learner, predicted_s = Learner(), [1.0, 1.1]
     kinds = [Kind("bcast", 1 << k) for k in range(10, 22)]
-    arms = {kind: arms_of([1.0, 1.1]) for kind in kinds}
-    true = {kind: [math.exp(error if k % 2 else -error), 1.1] for k, kind in enumerate(kinds)}
-    learner = Learner()
-    play(Network(true, arms, noise=0.01), learner, kinds * 8)
-    race, _ = learner._races[kinds[3]]
-    assert race.beliefs[1].trust < 0.7 if not error else race.beliefs[1].trust > 1.5
+    for kind in kinds:
+        learner.next_arm(kind, lambda: arms_of(predicted_s))
+        for arm, log in enumerate((common + error / 2, common - error / 2)):
+            seen = Observation(kind, arm, predicted_s[arm] * math.exp(log), 0.0)
+            learner.learn([seen] * 4, 9.0)
+    kind = Kind("bcast", 1 << 22)
+    learner.next_arm(kind, lambda: arms_of(predicted_s))
+    trust = learner._races[kind][0].beliefs[1].trust
+    assert trust < 0.7 if not error else trust > 1.3
