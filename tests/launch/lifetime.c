@@ -1,5 +1,6 @@
 /* What a program does to communicators, threads, errors and itself; argv[1] says what. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <locale.h>
 #include <mpi.h>
 #include <poll.h>
@@ -90,6 +91,36 @@ static void comms(int many)
         allreduce(part);
         bcast(part, 3, 0);
         MPI_Comm_free(&part);
+    }
+}
+
+static int call_once_more(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)key, (void)value, (void)extra;
+    MPI_Barrier(comm);
+    allreduce(comm);
+    return MPI_SUCCESS;
+}
+
+/* Calls of what is being freed by its callback, and freed past whatever is in front of MPI's library. */
+static void frees(void)
+{
+    Dl_info library = {0};
+    int (*past)(MPI_Comm *) = NULL, key;
+    if (dladdr((void *)MPI_Wtime, &library))
+        *(void **)&past = dlsym(dlopen(library.dli_fname, RTLD_LAZY), "MPI_Comm_free");
+    CHECK(past && past != MPI_Comm_free);
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, call_once_more, &key, NULL);
+    for (int k = 0; k < 40; k++) { /* handles come again, with other ranks behind them */
+        MPI_Comm part;
+        MPI_Comm_split(MPI_COMM_WORLD, k % 3 ? rank == k % n : 0, k % 2 ? rank : -rank, &part);
+        allreduce(part);
+        if (k % 4 < 2)
+            MPI_Comm_set_attr(part, key, NULL);
+        if (k % 4 == 0 || k % 4 == 3)
+            MPI_Comm_free(&part);
+        else
+            past(&part);
     }
 }
 
@@ -329,6 +360,8 @@ int main(int argc, char **argv)
         calls();
     else if (!strcmp(what, "comms"))
         comms(300); /* more than there are parts of tags for groups */
+    else if (!strcmp(what, "frees"))
+        frees();
     else if (!strcmp(what, "few comms"))
         comms(120);
     else if (!strcmp(what, "kinds"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gridcoll.launch.preload import LIBRARY
-from gridcoll.launch.programs import find_program, why_not
+from gridcoll.launch.programs import find_libpython, find_program, why_not
 from gridcoll.plan.traces import read_trace
 from tests.launch.programs import (
     Done,
@@ -129,6 +129,13 @@ class TestLifetime:
         done = good(tools.run(3, build(tools, "lifetime"), ["comms"], forced=True, limit_s=200))
         assert done.stdout.startswith("right")
         assert planned_of(done)["Allreduce"][0] >= 300
+
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_what_is_freed_is_forgotten_however_that_is_done(self, build, mpi) -> None:
+        tools = tools_of(mpi)
+        done = good(tools.run(3, build(tools, "lifetime"), ["frees"], forced=True, limit_s=60))
+        assert done.stdout.startswith("right"), done.stderr
+        assert planned_of(done)["Allreduce"][0] > 0
 
     def test_kinds_beyond_what_is_kept(self, build) -> None:
         tools = tools_of("mpich")
@@ -412,6 +419,22 @@ class TestLaunching:
         assert planned + through_python == 5
         assert native == 0
 
+    @pytest.mark.parametrize("how", ["before", "after"])
+    def test_a_python_of_the_programs_own(self, tmp_path, how) -> None:
+        """Started before MPI it serves as long as it lasts; one yet to start is left alone."""
+        tools, library = tools_of("mpich"), find_libpython()
+        source, program = tmp_path / "own.c", tmp_path / "own"
+        source.write_text(OWN_PYTHON)
+        linked = [str(source), "-o", str(program), str(library), f"-Wl,-rpath,{library.parent}"]
+        built = tools.link(linked)
+        assert built.returncode == 0, built.stderr
+        done = good(tools.run(3, program, [how], forced=True))
+        assert done.stdout == "right\n"
+        planned, native, _ = planned_of(done)["Barrier"]
+        assert (planned, native) == ((2, 1) if how == "before" else (0, 3))
+        assert "Error" not in done.stderr
+        assert ("a Python of its own" in done.stderr) == (how == "after")
+
     def test_python_with_the_library_alone(self, tmp_path) -> None:
         """mpi4py's calls are calls like others where the world was not swapped."""
         tools = tools_of("mpich")
@@ -464,6 +487,32 @@ int MPI_Finalize(void)
     printf("profiled %d\\n", n);
     fflush(stdout);
     return PMPI_Finalize();
+}
+"""
+
+OWN_PYTHON = """
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+extern void Py_Initialize(void), Py_Finalize(void);
+extern int PyRun_SimpleString(const char *);
+int main(int argc, char **argv)
+{
+    int rank, before = !strcmp(argv[1], "before");
+    if (before)
+        Py_Initialize();
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!before)
+        Py_Initialize();
+    if (PyRun_SimpleString("x = sum(range(10))"))
+        return 1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    Py_Finalize();
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Finalize();
+    return !rank && puts("right") < 0;
 }
 """
 

@@ -339,7 +339,10 @@ def attach(library: str, is_embedded: int) -> None:
         *functions,
     )
     _kept.extend((bridge, operations, half))
-    ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).gridcoll_attach(ctypes.byref(half))
+    ours = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    ours.gridcoll_attach(ctypes.byref(half))
+    if not is_embedded:
+        atexit.register(ours.gridcoll_end)
 
 
 def _operations() -> ctypes.Array[ctypes.c_int64]:

@@ -347,6 +347,38 @@ static int perform(given_call *call, comm_record *comm, const call_key *key)
     return asked.error ? fail(call, asked.error) : 0;
 }
 
+static int copy_nothing(word comm, int key, void *extra, void *from, void *into, int *is_copied)
+{
+    (void)comm, (void)key, (void)extra, (void)from, (void)into;
+    return *is_copied = 0;
+}
+
+static int drop_freed(word comm, int key, void *value, void *extra)
+{
+    (void)key, (void)value, (void)extra;
+    if (has_grid && has_python()) {
+        int was_inside = inside;
+        inside = 1;
+        drop_comm(handle_of(comm), python.forget);
+        inside = was_inside;
+    }
+    return 0;
+}
+
+/* MPI says so when it frees a communicator, whoever asks it to: a plug-in may go past us. */
+static void watch_comm(word handle)
+{
+    static int key = -1;
+    if (handle == mpi.world)
+        return;
+    lock_known(1);
+    if (key == -1 && mpi.comm_create_keyval(copy_nothing, drop_freed, &key, NULL))
+        key = -1;
+    unlock_known();
+    if (key != -1)
+        mpi.comm_set_attr(handle, key, NULL);
+}
+
 static comm_record *meet_comm(word handle)
 {
     int is_inter = 1, rank = 0, n_ranks = 1;
@@ -361,6 +393,7 @@ static comm_record *meet_comm(word handle)
         return NULL;
     question asked = {.comm = handle, .rank = rank, .n_ranks = n_ranks};
     int is_native = is_inter || n_ranks == 1 || !python.open(&asked);
+    watch_comm(handle);
     return enter_comm(&asked, is_native);
 }
 
@@ -451,10 +484,12 @@ static int refusal(const given_call *call, const comm_record *comm)
     return error;
 }
 
+static __thread word freed; /* what is being freed: callbacks may call it, but nobody meets it again */
+
 static int do_call(given_call *call)
 {
     comm_record *comm = find_comm(call->comm);
-    if (!comm)
+    if (!comm && call->comm != freed)
         comm = meet_comm(call->comm);
     if (!comm || comm->is_native)
         return count_call(call->which, NATIVE), call_natively(call);
@@ -625,14 +660,17 @@ static int comm_free(const char *name, word *handle)
     comm_free_f next = (comm_free_f)next_function(name);
     if (!next)
         return 1;
+    word outer = freed;
     if (has_grid && handle && has_python()) {
         int was_inside = inside;
         inside = 1;
-        word comm = mpi.is_int ? *(int *)handle : *handle;
-        drop_comm(comm, python.forget);
+        freed = mpi.is_int ? *(int *)handle : *handle;
+        drop_comm(freed, python.forget);
         inside = was_inside;
     }
-    return next(handle);
+    int error = next(handle);
+    freed = outer;
+    return error;
 }
 
 /* The library calls handlers of errors while it is inside; an exception or a jump leaves it then. */
@@ -645,7 +683,7 @@ static handler_function *handlers[N_HANDLERS];
 static void handle_outside(int which, word *comm, int *code)
 {
     int was_inside = inside;
-    inside = 0;
+    inside = 0, freed = 0;
     handlers[which](comm, code);
     inside = was_inside;
 }

@@ -157,6 +157,9 @@ typedef struct {
     int (*comm_call_errhandler)(word, int);
     int (*comm_get_errhandler)(word, word *), (*comm_set_errhandler)(word, word);
     int (*errhandler_free)(word *);
+    int (*comm_create_keyval)(int (*)(word, int, void *, void *, void *, int *),
+                              int (*)(word, int, void *, void *), int *, void *);
+    int (*comm_set_attr)(word, int, void *);
     int (*type_size)(word, int *);
     int (*type_get_extent)(word, word *, word *);
     int (*type_get_envelope)(word, int *, int *, int *, int *);

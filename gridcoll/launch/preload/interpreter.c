@@ -87,8 +87,12 @@ static int find_names(void *library)
 static const char *find_python(void)
 {
     static char problem[512];
-    if (dlsym(RTLD_DEFAULT, "Py_IsInitialized"))
-        return find_names(RTLD_DEFAULT) ? NULL : "a Python that gridcoll cannot use";
+    if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) {
+        if (!find_names(RTLD_DEFAULT))
+            return "a Python that gridcoll cannot use";
+        return py.is_initialized() ? NULL : "the program is to start a Python of its own: let it "
+                                            "call Py_Initialize before MPI_Init";
+    }
     const char *path = getenv("GRIDCOLL_LIBPYTHON");
     if (!path || !*path)
         return "GRIDCOLL_LIBPYTHON is not set: start the program by gridcoll run, or set what "
@@ -278,7 +282,7 @@ static void load_and_begin(int is_running)
 /* Where mpi4py is being imported, which starts MPI, it is of use when that ends: then importlib says
  * so by an attribute of the module's specification. */
 static const char load_when_imported[] =
-    "def gridcoll_load(library):\n"
+    "def gridcoll_load_then(library):\n"
     "    import ctypes, sys\n"
     "    from importlib.machinery import ModuleSpec\n"
     "    load = ctypes.CDLL(library).gridcoll_load_late\n"
@@ -293,8 +297,11 @@ static const char load_when_imported[] =
     "        spec.__class__ = Spec\n"
     "    else:\n"
     "        load()\n"
-    "gridcoll_load(%s)\n"
-    "del gridcoll_load\n";
+    "gridcoll_load_then(%s)\n"
+    "del gridcoll_load_then\n";
+
+/* The application ends its Python: from now on all is native. */
+__attribute__((visibility("default"))) void gridcoll_end(void) { has_grid = 0; }
 
 __attribute__((visibility("default"))) void gridcoll_load_late(void)
 {

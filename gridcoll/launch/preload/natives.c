@@ -151,6 +151,8 @@ const char *meet_library(void)
         {"PMPI_Comm_get_errhandler", &mpi.comm_get_errhandler},
         {"PMPI_Comm_set_errhandler", &mpi.comm_set_errhandler},
         {"PMPI_Errhandler_free", &mpi.errhandler_free},
+        {"PMPI_Comm_create_keyval", &mpi.comm_create_keyval},
+        {"PMPI_Comm_set_attr", &mpi.comm_set_attr},
         {"PMPI_Type_size", &mpi.type_size},
         {"PMPI_Type_get_extent", &mpi.type_get_extent},
         {"PMPI_Type_get_envelope", &mpi.type_get_envelope},
