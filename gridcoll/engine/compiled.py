@@ -147,12 +147,14 @@ def require_engine() -> None:
 
 
 def c_functions() -> tuple[int | None, ...]:
-    """Addresses of the C functions that begin, run and end a run; None without C engine."""
+    """Addresses of what begins, runs and ends a run in C, and of how it waits; None without it."""
     library = _library()
     if library is None:
-        return None, None, None
+        return None, None, None, None
     pointer = ctypes.c_void_p
-    return tuple(ctypes.cast(f, pointer).value for f in (library.begin, library.run, library.end))
+    functions = (library.begin, library.run, library.end)
+    wait = ctypes.addressof(library.wait)
+    return *(ctypes.cast(each, pointer).value for each in functions), wait
 
 
 class Prepared:

@@ -401,9 +401,10 @@ class TestLaunching:
         assert planned_of(done)["Bcast"] == (1, 0, 0)
         assert done.stdout.count("profiled 1\n") == 2  # lines of two ranks may run together
 
-    def test_below_python(self, folder, tmp_path) -> None:
+    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    def test_below_python(self, tmp_path, mpi) -> None:
         """A C library's calls are ours, mpi4py's are not handled twice."""
-        tools = tools_of("mpich")
+        tools = tools_of(mpi)
         source = tmp_path / "below.c"
         source.write_text(BELOW)
         library = tmp_path / "libbelow.so"
@@ -531,6 +532,7 @@ import ctypes
 from mpi4py import MPI
 import numpy as np
 from gridcoll import GridComm
+from gridcoll.engine.compiled import _library
 world = MPI.COMM_WORLD
 assert isinstance(world, GridComm)
 below = ctypes.CDLL({library!r})
@@ -540,6 +542,10 @@ for _ in range(5):
     sums = np.zeros(1)
     world.Allreduce(np.ones(1), sums)
     assert sums[0] == 3
+waits = _library().wait
+assert waits.longest_pause_ns > waits.first_pause_ns
+MPI.Win.Allocate(4, comm=world).Free()  # others may wait for a rank that looks too rarely
+assert waits.longest_pause_ns == waits.first_pause_ns
 if world.rank == 0:
     print("right")
 """

@@ -117,7 +117,7 @@ class StampedCalls:
         calls.n_calls = calls.total_ns = 0
 
 
-_INTERFACE = 3
+_INTERFACE = 4
 
 _BEGIN = ctypes.CFUNCTYPE(ctypes.c_int64)
 _ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Question))
@@ -136,6 +136,7 @@ class _Half(ctypes.Structure):
         *((name, _CALLED) for name in ("look", "finish")),
         ("errors_return", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("operations", "run_begin", "run", "run_end")),
+        ("wait", ctypes.c_void_p),
     ]
 
 

@@ -262,14 +262,20 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
 enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 }; /* of wait_t: gridcoll/engine/compiled.c */
 enum { LOOK_AGAIN_NS = 20000000 };
 
+/* For as long as this rank has windows: MPI does what others ask of them only while it is called. */
+void look_often(void)
+{
+    if (has_windows && python.wait)
+        python.wait[LONGEST_PAUSE] = python.wait[FIRST_PAUSE];
+}
+
 /* A pause went on though a message was there: there may be sockets that Python has to look for. */
-static void look_again(const known_call *known)
+static void look_again(void)
 {
     static int64_t looked_ns;
-    int64_t *n_missed = (int64_t *)known->wait + N_MISSED;
-    if (!*n_missed)
+    if (!python.wait[N_MISSED])
         return;
-    *n_missed = 0;
+    python.wait[N_MISSED] = 0;
     int64_t now = now_ns();
     if (now - looked_ns < LOOK_AGAIN_NS)
         return;
@@ -313,15 +319,13 @@ static int run_plan(given_call *call, const comm_record *comm, known_call *known
     engine->buffers[0] = (void *)input, engine->buffers[1] = output, engine->buffers[2] = scratch;
     if (known->key.form & USERS)
         engine->operation = call->operation;
-    if (has_windows)
-        ((int64_t *)known->wait)[LONGEST_PAUSE] = ((int64_t *)known->wait)[FIRST_PAUSE];
     hold_handlers();
     void *run = python.run_begin(known->program, known->mpi, engine);
-    while (run && !python.run(run, known->wait, 1000000000))
+    while (run && !python.run(run, python.wait, 1000000000))
         ;
     error = run ? python.run_end(run) : -1;
     release_handlers();
-    look_again(known);
+    look_again();
 done:
     free(copy);
     free(own);
@@ -723,21 +727,27 @@ static int set_errhandler(const char *name, word comm, word handler)
     return is_loading ? 0 : next ? next(comm, handler) : 1;
 }
 
-/* Others may wait for what MPI does with this rank's windows only while it is called: see run_plan. */
-#define WINDOW(name, parameters, ...) \
-    VISIBLE int name parameters \
+/* A library without large counts has the small form alone, which takes the same words. */
+#define WINDOW(name, suffix, parameters, ...) \
+    VISIBLE int name##suffix parameters \
     { \
-        int (*next) parameters = (int (*) parameters)next_function(#name); \
-        has_windows = 1; \
+        int (*next) parameters = (int (*) parameters)next_function(#name #suffix); \
+        if (!next) \
+            next = (int (*) parameters)next_function(#name); \
+        has_windows = 1, look_often(); \
         return next ? next(__VA_ARGS__) : 1; \
     }
 
-WINDOW(MPI_Win_create, SIX, a, b, c, d, e, f)
-WINDOW(PMPI_Win_create, SIX, a, b, c, d, e, f)
-WINDOW(MPI_Win_allocate, SIX, a, b, c, d, e, f)
-WINDOW(PMPI_Win_allocate, SIX, a, b, c, d, e, f)
-WINDOW(MPI_Win_create_dynamic, (word a, word b, word c), a, b, c)
-WINDOW(PMPI_Win_create_dynamic, (word a, word b, word c), a, b, c)
+#define WINDOW_ALL(name) \
+    WINDOW(name, , SIX, a, b, c, d, e, f) \
+    WINDOW(P##name, , SIX, a, b, c, d, e, f) \
+    WINDOW(name, _c, SIX, a, b, c, d, e, f) \
+    WINDOW(P##name, _c, SIX, a, b, c, d, e, f)
+
+WINDOW_ALL(MPI_Win_create)
+WINDOW_ALL(MPI_Win_allocate)
+WINDOW(MPI_Win_create_dynamic, , (word a, word b, word c), a, b, c)
+WINDOW(PMPI_Win_create_dynamic, , (word a, word b, word c), a, b, c)
 
 VISIBLE int MPI_Comm_set_errhandler(word a, word b)
 {

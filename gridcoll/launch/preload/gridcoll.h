@@ -18,7 +18,7 @@
 typedef intptr_t word;
 
 enum {
-    INTERFACE = 3, /* counted up with every change of what bridge.py must know */
+    INTERFACE = 4, /* counted up with every change of what bridge.py must know */
     MOST_WORDS = 9, /* arguments of a collective */
     N_SLOTS = 64,
     N_STAMPS = 256, /* as MOST_STAMPED of gridcoll/measure/learning/agreed.py */
@@ -73,7 +73,6 @@ typedef struct known_call {
     struct known_call *next;
     const void *program, *mpi;
     engine_call *call;
-    void *wait;
     int64_t tag; /* under which calls are stamped; -1 where nothing is learned from them */
     int64_t input, output; /* roles */
     int64_t input_bytes, output_bytes, scratch_bytes;
@@ -121,7 +120,6 @@ typedef struct {
     int64_t action, error;
     const void *program, *mpi;
     engine_call *call;
-    void *wait;
     int64_t tag;
     stamped_calls *stamped;
     int64_t input, output, input_bytes, output_bytes, scratch_bytes;
@@ -144,6 +142,7 @@ typedef struct {
     void *(*run_begin)(const void *, const void *, const void *);
     int (*run)(void *, void *, int64_t);
     int64_t (*run_end)(void *);
+    int64_t *wait; /* how it waits, wherever it is called from */
 } python_half;
 
 /* natives.c */
@@ -208,5 +207,6 @@ void exclude(const void *in_module); /* calls from that module are left alone */
 void count_call(int which, enum action action);
 uint64_t count_of_calls(int which, int action);
 void print_counts(void);
+void look_often(void);
 
 #endif

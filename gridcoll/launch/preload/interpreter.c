@@ -169,7 +169,7 @@ __attribute__((visibility("default"))) void gridcoll_report(const char *text)
 __attribute__((visibility("default"))) void gridcoll_attach(const python_half *half)
 {
     if (half->interface == INTERFACE)
-        python = *half;
+        python = *half, look_often();
     else
         gridcoll_report("its library and its Python are of different versions; install it again");
 }

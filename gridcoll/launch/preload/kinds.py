@@ -80,7 +80,7 @@ class Question(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("comm", "rank", "n_ranks", "large")),
         ("args", ctypes.POINTER(ctypes.c_int64)),
         *((name, ctypes.c_int64) for name in ("action", "error")),
-        *((name, ctypes.c_void_p) for name in ("program", "mpi", "call", "wait")),
+        *((name, ctypes.c_void_p) for name in ("program", "mpi", "call")),
         ("tag", ctypes.c_int64),
         ("stamped", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("input", "output")),
@@ -232,7 +232,6 @@ def answer_plan(
     if prepared is None:
         return None
     question.program, question.mpi, question.call = prepared.pointers
-    question.wait = ctypes.addressof(prepared.c_library.wait)
     question.input, question.output = _roles(kind, context.rank == kind.root)
     question.input_bytes = flow.extent["input"] * unit_bytes
     question.output_bytes = flow.extent["output"] * unit_bytes

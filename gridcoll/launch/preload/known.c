@@ -126,7 +126,7 @@ known_call *enter_known(comm_record *comm, const question *answer)
     known->key = answer->key;
     known->action = (enum action)answer->action;
     known->program = answer->program, known->mpi = answer->mpi;
-    known->call = answer->call, known->wait = answer->wait;
+    known->call = answer->call;
     known->tag = answer->tag;
     known->input = answer->input, known->output = answer->output;
     known->input_bytes = answer->input_bytes, known->output_bytes = answer->output_bytes;
