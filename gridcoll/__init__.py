@@ -8,13 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gridcoll.errors import (
-    DisagreementError,
-    FileError,
-    GridcollError,
-    PlanError,
-    UsageError,
-)
+from gridcoll.errors import DisagreementError, FileError, GridcollError, PlanError, UsageError
 from gridcoll.release import __version__
 
 if TYPE_CHECKING:

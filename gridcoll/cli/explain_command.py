@@ -23,8 +23,7 @@ UNEQUAL = "alltoallv"
 
 
 @click.command(
-    cls=RenamedOptions,
-    renamed={"--bytes": "--sizes", "--png": "--plot", "--svg": "--plot"},
+    cls=RenamedOptions, renamed={"--bytes": "--sizes", "--png": "--plot", "--svg": "--plot"}
 )
 @click.argument("collective")
 @click.option("--grid", required=True, help=GRID)

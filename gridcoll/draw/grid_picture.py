@@ -287,10 +287,7 @@ def _draw_clusters(
 
 
 def _draw_links(
-    axes: Any,
-    model: GridModel,
-    places: FloatArray,
-    taken: list[tuple[float, float, float, float]],
+    axes: Any, model: GridModel, places: FloatArray, taken: list[tuple[float, float, float, float]]
 ) -> None:
     """A line per pair, figures where there is room; the spanning tree of latencies comes first."""
     n, common = model.n_clusters, _common_rate(model)

@@ -14,10 +14,7 @@ def begin_program(flow: Dataflow, transport: Transport, memory: Memory) -> Run:
 
 
 def run_program(
-    flow: Dataflow,
-    transport: Transport,
-    memory: Memory,
-    trace: Trace | None = None,
+    flow: Dataflow, transport: Transport, memory: Memory, trace: Trace | None = None
 ) -> None:
     """Run one rank's program to its end, waiting politely.
 

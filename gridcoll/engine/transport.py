@@ -21,10 +21,7 @@ class MPITransport:
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        tags: range | None = None,
-        ranks: Sequence[int] | None = None,
+        self, comm: MPI.Intracomm, tags: range | None = None, ranks: Sequence[int] | None = None
     ) -> None:
         self._comm = comm
         tags = range(n_tags()) if tags is None else tags

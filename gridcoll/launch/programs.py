@@ -26,7 +26,7 @@ _SHT_SYMTAB = 2
 FOR_LONG_LINKS = {
     # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
     # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal.
-    "UCX_TCP_KEEPIDLE": "inf",
+    "UCX_TCP_KEEPIDLE": "inf"
 }
 """What MPI libraries are told before they start, unless the user said something else."""
 

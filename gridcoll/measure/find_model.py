@@ -21,14 +21,7 @@ from gridcoll.measure.cache.start import Start, start_from
 from gridcoll.measure.clusters import machine_id
 from gridcoll.measure.quick import quick_model
 from gridcoll.measure.report import Report
-from gridcoll.model import (
-    GridModel,
-    declared_model,
-    digest,
-    format_model,
-    parse_model,
-    read_model,
-)
+from gridcoll.model import GridModel, declared_model, digest, format_model, parse_model, read_model
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import read_gridfile
 

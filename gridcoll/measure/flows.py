@@ -221,11 +221,7 @@ def _carried(
 
 
 def _measure_round(
-    comm: MPI.Intracomm,
-    grid: Grid,
-    pairs: Iterable[tuple[int, int]],
-    most_lanes: int,
-    n_flows: int,
+    comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> np.ndarray:
     """Bytes per second between the clusters of each of ``pairs``, all at the same time.
 
@@ -236,11 +232,7 @@ def _measure_round(
 
 
 def _measure_steady(
-    comm: MPI.Intracomm,
-    grid: Grid,
-    pairs: Iterable[tuple[int, int]],
-    most_lanes: int,
-    n_flows: int,
+    comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> np.ndarray:
     """The same, by the extra time of `MORE` times as many messages."""
     numbers = [N_MESSAGES, MORE * N_MESSAGES]

@@ -12,12 +12,7 @@ from mpi4py import MPI
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.probe import (
-    Channel,
-    Sample,
-    fit_samples,
-    gap_of_trains,
-)
+from gridcoll.measure.probe import Channel, Sample, fit_samples, gap_of_trains
 from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Grid
 

@@ -15,13 +15,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import (
-    FIRST_LANES,
-    MESSAGE_BYTES,
-    MORE,
-    longer_s,
-    stream_s,
-)
+from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, MORE, longer_s, stream_s
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
@@ -47,10 +41,7 @@ OPENING = 3
 
 
 def measure_uplinks(
-    comm: MPI.Intracomm,
-    model: GridModel,
-    progress: Progress = silent,
-    n_messages: int = 0,
+    comm: MPI.Intracomm, model: GridModel, progress: Progress = silent, n_messages: int = 0
 ) -> tuple[float, ...]:
     """Bytes per second that leave each cluster for all others together; 0 where nothing limits.
 

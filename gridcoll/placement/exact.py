@@ -91,8 +91,7 @@ class _Walk:
         self.descend(k + 1, high, tally)
         before = [i for i in range(self.n_low, k) if high >> i & 1]
         reach = np.maximum(
-            self._reach[k - self.n_low],
-            self._cost.resources.latency_s[k, before].max(initial=0.0),
+            self._reach[k - self.n_low], self._cost.resources.latency_s[k, before].max(initial=0.0)
         )
         self.descend(k + 1, high | 1 << k, _add(self._cost, tally, k, reach))
 

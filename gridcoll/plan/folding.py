@@ -43,10 +43,7 @@ class Slots:
 
 
 def fold(
-    ops: list[Op],
-    terms: Sequence[tuple[int, Term]],
-    into: Chunk,
-    slots: Callable[[int], Chunk],
+    ops: list[Op], terms: Sequence[tuple[int, Term]], into: Chunk, slots: Callable[[int], Chunk]
 ) -> None:
     """Append the ops that leave ``t0 (op) t1 (op) …`` in ``into``, ``terms`` ordered by key.
 

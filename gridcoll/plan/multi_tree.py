@@ -247,12 +247,7 @@ def plan_allreduce_up_down(
 
 
 def _plan_up(
-    collective: str,
-    trees: Trees,
-    n_units: int,
-    segment_units: int,
-    label: str,
-    unit_s: float,
+    collective: str, trees: Trees, n_units: int, segment_units: int, label: str, unit_s: float
 ) -> Plan:
     segments = cut_segments(n_units, max(segment_units, 1))
     down = collective == "allreduce"

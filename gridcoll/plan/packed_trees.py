@@ -17,12 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import (
-    THIN_LINK,
-    UNLIKE_INTERFACES,
-    WINDOWS_LIMIT,
-    WINDOWS_SURELY_LIMIT,
-)
+from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT, WINDOWS_SURELY_LIMIT
 from gridcoll.model.arborescence import shortest_ways
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray

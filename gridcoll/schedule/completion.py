@@ -23,11 +23,7 @@ class Completed(NamedTuple):
 
 
 def complete(
-    run: Runner,
-    problem: Problem,
-    target_s: float,
-    order: list[int],
-    given: list[tuple[int, int]],
+    run: Runner, problem: Problem, target_s: float, order: list[int], given: list[tuple[int, int]]
 ) -> Completed:
     """A schedule that starts with ``given`` and ends by ``target_s``, if this way finds one.
 

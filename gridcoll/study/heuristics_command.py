@@ -31,13 +31,7 @@ from gridcoll.study.options import (
     table_console,
     write_tables,
 )
-from gridcoll.study.parameters import (
-    FILLINGS,
-    INTERNALS,
-    PARAMETERS,
-    Range,
-    change_parameters,
-)
+from gridcoll.study.parameters import FILLINGS, INTERNALS, PARAMETERS, Range, change_parameters
 from gridcoll.study.plots import Figure, draw_figure
 from gridcoll.topology.units import parse_size_bytes
 

@@ -12,9 +12,7 @@ from types import FrameType
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.job import Job
-from gridcoll.testbed.launchers import (
-    find_environment,
-)
+from gridcoll.testbed.launchers import find_environment
 from gridcoll.testbed.preflight import check_transport
 from gridcoll.testbed.probe import prove
 from gridcoll.testbed.testbed import Testbed

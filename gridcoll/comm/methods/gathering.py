@@ -124,10 +124,7 @@ class GatheringMethods(GridMethods):
         move(context, flow, head, heads.view)
         data = memoryview(bytearray(sum(heads.rests())))
         move(
-            context,
-            root_flow(context, heads.rest_starts(), heads.rests(), gather=True),
-            rest,
-            data,
+            context, root_flow(context, heads.rest_starts(), heads.rests(), gather=True), rest, data
         )
         parted = heads.parted(data)
         if root in parted:

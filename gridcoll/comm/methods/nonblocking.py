@@ -21,12 +21,7 @@ from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import Decision
 from gridcoll.comm.methods.alltoall import read_exchange
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.reductions import (
-    Reduction,
-    barrier_memory,
-    read_input,
-    read_reduction,
-)
+from gridcoll.comm.methods.reductions import Reduction, barrier_memory, read_input, read_reduction
 from gridcoll.engine.executor import Memory, Run, Transport
 from gridcoll.engine.memory import ByteMemory, byte_memory
 from gridcoll.engine.runner import begin_program

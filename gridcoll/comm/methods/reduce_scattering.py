@@ -16,13 +16,7 @@ from gridcoll.comm.arguments.elements import Elements, overlap, read_elements
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import Decision, Semantics
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import (
-    even_of,
-    in_place,
-    mean_of,
-    read_or_leave,
-    share_of,
-)
+from gridcoll.comm.methods.moving import even_of, in_place, mean_of, read_or_leave, share_of
 from gridcoll.comm.methods.reductions import Reduction, read_input
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.engine.agreement import require_equal

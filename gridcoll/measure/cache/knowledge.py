@@ -313,9 +313,7 @@ def _relay_gap_of(model: GridModel, engine: TimesBySize) -> TimesBySize | None:
 def _learned(
     known: Knowledge, grid: Grid, mpi: str
 ) -> tuple[
-    dict[str, dict[str, Correction]],
-    dict[str, TimesBySize],
-    dict[str, dict[str, TimesBySize]],
+    dict[str, dict[str, Correction]], dict[str, TimesBySize], dict[str, dict[str, TimesBySize]]
 ]:
     corrections: dict[str, dict[str, Correction]] = {}
     native: dict[str, TimesBySize] = {}

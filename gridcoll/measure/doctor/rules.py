@@ -348,12 +348,7 @@ def rank_order(job: JobFacts) -> Iterator[Finding]:
 
 def broken_cache(job: JobFacts) -> Iterator[Finding]:
     for fault in job.broken:
-        yield Finding(
-            "cache",
-            "warning",
-            fault,
-            "gridcoll cache list shows what is left",
-        )
+        yield Finding("cache", "warning", fault, "gridcoll cache list shows what is left")
     if job.unwritable:
         yield Finding(
             "cache",

@@ -16,12 +16,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.allreduce.pieces import (
-    EVERYWHERE,
-    Piece,
-    keeps_rank_order,
-    plan_allreduce,
-)
+from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece, keeps_rank_order, plan_allreduce
 from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import Plan

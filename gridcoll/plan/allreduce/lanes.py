@@ -10,10 +10,7 @@ import numpy as np
 from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import SHAPES, costs_of, piece_candidate, price_pieces
-from gridcoll.plan.allreduce.pieces import (
-    EVERYWHERE,
-    Piece,
-)
+from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece
 from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allreduce.costs import (
-    SHAPES_INSIDE,
-    costs_of,
-    piece_candidate,
-    price_leaders,
-)
-from gridcoll.plan.allreduce.pieces import (
-    EVERYWHERE,
-    Piece,
-)
+from gridcoll.plan.allreduce.costs import SHAPES_INSIDE, costs_of, piece_candidate, price_leaders
+from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece
 from gridcoll.plan.registry import Algorithm, Candidate, alias, register
 from gridcoll.schedule.paths import find_hub
 

@@ -26,14 +26,7 @@ from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import costs_of, price_pieces, segment_units, unit_bytes_of
 from gridcoll.plan.allreduce.lanes import can_cut, cut_columns
-from gridcoll.plan.allreduce.pieces import (
-    DOWN,
-    EVERYWHERE,
-    UP,
-    Piece,
-    cut_pieces,
-    own_first,
-)
+from gridcoll.plan.allreduce.pieces import DOWN, EVERYWHERE, UP, Piece, cut_pieces, own_first
 from gridcoll.plan.bracket import Block, whole_blocks
 from gridcoll.plan.folding import Slots, align
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send

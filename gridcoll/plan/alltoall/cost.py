@@ -198,10 +198,7 @@ def of_grid(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sampl
 
 
 def priced_s(
-    model: GridModel,
-    messages_of: Callable[[Sample], Messages],
-    n_bytes: int,
-    piece_bytes: int = 0,
+    model: GridModel, messages_of: Callable[[Sample], Messages], n_bytes: int, piece_bytes: int = 0
 ) -> float:
     """Seconds for blocks of ``n_bytes``, from the messages of a sample of the ranks."""
     some = model.sample

@@ -70,10 +70,7 @@ class Rooms:
 
 
 def exchange_plan(
-    label: str,
-    n_units: int,
-    programs: Programs,
-    scratch_blocks: Sequence[int] = (),
+    label: str, n_units: int, programs: Programs, scratch_blocks: Sequence[int] = ()
 ) -> Plan:
     """An all-to-all plan; one of empty blocks does nothing at all.
 

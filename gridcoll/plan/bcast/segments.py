@@ -112,10 +112,7 @@ def _several_label(trees: Sequence[GridTree]) -> str:
 
 
 def best_segment(
-    model: GridModel,
-    n_bytes: int,
-    price: Callable[[SegmentCosts], TreePrice],
-    as_good: float = 1.0,
+    model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice], as_good: float = 1.0
 ) -> tuple[int, float]:
     """Segment size and predicted time: the halving pass, then hill climbing around its best.
 
