@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,13 +18,7 @@ from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
 FORMAT_VERSION = 7
-READABLE_VERSIONS = range(1, FORMAT_VERSION + 1)
-"""What an older one does not have counts as not measured."""
-
-RENAMED_VERSIONS = range(1, 5)
-_OLD_KEYS = {"together_bytes_per_s": "aggregate_bytes_per_s", "pace": "relay_gap"}
-_OLD_LINK_KEYS = {"alone_s": "one_way_s"}
-"""What versions before 5 called it; later ones have other keys only."""
+"""The first one that a release reads; those before were of no release."""
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -120,36 +113,20 @@ def format_model(model: GridModel) -> bytes:
 def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
     """The model that ``data`` holds; ``place`` names it in errors. Raises `FileError`."""
     try:
-        document = msgspec.convert(_with_new_keys(msgspec.json.decode(data)), _Document)
+        document = msgspec.json.decode(data, type=_Document)
     except msgspec.DecodeError as error:
         raise FileError(f"model file {place}: {error}") from None
     if document.format != FORMAT:
         raise FileError(f"model file {place}: format: expected {FORMAT!r}, got {document.format!r}")
-    if document.version not in READABLE_VERSIONS:
+    if document.version != FORMAT_VERSION:
         raise FileError(
             f"model file {place}: version {document.version}: this gridcoll reads "
-            f"{READABLE_VERSIONS[0]} to {READABLE_VERSIONS[-1]}"
+            f"{FORMAT_VERSION}; measure again with gridcoll discover"
         )
     try:
         return _build(document)
     except (UsageError, IndexError, ValueError) as error:
         raise FileError(f"model file {place}: {error}") from None
-
-
-def _with_new_keys(document: Any) -> Any:
-    """``document`` of an older version under the keys of today's, not yet checked."""
-    if not isinstance(document, dict) or document.get("version") not in RENAMED_VERSIONS:
-        return document
-    links = document.get("links")
-    if isinstance(links, list):
-        document["links"] = [
-            _renamed(link, _OLD_LINK_KEYS) if isinstance(link, dict) else link for link in links
-        ]
-    return _renamed(document, _OLD_KEYS)
-
-
-def _renamed(fields: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(key, key): value for key, value in fields.items()}
 
 
 def _build(document: _Document) -> GridModel:
