@@ -13,8 +13,6 @@ from gridcoll.errors import FileError
 from gridcoll.files import write_atomically
 from gridcoll.model import GridModel, read_model
 from gridcoll.plan.choice import Choice
-from gridcoll.plan.ops import Send
-from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate
 from gridcoll.topology.grid import Grid
 
@@ -186,16 +184,3 @@ def traffic_of(grid: Grid, sent: Iterable[tuple[int, int, int, int]]) -> Traffic
         messages[link] += n_messages
         units[link] += n_units
     return Traffic(messages, units)
-
-
-def count_traffic(plan: Plan, grid: Grid) -> Traffic:
-    """Count what ``plan`` sends over ``grid``."""
-    return traffic_of(
-        grid,
-        (
-            (rank, op.peer, 1, op.chunk.size)
-            for rank, program in enumerate(plan.programs)
-            for op in program
-            if isinstance(op, Send)
-        ),
-    )

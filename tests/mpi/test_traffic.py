@@ -13,9 +13,10 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.bcast.strategies import PREFIX
-from gridcoll.plan.traces import Traffic, count_traffic
+from gridcoll.plan.traces import Traffic
 from gridcoll.topology import Grid
 from tests.mpi.support import grid_comm, layouts
+from tests.plan.traffic import count_traffic
 
 N = 24
 """Bytes per block, or of the message."""

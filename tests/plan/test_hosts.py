@@ -12,9 +12,9 @@ from gridcoll.model import GridModel
 from gridcoll.plan import REGISTRIES, choose
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.traces import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
+from tests.plan.traffic import count_traffic
 
 N_BYTES = 96_000
 

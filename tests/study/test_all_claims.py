@@ -50,12 +50,12 @@ from gridcoll.study.parameters import PARAMETERS
 from gridcoll.study.placement_command import (
     CASE_KINDS,
     LATENCIES,
-    expected_fail_permille,
     run_cases,
 )
 from gridcoll.study.total_exchange_command import Sites, hindrance_for
 from gridcoll.topology import Grid, read_gridfile
 from gridcoll.topology.levels import find_levels
+from tests.study.drawing import expected_fail_permille
 
 ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "benchmarks" / "studies" / "CLAIMS.md"

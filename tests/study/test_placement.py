@@ -16,12 +16,12 @@ from gridcoll.study.placement_command import (
     CASE_KINDS,
     LATENCIES,
     command,
-    expected_fail_permille,
     find_kind,
     run_cases,
     tree_latencies,
 )
 from gridcoll.study.placement_meshes_command import command as meshes_command
+from tests.study.drawing import expected_fail_permille
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "placement"
 

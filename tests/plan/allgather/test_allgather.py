@@ -12,9 +12,9 @@ from gridcoll.plan import Plan, check_plan, choose
 from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
 from gridcoll.plan.allgather.ways import LaneWays, RingWays
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.traces import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
+from tests.plan.traffic import count_traffic
 from tests.plan_text import format_plan, parse_plan
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"

@@ -13,8 +13,8 @@ from gridcoll.model.bounds import limit_s
 from gridcoll.model.wires import Wires, wires_from_spec
 from gridcoll.plan import Candidate, choose
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.traces import count_traffic
 from gridcoll.topology.gridfile import read_gridfile
+from tests.plan.traffic import count_traffic
 
 pytestmark = pytest.mark.long
 

@@ -15,10 +15,10 @@ from gridcoll.plan import REGISTRIES, Plan, Send, check_plan, choose
 from gridcoll.plan.alltoall.bruck import plan_bruck
 from gridcoll.plan.alltoall.direct import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
 from gridcoll.plan.alltoall.vector import vector_program
-from gridcoll.plan.traces import count_traffic
 from gridcoll.topology import Grid
 from tests.plan.alltoall.test_traffic import run_alltoall, two
 from tests.plan.grids import grids, model_of
+from tests.plan.traffic import count_traffic
 from tests.reference import run_reference
 
 GRIDS = st.lists(st.integers(0, 6), min_size=1, max_size=24)

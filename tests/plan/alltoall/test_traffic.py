@@ -12,9 +12,10 @@ from gridcoll.plan import REGISTRIES, Plan
 from gridcoll.plan.alltoall.direct import plan_direct
 from gridcoll.plan.alltoall.hierarchical import plan_hub
 from gridcoll.plan.alltoall.lg import plan_lg
-from gridcoll.plan.traces import Traffic, count_traffic, traffic_of
+from gridcoll.plan.traces import Traffic, traffic_of
 from gridcoll.topology import Grid
 from tests.plan.grids import model_of
+from tests.plan.traffic import count_traffic
 from tests.reference import run_reference
 
 

@@ -10,9 +10,9 @@ from gridcoll.errors import PlanError
 from gridcoll.plan import Chunk, Copy, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.bcast.tree import plan_bcast
 from gridcoll.plan.gather.mirror import backwards, plan_gather
-from gridcoll.plan.traces import count_traffic
 from gridcoll.plan.trees import RankTree
 from tests.plan.grids import grids, model_of
+from tests.plan.traffic import count_traffic
 from tests.reference import run_reference
 
 

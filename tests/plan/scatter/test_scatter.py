@@ -20,10 +20,10 @@ from gridcoll.plan.scatter.trees import (
     serving_ranks,
     take_block,
 )
-from gridcoll.plan.traces import count_traffic
 from gridcoll.plan.trees import RankTree
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
+from tests.plan.traffic import count_traffic
 from tests.reference import run_reference
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
