@@ -143,6 +143,11 @@ class SegmentCosts:
         return np.asarray(np.minimum(self.segment_bytes, self.n_bytes), dtype=float)
 
     @cached_property
+    def sizes(self) -> np.ndarray:
+        """Members by cluster, (C,)."""
+        return np.array([len(cluster) for cluster in self.model.grid.clusters])
+
+    @cached_property
     def _inside_links(self) -> tuple[FloatArray, FloatArray]:
         every = range(self.model.n_clusters)
         return self.model.gap_and_one_way_s(self.segment, (every, every))

@@ -149,11 +149,6 @@ class BlockCosts(SegmentCosts):
     """The same of blocks of ``n_bytes``."""
 
     @cached_property
-    def sizes(self) -> np.ndarray:
-        """Members by cluster, (C,)."""
-        return np.array([len(cluster) for cluster in self.model.grid.clusters])
-
-    @cached_property
     def hosts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By cluster: how many hosts, and the most and the fewest ranks on one, (C,) each."""
         nodes = [cluster.node_sizes for cluster in self.model.grid.clusters]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -21,60 +20,14 @@ from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate
-from gridcoll.plan.tree_cost import LineCosts, line_costs, place_costs
+from gridcoll.plan.tree_cost import SegmentCosts, line_costs, place_costs
 from gridcoll.schedule.trees import profile
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
 
-@dataclass(frozen=True)
-class Costs:
-    """A message of ``n_bytes`` over ``model``, in segments of S sizes ``segment_bytes``."""
-
-    model: GridModel
-    n_bytes: int
-    segment_bytes: np.ndarray
-
-    @cached_property
-    def _links(self) -> tuple[FloatArray, FloatArray]:
-        return self.model.gap_and_one_way_s(self.segment_bytes.astype(float))
-
-    @property
-    def gap_s(self) -> FloatArray:
-        """``g(s)`` by link, (C, C, S)."""
-        return self._links[0]
-
-    @property
-    def one_way_s(self) -> FloatArray:
-        """One-way time of a segment, (C, C, S)."""
-        return self._links[1]
-
-    @cached_property
-    def port_s(self) -> FloatArray:
-        """How long one segment keeps an interface of each cluster, (C, S)."""
-        return np.asarray(np.einsum("iis->is", self.gap_s))
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """Members by cluster, (C,)."""
-        return np.array([len(cluster) for cluster in self.model.grid.clusters])
-
-    def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
-        """Time of a segment between all members of each cluster and its owner, (C, S)."""
-        every = np.arange(len(lines))
-        far = (self.port_s, self.one_way_s[every, every])
-        near = self.model.gap_and_one_way_s(np.zeros(1), (every.tolist(), every.tolist()))
-        found = np.empty_like(self.port_s)
-        # Clusters whose hosts are alike share their costs.
-        for line in {id(each): each for each in lines}.values():
-            alike = [c for c, each in enumerate(lines) if each is line]
-            counts = (line.waits[:, 0], line.hops[:, 0], line.waits[:, 1], line.hops[:, 1])
-            ways = sum(
-                count[:, None, None] * seconds[alike]
-                for count, seconds in zip(counts, (*far, *near), strict=True)
-            )
-            found[alike] = np.asarray(ways).max(axis=0)
-        return found
+class Costs(SegmentCosts):
+    """Of segments, and of partial results between clusters."""
 
     @cached_property
     def across_s(self) -> FloatArray:
