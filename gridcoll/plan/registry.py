@@ -131,12 +131,15 @@ def algorithm(
     source: str,
     most_clusters: int = ANY_NUMBER,
     fewest_inside: int = 1,
+    reproducible: bool = False,
 ) -> Callable[[Candidates], Candidates]:
     """Enter the function below as the algorithm ``name`` of ``collective``; see `Algorithm`."""
 
     def enter(candidates: Candidates) -> Candidates:
         new = Algorithm(
-            *(name, good_for, source, candidates, most_clusters), fewest_inside=fewest_inside
+            *(name, good_for, source, candidates, most_clusters),
+            fewest_inside=fewest_inside,
+            reproducible=reproducible,
         )
         register(collective, new)
         return candidates

@@ -20,7 +20,7 @@ from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 40
@@ -178,12 +178,7 @@ def packed_candidates(
 GOOD_FOR = "long blocks where interfaces or links are unlike: slow ones hand on nothing"
 SOURCE = "gridcoll; list scheduling (Graham 1966) of trees"
 
-register(
-    "allgather",
-    Algorithm(
-        PACKED_TREES,
-        GOOD_FOR,
-        SOURCE,
-        lambda model, n_bytes, root: packed_candidates(model, n_bytes, plan_allgather),
-    ),
-)
+
+@algorithm("allgather", PACKED_TREES, GOOD_FOR, SOURCE)
+def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    return packed_candidates(model, n_bytes, plan_allgather)

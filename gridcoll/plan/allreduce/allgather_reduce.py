@@ -19,7 +19,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.folding import align, fold, no_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.grid import Cluster, Grid
 
 MOST_MEMBERS = 128
@@ -136,6 +136,12 @@ def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
     return max(done_s)
 
 
+@algorithm(
+    "allreduce",
+    "allgather-reduce",
+    "the shortest messages: one WAN latency, and inside a way up but none down",
+    "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
+)
 def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Every rank gathers its cluster's contributions, and receives the other clusters' sums."""
     grid = model.grid
@@ -154,13 +160,4 @@ def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidat
     return [Candidate("allgather-reduce", label, seconds, build, None, n_bytes, ordered)]
 
 
-register(
-    "allreduce",
-    Algorithm(
-        "allgather-reduce",
-        "the shortest messages: one WAN latency, and inside a way up but none down",
-        "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
-        allgather_reduce,
-    ),
-)
 alias("allreduce", "everyone", "allgather-reduce")

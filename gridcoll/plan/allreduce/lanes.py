@@ -11,7 +11,7 @@ from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import SHAPES, costs_of, piece_candidate, price_pieces
 from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
@@ -104,11 +104,23 @@ def _windows_limit(model: GridModel) -> bool:
     return bool(model.windows_limit[~np.eye(model.n_clusters, dtype=bool)].any())
 
 
+@algorithm(
+    "allreduce",
+    "lanes",
+    "middle sizes, and two clusters: one WAN latency, all interfaces busy",
+    "gridcoll; reduce-scatter inside, exchange per lane, allgather inside",
+)
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Every member collects its part; owners exchange partial results."""
     return _columns("lanes", model, model.grid, n_bytes, homes=False)
 
 
+@algorithm(
+    "allreduce",
+    "shares",
+    "long messages over three clusters or more: least bytes on every link",
+    "gridcoll",
+)
 def _shares(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Every member collects its part; of each part every cluster combines a share."""
     return _columns("shares", model, model.grid, n_bytes, True) if model.n_clusters > 2 else []
@@ -129,6 +141,12 @@ def find_neighbours(model: GridModel) -> Grid:
     return model.grid.regroup(labels)
 
 
+@algorithm(
+    "allreduce",
+    "neighbours",
+    "middle sizes, and clusters of which some are far nearer to each other than to the rest",
+    "gridcoll; lanes or shares over sites instead of clusters",
+)
 def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Lanes and shares as if clusters near each other were one."""
     groups = find_neighbours(model)
@@ -139,26 +157,3 @@ def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         for homes in (False, True)[: 2 if len(groups.clusters) > 2 else 1]
         for candidate in _columns("neighbours", model, groups, n_bytes, homes)
     ]
-
-
-for _name, _good_for, _source, _function in (
-    (
-        "lanes",
-        "middle sizes, and two clusters: one WAN latency, all interfaces busy",
-        "gridcoll; reduce-scatter inside, exchange per lane, allgather inside",
-        _lanes,
-    ),
-    (
-        "shares",
-        "long messages over three clusters or more: least bytes on every link",
-        "gridcoll",
-        _shares,
-    ),
-    (
-        "neighbours",
-        "middle sizes, and clusters of which some are far nearer to each other than to the rest",
-        "gridcoll; lanes or shares over sites instead of clusters",
-        _neighbours,
-    ),
-):
-    register("allreduce", Algorithm(_name, _good_for, _source, _function))

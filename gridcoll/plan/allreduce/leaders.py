@@ -5,10 +5,16 @@ from __future__ import annotations
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import SHAPES_INSIDE, costs_of, piece_candidate, price_leaders
 from gridcoll.plan.allreduce.pieces import EVERYWHERE, Piece
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.schedule.paths import find_hub
 
 
+@algorithm(
+    "allreduce",
+    "leaders",
+    "short messages: one WAN latency",
+    "004 §2.2, with an exchange in place of its gather and broadcast",
+)
 def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A tree inside every cluster; leaders exchange partial results, or meet at one."""
     if model.grid.n_ranks == 1:
@@ -33,13 +39,4 @@ def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return found
 
 
-register(
-    "allreduce",
-    Algorithm(
-        "leaders",
-        "short messages: one WAN latency",
-        "004 §2.2, with an exchange in place of its gather and broadcast",
-        leaders,
-    ),
-)
 alias("allreduce", "coordinators", "leaders")

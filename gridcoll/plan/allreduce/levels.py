@@ -26,7 +26,7 @@ from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.levels import Groups, join_nearest
@@ -443,6 +443,12 @@ def flows_stop(model: GridModel) -> bool:
     return bool((np.minimum.outer(alone, alone) > WINDOWS_LIMIT * flows).any())
 
 
+@algorithm(
+    "allreduce",
+    LEVELS,
+    "middle sizes: hosts, clusters, sites and regions collect, and one exchange over long ways",
+    "gridcoll; hierarchical reduce-scatter and allgather, of any depth",
+)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     # In one cluster there are no levels, and what hosts send at once queues longer than is priced.
     if model.n_clusters == 1:
@@ -462,14 +468,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
     segment = max(n_bytes // levels.n_pieces, 1)
     return [Candidate(LEVELS, label, total_s, build, segment_bytes=segment)]
-
-
-register(
-    "allreduce",
-    Algorithm(
-        LEVELS,
-        "middle sizes: hosts, clusters, sites and regions collect, and one exchange over long ways",
-        "gridcoll; hierarchical reduce-scatter and allgather, of any depth",
-        _candidates,
-    ),
-)

@@ -7,9 +7,10 @@ from gridcoll.plan.bcast.multi_tree import GOOD_FOR, MULTI_TREE, SOURCE, is_offe
 from gridcoll.plan.multi_tree import plan_allreduce_up_down
 from gridcoll.plan.multi_tree_cost import best_trees, nearest_to_all, segments_of
 from gridcoll.plan.plan import Plan
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 
 
+@algorithm("allreduce", MULTI_TREE, GOOD_FOR, SOURCE)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if not is_offered(model, n_bytes):
         return []
@@ -22,6 +23,3 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_allreduce_up_down(found.trees, n_units, segment, name, unit_s)
 
     return [Candidate(MULTI_TREE, label, found.total_s, build, segment_bytes=found.segment_bytes)]
-
-
-register("allreduce", Algorithm(MULTI_TREE, GOOD_FOR, SOURCE, _candidates))

@@ -32,7 +32,7 @@ from gridcoll.plan.folding import Slots, align
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.pacing import paced_by_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
@@ -276,6 +276,11 @@ def _can_part(model: GridModel, n_bytes: int, n_each: int) -> bool:
     return n_bytes >= SMALLEST_PIECE_BYTES * grid.n_ranks and can_cut(grid, n_bytes, n_each, 1)
 
 
+GOOD_FOR = "operations that do not commute on ranks dealt out over clusters; reproducible sums"
+SOURCE = "gridcoll; the order of mpi4py's reductions of objects"
+
+
+@algorithm("allreduce", "rank-order", GOOD_FOR, SOURCE, reproducible=True)
 def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Coordinators exchange partial results, or one combines them; or every member owns a part."""
     grid, n = model.grid, model.n_clusters
@@ -312,9 +317,3 @@ def reduce_in_rank_order(model: GridModel, n_bytes: int, root: int) -> list[Cand
     if _can_part(model, n_bytes, model.n_clusters):
         cuts["a part per member and cluster"] = lambda n_units: cut_columns(grid, n_units, True)
     return _ordered(model, n_bytes, cuts, root)
-
-
-GOOD_FOR = "operations that do not commute on ranks dealt out over clusters; reproducible sums"
-SOURCE = "gridcoll; the order of mpi4py's reductions of objects"
-
-register("allreduce", Algorithm("rank-order", GOOD_FOR, SOURCE, _allreduce, reproducible=True))

@@ -12,7 +12,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.allreduce.costs import costs_of, price_ring, segment_units
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
-from gridcoll.plan.registry import Algorithm, Candidate, register
+from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT, cut_segments
 from gridcoll.schedule.paths import shortest_path
 from gridcoll.topology.units import format_size
@@ -95,6 +95,7 @@ def plan_ring(
     return Plan("allreduce", label, n_units, -1, Programs(n, program_of))
 
 
+@algorithm("allreduce", "ring", "long messages: least bytes, one flow per interface", "gridcoll")
 def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """A ring over all ranks, cluster by cluster."""
     n = model.grid.n_ranks
@@ -114,9 +115,3 @@ def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return plan_ring(ring, n_units, longest, f"ring: {label}", hosts)
 
     return [Candidate("ring", label, float(totals[best]), build, None, segment)]
-
-
-register(
-    "allreduce",
-    Algorithm("ring", "long messages: least bytes, one flow per interface", "gridcoll", _ring),
-)

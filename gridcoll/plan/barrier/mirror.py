@@ -2,25 +2,19 @@
 
 from gridcoll.plan.allreduce.allgather_reduce import allgather_reduce
 from gridcoll.plan.allreduce.leaders import leaders
-from gridcoll.plan.registry import Algorithm, alias, register
+from gridcoll.plan.registry import algorithm, alias
 
-register(
+algorithm(
     "barrier",
-    Algorithm(
-        "leaders",
-        "one WAN latency: an allreduce of next to nothing",
-        "004 §2.2, with an exchange in place of its gather and broadcast",
-        leaders,
-    ),
-)
-register(
+    "leaders",
+    "one WAN latency: an allreduce of next to nothing",
+    "004 §2.2, with an exchange in place of its gather and broadcast",
+)(leaders)
+algorithm(
     "barrier",
-    Algorithm(
-        "allgather-reduce",
-        "one WAN latency, and inside a cluster a way up but none down",
-        "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
-        allgather_reduce,
-    ),
-)
+    "allgather-reduce",
+    "one WAN latency, and inside a cluster a way up but none down",
+    "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
+)(allgather_reduce)
 alias("barrier", "coordinators", "leaders")
 alias("barrier", "everyone", "allgather-reduce")
