@@ -49,13 +49,7 @@ FIRST_WORTH_S = 1.0
 
 
 class Drift:
-    """Watches durations.
-
-    Parameters
-    ----------
-    worth_s : float
-        Cost of a look at the links.
-    """
+    """Watches durations; ``worth_s`` is what a look at the links costs."""
 
     def __init__(self, worth_s: float = FIRST_WORTH_S) -> None:
         self.worth_s = worth_s

@@ -83,20 +83,10 @@ def plan_allreduce(
     shape: str,
     label: str = "",
 ) -> Plan:
-    """Allreduce of ``n_units`` elements.
+    """Allreduce of ``n_units`` elements in ``pieces``, which cover the message.
 
-    Parameters
-    ----------
-    grid : Grid
-    n_units : int
-    pieces : sequence of Piece
-        They cover the message.
-    segment_units : int
-        Longest segment.
-    shape : str
-        Of the tree inside clusters, its root at the piece's owner; a name in `SHAPES`.
-    label : str
-        Description.
+    Segments have up to ``segment_units``. ``shape``, a name in `SHAPES`, is that of the tree inside
+    clusters, its root at the piece's owner.
     """
     writer = _Writer(grid, n_units, tuple(pieces), segment_units, shape)
     scratch = ByRank(grid.n_ranks, writer.scratch_units)

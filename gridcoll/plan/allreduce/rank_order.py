@@ -49,19 +49,10 @@ def plan_in_rank_order(
 ) -> Plan:
     """Allreduce of ``n_units`` elements, or a reduction to ``root`` if that is a rank.
 
-    Parameters
-    ----------
-    grid : Grid
-    n_units : int
-    pieces : sequence of Piece
-        They cover the message. Those of a reduction have a home.
-    segment_units : int
-        Longest segment.
-    root : int
-    label : str
-    most_scratch : int, optional
-        Units of scratch that a rank may have for a message of one piece, if two segments fit into
-        it; else as many as these two need. Without it segments never wait for others' room.
+    The ``pieces`` cover the message; those of a reduction have a home. Segments have up to
+    ``segment_units``. ``most_scratch``: units of scratch that a rank may have for a message of one
+    piece, if two segments fit into it; else as many as these two need. Without it segments never
+    wait for others' room.
     """
     writer = _Writer(grid, pieces, segment_units, root, most_scratch)
     scratch = ByRank(grid.n_ranks, lambda rank: writer.room_of(rank).n_units)

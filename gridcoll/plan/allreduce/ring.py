@@ -33,16 +33,8 @@ def plan_ring(
     combined once, so all ranks have the same bits; the order of combination is that of the ring,
     from another start for each block.
 
-    Parameters
-    ----------
-    ring : sequence of int
-        All ranks, each sending to the next.
-    n_units : int
-    segment_units : int
-        Longest segment.
-    label : str
-    hosts : sequence of int
-        How many ranks each host has, as they follow one another in ``ring``; one by default.
+    ``ring``: all ranks, each sending to the next, in segments of up to ``segment_units``.
+    ``hosts``: how many ranks each host has, as they follow one another there; one by default.
     """
     n, sizes = len(ring), list(hosts) or [1] * len(ring)
     if sorted(ring) != list(range(n)):
