@@ -117,7 +117,9 @@ def time_native(
         progress(what, k, len(sizes_bytes))
         plan_s = choose(name, model, n_bytes, 0, grid_only=True).winner.predicted_s
         method, args = CALLS[name](comm.Get_size(), n_bytes)
-        steps = {native: _step(comm, native, method, args) for native in left}
+        steps: dict[str, Step] = {
+            native: partial(native_call(native, method), comm, *args) for native in left
+        }
         settled = n_bytes >= SETTLED_BYTES
         took = _time_steps(clock, steps, plan_s if settled else None)
         medians = {native: float(np.median(seconds)) for native, seconds in took.items()}
@@ -132,10 +134,6 @@ def time_native(
         native: TimesBySize(tuple(by), tuple(by.values())) for native, by in found.items() if by
     }
     return NativeTimes(times.pop(NATIVE), times, n_runs)
-
-
-def _step(comm: MPI.Intracomm, native: str, method: str, args: tuple[Any, ...]) -> Step:
-    return partial(native_call(native, method), comm, *args)
 
 
 def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:

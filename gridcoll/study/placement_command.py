@@ -361,12 +361,8 @@ def command(
 
 
 def _track(loop: Iterable[int], kind: CaseKind) -> Iterator[int]:
-    cases = list(loop)
     with progress_bar() as bar:
-        task = bar.add_task(kind.name, total=len(cases))
-        for case in cases:
-            yield case
-            bar.advance(task)
+        yield from bar.track(list(loop), description=kind.name)
 
 
 def _record(kind: CaseKind, n_cases: int, n_elements: int, row: Row) -> dict[str, Any]:
