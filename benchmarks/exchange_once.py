@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from mpi4py import MPI
@@ -54,7 +55,7 @@ def main(grid: str, size: str, rows_at: str) -> None:
                 path = Path(rows_at)
                 kept = json.loads(path.read_text()) if path.exists() else []
                 kept = [r for r in kept if (r["bytes"], r["variant"]) != (n, way)]
-                rows = sorted([*kept, row.to_dict()], key=lambda r: r["bytes"])
+                rows = sorted([*kept, asdict(row)], key=lambda r: r["bytes"])
                 write_atomically(path, json.dumps(rows, indent=1) + "\n")
 
 

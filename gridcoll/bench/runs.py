@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -277,9 +277,6 @@ class Row:
     algorithm: str
     store_and_forward_s: float | None = None
     n_ranks: int | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def mpi_name() -> str:

@@ -231,7 +231,7 @@ class _Teller:
         """All rows so far."""
         import msgspec
 
-        encoded = msgspec.json.encode([row.to_dict() for row in self._rows])
+        encoded = msgspec.json.encode(self._rows)
         return msgspec.json.format(encoded, indent=1)
 
 

@@ -235,6 +235,8 @@ def links_of(known: Knowledge) -> list[dict[str, Any]]:
 
 def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
     """The table of links, of clusters called ``names`` if those are given."""
+    from datetime import datetime
+
     from rich.table import Table
 
     from gridcoll.cli.gridmap import stdout_console
@@ -252,7 +254,7 @@ def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
             continue
         inside = row["sender"] == row["receiver"]
         latency, rate = row["latency_s"], row["rate_bytes_per_s"]
-        age = (now() - _time(row["last"])).days
+        age = (now() - datetime.fromisoformat(row["last"])).days
         table.add_row(
             row["sender"],
             "inside" if inside else row["receiver"],
@@ -263,9 +265,3 @@ def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
             str(row["count"]),
         )
     stdout_console().print(table)
-
-
-def _time(text: str) -> Any:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text)

@@ -50,6 +50,7 @@ def command(as_json: bool, patience: float) -> None:
 
     from gridcoll.cli.progress import Stages
     from gridcoll.cli.voice import one_voice
+    from gridcoll.comm.settings import VERSION
     from gridcoll.measure.doctor.examine import examine
     from gridcoll.measure.doctor.rules import judge
 
@@ -68,7 +69,7 @@ def command(as_json: bool, patience: float) -> None:
             job = examine(
                 comm,
                 tolerance,
-                gridcoll=_version(),
+                gridcoll=VERSION,
                 engine=engine,
                 progress=progress,
                 kept=_kept,
@@ -161,12 +162,6 @@ def _settings() -> tuple[float, str, tuple[str, ...]]:
     except GridcollError as error:
         engine = str(error)
     return tolerance, engine, tuple(faults)
-
-
-def _version() -> str:
-    from gridcoll.comm.settings import VERSION
-
-    return VERSION
 
 
 def _kept(hosts: list[str]) -> Kept:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from mpi4py import MPI
@@ -64,7 +64,7 @@ def test_rows_of_every_collective_are_json(comm, collective) -> None:
         comm, collective, [8, 4096], wires, repeats=3, enough_s=0.0, on_rows=seen.extend
     )
     assert seen == rows
-    read = json.loads(json.dumps([row.to_dict() for row in rows]))
+    read = json.loads(json.dumps([asdict(row) for row in rows]))
     variants = {row["variant"] for row in read}
     assert {"native", "native-nonblocking", "gridcoll"} <= variants
     for row in read:

@@ -186,14 +186,14 @@ class _Bridge:
             return 0
         self._world = context
         self._world_group = MPI.COMM_WORLD.Get_group()
-        self._comms[_key(MPI._handleof(MPI.COMM_WORLD))] = _Comm(context)
+        self._comms[handle(MPI._handleof(MPI.COMM_WORLD))] = _Comm(context)
         return 1
 
     def open(self, question: Question) -> int:
         """Meet a communicator. Local; whether anything can be gained on it."""
         if self._world is None:
             return 0
-        key = _key(question.comm)
+        key = handle(question.comm)
         known = self._comms.get(key)
         if known is None:
             users = MPI.Intracomm(MPI.Comm.fromhandle(handle(question.comm)))
@@ -223,7 +223,7 @@ class _Bridge:
 
     def decide(self, question: Question) -> int:
         """What calls of this kind do, from now on."""
-        comm = self._comms[_key(question.comm)]
+        comm = self._comms[handle(question.comm)]
         kind = kind_of(question.key)
         learning = comm.context.learning
         if comm.stamped is not None:
@@ -248,7 +248,7 @@ class _Bridge:
 
     def perform(self, question: Question) -> int:
         """Do one call."""
-        comm = self._comms[_key(question.comm)]
+        comm = self._comms[handle(question.comm)]
         if comm.stamped is not None:
             comm.stamped.take()
         try:
@@ -266,21 +266,21 @@ class _Bridge:
 
     def learn(self, comm: int) -> int:
         """Learn from the calls that C stamped. Collective: C counts them alike on all ranks."""
-        stamped = self._comms[_key(comm)].stamped
+        stamped = self._comms[handle(comm)].stamped
         if stamped is not None:
             stamped.learn()
         return 0
 
     def clear(self, comm: int) -> None:
         """Forget what was prepared for a communicator."""
-        known = self._comms[_key(comm)]
+        known = self._comms[handle(comm)]
         known.prepared.clear()
         if known.stamped is not None:
             known.stamped.forget_tags()
 
     def forget(self, comm: int) -> None:
         """A communicator ends. Collective."""
-        ending = self._comms.pop(_key(comm), None)
+        ending = self._comms.pop(handle(comm), None)
         if ending is not None:
             ending.context.free()
 
@@ -288,10 +288,6 @@ class _Bridge:
         """MPI ends: so does what Python would end, for its end may never come."""
         if self._is_embedded:
             atexit._run_exitfuncs()
-
-
-def _key(word: int) -> int:
-    return handle(word)
 
 
 def say(text: str) -> None:
