@@ -429,7 +429,8 @@ class TestLaunching:
         linked = [str(source), "-o", str(program), str(library), f"-Wl,-rpath,{library.parent}"]
         built = tools.link(linked)
         assert built.returncode == 0, built.stderr
-        done = good(tools.run(3, program, [how], forced=True))
+        path = {"PATH": f"{tools.python.parent}{os.pathsep}{os.environ['PATH']}"}
+        done = good(tools.run(3, program, [how], forced=True, variables=path))
         assert done.stdout == "right\n"
         planned, native, _ = planned_of(done)["Barrier"]
         assert (planned, native) == ((2, 1) if how == "before" else (0, 3))
