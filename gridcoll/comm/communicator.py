@@ -336,11 +336,7 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
         raise
     threads = all(able for able, _ in rows)
     channel = Channel.create(plain, private, threads)
-    context = Context(Decisions(plain.Get_rank(), found, settings), channel, threads)
-    is_first = not any(said[3] for _, said in rows)
-    if context.learning is not None and is_first:
-        context.learning.compare_clocks()
-    return context
+    return Context(Decisions(plain.Get_rank(), found, settings), channel, threads)
 
 
 def _meet(

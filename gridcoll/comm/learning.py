@@ -229,13 +229,10 @@ class Learning:
             learned_s = time.monotonic()
             self.agreed.spend(learned_s - began_s - looked_s)
             if self.agreed.is_clock_due:
-                self.compare_clocks()
+                rank, grid = self.decisions.rank, self.decisions.model.grid
+                before = self.agreed.offset
+                self.agreed.offset = compare_clocks(self._messages(), rank, grid, before)
                 self.agreed.spend(time.monotonic() - learned_s, waiting=True)
-
-    def compare_clocks(self) -> None:
-        """Find the common clock, without which nothing is learned. Collective."""
-        rank, grid = self.decisions.rank, self.decisions.model.grid
-        self.agreed.offset = compare_clocks(self._messages(), rank, grid, self.agreed.offset)
 
     @property
     def repeats(self) -> bool:
