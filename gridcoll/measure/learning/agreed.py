@@ -274,28 +274,33 @@ class Agreed:
         on_clock = not off_clock
         if not on_clock:
             self._offset = None  # no rank may use values that another rank does not have
-        columns = [all_s[_N_HEAD + k :: 4].tolist() for k in range(4)]
-        seen = []
-        for tag, entry_s, exit_s, first_s, begun_s in zip(exchange.tags, *columns, strict=True):
-            seconds, since_s = exit_s - entry_s, max(begun_s, min(self._ended_s, entry_s))
-            seen.append(
-                Seen(
-                    *(tag, max(seconds, 1e-9), entry_s + first_s, exit_s),
-                    *(entry_s - begun_s, max(exit_s - since_s, 1e-9)),
-                )
-            )
-            self._ended_s = max(self._ended_s, exit_s)
-        if on_clock:
+        seen = self._see(exchange.tags, all_s[_N_HEAD:]) if on_clock else []
+        if seen:
             if self._compared_s is None:
                 self._compared_s = self._ended_s
             # One call with a rank that is late by seconds says nothing of those to come.
             self._late_s.append(median(each.skew_s for each in seen))
         self._next = self.n_calls + self._interval()
         return Point(
-            *(seen if on_clock else [], total_s, self.overhead_s, on_clock, most == -least),
+            *(seen, total_s, self.overhead_s, on_clock, most == -least),
             exchange.offer if newest == -oldest else None,
             *(bool(doubt), bool(better)),
         )
+
+    def _see(self, tags: Sequence[object], all_s: np.ndarray) -> list[Seen]:
+        """Calls as all ranks saw them; ``all_s`` as `_start` has it, largest values."""
+        seen = []
+        columns = [all_s[k::4].tolist() for k in range(4)]
+        for tag, entry_s, exit_s, first_s, begun_s in zip(tags, *columns, strict=True):
+            since_s = max(begun_s, min(self._ended_s, entry_s))
+            seen.append(
+                Seen(
+                    *(tag, max(exit_s - entry_s, 1e-9), entry_s + first_s, exit_s),
+                    *(entry_s - begun_s, max(exit_s - since_s, 1e-9)),
+                )
+            )
+            self._ended_s = max(self._ended_s, exit_s)
+        return seen
 
     @property
     def offset(self) -> Offset | None:

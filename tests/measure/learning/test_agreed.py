@@ -32,3 +32,21 @@ def test_a_clock_that_is_old_is_compared_again() -> None:
         assert agreed.n_calls * call_s > began_s + COMPARE_EVERY_S
         agreed.offset = Offset()
         agreed.spend(agreed.clock_cost_s)
+
+
+def test_times_before_there_was_a_clock_are_none_of_it() -> None:
+    """A host that is up for long has a monotonic clock far ahead of the common one."""
+    ahead_s, call_s = 1e6, 0.07
+    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012)
+
+    def call() -> None:
+        began_s = ahead_s + agreed.n_calls * call_s
+        agreed.end("call", began_s, began_s + call_s)
+
+    while not agreed.is_clock_due:
+        call()
+    agreed.offset = Offset(-ahead_s)
+    n_calls = agreed.n_calls
+    while not agreed.is_clock_due:
+        call()
+        assert (agreed.n_calls - n_calls) * call_s < 2 * COMPARE_EVERY_S
