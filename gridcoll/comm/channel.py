@@ -119,6 +119,9 @@ N_CHILDREN = 64
 children, whose own children need tags, and enough for hundreds."""
 
 
+MOST_SLOTS = 4096
+"""A group agrees on one of so many: a bit of each is in what its ranks tell one another."""
+
 N_OFFERS = 8
 """One in so many of the parts kept for groups is offered at a time."""
 
@@ -173,8 +176,10 @@ class PrivateComm:
         self.n_bands = n_bands
         self.part = n_bands * min(max(total // N_SMALLEST, FEWEST_TAGS), MOST_TAGS)
         self.part = min(self.part, total)
-        self._n_slots = total // KEPT // self.part
-        self.tags = range(self._n_slots * self.part, total)
+        # A slot has no children, so that fewer tags make hundreds of slots.
+        self._tags_per_slot = min(n_bands * FEWEST_TAGS, self.part)
+        self._n_slots = min(total // KEPT // self._tags_per_slot, MOST_SLOTS)
+        self.tags = range(self._n_slots * self._tags_per_slot, total)
         self._lock = threading.Lock()
         self._n_users = 0
         self._free = (1 << self._n_slots) - 1
@@ -228,7 +233,7 @@ class PrivateComm:
 
     def slot_tags(self, slot: int) -> range:
         """Tags of a slot."""
-        return range(slot * self.part, (slot + 1) * self.part)
+        return range(slot * self._tags_per_slot, (slot + 1) * self._tags_per_slot)
 
     def return_slot(self, slot: int) -> None:
         """Give a slot back: this rank has no messages under way in it."""

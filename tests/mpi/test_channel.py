@@ -189,6 +189,19 @@ class TestGroups:
             child.Free()
             group.Free()
 
+    def test_hundreds_of_groups_share_a_private_communicator(
+        self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With as many tags as MPICH has; programs in C derive all communicators like that."""
+        monkeypatch.setattr(module, "n_tags", lambda: 1 << 29)
+        private = PrivateComm(world, module.N_BANDS)
+        assert private._n_slots >= 250
+        tags = [private.slot_tags(slot) for slot in range(private._n_slots)]
+        assert all(len(each) >= module.N_BANDS * module.FEWEST_TAGS for each in tags)
+        ends = [(each.start, each.stop) for each in [*tags, private.tags]]
+        assert [start for start, _ in ends[1:]] == [stop for _, stop in ends[:-1]]
+        assert ends[-1][1] == 1 << 29
+
     def test_slots_come_back(
         self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, n_planned: list[int]
     ) -> None:
