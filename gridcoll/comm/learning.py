@@ -261,11 +261,8 @@ class Learning:
         seen = [
             Observation(
                 *(each.tag.kind, each.tag.arm, each.seconds),
-                *(
-                    (each.behind_s, each.whole_s)
-                    if each.tag.kind.collective in FROM_ROOT
-                    else (each.skew_s,)
-                ),
+                each.behind_s if each.tag.kind.collective in FROM_ROOT else each.skew_s,
+                each.whole_s,
             )
             for each in point.seen
             if isinstance(each.tag, _Call) and each.tag.n_starts == learner.n_starts

@@ -268,16 +268,59 @@ def test_a_call_that_begins_when_its_root_comes(world: MPI.Intracomm) -> None:
     found: list[Point] = []
     for call in range(20):
         tag = "from 0" if call % 2 else "all"
-        if point := points.end(tag, 100.0 * call + rank + 1, 100.0 * call + 2 * last + 1):
+        # The root of every other such call comes before the call before has ended.
+        early_s = 100.0 if call % 4 == 3 and rank == 0 else 0.0
+        entry_s = 100.0 * call + rank + 1 - early_s
+        if point := points.end(tag, entry_s, 100.0 * call + 2 * last + 1):
             found.append(point)
     points.close()
     seen = [each for point in found for each in point.seen]
     assert {each.tag for each in seen} == {"from 0", "all"}
+    assert {each.behind_s > last for each in seen} == {False, True}
     for each in seen:
-        assert each.seconds == each.skew_s == last
-        assert each.behind_s == (last if each.tag == "from 0" else 0)
-        assert each.whole_s == (2 * last if each.tag == "from 0" else last)
+        early_s = max(each.behind_s - last, 0.0)
+        assert each.seconds == last
+        assert each.skew_s == last + early_s
+        assert each.behind_s == (last + early_s if each.tag == "from 0" else 0)
+        from_root_s = 100 if early_s else 2 * last
+        assert each.whole_s == (from_root_s if each.tag == "from 0" else last)
     own.Free()
+
+
+def test_how_late_others_are_for_a_broadcast_counts_from_its_root(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an allreduce all have to come."""
+    seen: list[Observation] = []
+    learn, late_s = Learner.learn, 0.02
+
+    def learning_too(self: Learner, given: Sequence[Observation], total_s: float) -> list[Change]:
+        seen.extend(given)
+        return learn(self, given, total_s)
+
+    monkeypatch.setattr(Learner, "learn", learning_too)
+    comm = GridComm(world.Dup(), model=near_model(world.Get_size()))
+    data, result = np.zeros(8), np.zeros(8)
+
+    def call() -> None:
+        for late_rank, run in (
+            (1, lambda: comm.Bcast(data, 0)),
+            (0, lambda: comm.Bcast(data, 0)),
+            (1, lambda: comm.Allreduce(data, result)),
+        ):
+            if world.Get_rank() == late_rank:
+                time.sleep(late_s)
+            run()
+
+    while not all(
+        any(each.kind.collective == name for each in seen) for name in ("bcast", "allreduce")
+    ):
+        for _ in range(5):
+            call()
+    broadcasts = [each for each in seen if each.kind.collective == "bcast"]
+    assert any(each.whole_s - each.seconds > late_s / 2 for each in broadcasts)
+    assert all(each.whole_s == each.seconds for each in seen if each not in broadcasts)
+    comm.Free()
 
 
 def test_work_costs_what_it_takes_the_last_rank(world: MPI.Intracomm) -> None:

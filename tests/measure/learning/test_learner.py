@@ -268,6 +268,33 @@ def test_a_broadcast_counts_from_when_its_root_came() -> None:
     assert learner.leader(BCAST) == 0
 
 
+@pytest.mark.parametrize(("n_late", "decide"), [(4, False), (5, True)])
+def test_calls_with_a_late_rank_decide_where_nearly_all_are_such_ones(
+    n_late: int, decide: bool
+) -> None:
+    learner = Learner()
+    learner.next_arm(BCAST, lambda: arms_of([1.0, 1.1]))
+    late = Observation(BCAST, 0, 0.3, 0.7)
+    learner.learn([Observation(BCAST, 0, 1.0, 0.0), *[late] * n_late], 9.0)
+    assert learner.rows(BCAST)[0].observed_s == pytest.approx(0.3 if decide else 1.0)
+
+
+def test_one_disturbed_call_does_not_spoil_the_trust_in_predictions() -> None:
+    def trust_after(took_s: float) -> float:
+        learner = Learner()
+        kinds = [Kind("bcast", 1 << k) for k in (10, 11, 12)]
+        for kind in kinds:
+            learner.next_arm(kind, lambda: arms_of([1.0, 1.1]))
+        seen = [Observation(kind, 0, 1.0, 0.0) for kind in kinds]
+        learner.learn([*seen, Observation(kinds[0], 1, took_s, 0.0)], 9.0)
+        kind = Kind("bcast", 1 << 22)
+        learner.next_arm(kind, lambda: arms_of([1.0, 1.1]))
+        return learner._races[kind][0].beliefs[1].trust
+
+    assert trust_after(1000.0) == pytest.approx(trust_after(10.0))
+    assert trust_after(1000.0) > trust_after(1.1)
+
+
 def race_after(seconds: list[tuple[int, float]], limit_s: float = 0.0, spread: float = 0.2) -> Race:
     """Of two arms that are predicted to take 1.0 and 1.05 s, after calls by arm."""
     race = Race(arms_of([1.0, 1.05], spread), limit_s)
