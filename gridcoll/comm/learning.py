@@ -69,6 +69,7 @@ class _Call:
     arm: int
     flow: Dataflow | None
     n_starts: int
+    is_trial: bool
     made: bool = False
 
 
@@ -165,7 +166,8 @@ class Learning:
             semantics=semantics,
             by=candidates[arm] if arm else None,
         )
-        call = _Call(kind, arm, decision.flow, self.learner.n_starts)
+        is_trial = arm != self.learner.leader(kind)
+        call = _Call(kind, arm, decision.flow, self.learner.n_starts, is_trial)
         if steady:
             self._steady_call = call
         else:
@@ -220,7 +222,8 @@ class Learning:
 
     def end(self, call: object, entry_s: float, exit_s: float) -> None:
         """Enter a call that ended, and learn if it is an agreed point. Collective."""
-        point = self.agreed.end(call, entry_s, exit_s)
+        is_trial = isinstance(call, _Call) and call.is_trial
+        point = self.agreed.end(call, entry_s, exit_s, is_trial=is_trial)
         if point is not None:
             began_s, before_s = time.monotonic(), self.following.took_s
             self._learn(point)

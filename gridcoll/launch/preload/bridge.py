@@ -100,7 +100,7 @@ class StampedCalls:
         self._enter(stamps)
         self._learning.agreed.spend(time.monotonic() - began_s)
         try:
-            self._learning.end(*last)
+            self._learning.end(last.tag, last.entry_s, last.exit_s)
         finally:
             self.count_down()
 

@@ -38,7 +38,8 @@ MOST_CALLS, MOST_WAIT_S = 1024, 0.05
 C make a thousand in a few milliseconds, of which learning would be no small part."""
 
 MOST_STAMPED = 256
-"""At most so many calls are exchanged, the last ones, so that the message stays short."""
+"""So many calls are exchanged, the last ones, so that the message stays short; and trials, which
+come right after an agreed point. Where hundreds of calls follow, they would be lost."""
 
 FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
@@ -62,11 +63,47 @@ _N_HEAD = 10
 
 
 class Stamp(NamedTuple):
-    """A call as this rank saw it, in seconds of its own clock; ``tag`` is the same on all ranks."""
+    """A call as this rank saw it, in seconds of its own clock; ``tag`` and ``is_trial`` are the
+    same on all ranks.
+    """
 
     tag: object
     entry_s: float
     exit_s: float
+    is_trial: bool = False
+
+
+class _Stamps:
+    """Stamps since the last exchange: of the last calls, and of all trials."""
+
+    def __init__(self) -> None:
+        self._last: deque[Stamp] = deque()
+        self._trials: list[Stamp] = []
+        self._dropped: Stamp | None = None
+
+    def add(self, stamp: Stamp) -> None:
+        if len(self._last) == MOST_STAMPED:
+            first = self._last.popleft()
+            if first.is_trial and len(self._trials) < 2 * MOST_STAMPED:
+                self._trials += self._call_before()
+                self._trials.append(first)
+            else:
+                self._dropped = first
+        self._last.append(stamp)
+
+    def take_all(self) -> list[Stamp]:
+        """All of them, the oldest first."""
+        stamps = [*self._trials, *self._call_before(), *self._last]
+        self._trials.clear()
+        self._last.clear()
+        return stamps
+
+    def _call_before(self) -> list[Stamp]:
+        """The call dropped last, without its tag: only when it ended says something, of the next
+        one.
+        """
+        dropped, self._dropped = self._dropped, None
+        return [dropped._replace(tag=None)] if dropped else []
 
 
 class Seen(NamedTuple):
@@ -177,20 +214,22 @@ class Agreed:
         self.total_s = self.overhead_s = 0.0
         self._since_s = self._own_waits_s = self._own_work_s = 0.0
         self._n_since = 0
-        self._stamps: deque[Stamp] = deque(maxlen=MOST_STAMPED)
+        self._stamps = _Stamps()
         self._next = FIRST_CALLS
         self._mean_call_s = 0.0
         self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST)
         self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
 
-    def end(self, tag: object, entry_s: float, exit_s: float) -> Point | None:
+    def end(
+        self, tag: object, entry_s: float, exit_s: float, *, is_trial: bool = False
+    ) -> Point | None:
         """Enter a finished call, times by `time.monotonic`; the `Point`, if this call is an agreed
         point.
 
         Collective: to be called alike on all ranks.
         """
-        self._stamps.append(Stamp(tag, entry_s, exit_s))
+        self._stamps.add(Stamp(tag, entry_s, exit_s, is_trial))
         self._since_s += exit_s - entry_s
         self.n_calls += 1
         if self.n_calls < self._next:
@@ -214,7 +253,8 @@ class Agreed:
 
         ``stamps`` are the last of ``n_calls``, at most `MOST_STAMPED`; all of them took ``took_s``.
         """
-        self._stamps.extend(stamps)
+        for stamp in stamps:
+            self._stamps.add(stamp)
         self._since_s += took_s
         self.n_calls += n_calls
 
@@ -228,8 +268,7 @@ class Agreed:
     def _start(self) -> None:
         n_all = self.n_calls - self._n_since
         self._n_since = self.n_calls
-        stamps = list(self._stamps)
-        self._stamps.clear()
+        stamps = self._stamps.take_all()
         mine = np.empty(_N_HEAD + 4 * len(stamps))
         # Of waits, the smallest of all ranks: a longer one is for a late rank. Of work, the
         # largest: the next call waits for the last one, and ranks that share cores take turns.
@@ -242,7 +281,7 @@ class Agreed:
             *(float(said.doubt), float(said.better)),
         )
         times = (self._offset or Offset()).common(
-            np.array([each[1:] for each in stamps]).reshape(-1, 2)
+            np.array([(each.entry_s, each.exit_s) for each in stamps]).reshape(-1, 2)
         )
         mine[_N_HEAD::4], mine[_N_HEAD + 1 :: 4] = times[:, 0], times[:, 1]
         mine[_N_HEAD + 2 :: 4] = -times[:, 0]

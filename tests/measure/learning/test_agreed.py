@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
+import pytest
 from mpi4py import MPI
 
-from gridcoll.measure.learning.agreed import COMPARE_EVERY_S, OVERHEAD_PART, Agreed
+from gridcoll.measure.learning import agreed
+from gridcoll.measure.learning.agreed import (
+    COMPARE_EVERY_S,
+    MOST_STAMPED,
+    OVERHEAD_PART,
+    Agreed,
+)
 from gridcoll.measure.learning.offsets import Offset
 
 
 def test_a_clock_is_saved_for() -> None:
     """Exchanges teach nothing without one, and do not use up what it costs."""
     call_s, exchange_s = 0.07, 0.004
-    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012)
-    needed_s = (agreed.clock_cost_s + 2 * exchange_s) / OVERHEAD_PART
-    while not agreed.may_compare_clocks:
-        if agreed.end("call", agreed.n_calls * call_s, (agreed.n_calls + 1) * call_s):
-            agreed.spend(exchange_s)
-        assert agreed.n_calls * call_s < 3 * needed_s
+    calls = Agreed(MPI.COMM_SELF, latency_s=0.012)
+    needed_s = (calls.clock_cost_s + 2 * exchange_s) / OVERHEAD_PART
+    while not calls.may_compare_clocks:
+        if calls.end("call", calls.n_calls * call_s, (calls.n_calls + 1) * call_s):
+            calls.spend(exchange_s)
+        assert calls.n_calls * call_s < 3 * needed_s
 
 
 def test_a_clock_that_is_old_is_compared_again() -> None:
     """It is saved for, too: exchanges alone would use up all that they may cost."""
     call_s, exchange_s = 0.07, 0.004
-    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012, offset=Offset())
+    calls = Agreed(MPI.COMM_SELF, latency_s=0.012, offset=Offset())
     for _ in range(2):
-        began_s = agreed.n_calls * call_s
-        while not agreed.is_clock_due:
-            if agreed.end("call", agreed.n_calls * call_s, (agreed.n_calls + 1) * call_s):
-                agreed.spend(exchange_s)
-            assert agreed.n_calls * call_s < began_s + 2 * COMPARE_EVERY_S
-        assert agreed.n_calls * call_s > began_s + COMPARE_EVERY_S
-        agreed.offset = Offset()
-        agreed.spend(agreed.clock_cost_s)
+        began_s = calls.n_calls * call_s
+        while not calls.is_clock_due:
+            if calls.end("call", calls.n_calls * call_s, (calls.n_calls + 1) * call_s):
+                calls.spend(exchange_s)
+            assert calls.n_calls * call_s < began_s + 2 * COMPARE_EVERY_S
+        assert calls.n_calls * call_s > began_s + COMPARE_EVERY_S
+        calls.offset = Offset()
+        calls.spend(calls.clock_cost_s)
 
 
 def test_times_before_there_was_a_clock_are_none_of_it() -> None:
     """A host that is up for long has a monotonic clock far ahead of the common one."""
     ahead_s, call_s = 1e6, 0.07
-    agreed = Agreed(MPI.COMM_SELF, latency_s=0.012)
+    calls = Agreed(MPI.COMM_SELF, latency_s=0.012)
 
     def call() -> None:
-        began_s = ahead_s + agreed.n_calls * call_s
-        agreed.end("call", began_s, began_s + call_s)
+        began_s = ahead_s + calls.n_calls * call_s
+        calls.end("call", began_s, began_s + call_s)
 
-    while not agreed.is_clock_due:
+    while not calls.is_clock_due:
         call()
-    agreed.offset = Offset(-ahead_s)
-    n_calls = agreed.n_calls
-    while not agreed.is_clock_due:
+    calls.offset = Offset(-ahead_s)
+    n_calls = calls.n_calls
+    while not calls.is_clock_due:
         call()
-        assert (agreed.n_calls - n_calls) * call_s < 2 * COMPARE_EVERY_S
+        assert (calls.n_calls - n_calls) * call_s < 2 * COMPARE_EVERY_S
+
+
+def test_trials_are_seen_however_many_calls_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, and with when the call before each of them ended."""
+    monkeypatch.setattr(agreed, "FIRST_CALLS", 1000)
+    calls = Agreed(MPI.COMM_SELF, 1e-6, offset=Offset(), begins=lambda _: False)
+    trials = {3: "first trial", 600: "second trial"}
+    seen = None
+    while seen is None:
+        now_s = float(calls.n_calls)
+        tag = trials.get(calls.n_calls, "call")
+        point = calls.end(tag, now_s + 0.25, now_s + 1.0, is_trial=tag != "call")
+        seen = point and point.seen
+    found = {each.tag: each.ended_s for each in seen}
+    assert {tag: found.get(tag) for tag in trials.values()} == {
+        tag: number + 1.0 for number, tag in trials.items()
+    }
+    ends = [each.ended_s for each in seen]
+    assert ends == sorted(ends)
+    assert all(each.whole_s == 1.0 for each in seen if each.tag)
+    assert len(seen) <= MOST_STAMPED + 2 * len(trials) + 1
