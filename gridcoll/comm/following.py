@@ -135,7 +135,8 @@ class Following:
         self._has_network = at_start.origin == "measured" or not at_start.grid.splits_hosts
         self.changed: dict[Pair, Found] = {}
         self._looked_s, self._owes_look = -math.inf, False
-        self._glanced_s, self._glance_cost_s = -math.inf, 0.0
+        self._glanced_s = -math.inf
+        self._glance_costs_s: dict[tuple[Pair, ...], float] = {}
         self._n_glances, self._patience = 0, 1.0
 
     @property
@@ -259,14 +260,20 @@ class Following:
         if not rounds:
             return
         before = self.at_start if self.changed else None
-        pairs = rounds[self._n_glances % len(rounds)]
         slow = {pair: self.changed[pair].ends for pair in inside}
-        glances = [glance_of(self.model, before, pair, slow.get(pair)) for pair in pairs]
-        cost_s = max(each.expected_s for each in glances)
-        if self._glance_cost_s + cost_s > OVERHEAD_PART * total_s:
+        budget_s = OVERHEAD_PART * total_s
+        first = self._n_glances % len(rounds)
+        for pairs in (*rounds[first:], *rounds[:first]):
+            glances = [glance_of(self.model, before, pair, slow.get(pair)) for pair in pairs]
+            # Each round has its part of the budget: none waits for a more expensive one.
+            cost_s = len(rounds) * max(each.expected_s for each in glances)
+            spent_s = self._glance_costs_s.get(tuple(pairs), 0.0) + cost_s
+            if spent_s <= budget_s:
+                break
+        else:
             return
         # Unused budget of long ago is not saved up.
-        self._glance_cost_s = max(self._glance_cost_s + cost_s, OVERHEAD_PART * total_s - cost_s)
+        self._glance_costs_s[tuple(pairs)] = max(spent_s, budget_s - cost_s)
         self._n_glances += 1
         self._glanced_s = now_s
         began_s = time.monotonic()

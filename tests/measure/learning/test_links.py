@@ -139,6 +139,20 @@ def look_of(
     return look_at_links(None, None, model), asked  # type: ignore[arg-type]
 
 
+def test_a_glance_inside_a_cluster_is_no_shorter_than_a_call() -> None:
+    """Processes of busy hosts come milliseconds late to it."""
+    worse = changed_model(MODEL, {(1, 1): Found(1.0, 3.0)})
+    assert worse is not None
+    glance = glance_of(worse, MODEL, (1, 1))
+    assert glance.expected_s >= MODEL.link(0, 1).latency_s > 2 * glance_s(MODEL, 4 << 10)
+    assert glance_s(MODEL, glance.n_bytes) < 0.8 * glance.better_s < 0.8 * glance.expected_s
+
+
+def glance_s(model: GridModel, n_bytes: int) -> float:
+    link = model.link(1, 1)
+    return link.one_way(n_bytes) + link.one_way(0)
+
+
 def test_a_look_finds_a_slow_host_that_is_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is slower than the links; inside, faster interfaces hold up nobody."""
     model = model_of([0, 0, 1, 1, 1, 2], together=1e8)

@@ -1,0 +1,38 @@
+"""When a communicator glances at changed links, and at which."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+from gridcoll.comm.following import Following, News
+from gridcoll.measure.learning.agreed import OVERHEAD_PART, Point
+from gridcoll.measure.learning.links import Found, Glance, Pair, changed_model
+from tests.plan.grids import model_of
+
+
+def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together cost no more than their part of the time in collectives."""
+    costs_s: defaultdict[Pair, list[float]] = defaultdict(list)
+
+    def is_better(glance: Glance, *_: Any) -> bool:
+        costs_s[glance.pair].append(glance.expected_s)
+        return False
+
+    monkeypatch.setattr(Glance, "is_better", is_better)
+    model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
+    found = {(0, 2): Found(1.0, 1.3), (1, 1): Found(1.0, 3.0, (2, 3))}
+    changed = changed_model(model, found)
+    assert changed is not None
+    following.model, following.changed = changed, found
+    for second in range(300):
+        now_s = float(second)
+        following.step(Point([], 1.0, 0.0, True, True), 0, now_s, total_s=now_s)
+    assert costs_s.keys() == found.keys()
+    assert min(costs_s[0, 2]) > 1.5 * max(costs_s[1, 1])
+    assert len(costs_s[1, 1]) > 1.3 * len(costs_s[0, 2]) > 4
+    assert sum(map(sum, costs_s.values())) <= OVERHEAD_PART * 300
