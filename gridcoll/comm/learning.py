@@ -110,8 +110,7 @@ class Learning:
         self._known_at_start: Races | None = None
         model = decisions.model
         self.following = Following(comm, messages, model, news or News(), self._tell)
-        n = range(model.n_clusters)
-        latency_s = max(model.link(i, j).latency_s for i in n for j in n)
+        latency_s = float(model.latency_s.max())
         self._shape = shape_of(model)
         self._brought = _known.get(self._shape, [])
         knowledge = float(zlib.crc32(repr(self._brought).encode()))

@@ -38,8 +38,8 @@ MOST_CALLS, MOST_WAIT_S = 1024, 0.05
 C make a thousand in a few milliseconds, of which learning would be no small part."""
 
 MOST_STAMPED = 256
-"""So many calls are exchanged, the last ones, so that the message stays short; and trials, which
-come right after an agreed point. Where hundreds of calls follow, they would be lost."""
+"""So many calls are exchanged, the last ones, so that the message stays short; and at most as many
+trials that came before. Trials come right after an agreed point: hundreds of calls may follow."""
 
 FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
@@ -74,7 +74,7 @@ class Stamp(NamedTuple):
 
 
 class _Stamps:
-    """Stamps since the last exchange: of the last calls, and of all trials."""
+    """Stamps since the last exchange: of the last calls, and of trials before them."""
 
     def __init__(self) -> None:
         self._last: deque[Stamp] = deque()
@@ -84,7 +84,7 @@ class _Stamps:
     def add(self, stamp: Stamp) -> None:
         if len(self._last) == MOST_STAMPED:
             first = self._last.popleft()
-            if first.is_trial and len(self._trials) < 2 * MOST_STAMPED:
+            if first.is_trial and len(self._trials) < 2 * MOST_STAMPED:  # with the calls before
                 self._trials += self._call_before()
                 self._trials.append(first)
             else:

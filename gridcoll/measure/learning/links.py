@@ -264,12 +264,11 @@ def glance_of(
 ) -> Glance:
     """The cheapest message that shows whether the link of ``pair`` is better than in ``model``.
 
-    ``before``: a model of the link that may be back; None: any link that takes half the time. It
-    takes no less than the longest latency, as calls do: on busy hosts, processes come milliseconds
-    late to a message, so that one of 4 KiB inside a cluster showed nothing.
+    ``before``: a model of the link that may be back; None: any link that takes half the time. The
+    message takes no less than the longest latency, as calls do: processes of busy hosts come
+    milliseconds late to it, so that 4 KiB inside a cluster showed nothing.
     """
-    n = range(model.n_clusters)
-    least_s = max(model.link(i, j).latency_s for i in n for j in n)
+    least_s = float(model.latency_s.max())
 
     def trip_s(model: GridModel, n_bytes: int) -> float:
         ways = [model.link(*way) for way in (pair, pair[::-1])]
@@ -280,8 +279,8 @@ def glance_of(
     while True:
         expected_s = trip_s(model, n_bytes)
         hoped_s = expected_s / MUCH if before is None else trip_s(before, n_bytes)
-        tells = n_bytes and expected_s > MUCH * trip_s(model, 0) if before is None else True
-        tells = tells and expected_s >= max(MUCH * hoped_s, least_s)
+        shows_rate = n_bytes and expected_s > MUCH * trip_s(model, 0)
+        tells = expected_s >= max(MUCH * hoped_s, least_s) and (before is not None or shows_rate)
         if tells or n_bytes >= LARGEST_GLANCE_BYTES:
             return Glance(pair, n_bytes, expected_s, (expected_s + hoped_s) / 2, ends)
         n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
