@@ -115,6 +115,26 @@ def test_a_longer_way_is_no_thinner_one() -> None:
     assert gap_s == pytest.approx(channel.gap_s)
 
 
+class Doubling(Opening):
+    """A link that was thin: its window doubles with every train, and half of it was let in."""
+
+    def __init__(self, trip_s: float, gap_s: float, window: int) -> None:
+        super().__init__(trip_s)
+        self.gap_s, self._window = gap_s, window
+
+    def train(self, _n_bytes: int, n: int) -> tuple[float, float]:
+        took_s = self._trip_s + n * max(self.gap_s, self._trip_s / self._window)
+        self._window *= 2
+        return took_s / 2, took_s
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 64])
+def test_a_link_that_recovered_is_seen_at_its_full_rate(window: int) -> None:
+    channel = Doubling(20e-3, 2.6e-3, window)
+    gap_s = links._gap_s(channel, 20e-3, 26e-3, is_longer=False)  # type: ignore[arg-type]
+    assert gap_s == pytest.approx(channel.gap_s, rel=0.05)
+
+
 SLOW_HOST = 4
 
 
