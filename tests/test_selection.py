@@ -94,7 +94,10 @@ def test_emulated_grids_and_mpi4pys_own(quick: str, rest: str) -> None:
     """The file of the one that `make test` runs is among those of `make test-long`."""
     (smoke,) = re.findall(r"-m pytest -q '(tests/testbed/[^']+)'", quick)
     assert (ROOT / smoke.split("::")[0]).exists()
-    assert re.search(r"-m pytest -q tests/testbed$", rest, re.MULTILINE)
+    (waiting,) = re.findall(r"-m pytest -q (tests/testbed/\S+\.py .*)$", rest, re.MULTILINE)
+    (ignored,) = re.findall(r"-m pytest -q (--ignore.*) tests/testbed$", rest, re.MULTILINE)
+    assert ignored.replace("--ignore=", "") == waiting
+    assert all((ROOT / file).exists() for file in waiting.split())
     assert "tests/draw/test_report_in_browser.py" in rest
     assert "mpichs_own or fortran or hpcc" in rest
     pinned = re.search(r"--differences (\S+) .*\$\(cat", rest)
