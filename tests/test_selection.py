@@ -138,6 +138,7 @@ def test_without_a_browser_the_page_may_be_skipped(
     assert runpy.run_path(str(PAGE))["pytestmark"].args == (True,)
 
 
+@pytest.mark.long
 def test_in_ci_the_page_is_looked_at() -> None:
     """By `make test-browser`."""
     done = subprocess.run(

@@ -22,6 +22,7 @@ def printed(arguments: Sequence[str]) -> str:
     return f"{list(arguments)}\n"
 
 
+@pytest.mark.long
 def test_kept_tables_are_what_their_rows_say(script: Callable[[str], ModuleType]) -> None:
     """Every figure of a table comes from its command; else run benchmarks/tables.py."""
     tables = script("tables")

@@ -103,6 +103,7 @@ def most_tried(comm: GridComm) -> int:
     return max(sum(n > 0 for n in row) for row in arms_used(comm).values())
 
 
+@pytest.mark.long
 def test_ten_thousand_calls_with_decisions_changing(comm: GridComm) -> None:
     """Every rank gets the same bits at every call, and all decide alike."""
     assert check_calls(comm, 3400) == 0
@@ -177,6 +178,7 @@ def test_a_child_of_the_same_shape_brings_what_was_learned(
     child.Free()
 
 
+@pytest.mark.long
 def test_what_learning_keeps_does_not_grow(comm: GridComm) -> None:
     check_calls(comm, 300)
     agreed_points = learning_of(comm).agreed

@@ -68,6 +68,7 @@ def test_heuristics_writes_numbers_and_figures(parameters, tmp_path: Path) -> No
     assert {path.name for path in tmp_path.glob("*.svg")} == expected
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     texts = []
     for name in ("a", "b"):

@@ -20,6 +20,7 @@ def run(*arguments: str):
     return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
 
 
+@pytest.mark.long
 def test_verdicts_by_filling(tmp_path: Path) -> None:
     """Per-cluster gaps agree with most of what paper 000 prints; see CLAIMS.md, 7 to 10."""
     files = ["--output", str(tmp_path / "rows.json"), "--plot", str(tmp_path / "figure.png")]

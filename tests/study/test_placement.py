@@ -107,6 +107,7 @@ def test_orderings_of_table_1() -> None:
     assert rows["annealing-grouping"].fail_permille == 0
 
 
+@pytest.mark.long
 def test_orderings_of_table_3() -> None:
     rows = {row.search: row for row in run_cases(CASE_KINDS["close-to-homogeneous"], 40)}
     fails = {name: row.fail_permille for name, row in rows.items()}
@@ -190,6 +191,7 @@ def test_latencies_by_branch() -> None:
     assert (together <= 6 * longest).all()
 
 
+@pytest.mark.long
 def test_random_failures_are_those_of_even_drawing() -> None:
     """Paper 004's Table 1 and 3 for a thousand tries; its 688 for one try contradicts them."""
     assert expected_fail_permille(12, 1000) == pytest.approx(782, abs=2)
