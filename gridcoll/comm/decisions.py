@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from gridcoll.comm.settings import Settings
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.model import GridModel
-from gridcoll.plan import Choice, Dataflow, choose, dataflow
+from gridcoll.plan import Choice, Dataflow, choose, dataflow, rerooted
 from gridcoll.plan.natives import NATIVE, NATIVES
 from gridcoll.plan.plan import scaled
 from gridcoll.plan.registry import Candidate
@@ -44,6 +44,11 @@ class Semantics(NamedTuple):
     reproducible: bool = False
     bitwise_equal: bool = False
     no_variants: bool = False
+
+    @property
+    def order_counts(self) -> bool:
+        """Whether it may depend on ranks by number how long a plan takes."""
+        return self.rank_order or self.prefer_order or self.reproducible
 
 
 _Key = tuple[str, int, int, int, "Semantics", "tuple[str, str] | None"]
@@ -134,10 +139,17 @@ class Decisions:
     def choice(
         self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
     ) -> Choice:
-        """The choice for calls of this size class, with all candidates and the reason."""
+        """The choice for calls of this size class, with all candidates and the reason.
+
+        Made once for all roots of a cluster that are alike, as programs let each rank be root in
+        turn; where rank order counts, none are.
+        """
         key = (collective, size_class(n_bytes), root, semantics)
         found = self._choices.pop(key, None)
-        if found is None:
+        alike = root if semantics.order_counts else self.model.grid.first_alike[root]
+        if found is None and alike != root:
+            found = rerooted(self.choice(collective, n_bytes, alike, semantics), self.model, root)
+        elif found is None:
             found = choose(
                 collective,
                 self.model,

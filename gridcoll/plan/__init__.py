@@ -2,7 +2,7 @@
 
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choice import Choice
-from gridcoll.plan.choose import choose
+from gridcoll.plan.choose import choose, rerooted
 from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -25,6 +25,7 @@ __all__ = [
     "check_plan",
     "choose",
     "dataflow",
+    "rerooted",
 ]
 
 load_all()

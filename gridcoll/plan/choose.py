@@ -10,6 +10,7 @@ from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.plan.choice import Choice, sources_of
 from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
+from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import (
     REGISTRIES,
     Algorithm,
@@ -135,6 +136,38 @@ def choose(
         sources_of(model, collective),
         own,
     )
+
+
+def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
+    """``choice`` for ``root``, whose host and cluster are like those of the root it was made for.
+
+    Times are the same then, unless rank order counts: nothing is priced but the algorithm of a plan
+    when that is written.
+    """
+
+    def moved(candidate: Candidate) -> Candidate:
+        if candidate.build is None:
+            return candidate
+
+        def build(n_units: int) -> Plan:
+            write = _like(choice, candidate, model, root).build
+            assert write is not None
+            return write(n_units)
+
+        return replace(candidate, build=build)
+
+    candidates = tuple(map(moved, choice.candidates))
+    winner = candidates[choice.candidates.index(choice.winner)]
+    return replace(choice, root=root, winner=winner, candidates=candidates)
+
+
+def _like(choice: Choice, candidate: Candidate, model: GridModel, root: int) -> Candidate:
+    """What ``candidate`` is for ``root``; the best plan if it is nothing there."""
+    collective, n_bytes = choice.collective, choice.n_bytes
+    found = REGISTRIES[collective][candidate.name].candidates(model, n_bytes, root)
+    if found:
+        return min(found, key=lambda each: (each.label != candidate.label, each.expected_s))
+    return choose(collective, model, n_bytes, root, grid_only=True).winner
 
 
 def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -196,6 +196,19 @@ class Grid:
         return tuple(number[place] for place in places)
 
     @cached_property
+    def first_alike(self) -> tuple[int, ...]:
+        """``first_alike[rank]`` is the lowest rank of the rank's cluster on a host with as many
+        ranks: in a model it is like ``rank`` in all.
+        """
+        first: dict[tuple[int, int], int] = {}
+        found = [0] * self.n_ranks
+        for index, cluster in enumerate(self.clusters):
+            for node in cluster.nodes:
+                for process in node:
+                    found[process.rank] = first.setdefault((index, len(node)), process.rank)
+        return tuple(found)
+
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         """``hosts[rank]`` is the name of that rank's host, unique inside its cluster."""
         by_rank = {p.rank: p.host for cluster in self.clusters for p in cluster.processes}

@@ -15,17 +15,18 @@ from gridcoll.constants import MARGIN, ORDER_PART, SHORT_IN_ORDER_BYTES, START_P
 from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, tree_cost
+from gridcoll.plan import REGISTRIES, Candidate, Plan, choose, rerooted, tree_cost
 from gridcoll.plan.bcast import segments as bcast_pricing
 from gridcoll.plan.bcast.segments import MANY_CLUSTERS, inside_shapes
 from gridcoll.plan.bcast.several_trees import MOST_SPLIT
 from gridcoll.plan.check import check_plan
+from gridcoll.plan.choice import Choice
 from gridcoll.plan.natives import NATIVE
 from gridcoll.plan.registry import Algorithm, check_forced, register
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
 from gridcoll.plan.trees import GridTree
 from gridcoll.schedule.trees import Profile
-from gridcoll.topology import parse_gridfile
+from gridcoll.topology import Grid, parse_gridfile
 from tests.plan.grids import grids, model_of
 
 NOTHING = "nothing, for tests"
@@ -169,6 +170,55 @@ def test_the_same_choice_twice(labels: list[int], n_bytes: int, data: st.DataObj
     assert one == other  # labels, predictions, order; builders are compared below
     if one.winner.build is not None and other.winner.build is not None:
         assert one.winner.build(n_bytes) == other.winner.build(n_bytes)
+
+
+@settings(max_examples=50)
+@given(
+    grids,
+    st.sampled_from(["bcast", "reduce", "scatter", "gather"]),
+    st.sampled_from([8, 5000, 300_000]),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_roots_that_are_alike_choose_alike(
+    labels: list[int],
+    collective: str,
+    n_bytes: int,
+    per_host: int,
+    data: st.DataObject,
+) -> None:
+    """As fast as what the root would have chosen by itself, by a plan that is right."""
+    base = model_of(labels, together=1e9)
+    grid = Grid.from_labels(labels, [f"h{rank // per_host}" for rank in range(len(labels))])
+    model = replace(base, grid=grid)
+    root = data.draw(st.integers(0, len(labels) - 1))
+    alike = grid.first_alike[root]
+    assert grid.cluster_of[alike] == grid.cluster_of[root]
+
+    def chosen(root: int) -> Choice:
+        return choose(collective, model, n_bytes, root, grid_only=True)
+
+    own, moved = chosen(root), rerooted(chosen(alike), model, root)
+    assert moved.root == root
+    assert any(each is moved.winner for each in moved.candidates)
+    assert moved.winner.expected_s == pytest.approx(own.winner.expected_s)
+    assert (moved.winner.build is None) == (own.winner.build is None)
+    if moved.winner.build is not None:
+        plan = moved.winner.build(n_bytes)
+        check_plan(plan)
+        assert plan.root == root
+
+
+def test_what_no_other_root_can_do_is_done_in_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Never seen, but all ranks must then do the same."""
+    model, chain = model_of([0, 0, 1, 1]), REGISTRIES["bcast"]["chain"]
+    choice = choose("bcast", model, 1 << 20, 0, forced="chain")
+    monkeypatch.setitem(REGISTRIES["bcast"], "chain", replace(chain, candidates=lambda *_: []))
+    build = rerooted(choice, model, 1).winner.build
+    assert build is not None
+    check_plan(build(1 << 20))
 
 
 _CHOICES = """

@@ -1,0 +1,38 @@
+"""What is decided once for many calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridcoll.comm import decisions
+from gridcoll.comm.decisions import Decisions, Semantics
+from gridcoll.comm.settings import Settings
+from tests.plan.grids import model_of
+
+
+@pytest.mark.parametrize("collective", ["bcast", "reduce", "scatter", "gather"])
+def test_each_rank_as_root_in_turn(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One choice for each cluster, and the plan of each root."""
+    chosen: list[int] = []
+
+    def choose(*args: object, **rest: object) -> object:
+        chosen.append(args[3])  # type: ignore[arg-type]
+        return actual(*args, **rest)  # type: ignore[arg-type]
+
+    actual = decisions.choose
+    monkeypatch.setattr(decisions, "choose", choose)
+    labels = [0, 1, 0, 1, 2, 2, 2]
+    ours = Decisions(2, model_of(labels), Settings(force="grid"))
+    for root in range(len(labels)):
+        assert ours.choice(collective, 1 << 16, root).root == root
+        assert ours.decide(collective, 1 << 16, root).flow is not None
+    assert chosen == [0, 1, 4]
+
+
+def test_where_rank_order_counts_each_root_has_its_own_choice() -> None:
+    ours = Decisions(0, model_of([0, 0, 0]), Settings(force="grid"))
+    times_s = {
+        ours.choice("reduce", 5000, root, Semantics(rank_order=True)).winner.predicted_s
+        for root in range(3)
+    }
+    assert len(times_s) > 1
