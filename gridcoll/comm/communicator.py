@@ -232,6 +232,8 @@ class GridComm(
         Pickled by its handle, ``GridComm(MPI.COMM_WORLD)`` would become a communicator without a
         grid: its calls would not match those of other ranks.
         """
+        if self == MPI.COMM_NULL:
+            return GridComm, ()
         if self._context is None:
             return super().__reduce__()
         kind = type(self)
@@ -285,8 +287,21 @@ _COLLECTIVES = {
 """Methods by which the mixins replace MPI's own."""
 
 
+# Theirs say that they are of mpi4py's module, as petsc4py and others demand who do not import it.
+# Not `GridComm` itself: a pickle names it by its module.
+_MODULE = MPI.Intracomm.__module__
+
+
+class GridIntracomm(GridComm):
+    """A `GridComm` without a topology."""
+
+    __module__ = _MODULE
+
+
 class GridCartcomm(GridComm, MPI.Cartcomm):
     """A Cartesian `GridComm`."""
+
+    __module__ = _MODULE
 
     def Sub(self, remain_dims: Sequence[bool]) -> MPI.Cartcomm:
         """As `mpi4py.MPI.Cartcomm.Sub`; the parts know their part of the grid."""
@@ -296,9 +311,13 @@ class GridCartcomm(GridComm, MPI.Cartcomm):
 class GridGraphcomm(GridComm, MPI.Graphcomm):
     """A `GridComm` with a graph."""
 
+    __module__ = _MODULE
+
 
 class GridDistgraphcomm(GridComm, MPI.Distgraphcomm):
     """A `GridComm` with a distributed graph."""
+
+    __module__ = _MODULE
 
 
 _KINDS: dict[type, type[GridComm]] = {
@@ -315,7 +334,7 @@ def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
             break
         if (ours := _KINDS.get(kind)) is not None:
             return ours
-    return GridComm
+    return GridIntracomm
 
 
 def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -> Context:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from gridcoll.comm.communicator import GridComm
+from gridcoll.comm.communicator import GridComm, GridIntracomm
 from gridcoll.comm.methods.base import set_handle
 from gridcoll.errors import GridcollError, UsageError
 
@@ -31,6 +31,8 @@ class World(GridComm):
 
     As with mpi4py's own, copying or pickling it gives itself, and it cannot be freed.
     """
+
+    __module__ = GridIntracomm.__module__
 
     def __reduce__(self) -> Any:
         return (current_world, ()) if self is MPI.COMM_WORLD else super().__reduce__()

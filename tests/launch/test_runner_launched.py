@@ -45,6 +45,7 @@ from mpi4py import MPI
 import gridcoll
 world = MPI.COMM_WORLD
 assert world is COMM_WORLD and isinstance(world, gridcoll.GridComm)
+assert type(world).__module__ == type(MPI.COMM_SELF).__module__ == MPI.__name__
 assert MPI.Query_thread() == MPI.THREAD_SINGLE
 for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
     assert pickle.loads(pickle.dumps([world], protocol))[0] is world

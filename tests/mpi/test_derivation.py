@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.communicator import GridIntracomm
 from tests.mpi.support import count_calls, grid_comm, grid_model, layouts, works
 
 Make = Callable[[MPI.Intracomm], MPI.Intracomm]
@@ -288,7 +289,7 @@ class TestTopologies:
                 line.Free()
                 plain_line.Free()
             part = mesh.Split(0)
-            assert type(part) is GridComm
+            assert type(part) is GridIntracomm
             mesh.Free()
             works_and_frees(part)
             plain.Free()

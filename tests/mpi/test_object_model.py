@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll import GridComm
+from gridcoll.comm.communicator import GridIntracomm
 from gridcoll.errors import UsageError
 from tests.mpi.support import grid_comm, grid_model, layouts, works
 
@@ -128,11 +129,24 @@ class TestIdentity:
 
 
 class TestChildren:
+    def test_all_name_the_module_of_mpi4pys(self, world: MPI.Intracomm) -> None:
+        """Petsc4py takes no others, nor does OpenMDAO know that they are communicators."""
+        with grid_comm(world) as comm:
+            n = comm.Get_size()
+            mesh, star = comm.Create_cart([n]), comm.Create_graph(range(1, n + 1), [0] * n)
+            ring = comm.Create_dist_graph_adjacent([0], [0])
+            for each in (comm, comm.forced("bcast", "chain"), mesh, mesh.Dup(), star, ring):
+                assert isinstance(each, GridComm)
+                assert type(each).__module__ == type(world).__module__
+            for each in (mesh, star, ring):
+                each.Free()
+        assert pickle.loads(pickle.dumps(GridComm)) is GridComm
+
     @pytest.mark.parametrize("method", ["Dup", "Clone"])
     def test_duplicates(self, world: MPI.Intracomm, method: str) -> None:
         with grid_comm(world) as comm:
             other = getattr(comm, method)()
-            assert type(other) is GridComm
+            assert type(other) is GridIntracomm
             assert other != comm
             assert MPI.Comm.Compare(other, comm) == MPI.CONGRUENT
             assert other.grid == comm.grid
@@ -160,7 +174,7 @@ class TestChildren:
             with grid_comm(world, labels) as comm:
                 rank = comm.Get_rank()
                 part = comm.Split(rank % parts, -rank)
-                assert type(part) is GridComm
+                assert type(part) is GridIntracomm
                 old = [r for r in reversed(range(comm.Get_size())) if r % parts == rank % parts]
                 assert part.grid == comm.grid.restrict(old)[0]
                 assert part.model.links == comm.model.restrict(old).links
@@ -227,7 +241,7 @@ class TestCopies:
     def test_pickles(self, world: MPI.Intracomm) -> None:
         for own in (MPI.COMM_WORLD, MPI.COMM_SELF, world):
             comm = GridComm(own, model=grid_model([0] * own.Get_size()))
-            text = "cannot serialize 'gridcoll.comm.communicator.GridComm' instance"
+            text = "cannot serialize 'mpi4py.MPI.GridIntracomm' instance"
             for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
                 with pytest.raises(ValueError, match=text):
                     pickle.dumps([comm], protocol)
@@ -248,7 +262,7 @@ class TestCopies:
         with pytest.raises(ValueError, match=r"cannot serialize .*\.Plain' instance"):
             make(Plain(world))  # type: ignore[arg-type]
         comm = GridComm(world, model=grid_model([0] * world.Get_size()))
-        with pytest.raises(ValueError, match=r"cannot serialize .*\.GridComm' instance"):
+        with pytest.raises(ValueError, match=r"cannot serialize .*\.GridIntracomm' instance"):
             make(comm)
         comm.Free()
 
