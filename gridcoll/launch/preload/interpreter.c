@@ -311,6 +311,13 @@ __attribute__((visibility("default"))) void gridcoll_load_late(void)
     inside = was_inside;
 }
 
+static void run_in_python(const char *code)
+{
+    int state = py.ensure();
+    py.run(code);
+    py.release(state);
+}
+
 static void load_in_python(void)
 {
     char quoted[4200], code[sizeof load_when_imported + 4200];
@@ -319,9 +326,7 @@ static void load_in_python(void)
         return;
     quote(ours.dli_fname, quoted, sizeof quoted);
     snprintf(code, sizeof code, load_when_imported, quoted);
-    int state = py.ensure();
-    py.run(code);
-    py.release(state);
+    run_in_python(code);
 }
 
 /* Whether launchers say that this is the first rank, or say nothing. */
@@ -355,7 +360,11 @@ void start(void)
         if (n_ranks > 1) /* one rank has nobody to gain from, and may be one of many that are spawned */
             load_and_begin(0);
     } else if (getenv("GRIDCOLL_PRELOAD_LATER"))
-        return; /* gridcoll run calls gridcoll_start when the world is ours */
+        /* With mpi4py there, gridcoll run swaps the world and calls gridcoll_start. What starts MPI
+         * may be mpi4py itself, or a library of an application without it, such as GPAW. */
+        run_in_python("import sys\n"
+                      "if 'mpi4py.MPI' not in sys.modules:\n"
+                      "    import mpi4py.MPI\n");
     else
         load_in_python();
 }
