@@ -422,22 +422,24 @@ class TestLaunching:
         assert planned + through_python == 5
         assert native == 0
 
-    @pytest.mark.parametrize("how", ["before", "after"])
+    @pytest.mark.parametrize("how", ["before", "after", "one rank", "with modules", "alone"])
     def test_a_python_of_the_programs_own(self, tmp_path, how) -> None:
-        """Started before MPI it serves as long as it lasts; one yet to start is left alone."""
+        """Started before MPI it serves as long as it lasts; one yet to start, as long as MPI does,
+        whether or not all ranks use it; not where the program is to set it up."""
         tools, library = tools_of("mpich"), find_libpython()
         source, program = tmp_path / "own.c", tmp_path / "own"
         source.write_text(OWN_PYTHON)
         linked = [str(source), "-o", str(program), str(library), f"-Wl,-rpath,{library.parent}"]
-        built = tools.link(linked)
+        built = tools.link([*linked, *(["-DMODULES"] if how == "with modules" else [])])
         assert built.returncode == 0, built.stderr
         path = {"PATH": f"{tools.python.parent}{os.pathsep}{os.environ['PATH']}"}
-        done = good(tools.run(3, program, [how], forced=True, variables=path))
-        assert done.stdout == "right\n"
-        planned, native, _ = planned_of(done)["Barrier"]
-        assert (planned, native) == ((2, 1) if how == "before" else (0, 3))
+        n_ranks = 1 if how == "alone" else 3
+        expected = {"before": (2, 1), "with modules": (0, 3), "alone": (0, 3)}.get(how, (3, 0))
+        done = good(tools.run(n_ranks, program, [how], forced=True, variables=path))
+        assert done.stdout.count("right") == (1 if how == "one rank" else n_ranks)
+        assert planned_of(done)["Barrier"][:2] == expected
         assert "Error" not in done.stderr
-        assert ("a Python of its own" in done.stderr) == (how == "after")
+        assert ("a Python of its own" in done.stderr) == (how == "with modules")
 
     def test_python_with_the_library_alone(self, tmp_path) -> None:
         """mpi4py's calls are calls like others where the world was not swapped."""
@@ -499,24 +501,29 @@ OWN_PYTHON = """
 #include <stdio.h>
 #include <string.h>
 extern void Py_Initialize(void), Py_Finalize(void);
-extern int PyRun_SimpleString(const char *);
+extern int Py_IsInitialized(void), PyRun_SimpleString(const char *);
+extern int PyImport_AppendInittab(const char *, void *);
 int main(int argc, char **argv)
 {
-    int rank, before = !strcmp(argv[1], "before");
+    int rank, before = !strcmp(argv[1], "before"), is_user;
     if (before)
         Py_Initialize();
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    is_user = !rank || strcmp(argv[1], "one rank");
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!before)
+#ifdef MODULES
+    PyImport_AppendInittab("unused", NULL);
+#endif
+    if (is_user && !before)
         Py_Initialize();
-    if (PyRun_SimpleString("x = sum(range(10))"))
+    if (is_user && PyRun_SimpleString("print('right')"))
         return 1;
     MPI_Barrier(MPI_COMM_WORLD);
-    Py_Finalize();
+    if (is_user)
+        Py_Finalize();
     MPI_Barrier(MPI_COMM_WORLD);
-    MPI_Finalize();
-    return !rank && puts("right") < 0;
+    return MPI_Finalize() || (!strcmp(argv[1], "alone") && Py_IsInitialized());
 }
 """
 

@@ -288,6 +288,7 @@ class _Bridge:
         """MPI ends: so does what Python would end, for its end may never come."""
         if self._is_embedded:
             atexit._run_exitfuncs()
+            print(end="", flush=True)  # the program may have written
 
 
 def say(text: str) -> None:
@@ -338,8 +339,7 @@ def attach(library: str, is_embedded: int) -> None:
     _kept.extend((bridge, operations, half))
     ours = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     ours.gridcoll_attach(ctypes.byref(half))
-    if not is_embedded:
-        atexit.register(ours.gridcoll_end)
+    atexit.register(ours.gridcoll_end)
 
 
 def _operations() -> ctypes.Array[ctypes.c_int64]:

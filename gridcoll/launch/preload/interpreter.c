@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@ int has_grid;
 __thread int is_loading;
 
 static int rank, n_ranks = 1;
+static int is_lent; /* Python is the program's own, which may start it later */
 
 /* As in cpython/initconfig.h, since Python 3.8. */
 typedef struct {
@@ -83,15 +85,63 @@ static int find_names(void *library)
     return !missing;
 }
 
+/* Whether a module, other than the Python library, calls what has to come before Python starts. */
+static int sets_up_python(struct dl_phdr_info *info, size_t size, void *library)
+{
+    static const char names[][32] = {
+        "Py_InitializeFromConfig", "Py_SetPath", "Py_SetPythonHome", "Py_Main", "Py_BytesMain",
+        "PyImport_AppendInittab", "PyImport_ExtendInittab"};
+    const char *strings = NULL;
+    size_t n_bytes = 0;
+    (void)size;
+    for (int k = 0; k < info->dlpi_phnum && strcmp(info->dlpi_name, library); k++) {
+        if (info->dlpi_phdr[k].p_type != PT_DYNAMIC)
+            continue;
+        const ElfW(Dyn) *entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[k].p_vaddr);
+        for (; entry->d_tag != DT_NULL; entry++) {
+            if (entry->d_tag == DT_STRTAB)
+                strings = (const char *)entry->d_un.d_ptr;
+            if (entry->d_tag == DT_STRSZ)
+                n_bytes = entry->d_un.d_val;
+        }
+    }
+    if ((uintptr_t)strings < info->dlpi_addr) /* the kernel's own is as it was linked */
+        strings = NULL;
+    for (unsigned k = 0; k < sizeof names / sizeof *names && strings; k++)
+        if (memmem(strings, n_bytes, names[k], strlen(names[k]) + 1))
+            return 1;
+    return 0;
+}
+
+static const char *last_part(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path ? path : "";
+}
+
+/* Whether the program's own Python, which it has not started, can be started for it: its plain
+ * Py_Initialize does nothing then. The thread that calls MPI keeps Python's lock, as after that
+ * call; others would wait for it. */
+static int can_start(int level)
+{
+    Dl_info library;
+    return 2 * level < mpi.thread_multiple && !getenv("PYTHONHOME") &&
+           dladdr((void *)py.is_initialized, &library) &&
+           !strcmp(last_part(library.dli_fname), last_part(getenv("GRIDCOLL_LIBPYTHON"))) &&
+           !dl_iterate_phdr(sets_up_python, (void *)library.dli_fname);
+}
+
 /* What is wrong; null if there is a Python library. */
-static const char *find_python(void)
+static const char *find_python(int level)
 {
     static char problem[512];
     if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) {
         if (!find_names(RTLD_DEFAULT))
             return "a Python that gridcoll cannot use";
-        return py.is_initialized() ? NULL : "the program is to start a Python of its own: let it "
-                                            "call Py_Initialize before MPI_Init";
+        is_lent = !py.is_initialized();
+        return !is_lent || can_start(level) ? NULL
+                                            : "the program is to start a Python of its own: let it "
+                                              "call Py_Initialize before MPI_Init";
     }
     const char *path = getenv("GRIDCOLL_LIBPYTHON");
     if (!path || !*path)
@@ -146,6 +196,11 @@ static const char bootstrap[] =
     "        if embedded:\n"
     "            sys.dont_write_bytecode = bool(os.environ.get('PYTHONDONTWRITEBYTECODE'))\n"
     "            sys.path[:0] = filter(None, os.environ.get('PYTHONPATH', '').split(':'))\n"
+    "        if embedded > 1:\n" /* as the program would have it, then what we need */
+    "            import site\n"
+    "            site.addsitedir(site.getusersitepackages())\n"
+    "            ours = os.path.dirname(os.path.dirname(os.environ.get('GRIDCOLL_PYTHON', '')))\n"
+    "            sys.path.append(f'{ours}/lib/python%%d.%%d/site-packages' %% sys.version_info[:2])\n"
     "        sys.path.insert(0, root)\n"
     "        try:\n"
     "            from gridcoll.launch.preload.bridge import attach\n"
@@ -209,7 +264,8 @@ static const char *import_half(int is_running)
     quote(root, quoted_root, sizeof quoted_root);
     quote(ours.dli_fname, quoted_library, sizeof quoted_library);
     char code[sizeof bootstrap + 2 * 4200];
-    snprintf(code, sizeof code, bootstrap, !is_running, quoted_root, quoted_library);
+    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_lent, quoted_root,
+             quoted_library);
     import_problem[0] = 0;
     if (py.run(code))
         return "gridcoll cannot be loaded";
@@ -252,9 +308,10 @@ static const char *load_half(int is_running)
         int state = py.ensure();
         problem = import_half(is_running);
         py.release(state);
-    } else if (!(problem = initialize(getenv("GRIDCOLL_PYTHON")))) {
+    } else if (!(problem = initialize(is_lent ? NULL : getenv("GRIDCOLL_PYTHON")))) {
         problem = import_half(is_running);
-        py.save_thread(); /* whoever calls takes it again */
+        if (!is_lent)
+            py.save_thread(); /* whoever calls takes it again */
     }
     is_loading = 0;
     for (int k = 0; k < 2; k++) { /* a mpi4py that calls the library past us has set them */
@@ -340,6 +397,22 @@ static int is_first(void)
     return !said || !strcmp(said, "0");
 }
 
+/* A Python that we have started for the program lasts as long as MPI: others may rely on this rank. */
+static int end_python(const char *name)
+{
+    int (*next)(void) = next_function(name);
+    if (is_lent && has_grid && has_python())
+        return py.run("print(end='', flush=True)");
+    return next ? next() : 0;
+}
+
+__attribute__((visibility("default"))) int Py_FinalizeEx(void)
+{
+    return end_python("Py_FinalizeEx");
+}
+
+__attribute__((visibility("default"))) void Py_Finalize(void) { end_python("Py_Finalize"); }
+
 /* MPI is up: get ready, on all ranks or on none. Collective. */
 void start(void)
 {
@@ -354,7 +427,7 @@ void start(void)
     int level = 0;
     mpi.query_thread(&level);
     is_shared = level == mpi.thread_multiple;
-    if (!agree(find_python()))
+    if (!agree(find_python(level)))
         return;
     if (!py.is_initialized()) {
         if (n_ranks > 1) /* one rank has nobody to gain from, and may be one of many that are spawned */

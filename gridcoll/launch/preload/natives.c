@@ -44,7 +44,7 @@ static int search_library(struct dl_phdr_info *info, size_t size, void *given)
     (void)size;
     search *s = given;
     const char *file = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    if (!file || !strstr(file, "mpi"))
+    if (!file || (!strstr(file, "mpi") && !strstr(file, "python")))
         return 0;
     void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
     void *found = library ? dlsym(library, s->name) : NULL;
