@@ -194,16 +194,19 @@ static void all_of(MPI_Comm comm, int m)
     MPI_Type_vector(m / 2, 1, 2, MPI_LONG, &stride);
     MPI_Type_create_resized(stride, 0, (MPI_Aint)(sizeof(long) * m), &resized);
     MPI_Type_commit(&resized);
-    for (int root = 0; root < n && m > 1; root++) { /* MPICH takes one empty item for a message */
-        for (int k = 0; k < m; k++)
-            a[k] = rank == root ? value(root, k) : -1;
-        if (rank == root)
-            MPI_Bcast(a, 1, resized, root, comm);
-        else
-            MPI_Bcast(a, m / 2, MPI_LONG, root, comm);
-        for (int k = 0; k < m / 2 && rank != root; k++)
-            CHECK(a[k] == value(root, 2 * k));
-    }
+    for (int root = 0; root < n && m > 1; root++) /* MPICH takes one empty item for a message */
+        for (int way = 0; way < 2; way++) {
+            for (int k = 0; k < m; k++)
+                a[k] = rank == root ? value(root, k) : -1;
+            if ((rank == root) != way)
+                MPI_Bcast(a, 1, resized, root, comm);
+            else
+                MPI_Bcast(a, m / 2, MPI_LONG, root, comm);
+            for (int k = 0; k < m / 2 && rank != root; k++) {
+                CHECK(a[way ? 2 * k : k] == value(root, way ? k : 2 * k));
+                CHECK(!way || a[2 * k + 1] == -1);
+            }
+        }
     for (int k = 0; k < m; k++)
         a[k] = value(rank, k);
     if (m > 1)
@@ -224,6 +227,21 @@ static void all_of(MPI_Comm comm, int m)
     MPI_Op_free(&maps);
     free(a), free(b), free(counts), free(places), free(to), free(from), free(to_at), free(from_at);
     free(types);
+}
+
+static void absolute_addresses(MPI_Comm comm)
+{
+    MPI_Comm_rank(comm, &rank);
+    int one = rank ? -1 : 1, two = rank ? -1 : 2, lengths[] = {1, 1};
+    MPI_Aint places[2];
+    MPI_Datatype both;
+    MPI_Get_address(&one, &places[0]);
+    MPI_Get_address(&two, &places[1]);
+    MPI_Type_create_hindexed(2, lengths, places, MPI_INT, &both);
+    MPI_Type_commit(&both);
+    MPI_Bcast(MPI_BOTTOM, 1, both, 0, comm);
+    CHECK(one == 1 && two == 2);
+    MPI_Type_free(&both);
 }
 
 #ifdef LARGE
@@ -277,6 +295,7 @@ int main(int argc, char **argv)
         MPI_Comm_free(&row);
     }
     all_of(MPI_COMM_SELF, 10);
+    absolute_addresses(MPI_COMM_WORLD);
 #ifdef LARGE
     large_counts(MPI_COMM_WORLD);
 #endif

@@ -117,7 +117,7 @@ class StampedCalls:
         calls.n_calls = calls.total_ns = 0
 
 
-_INTERFACE = 4
+_INTERFACE = 5
 
 _BEGIN = ctypes.CFUNCTYPE(ctypes.c_int64)
 _ASKED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.POINTER(Question))

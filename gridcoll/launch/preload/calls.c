@@ -283,6 +283,25 @@ static void look_again(void)
     python.look();
 }
 
+/* A message of a type with gaps, into memory or out of it. */
+static int64_t pack(const given_call *call, char *memory, int64_t n_bytes, int is_out)
+{
+    const word *a = call->args; /* of a broadcast */
+    int at = 0;
+    return is_out ? mpi.unpack((word)memory, n_bytes, &at, a[0], a[1], a[2], mpi.self)
+                  : mpi.pack(a[0], a[1], a[2], (word)memory, n_bytes, &at, mpi.self);
+}
+
+/* Whether that gives the bytes of the message alone. MPICH does not pack what is at MPI_BOTTOM. */
+static int can_pack(const given_call *call, int64_t n_bytes)
+{
+    int size = 0;
+    hold_handlers();
+    int error = mpi.pack_size(call->args[1], call->args[2], mpi.self, &size);
+    release_handlers();
+    return !error && !call->large && call->recv && size == n_bytes;
+}
+
 static int run_plan(given_call *call, const comm_record *comm, known_call *known)
 {
     engine_call *engine = known->call;
@@ -304,6 +323,7 @@ static int run_plan(given_call *call, const comm_record *comm, known_call *known
     }
     switch (known->output) {
     case RECV_BUFFER: output = call->recv; break;
+    case PACKED: output = own = malloc((size_t)n_out + 1); break;
     case OWN_MEMORY:
         own = own ? own : calloc(1, (size_t)(n_in + n_out) + 1);
         output = own ? own + n_in : NULL;
@@ -311,7 +331,7 @@ static int run_plan(given_call *call, const comm_record *comm, known_call *known
     }
     if (!scratch && known->scratch_bytes)
         scratch = aligned_alloc(64, (size_t)(known->scratch_bytes + 63) / 64 * 64);
-    if ((known->input == RECV_COPY && !copy) || (known->output == OWN_MEMORY && !own) ||
+    if ((known->input == RECV_COPY && !copy) || (known->output >= OWN_MEMORY && !own) ||
         (known->scratch_bytes && !scratch)) {
         error = -1;
         goto done;
@@ -320,10 +340,15 @@ static int run_plan(given_call *call, const comm_record *comm, known_call *known
     if (known->key.form & USERS)
         engine->operation = call->operation;
     hold_handlers();
-    void *run = python.run_begin(known->program, known->mpi, engine);
+    int packs = known->output == PACKED, is_root = comm->rank == known->key.root;
+    if (packs && is_root)
+        error = pack(call, own, n_out, 0);
+    void *run = error ? NULL : python.run_begin(known->program, known->mpi, engine);
     while (run && !python.run(run, python.wait, 1000000000))
         ;
-    error = run ? python.run_end(run) : -1;
+    error = run ? python.run_end(run) : error ? error : -1;
+    if (packs && !is_root && !error)
+        error = pack(call, own, n_out, 1);
     release_handlers();
     look_again();
 done:
@@ -522,6 +547,8 @@ static int do_call(given_call *call)
         action = NATIVE;
     if (action == PLAN && known->input == SEND_BUFFER && known->output == RECV_BUFFER &&
         overlap(call->send, known->input_bytes, call->recv, known->output_bytes))
+        action = PYTHON;
+    if (action == PLAN && known->output == PACKED && !can_pack(call, known->output_bytes))
         action = PYTHON;
     count_call(call->which, action == ONCE ? PYTHON : action);
     if (action == PYTHON || action == ONCE)

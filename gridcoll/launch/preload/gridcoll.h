@@ -18,7 +18,7 @@
 typedef intptr_t word;
 
 enum {
-    INTERFACE = 4, /* counted up with every change of what bridge.py must know */
+    INTERFACE = 5, /* counted up with every change of what bridge.py must know */
     MOST_WORDS = 9, /* arguments of a collective */
     N_SLOTS = 64,
     N_STAMPS = 256, /* as MOST_STAMPED of gridcoll/measure/learning/agreed.py */
@@ -47,6 +47,7 @@ enum role {
     RECV_COPY,  /* a copy of what is in the receive buffer, which is taken in place */
     RECV_BLOCK, /* this rank's block of it */
     OWN_MEMORY, /* where nobody looks */
+    PACKED,     /* the same, where a message without its gaps passes */
 };
 
 /* Everything that a decision depends on: the same words, the same decision. */
@@ -163,6 +164,9 @@ typedef struct {
     int (*type_get_extent)(word, word *, word *);
     int (*type_get_envelope)(word, int *, int *, int *, int *);
     int (*op_commutative)(word, int *);
+    int (*pack)(word, word, word, word, word, int *, word);
+    int (*unpack)(word, word, int *, word, word, word, word);
+    int (*pack_size)(word, word, word, int *);
     int (*test)(word *, int *, void *);
     int (*query_thread)(int *);
 } mpi_library;

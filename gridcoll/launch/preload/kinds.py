@@ -53,6 +53,7 @@ class Role(IntEnum):
     RECV_COPY = 3
     RECV_BLOCK = 4
     OWN_MEMORY = 5
+    PACKED = 6
 
 
 class Form(IntFlag):
@@ -141,7 +142,7 @@ def decide_kind(context: Context, kind: Kind) -> tuple[Action, Dataflow | None]:
             return Action.WAITING, None
         return (Action.PYTHON if decision.native == VECTOR else Action.NATIVE), None
     in_python = name in ("Gatherv", "Scatterv", "Allgatherv", "Reduce_scatter")
-    in_python |= bool(kind.form & Form.TYPED)
+    in_python |= bool(kind.form & Form.TYPED) and name != "Bcast"
     return (Action.PYTHON, None) if in_python else (Action.PLAN, decision.flow)
 
 
@@ -246,7 +247,8 @@ def _roles(kind: Kind, is_root: bool) -> tuple[Role, Role]:
     name, in_place = kind.collective, bool(kind.form & Form.IN_PLACE)
     match name:
         case "Bcast":
-            return Role.NOTHING, Role.RECV_BUFFER
+            packed = kind.form & Form.TYPED
+            return Role.NOTHING, Role.PACKED if packed else Role.RECV_BUFFER
         case "Barrier":
             return Role.OWN_MEMORY, Role.OWN_MEMORY
         case "Scatter":

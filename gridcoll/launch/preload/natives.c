@@ -157,6 +157,9 @@ const char *meet_library(void)
         {"PMPI_Type_get_extent", &mpi.type_get_extent},
         {"PMPI_Type_get_envelope", &mpi.type_get_envelope},
         {"PMPI_Op_commutative", &mpi.op_commutative},
+        {"PMPI_Pack", &mpi.pack},
+        {"PMPI_Unpack", &mpi.unpack},
+        {"PMPI_Pack_size", &mpi.pack_size},
         {"PMPI_Test", &mpi.test},
         {"PMPI_Query_thread", &mpi.query_thread},
     };
