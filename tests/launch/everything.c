@@ -244,6 +244,19 @@ static void absolute_addresses(MPI_Comm comm)
     MPI_Type_free(&both);
 }
 
+static void uncommitted(MPI_Comm comm)
+{
+    MPI_Datatype stride;
+    int values[4] = {0}, right, kind, error;
+    MPI_Type_vector(2, 1, 2, MPI_INT, &stride);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    error = MPI_Bcast(values, 1, stride, 0, comm);
+    right = error && !MPI_Error_class(error, &kind) && kind == MPI_ERR_TYPE;
+    CHECK(right);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_ARE_FATAL);
+    MPI_Type_free(&stride);
+}
+
 #ifdef LARGE
 static void large_counts(MPI_Comm comm)
 {
@@ -296,6 +309,7 @@ int main(int argc, char **argv)
     }
     all_of(MPI_COMM_SELF, 10);
     absolute_addresses(MPI_COMM_WORLD);
+    uncommitted(MPI_COMM_WORLD);
 #ifdef LARGE
     large_counts(MPI_COMM_WORLD);
 #endif

@@ -292,14 +292,20 @@ static int64_t pack(const given_call *call, char *memory, int64_t n_bytes, int i
                   : mpi.pack(a[0], a[1], a[2], (word)memory, n_bytes, &at, mpi.self);
 }
 
-/* Whether that gives the bytes of the message alone. MPICH does not pack what is at MPI_BOTTOM. */
+/* Whether that gives the bytes of the message alone. MPICH does not pack what is at MPI_BOTTOM. Open
+ * MPI does not look whether a type was committed: a broadcast to nobody does. */
 static int can_pack(const given_call *call, int64_t n_bytes)
 {
+    const word args[] = {call->args[0], call->args[1], call->args[2], 0, mpi.self};
+    const given_call alone = {.which = Bcast, .args = args, .comm = mpi.self};
     int size = 0;
+    if (call->large || !call->recv)
+        return 0;
     hold_handlers();
-    int error = mpi.pack_size(call->args[1], call->args[2], mpi.self, &size);
+    int error = call_natively(&alone);
+    error = error ? error : mpi.pack_size(args[1], args[2], mpi.self, &size);
     release_handlers();
-    return !error && !call->large && call->recv && size == n_bytes;
+    return !error && size == n_bytes;
 }
 
 static int run_plan(given_call *call, const comm_record *comm, known_call *known)
