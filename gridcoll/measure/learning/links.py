@@ -40,11 +40,10 @@ TRAIN_S = 40e-3
 takes 0.4 s."""
 
 MESSAGE_BYTES = 32 << 10
-MOST_MESSAGES = 64
+FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
 
 N_SHORT = 4
-"""Messages of a short train. No longer one is sent if it takes twice its predicted time, or as long
-as one should; one of twice as many at least if it shows a better link."""
+"""Messages of a short train. If it takes twice its predicted time, no longer train is sent."""
 
 MOST_TRAINS, FASTER = 8, 0.9
 """A train is repeated while it takes less than this share of the time of the one before. A window
@@ -213,30 +212,33 @@ def _look(
 def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: bool) -> float:
     """Seconds per message of a train, fewer messages if these are much too slow. Of the active end.
 
-    Trains open the TCP window of an idle connection, and of one once thin step by step: they are
-    repeated while they get faster. On a longer way than before a window takes several trips to
-    open: only the second half of a train that takes two of them counts.
+    On a longer way than before a TCP window takes several trips to open: only the second half of a
+    train that takes two of them counts.
     """
-    channel.train_s(MESSAGE_BYTES, N_SHORT)
-    took_s = channel.train_s(MESSAGE_BYTES, N_SHORT) - trip_s
-    gap_s = max(took_s, 1e-9) / N_SHORT
-    longer_s = max(TRAIN_S, trip_s * (2 if is_longer else 0.5))
-    n = min(int(longer_s / max(min(expected_s, gap_s), 1e-9)), MOST_MESSAGES)
-    if gap_s < expected_s / CHANGED:
-        n = max(n, 2 * N_SHORT)
-    is_slow = took_s - trip_s * is_longer > MUCH * expected_s * N_SHORT
-    n = channel.agree(0 if is_slow else n)
-    if n <= N_SHORT:
-        return gap_s
-    _, before_s = channel.train(MESSAGE_BYTES, n)
-    for _ in range(MOST_TRAINS):
-        half_s, took_s = channel.train(MESSAGE_BYTES, n)
-        if not channel.agree(took_s < FASTER * before_s):
-            break
-        before_s = took_s
+    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / max(expected_s, 1e-9))
+    n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
+    n_short = min(n, N_SHORT)
+    took_s = _open_train(channel, n_short)[1] - trip_s
+    is_slow = took_s - trip_s * is_longer > MUCH * expected_s * n_short
+    if channel.agree(int(is_slow)) or n == n_short:
+        return max(took_s, 1e-9) / n_short
+    half_s, took_s = _open_train(channel, n)
     if is_longer:
         return max(took_s - half_s, 1e-9) / (n - n // 2)
     return max(took_s - trip_s, 1e-9) / n
+
+
+def _open_train(channel: Channel, n_messages: int) -> tuple[float, float]:
+    """`Channel.train` over an open TCP window, which is small if the connection was idle, and after
+    a link was thin: trains are repeated while they get faster.
+    """
+    _, before_s = channel.train(MESSAGE_BYTES, n_messages)
+    for _ in range(MOST_TRAINS):
+        half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
+        if not channel.agree(int(took_s < FASTER * before_s)):
+            break
+        before_s = took_s
+    return half_s, took_s
 
 
 @dataclass(frozen=True)

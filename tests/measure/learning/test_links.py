@@ -131,7 +131,7 @@ class Doubling(Opening):
 @pytest.mark.parametrize("window", [1, 2, 4, 64])
 def test_a_link_that_recovered_is_seen_at_its_full_rate(window: int) -> None:
     channel = Doubling(20e-3, 2.6e-3, window)
-    gap_s = links._gap_s(channel, 20e-3, 26e-3, is_longer=False)  # type: ignore[arg-type]
+    gap_s = links._gap_s(channel, 20e-3, channel.gap_s, is_longer=False)  # type: ignore[arg-type]
     assert gap_s == pytest.approx(channel.gap_s, rel=0.05)
 
 
