@@ -228,8 +228,9 @@ class Following:
         if only is None:
             self.look_cost_s = took_s
         self._owes_look = False
-        changed = {pair: each for pair, each in found.items() if each.changed}
         before = self.changed
+        found = {pair: each.after(before.get(pair)) for pair, each in found.items()}
+        changed = {pair: each for pair, each in found.items() if each.changed}
         if changed.keys() == before.keys() and all(
             each.is_like(before[pair]) for pair, each in changed.items()
         ):

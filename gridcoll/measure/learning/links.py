@@ -63,6 +63,8 @@ class Found:
     latency: float
     gap: float
     ends: Ends | None = None
+    is_rising: bool = False
+    """Whether its rate was worse at the look before."""
 
     @property
     def changed(self) -> bool:
@@ -77,9 +79,15 @@ class Found:
         )
         return Found(latency, gap)
 
+    def after(self, before: Found | None) -> Found:
+        """The same, after a look that found ``before``."""
+        return replace(self, is_rising=before is not None and before.gap > CHANGED * self.gap)
+
     def is_like(self, other: Found) -> bool:
         """Whether both describe the same link, up to the differences between two looks."""
-        return not (_is_off(self.latency / other.latency) or _is_off(self.gap / other.gap))
+        return self.is_rising == other.is_rising and not (
+            _is_off(self.latency / other.latency) or _is_off(self.gap / other.gap)
+        )
 
 
 class _Wire:
@@ -370,9 +378,12 @@ def _together(
     """What all flows carry over ``link``, which was ``found`` between the clusters of ``pair``.
 
     A longer way or a slower interface slows every flow by itself. Else the link is thinner, or
-    others use it, too: what is left for one flow is all there is.
+    others use it, too: what is left for one flow is all there is. Where that becomes more again, a
+    flow may wait for its own TCP window, which stays small for long.
     """
     each = found[pair]
+    if each.is_rising:
+        return before_bytes_per_s
     alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
     if each.gap > CHANGED * max(alone, 1.0):
         return LONG_BYTES / link.gap(float(LONG_BYTES))

@@ -91,6 +91,19 @@ def test_what_links_have_over_others() -> None:
     assert not found_of(MODEL, MODEL)
 
 
+def test_flows_over_a_link_that_gets_better_wait_for_their_own_windows() -> None:
+    """What all of them carry counts as at first, until the next look."""
+    thin = Found(1.0, 10.0)
+    rising = Found(1.0, 2.1).after(thin)
+    carried = []
+    for each in (thin, rising, rising.after(rising)):
+        model = changed_model(MODEL, {(0, 2): each})
+        assert model is not None
+        carried.append(model.aggregate_bytes_per_s[0][2])
+    assert carried[1] == MODEL.aggregate_bytes_per_s[0][2] > carried[2] > carried[0]
+    assert not rising.is_like(rising.after(rising))
+
+
 class Opening:
     """A link whose round trip is ``trip_s``: a long train waits once for its window to open."""
 
