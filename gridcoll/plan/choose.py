@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_BYTES, START_PART
 from gridcoll.errors import UsageError
@@ -149,8 +150,12 @@ def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
         if candidate.build is None:
             return candidate
 
+        @cache
+        def like() -> Candidate:
+            return _like(choice, candidate, model, root)
+
         def build(n_units: int) -> Plan:
-            write = _like(choice, candidate, model, root).build
+            write = like().build
             assert write is not None
             return write(n_units)
 

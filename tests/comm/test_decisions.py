@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from gridcoll.comm import decisions
+from gridcoll import plan
 from gridcoll.comm.decisions import Decisions, Semantics
 from gridcoll.comm.settings import Settings
 from tests.plan.grids import model_of
@@ -17,16 +20,32 @@ def test_each_rank_as_root_in_turn(collective: str, monkeypatch: pytest.MonkeyPa
 
     def choose(*args: object, **rest: object) -> object:
         chosen.append(args[3])  # type: ignore[arg-type]
-        return actual(*args, **rest)  # type: ignore[arg-type]
+        return plan.choose(*args, **rest)  # type: ignore[arg-type]
 
-    actual = decisions.choose
-    monkeypatch.setattr(decisions, "choose", choose)
+    monkeypatch.setattr("gridcoll.comm.decisions.choose", choose)
     labels = [0, 1, 0, 1, 2, 2, 2]
     ours = Decisions(2, model_of(labels), Settings(force="grid"))
     for root in range(len(labels)):
         assert ours.choice(collective, 1 << 16, root).root == root
         assert ours.decide(collective, 1 << 16, root).flow is not None
     assert chosen == [0, 1, 4]
+
+
+def test_plans_of_another_root_price_their_algorithm_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sizes of one class there are."""
+    ours = Decisions(0, model_of([0, 0, 1, 1]), Settings(force="grid"))
+    winner = plan.REGISTRIES["bcast"][ours.choice("bcast", 1 << 16, 1).winner.name]
+    asked: list[int] = []
+
+    def candidates(*args: Any) -> list[plan.Candidate]:
+        asked.append(args[2])
+        return winner.candidates(*args)
+
+    counted = replace(winner, candidates=candidates)
+    monkeypatch.setitem(plan.REGISTRIES["bcast"], winner.name, counted)
+    for less in range(5):
+        assert ours.decide("bcast", (1 << 16) - less, 1).flow is not None
+    assert asked == [1]
 
 
 def test_where_rank_order_counts_each_root_has_its_own_choice() -> None:
