@@ -151,28 +151,27 @@ def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
             return candidate
 
         @cache
-        def like() -> Candidate:
-            return _like(choice, candidate, model, root)
+        def writer() -> Callable[[int], Plan]:
+            return _writer(choice, candidate, model, root)
 
-        def build(n_units: int) -> Plan:
-            write = like().build
-            assert write is not None
-            return write(n_units)
-
-        return replace(candidate, build=build)
+        return replace(candidate, build=lambda n_units: writer()(n_units))
 
     candidates = tuple(map(moved, choice.candidates))
     winner = candidates[choice.candidates.index(choice.winner)]
     return replace(choice, root=root, winner=winner, candidates=candidates)
 
 
-def _like(choice: Choice, candidate: Candidate, model: GridModel, root: int) -> Candidate:
-    """What ``candidate`` is for ``root``; the best plan if it is nothing there."""
+def _writer(
+    choice: Choice, candidate: Candidate, model: GridModel, root: int
+) -> Callable[[int], Plan]:
+    """Writes the plan of ``candidate`` for ``root``; the best plan where there is none such."""
     collective, n_bytes = choice.collective, choice.n_bytes
     found = REGISTRIES[collective][candidate.name].candidates(model, n_bytes, root)
-    if found:
-        return min(found, key=lambda each: (each.label != candidate.label, each.expected_s))
-    return choose(collective, model, n_bytes, root, grid_only=True).winner
+    found = found or [choose(collective, model, n_bytes, root, grid_only=True).winner]
+    best = min(found, key=lambda each: (each.label != candidate.label, each.expected_s))
+    if best.build is None:
+        raise UsageError(f"{collective}: no plan for root {root}")
+    return best.build
 
 
 def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
