@@ -287,8 +287,8 @@ _COLLECTIVES = {
 """Methods by which the mixins replace MPI's own."""
 
 
-# Theirs say that they are of mpi4py's module, as petsc4py and others demand who do not import it.
-# Not `GridComm` itself: a pickle names it by its module.
+# The module that classes of communicators name as theirs: petsc4py and others take none of other
+# modules. `GridComm` itself keeps its own, as pickles look for it there.
 _MODULE = MPI.Intracomm.__module__
 
 

@@ -140,10 +140,10 @@ def choose(
 
 
 def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
-    """``choice`` for ``root``, whose host and cluster are like those of the root it was made for.
+    """``choice``, which was made for the root ``model.grid.first_alike[root]``, for ``root``.
 
-    Times are the same then, unless rank order counts: nothing is priced but the algorithm of a plan
-    when that is written.
+    Predicted times are the same for both, unless rank order counts. So no algorithm is priced here;
+    that of a plan is when the plan is written. That raises `UsageError` if there is no plan at all.
     """
 
     def moved(candidate: Candidate) -> Candidate:

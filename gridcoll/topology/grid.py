@@ -198,7 +198,7 @@ class Grid:
     @cached_property
     def first_alike(self) -> tuple[int, ...]:
         """``first_alike[rank]`` is the lowest rank of the rank's cluster on a host with as many
-        ranks: in a model it is like ``rank`` in all.
+        ranks: a model does not tell the two apart.
         """
         first: dict[tuple[int, int], int] = {}
         found = [0] * self.n_ranks

@@ -36,3 +36,23 @@ def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatc
     assert min(costs_s[0, 2]) > 1.5 * max(costs_s[1, 1])
     assert len(costs_s[1, 1]) > 1.3 * len(costs_s[0, 2]) > 4
     assert sum(map(sum, costs_s.values())) <= OVERHEAD_PART * 300
+
+
+def test_flows_over_a_link_on_its_way_back_carry_what_they_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the next look finds that the link stays as it is."""
+    gaps = iter([10.0, 2.1, 2.1])
+    monkeypatch.setattr(
+        "gridcoll.comm.following.look_at_links",
+        lambda *_: {(0, 1): Found(1.0, next(gaps))},
+    )
+    model = model_of([0, 0, 1, 1], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    carried = []
+    for minute in range(3):
+        point = Point([], 1.0, 0.0, True, True)
+        found = following.step(point, 1, now_s=61.0 * minute, total_s=0.0).model
+        assert found is not None
+        carried.append(found.aggregate_bytes_per_s[0][1])
+    assert carried[1] == model.aggregate_bytes_per_s[0][1] > carried[2] > carried[0]

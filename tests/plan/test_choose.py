@@ -212,7 +212,7 @@ def test_roots_that_are_alike_choose_alike(
 def test_what_no_other_root_can_do_is_done_in_another_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Never seen, but all ranks must then do the same."""
+    """No grid is known where this happens; a plan must come of it all the same."""
     model, chain = model_of([0, 0, 1, 1]), REGISTRIES["bcast"]["chain"]
     choice = choose("bcast", model, 1 << 20, 0, forced="chain")
     monkeypatch.setitem(REGISTRIES["bcast"], "chain", replace(chain, candidates=lambda *_: []))

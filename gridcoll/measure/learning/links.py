@@ -46,8 +46,9 @@ N_SHORT = 4
 """Messages of a short train. If it takes twice its predicted time, no longer train is sent."""
 
 MOST_TRAINS, FASTER = 8, 0.9
-"""A train is repeated while it takes less than this share of the time of the one before. A window
-doubles in each round trip: after so many trains every one is open."""
+"""A train is repeated, at most so often, while it takes less than this share of the time of the one
+before. The window of an idle connection doubles in each round trip and is open by then. One that
+lost packets on a thin link grows by a segment, and stays small for longer (see `_together`)."""
 
 MUCH = 2.0
 
@@ -378,8 +379,9 @@ def _together(
     """What all flows carry over ``link``, which was ``found`` between the clusters of ``pair``.
 
     A longer way or a slower interface slows every flow by itself. Else the link is thinner, or
-    others use it, too: what is left for one flow is all there is. Where that becomes more again, a
-    flow may wait for its own TCP window, which stays small for long.
+    others use it, too: what is left for one flow is all there is. When one flow carries more again,
+    but less than at first, it may wait for its own TCP window: then, until the next look, all flows
+    together are taken to carry what they did at first.
     """
     each = found[pair]
     if each.is_rising:

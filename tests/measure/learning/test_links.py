@@ -129,7 +129,7 @@ def test_a_longer_way_is_no_thinner_one() -> None:
 
 
 class Doubling(Opening):
-    """A link that was thin: its window doubles with every train, and half of it was let in."""
+    """A link that was thin: the window of its connection doubles with every train."""
 
     def __init__(self, trip_s: float, gap_s: float, window: int) -> None:
         super().__init__(trip_s)
