@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -138,21 +139,29 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application)
+    from gridcoll.launch.preload.below import say_that_all_was_native
     from gridcoll.launch.runner import prepare_application, when_mpi_is_imported
 
+    if not is_preloaded():
+        atexit.register(say_that_all_was_native)
     when_mpi_is_imported(_swap)
     return prepare_application(application)
 
 
 def _swap() -> None:
     from gridcoll.cli.voice import end_together
-    from gridcoll.launch.preload.below import start_library
+    from gridcoll.launch.preload.below import say_that_all_was_native, start_library
     from gridcoll.launch.world import swap_world
     from gridcoll.measure.report import show_progress_with
 
+    def then() -> None:
+        atexit.unregister(say_that_all_was_native)
+        if is_preloaded():
+            start_library()
+
     show_progress_with(_open_bars)
     # An application must not go on without the communicator it was promised.
-    swap_world(end_together, start_library if is_preloaded() else None)
+    swap_world(end_together, then)
 
 
 def _open_bars() -> AbstractContextManager[Progress]:

@@ -167,7 +167,7 @@ def run_program(path: Path, command: Sequence[str]) -> NoReturn:
             os.environ.update(preload_settings())
         except UsageError as error:
             problem = str(error)
-    if problem and _speaks():
+    if problem and speaks():
         sys.stderr.write(f"gridcoll: {problem}; it runs without gridcoll\n")
         sys.stderr.flush()
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and programs would inherit that
@@ -182,7 +182,7 @@ def run_again_preloaded() -> NoReturn:
     os.execv(sys.executable, sys.orig_argv)
 
 
-def _speaks() -> bool:
+def speaks() -> bool:
     """Whether this is the rank that says what is to be said once."""
     ranks = (os.environ.get(name) for name in _RANK_VARIABLES)
     return next((rank for rank in ranks if rank is not None), "0") == "0"

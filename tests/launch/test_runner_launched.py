@@ -6,7 +6,7 @@ These launch jobs of their own, since it is the job's end that matters.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,9 @@ def run(launch: Callable[..., Done], tmp_path: Path) -> Callable[..., Done]:
     """Run ``source`` on three ranks under ``gridcoll run``."""
     (tmp_path / "grid.toml").write_text(GRID)
 
-    def run_source(source: str, *options: str) -> Done:
+    def run_source(source: str, *options: str, application: Sequence[str] = ()) -> Done:
         (tmp_path / "app.py").write_text(source)
-        return launch(3, "-m", "gridcoll", "run", *options, "app.py")
+        return launch(3, "-m", "gridcoll", "run", *options, "app.py", *application)
 
     return run_source
 
@@ -98,6 +98,36 @@ MPI.Finalize()
 
 def test_an_application_that_starts_mpi_itself(run: Callable[..., Done]) -> None:
     done = run(LATE, "--grid", "grid.toml")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+BELOW = """
+import ctypes, glob, os, sys
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+if "with mpi4py" in sys.argv:
+    from mpi4py import MPI
+path = sorted(glob.glob(os.path.join(sys.prefix, "lib", "libmpi.so.*")))[0]
+library = ctypes.CDLL(path)
+if "idle" not in sys.argv:
+    assert library.MPI_Init(None, None) == 0
+    if "with mpi4py" in sys.argv:
+        assert MPI.COMM_WORLD.allreduce(1) == 3
+    assert library.MPI_Finalize() == 0
+"""
+
+
+@pytest.mark.parametrize("application", [(), ("with mpi4py",)])
+def test_mpi_that_a_library_starts_is_native_and_said_to_be(
+    run: Callable[..., Done], application: tuple[str, ...]
+) -> None:
+    done = run(BELOW, "--grid", "grid.toml", application=application)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("all collectives ran natively; gridcoll run --preload serves") == 1
+
+
+def test_an_mpi_library_that_nobody_starts_is_no_matter(run: Callable[..., Done]) -> None:
+    done = run(BELOW, "--grid", "grid.toml", application=["idle"])
     assert (done.stderr, done.returncode) == ("", 0)
 
 
