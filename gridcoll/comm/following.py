@@ -141,8 +141,11 @@ class Following:
 
     @property
     def is_unseen(self) -> bool:
-        """Whether nobody looked at the links so far: all is as a file or an earlier job said."""
-        return self._looked_s == -math.inf
+        """Whether nobody looked at the links so far: all is as a file or an earlier job said.
+
+        Never on a grid that is only declared, on one machine.
+        """
+        return self._has_network and self._looked_s == -math.inf
 
     def start_from(self, before: GridModel) -> None:
         """Compare with ``before``: our model was taken over after links had changed."""

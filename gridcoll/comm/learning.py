@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -115,8 +116,11 @@ class Learning:
         self._brought = _known.get(self._shape, [])
         knowledge = float(zlib.crc32(repr(self._brought).encode()))
         self.agreed = Agreed(
-            *(comm, latency_s, offset, knowledge, self.following.say), self._begins
+            *(comm, latency_s, offset, knowledge, self.following.say),
+            *(self._begins, self._allowed_s),
         )
+        self._begun: set[Kind] = set()
+        self._lost_s = 0.0
         self._kept_s = time.monotonic()
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
@@ -187,6 +191,16 @@ class Learning:
             return True
         return tag.kind.root == self.decisions.rank
 
+    def _allowed_s(self, tag: object) -> float:
+        """What a call may take before its time counts as lost; first ones open connections."""
+        learner = self.learner
+        if not isinstance(tag, _Call) or tag.n_starts != learner.n_starts:
+            return math.inf
+        if tag.kind not in self._begun:
+            self._begun.add(tag.kind)
+            return math.inf
+        return learner.allowed_s(tag.kind, tag.arm)
+
     def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
         """Call ``run``, which runs ``flow``; with stamps if ``flow`` was decided last."""
         call = self._call
@@ -230,11 +244,14 @@ class Learning:
             looked_s = self.following.took_s - before_s
             learned_s = time.monotonic()
             self.agreed.spend(learned_s - began_s - looked_s)
-            if self.agreed.is_clock_due:
+            # Slow calls do not wait until the clock's cost is saved up: it counts with the look.
+            is_slow = not point.on_clock and self._is_wrong
+            if is_slow or self.agreed.is_clock_due:
                 rank, grid = self.decisions.rank, self.decisions.model.grid
                 before = self.agreed.offset
                 self.agreed.offset = compare_clocks(self._messages(), rank, grid, before)
-                self.agreed.spend(time.monotonic() - learned_s, waiting=True)
+                if not is_slow:
+                    self.agreed.spend(time.monotonic() - learned_s, waiting=True)
 
     @property
     def repeats(self) -> bool:
@@ -278,6 +295,7 @@ class Learning:
             self.keep()
         for change in changes:
             self._tell(describe(change))
+        self._lost_s += point.lost_s
         if point.seen:
             self._watch(point)
 
@@ -297,14 +315,18 @@ class Learning:
             cache = Cache(settings.places, settings.tolerance)
             keep_outcomes(cache, decisions.model, self.learner)
 
+    @property
+    def _is_wrong(self) -> bool:
+        """Whether calls are slow from the first one on: the model is another network's."""
+        learner = self.learner
+        lost_s = max(learner.surprise_s, self._lost_s)
+        return self.following.is_unseen and lost_s > learner.drift.worth_s
+
     def _watch(self, point: Point) -> None:
         """Follow the network. Collective; see `Following.step`."""
         learner, following = self.learner, self.following
         now_s, drift = point.seen[-1].ended_s, learner.drift
-        # Slow from the first call on: nothing changed, the model is another network's.
-        is_wrong = (
-            following.is_unseen and learner.surprise_s > drift.worth_s and not drift.suspicion
-        )
+        is_wrong = self._is_wrong and not drift.suspicion
         doubt = drift.take_doubt() or is_wrong
         step = following.step(point, drift.suspicion, now_s, self.agreed.total_s, doubt=doubt)
         if following.look_cost_s:

@@ -263,6 +263,20 @@ def test_calls_are_seen_only_by_a_clock_that_all_have(world: MPI.Intracomm) -> N
     own.Free()
 
 
+def test_what_calls_lost_is_known_before_there_is_a_clock(world: MPI.Intracomm) -> None:
+    """On the rank that lost least: others may have waited for it."""
+    own, rank = world.Dup(), world.Get_rank()
+    points = Agreed(own, 1e-6, allowed_s=lambda tag: 0.5 if tag == "slow" else math.inf)
+    lost = [
+        point.lost_s
+        for call in range(8)
+        if (point := points.end("slow" if call else "first", 0.0, 1.5 + rank))
+    ]
+    points.close()
+    assert lost[0] == pytest.approx(3.0)  # of four calls, the first of which does not count
+    own.Free()
+
+
 def test_a_call_that_begins_when_its_root_comes(world: MPI.Intracomm) -> None:
     """All know what it took from there, and from when the last rank came."""
     own, rank, last = world.Dup(), world.Get_rank(), world.Get_size() - 1
@@ -593,6 +607,34 @@ def test_declared_links_are_corrected_and_not_taken_back_unseen(
         assert looks.n == n_looks
         assert slowness(comm) == pytest.approx(gap, rel=0.2)
         assert world.allgather(comm.model.links) == [comm.model.links] * world.Get_size()
+    comm.Free()
+    own.Free()
+
+
+def test_links_slower_than_known_are_looked_at_without_saving_up_for_a_clock(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock costs many calls' part for learning, and calls are slow already."""
+    looks = Looks(monkeypatch)
+    monkeypatch.setattr(Agreed, "may_compare_clocks", False)
+    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISING", -1e9)
+    own, model = world.Dup(), near_model(world.Get_size())
+    comm = GridComm(own, model=replace(model, grid=Grid.from_labels(model.grid.cluster_of)))
+    until(comm, lambda: looks.n > 0)
+    assert slowness(comm) > 5
+    comm.Free()
+    own.Free()
+
+
+def test_a_grid_on_one_machine_asks_for_no_early_clock(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Agreed, "may_compare_clocks", False)
+    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISING", -1e9)
+    own = world.Dup()
+    comm = GridComm(own, model=near_model(world.Get_size()))
+    until(comm, lambda: learning_of(comm).agreed.n_points > 3)
+    assert learning_of(comm).agreed.offset is None
     comm.Free()
     own.Free()
 

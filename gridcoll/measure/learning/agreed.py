@@ -59,7 +59,7 @@ known, what is left is less than the error of a comparison on busy hosts, some 0
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank is no more."""
 
-_N_HEAD = 10
+_N_HEAD = 11
 
 
 class Stamp(NamedTuple):
@@ -147,6 +147,9 @@ class Point:
         What ranks offered, if all offered the same.
     doubt, better : bool
         Whether any rank said so.
+    lost_s : float
+        What calls took longer than allowed, on the rank that lost least. Where ranks wait for a
+        late one, that one does. 0 once there is a common clock, which tells more.
     """
 
     seen: list[Seen]
@@ -157,6 +160,7 @@ class Point:
     offer: Offer | None = None
     doubt: bool = False
     better: bool = False
+    lost_s: float = 0.0
 
 
 class Offer(NamedTuple):
@@ -194,6 +198,8 @@ class Agreed:
         Gives what this rank says at the start of an exchange.
     begins : callable
         Whether a call cannot begin without this rank, by its tag.
+    allowed_s : callable
+        What a call may take before it counts as lost time, by its tag; infinite if it never does.
     """
 
     def __init__(
@@ -204,8 +210,9 @@ class Agreed:
         knowledge: float = 0.0,
         say: Callable[[], Said] = Said,
         begins: Callable[[object], bool] = lambda _: True,
+        allowed_s: Callable[[object], float] = lambda _: math.inf,
     ) -> None:
-        self._say, self._begins = say, begins
+        self._say, self._begins, self._allowed_s = say, begins, allowed_s
         self._comm, self._latency_s, self._knowledge = comm, latency_s, knowledge
         self._offset = offset
         self._compared_s: float | None = None
@@ -278,7 +285,7 @@ class Agreed:
         mine[:_N_HEAD] = (
             *(self._since_s, -self._own_waits_s, self._own_work_s, 0.0 if on_clock else 1.0),
             *(self._knowledge, -self._knowledge, digest, -digest),
-            *(float(said.doubt), float(said.better)),
+            *(float(said.doubt), float(said.better), 0.0 if on_clock else -self._lost_s(stamps)),
         )
         times = (self._offset or Offset()).common(
             np.array([(each.entry_s, each.exit_s) for each in stamps]).reshape(-1, 2)
@@ -292,6 +299,13 @@ class Agreed:
         self._under_way = _Exchange(self._comm, mine, tags, n_all, said.offer)
         self._next = self.n_calls + self._lag()
 
+    def _lost_s(self, stamps: Iterable[Stamp]) -> float:
+        """What this rank's calls took longer than allowed; negative if less."""
+        allowed = [(each, self._allowed_s(each.tag)) for each in stamps]
+        return sum(
+            each.exit_s - each.entry_s - most_s for each, most_s in allowed if most_s < math.inf
+        )
+
     def _lag(self) -> int:
         """Calls until the exchange should have ended by itself."""
         if not self._mean_call_s:
@@ -304,7 +318,8 @@ class Agreed:
         all_s = exchange.wait()
         self._under_way = None
         head = all_s[:_N_HEAD].tolist()
-        total_s, waits_s, work_s, off_clock, most, least, newest, oldest, doubt, better = head
+        total_s, waits_s, work_s, off_clock, most, least, newest, oldest, *rest = head
+        doubt, better, spared_s = rest
         self.n_points += 1
         self.total_s += total_s
         self.overhead_s = work_s - waits_s
@@ -323,7 +338,7 @@ class Agreed:
         return Point(
             *(seen, total_s, self.overhead_s, on_clock, most == -least),
             exchange.offer if newest == -oldest else None,
-            *(bool(doubt), bool(better)),
+            *(bool(doubt), bool(better), max(-spared_s, 0.0)),
         )
 
     def _see(self, tags: Sequence[object], all_s: np.ndarray) -> list[Seen]:

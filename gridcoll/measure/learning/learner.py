@@ -181,6 +181,13 @@ class Learner:
         found = self._races.get(kind)
         return found is not None and found[0].trial is None
 
+    def allowed_s(self, kind: Kind, arm: int) -> float:
+        """What a call may take before it is a surprise; infinite for natives."""
+        found = self._races.get(kind)
+        if found is None or _is_native(found[1][arm].family):
+            return math.inf
+        return SURPRISING * found[1][arm].predicted_s
+
     def leader(self, kind: Kind) -> int:
         """The leading arm; the first one until more is known."""
         found = self._races.get(kind)
