@@ -30,6 +30,8 @@ FOR_LONG_LINKS = {
 }
 """What MPI libraries are told before they start, unless the user said something else."""
 
+_BEHIND_OTHERS = "verify_asan_link_order=0"
+
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -145,6 +147,8 @@ def preload_settings() -> dict[str, str]:
     others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
     return {
         **{name: os.environ.get(name, value) for name, value in FOR_LONG_LINKS.items()},
+        # Programs of AddressSanitizer would not start: they want nothing in front of its library.
+        "ASAN_OPTIONS": ":".join(filter(None, [_BEHIND_OTHERS, os.environ.get("ASAN_OPTIONS")])),
         "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),
         "GRIDCOLL_LIBPYTHON": str(find_libpython()),
         "GRIDCOLL_PYTHON": sys.executable,

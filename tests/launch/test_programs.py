@@ -28,6 +28,20 @@ from tests.launch.programs import (
 HERE = Path(__file__).parent
 MPIS = ("mpich", "openmpi", "impi")
 
+LEAKING = """
+#include <mpi.h>
+#include <stdlib.h>
+char *volatile lost;
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    lost = malloc(12345);
+    lost = NULL;
+    MPI_Barrier(MPI_COMM_WORLD);
+    return MPI_Finalize();
+}
+"""
+
 # Without the library, of which a compiler was to make one, they fail.
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
 
@@ -117,6 +131,28 @@ class TestCollectives:
 
 
 class TestLifetime:
+    def test_a_checker_of_memory_starts_and_finds_nothing(self, folder) -> None:
+        tools = tools_of("mpich")
+        path = folder / "checked"
+        options = ["-fsanitize=address", str(HERE / "everything.c"), "-o", str(path)]
+        if tools.link(options).returncode:
+            pytest.skip("needs AddressSanitizer")
+        done = good(tools.run(2, path, forced=True, limit_s=120))  # natively there is no leak, too
+        assert done.stdout == "right\n"
+        assert planned_of(done)["all"][0] > 100
+
+    def test_a_checker_of_memory_finds_what_the_program_does_not_free(self, folder) -> None:
+        tools = tools_of("mpich")
+        path, source = folder / "leaking", folder / "leaking.c"
+        source.write_text(LEAKING)
+        if tools.link(["-fsanitize=address", str(source), "-o", str(path)]).returncode:
+            pytest.skip("needs AddressSanitizer")
+        done = tools.run(2, path, forced=True)
+        assert done is not None
+        assert done.returncode
+        assert planned_of(done)["all"][0] == 1
+        assert "12345 byte(s) leaked in 1 allocation" in done.stderr
+
     @pytest.mark.long
     def test_a_hundred_thousand_calls_take_no_memory(self, build) -> None:
         tools = tools_of("mpich")

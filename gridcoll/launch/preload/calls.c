@@ -595,7 +595,9 @@ static inline int take(int which, int large, int profiling, word comm, const wor
     if (!has_grid)
         return count_call(which, NATIVE), call_natively(&call);
     inside = 1;
+    hide_leaks(1);
     int error = do_call(&call);
+    hide_leaks(0);
     inside = 0;
     if (call.failure)
         mpi.comm_call_errhandler(call.comm, call.failure);

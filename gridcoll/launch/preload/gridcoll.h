@@ -203,6 +203,7 @@ extern int has_grid;
 extern __thread int is_loading;
 void start(void);
 void finish(void);
+void hide_leaks(int hides); /* what this thread takes is no leak of the program's */
 int has_python(void);
 int agree(const char *problem); /* whether no rank has one; the lowest that has says so */
 

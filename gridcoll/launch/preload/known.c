@@ -91,8 +91,10 @@ void drop_comm(word handle, void (*before)(int64_t))
     unlock_known();
     if (!comm)
         return;
+    hide_leaks(1);
     if (!comm->is_native)
         before(comm->handle);
+    hide_leaks(0);
     clear_comm(comm);
     free(comm);
 }
