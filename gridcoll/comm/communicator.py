@@ -139,9 +139,12 @@ class GridComm(
 
         Raises `UsageError` for an unknown collective, a negative size or a root out of range.
         """
+        context = self._need()
         if nbytes < 0:
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
-        return self._need().explain(collective, nbytes, root)
+        if not 0 <= root < self.Get_size():
+            raise UsageError(f"root: must be in 0..{self.Get_size() - 1}, got {root}")
+        return context.explain(collective, nbytes, root)
 
     def remeasure(self, links: Collection[tuple[str, str]] | None = None) -> None:
         """Measure links between clusters again and choose by the result. Collective.

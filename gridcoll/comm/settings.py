@@ -161,7 +161,8 @@ def environment_with(
     own: dict[str, str] = {}
     for name, value in rest.items():
         if name not in NAMES:
-            raise UsageError(f"GridComm: unknown keyword {name!r}; known are {', '.join(NAMES)}")
+            known = ", ".join(Keywords.__annotations__)
+            raise UsageError(f"GridComm: unknown keyword {name!r}; known are {known}")
         if value is not None:
             own[f"{PREFIX}{name.upper()}"] = _text(name, value)
     if not isinstance(algorithms, Mapping):

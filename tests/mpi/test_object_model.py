@@ -107,6 +107,16 @@ class TestIdentity:
         with pytest.raises(UsageError, match=r"must be a GridModel, got 'grid\.json'; read_model"):
             GridComm(world, model="grid.json")  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize("root", [-1, 1000])
+    def test_a_root_that_is_no_rank_is_not_explained(self, world: MPI.Intracomm, root: int) -> None:
+        n = world.Get_size()
+        comm = GridComm(world, model=grid_model([0] * n))
+        try:
+            with pytest.raises(UsageError, match=rf"root: must be in 0\.\.{n - 1}, got {root}"):
+                comm.explain("bcast", nbytes=8, root=root)
+        finally:
+            comm.Free()
+
     def test_attributes_are_copied_once(self, world: MPI.Intracomm) -> None:
         copies: list[int] = []
 
