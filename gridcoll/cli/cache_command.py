@@ -73,12 +73,20 @@ def show(as_json: bool) -> None:
 @command.command("forget")
 @click.argument("what")
 def forget(what: str) -> None:
-    """Forget a site, a cluster, a host, or a link (WHAT is A--B then, and both directions go)."""
+    """Forget a site, a cluster, a host, or a link (WHAT is A--B then, and both directions go).
+
+    What a grid file declares is forgotten with that file: WHAT is the name of its grid then.
+    """
     known, folder = read_cache(), own_folder()
     entries = concerning(known, what)
-    if not entries:
-        raise UsageError(f"forget {what!r}: no site, cluster, host or link is called so")
-    removed = folder.remove(entries)
+    is_declared = folder.remove_gridfile(what)
+    if not entries and not is_declared:
+        raise UsageError(f"forget {what!r}: no site, cluster, host, link or grid is called so")
+    removed = folder.remove(entries) + is_declared
+    if not removed:
+        grids = ", ".join(folder.gridfiles())
+        why = f"declared; forget that grid, of {grids}" if grids else "in GRIDCOLL_SITE_CACHE"
+        raise UsageError(f"forget {what!r}: nothing was measured here, it is {why}")
     click.echo(f"{what}: {removed} entries forgotten")
 
 

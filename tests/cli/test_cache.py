@@ -86,6 +86,31 @@ def test_forgetting_what_is_not_there_is_an_error(place: Path, gridcoll: Run) ->
     assert "'nowhere'" in ran.err
 
 
+def test_what_is_declared_is_forgotten_with_its_grid(
+    place: Path, gridcoll: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GRID)
+    assert gridcoll("cache", "import", str(file)).code == 0
+    ran = gridcoll("cache", "forget", "west")
+    assert ran.code == 2
+    assert "declared" in ran.err
+    assert "mine" in ran.err
+    assert gridcoll("cache", "forget", "mine").code == 0
+    rows = json.loads(gridcoll("cache", "list", "--json").out)
+    assert {row["origin"] for row in rows} == {"measured"}
+
+
+def test_what_an_administrator_measured_is_not_forgotten(
+    place: Path, gridcoll: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_SITE_CACHE", str(place))
+    monkeypatch.setenv("GRIDCOLL_CACHE", str(tmp_path / "other"))
+    ran = gridcoll("cache", "forget", "north")
+    assert ran.code == 2
+    assert "GRIDCOLL_SITE_CACHE" in ran.err
+
+
 def test_export_and_import(
     place: Path, gridcoll: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,6 +205,22 @@ class Folder:
             raise FileError(f"cannot write {path}: {error.strerror or error}") from None
         return path
 
+    def gridfiles(self) -> list[str]:
+        """The names of the declared grids."""
+        return sorted(path.stem for path in self._list(DECLARED, ".toml"))
+
+    def remove_gridfile(self, name: str) -> bool:
+        """Forget a declared grid; whether there was one of that name. Raises `FileError`."""
+        if name not in self.gridfiles():
+            return False
+        path = self.path / DECLARED / f"{name}.toml"
+        try:
+            with self._locked():
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
+        return True
+
     def remove(self, entries: Iterable[AnyEntry]) -> int:
         """Remove the files of ``entries``; how many there were. Raises `FileError`."""
         paths = [self.path / file_name(entry.key) for entry in entries]
