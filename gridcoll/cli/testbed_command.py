@@ -151,14 +151,16 @@ def status(as_json: bool) -> None:
     if not rows:
         click.echo("no testbed is up")
         return
-    from rich.console import Console
     from rich.table import Table
 
+    from gridcoll.cli.gridmap import stdout_console
+
     table = Table("id", "grid", "hosts", "process", "ends with process")
+    table.columns[0].min_width = max(len(row["id"]) for row in rows)  # whole: --id takes it
     for row in rows:
         owner = row["owner_pid"] or "none: stays up"
         table.add_row(*map(str, (row["id"], row["grid"], len(row["hosts"]), row["pid"], owner)))
-    Console().print(table)
+    stdout_console().print(table)
 
 
 def _describe(instance: Instance) -> dict[str, Any]:

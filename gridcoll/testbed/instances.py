@@ -83,8 +83,8 @@ def find_instance(instance_id: str | None) -> Instance:
         return alive[0]
     known = ", ".join(instance.id for instance in alive) or "none"
     if instance_id is None:
-        rule = "no testbed is up" if not alive else "say which with --id"
-        raise TestbedError(f"testbed: {rule}; up: {known}")
+        rule = f"say which with --id; up: {known}" if alive else "none is up"
+        raise TestbedError(f"testbed: {rule}")
     for instance in alive:
         if instance.id == instance_id:
             return instance
