@@ -43,7 +43,11 @@ _ENTRIES = (
         "a second cache, which is only read: one that an administrator provides",
         option=False,
     ),
-    Variable("GRIDCOLL_QUIET", "0|1", "say nothing at the start; 0: speak on no terminal, too"),
+    Variable(
+        "GRIDCOLL_QUIET",
+        "0|1",
+        "say nothing at the start; GRIDCOLL_QUIET=0: speak on no terminal, too",
+    ),
     Variable(
         "GRIDCOLL_CHECK",
         "0|1",

@@ -4,8 +4,8 @@
 
 by the Python of an environment with MPICH. A fault is made in a copy of the tree, its tests run
 there, and each must fail: or end the job, as tests of what hangs or crashes do. All of these tests
-are run without a fault first; one that fails then catches nothing. All faults take the better part
-of an hour, so they are no part of CI; `test_faults` only looks whether they can still be made.
+are run without a fault first; one that fails then catches nothing. All faults take a quarter of
+an hour, so they are no part of CI; `test_faults` only looks whether they can still be made.
 """
 
 from __future__ import annotations
