@@ -40,7 +40,7 @@ def read_text(path: str | Path, kind: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{kind} {path}: {error}") from None
+        raise FileError(f"{kind} {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def check_writable(path: str | Path) -> None:

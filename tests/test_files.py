@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gridcoll.errors import FileError
-from gridcoll.files import check_writable, write_atomically
+from gridcoll.files import check_writable, read_text, write_atomically
+from gridcoll.model.storage import read_model
 
 
 def names(directory: Path) -> set[str]:
@@ -169,3 +170,11 @@ def test_a_failure_leaves_what_was_there(
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == {"file"}
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    for read in (lambda: read_text(path, "model file"), lambda: read_model(path)):
+        with pytest.raises(FileError) as said:
+            read()
+        assert str(said.value) == f"model file {path}: No such file or directory"

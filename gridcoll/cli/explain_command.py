@@ -64,6 +64,8 @@ def command(
     from gridcoll.cli.models import load_model
 
     model = load_model(grid)
+    if collective == "barrier":
+        sizes = sizes or "1"  # as calls are decided: it has no data
     if (collective == UNEQUAL) != (counts is not None) or bool(sizes) == (counts is not None):
         raise UsageError(f"{UNEQUAL} needs --counts FILE, every other collective --sizes")
     if counts is not None:

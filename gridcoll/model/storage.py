@@ -174,7 +174,7 @@ def read_model(path: str | Path) -> GridModel:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise FileError(f"model file {path}: {error}") from None
+        raise FileError(f"model file {path}: {error.strerror or error}") from None
     return parse_model(data, str(path))
 
 

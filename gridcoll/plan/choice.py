@@ -70,8 +70,8 @@ class Row:
 def headline(choice: Choice) -> str:
     """``bcast of 64 KiB, root 0: chain, predicted fastest``."""
     root = f", root {choice.root}" if choice.collective in ROOTED else ""
-    size = format_size(choice.n_bytes)
-    return f"{choice.collective} of {size}{root}: {choice.winner.name}, {choice.reason}"
+    size = "" if choice.collective == "barrier" else f" of {format_size(choice.n_bytes)}"
+    return f"{choice.collective}{size}{root}: {choice.winner.name}, {choice.reason}"
 
 
 def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:

@@ -180,3 +180,10 @@ def test_counts_are_for_alltoallv_and_sizes_for_others(grid, gridcoll):
         ran = gridcoll("explain", *call, "--grid", grid)
         assert ran.code
         assert "--counts FILE" in ran.err
+
+
+def test_a_barrier_has_no_size(grid, gridcoll):
+    ran = gridcoll("explain", "barrier", "--grid", grid)
+    assert ran.code == 0
+    choice = choose("barrier", load_model(grid), 1, 0)
+    assert ran.out.startswith(f"barrier: {choice.winner.name}, {choice.reason}\n")
