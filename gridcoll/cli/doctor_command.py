@@ -144,11 +144,11 @@ def _warn_of_launcher() -> None:
 
 def _settings() -> tuple[float, str, tuple[str, ...]]:
     """Tolerance, this rank's engine, and what gridcoll refuses here."""
-    from gridcoll.comm.settings import read_settings
+    from gridcoll.comm.settings import misspelt, read_settings
     from gridcoll.engine.compiled import LIBRARY, require_engine
     from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 
-    faults: list[str] = []
+    faults = [said] if (said := misspelt(os.environ)) else []
     tolerance = DEFAULT_TOLERANCE
     try:
         tolerance = read_settings().tolerance

@@ -71,9 +71,13 @@ def command(grid: str, html: str, collectives: str, sizes: str, as_json: bool) -
         click.echo(html)
     else:
         from gridcoll.cli.gridmap import print_map
-        from gridcoll.plan.choice import headline
+        from gridcoll.plan.choice import headline, times_of
+        from gridcoll.topology.units import format_size
 
         print_map(model)
         click.echo()
         for choice in choices:
-            click.echo(headline(choice))
+            click.echo(f"{headline(choice)} ({times_of(choice.winner)})")
+        for sent in trace.sent if trace else ():
+            way = f"{sent.sender} to {sent.receiver}"
+            click.echo(f"{way}: {sent.messages} messages, {format_size(sent.n_bytes)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
@@ -21,13 +23,21 @@ from gridcoll.comm.methods.gathering import GatheringMethods, ScatteringMethods
 from gridcoll.comm.methods.nonblocking import NonblockingMethods
 from gridcoll.comm.methods.reduce_scattering import ReduceScatteringMethods
 from gridcoll.comm.methods.reductions import ReductionMethods
-from gridcoll.comm.settings import VERSION, Keywords, Settings, environment_with, read_settings
-from gridcoll.comm.tracing import watch
+from gridcoll.comm.settings import (
+    VERSION,
+    Keywords,
+    Settings,
+    environment_with,
+    misspelt,
+    read_settings,
+)
+from gridcoll.comm.tracing import require_folder, watch
 from gridcoll.engine.agreement import agree_on
 from gridcoll.engine.compiled import require_engine
 from gridcoll.engine.progress import open_progress
 from gridcoll.errors import UsageError
 from gridcoll.measure.find_model import Hello, HelloRow, find_model, say_hello
+from gridcoll.measure.report import Report
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice
 from gridcoll.plan.traces import Traffic
@@ -356,9 +366,16 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
     except BaseException:
         private.Free()
         raise
+    _warn_of_misspelt(plain.Get_rank())
     threads = all(able for able, _ in rows)
     channel = Channel.create(plain, private, threads)
     return Context(Decisions(plain.Get_rank(), found, settings), channel, threads)
+
+
+@cache
+def _warn_of_misspelt(rank: int) -> None:
+    """Say once, on rank 0, which settings count for nothing."""
+    Report(rank == 0).warn(misspelt(os.environ) if rank == 0 else "")
 
 
 def _meet(
@@ -386,4 +403,5 @@ def _meet(
 def _read_own(keywords: Keywords) -> Settings:
     """This rank's settings. Errors of one rank are found here, where all ranks hear of them."""
     require_engine()
+    require_folder()
     return read_settings(environment_with(keywords))

@@ -6,6 +6,7 @@ one choose alike.
 
 from __future__ import annotations
 
+import difflib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -97,6 +98,19 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def misspelt(environment: Mapping[str, str]) -> str:
+    """Which variables are called nearly like a setting, and are none; empty if there are none."""
+    known = [name.removeprefix(PREFIX) for name in VARIABLES if "<" not in name]
+    known += [collective.upper() for collective in REGISTRIES]
+    found = []
+    for name in sorted(environment):
+        bare = name.removeprefix(PREFIX)
+        if bare != name and bare not in known:
+            near = difflib.get_close_matches(bare, known, 1, NEARLY)
+            found += [f"{name} is no setting; {PREFIX}{each} is" for each in near]
+    return ", and ".join(found)
+
+
 def _one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str:
     value = env.get(name, "")
     if value and value not in known:
@@ -110,6 +124,9 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
         raise UsageError(f"{name}: must be 0 or 1, got {value!r}")
     return value == "1"
 
+
+NEARLY = 0.8
+"""Names with so large a part in common (`SequenceMatcher.ratio`) differ by a slip or two."""
 
 HINT = "gridcoll_"
 """Keys of an `MPI.Info` that are ours begin so."""

@@ -27,6 +27,15 @@ _ranks: list[int] = []
 """Ours in the world, and how many there are: MPI may be gone at the end."""
 
 
+def require_folder() -> None:
+    """Make the folder of the trace, if one is asked for. Raises `FileError`."""
+    if _FOLDER:
+        try:
+            make_directory(Path(_FOLDER))
+        except FileError as error:
+            raise FileError(f"GRIDCOLL_TRACE: {error}") from None
+
+
 def watch(context: Context) -> None:
     """Let what ``context`` decides and sends be in the trace, if one is asked for."""
     if not _FOLDER:

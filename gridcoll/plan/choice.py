@@ -101,6 +101,12 @@ def _said(seconds: float | None, instead: str) -> str:
     return instead if seconds is None else format_duration(seconds)
 
 
+def times_of(candidate: Candidate) -> str:
+    """``predicted 20 ms, observed 21 ms in 3 calls``."""
+    predicted = f"predicted {_said(candidate.predicted_s, 'by nobody')}"
+    return ", observed ".join(filter(None, [predicted, _observed(candidate)]))
+
+
 def _observed(candidate: Candidate) -> str:
     if candidate.observed_s is None:
         return ""

@@ -119,6 +119,9 @@ def test_the_page_of_a_job(tmp_path: Path) -> None:
     assert "2 of 12 ranks" in text
     said = CliRunner().invoke(group, ["report", str(tmp_path), "--json"], catch_exceptions=False)
     data = json.loads(said.output)
+    shown = CliRunner().invoke(group, ["report", str(tmp_path)], catch_exceptions=False).output
+    assert "observed 123 ms in 7 calls)" in shown
+    assert "orsay to toulouse: 6 messages, 8 KiB" in shown
     assert data["decisions"][0]["candidates"][0]["observed_s"] == 0.123
     assert data["traffic"] == [{"from": "orsay", "to": "toulouse", "messages": 6, "n_bytes": 8192}]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -36,6 +36,28 @@ def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatc
     assert min(costs_s[0, 2]) > 1.5 * max(costs_s[1, 1])
     assert len(costs_s[1, 1]) > 1.3 * len(costs_s[0, 2]) > 4
     assert sum(map(sum, costs_s.values())) <= OVERHEAD_PART * 300
+
+
+def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the budget allows any of them at any time, none is left out."""
+    n_glances: Counter[Pair] = Counter()
+
+    def is_better(glance: Glance, *_: Any) -> bool:
+        n_glances[glance.pair] += 1
+        return False
+
+    monkeypatch.setattr(Glance, "is_better", is_better)
+    model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
+    found = {(0, 1): Found(1.0, 1.5), (0, 2): Found(1.0, 1.5), (1, 2): Found(1.0, 1.5)}
+    changed = changed_model(model, found)
+    assert changed is not None
+    following.model, following.changed = changed, found
+    for second in range(30):
+        point = Point([], 1.0, 0.0, True, True)
+        following.step(point, 0, float(second), total_s=1e4 * (second + 1))
+    assert n_glances.keys() == found.keys()
+    assert max(n_glances.values()) <= min(n_glances.values()) + 1
 
 
 def test_flows_over_a_link_on_its_way_back_carry_what_they_did(

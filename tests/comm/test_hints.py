@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from gridcoll.cli.run_options import parse_run, prepare_run
-from gridcoll.comm.settings import NAMES, OF_THE_PROCESS, Keywords, environment_with, read_settings
+from gridcoll.comm.settings import (
+    NAMES,
+    OF_THE_PROCESS,
+    Keywords,
+    environment_with,
+    misspelt,
+    read_settings,
+)
 from gridcoll.errors import UsageError
 from gridcoll.measure.cache.folder import NOWHERE
 from gridcoll.plan import REGISTRIES
@@ -166,3 +173,13 @@ def test_what_no_setting_is_called_is_refused(keywords: Any, fault: str) -> None
 def test_values_are_checked() -> None:
     with pytest.raises(UsageError, match="GRIDCOLL_FORCE"):
         read_settings(environment_with({"force": "sometimes"}, {}))
+
+
+def test_a_name_that_is_nearly_a_setting_is_told_from_others() -> None:
+    said = misspelt({"GRIDCOLL_BCST": "flat", "GRIDCOLL_LEARNS": "off", "OTHER_BCST": ""})
+    assert said == (
+        "GRIDCOLL_BCST is no setting; GRIDCOLL_BCAST is, and "
+        "GRIDCOLL_LEARNS is no setting; GRIDCOLL_LEARN is"
+    )
+    ours = [*(name for name in VARIABLES if "<" not in name), "GRIDCOLL_ALLREDUCE"]
+    assert not misspelt(dict.fromkeys([*ours, "GRIDCOLL_TEST_RANKS", "GRIDCOLL_SITE_LISTS"], "1"))

@@ -82,6 +82,17 @@ def test_the_swapped_world(run: Callable[..., Done]) -> None:
     assert (done.stdout.split(), done.stderr, done.returncode) == (["fine"] * 3, "", 0)
 
 
+def test_a_setting_that_is_misspelt_is_said_once(
+    run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_BCST", "flat")
+    done = run("from mpi4py import MPI; MPI.COMM_WORLD.barrier()", "--grid", "grid.toml")
+    assert (done.stderr, done.returncode) == (
+        "gridcoll: GRIDCOLL_BCST is no setting; GRIDCOLL_BCAST is\n",
+        0,
+    )
+
+
 LATE = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -155,6 +166,12 @@ def test_a_job_leaves_its_trace(run: Callable[..., Done], tmp_path: Path) -> Non
     crossed = {(each.sender, each.receiver): each.n_bytes for each in trace.sent}
     assert crossed["a", "b"] >= 3 * 40_000
     assert crossed["b", "a"] >= 3 * 56
+
+
+def test_where_no_trace_can_be_left_is_said_before_the_job(run: Callable[..., Done]) -> None:
+    done = run(TRACED, "--grid", "grid.toml", "--trace", "app.py")
+    assert done.returncode
+    assert done.stderr.count("GRIDCOLL_TRACE: cannot write") == 1
 
 
 FAILING = """
