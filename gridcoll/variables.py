@@ -46,7 +46,7 @@ _ENTRIES = (
     Variable(
         "GRIDCOLL_QUIET",
         "0|1",
-        "say nothing at the start; GRIDCOLL_QUIET=0: speak on no terminal, too",
+        "say nothing at the start; GRIDCOLL_QUIET=0: speak without a terminal, too",
     ),
     Variable(
         "GRIDCOLL_CHECK",

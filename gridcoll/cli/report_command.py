@@ -77,7 +77,8 @@ def command(grid: str, html: str, collectives: str, sizes: str, as_json: bool) -
         print_map(model)
         click.echo()
         for choice in choices:
-            click.echo(f"{headline(choice)} ({times_of(choice.winner)})")
+            times = times_of(choice.winner)
+            click.echo(headline(choice) + (f" ({times})" if times else ""))
         for sent in trace.sent if trace else ():
             way = f"{sent.sender} to {sent.receiver}"
             click.echo(f"{way}: {sent.messages} messages, {format_size(sent.n_bytes)}")

@@ -375,7 +375,7 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
 @cache
 def _warn_of_misspelt(rank: int) -> None:
     """Say once, on rank 0, which settings count for nothing."""
-    Report(rank == 0).warn(misspelt(os.environ) if rank == 0 else "")
+    Report(rank == 0).warn(misspelt(os.environ))
 
 
 def _meet(

@@ -102,9 +102,9 @@ def _said(seconds: float | None, instead: str) -> str:
 
 
 def times_of(candidate: Candidate) -> str:
-    """``predicted 20 ms, observed 21 ms in 3 calls``."""
-    predicted = f"predicted {_said(candidate.predicted_s, 'by nobody')}"
-    return ", observed ".join(filter(None, [predicted, _observed(candidate)]))
+    """``predicted 20 ms, observed 21 ms in 3 calls``: what is known of both."""
+    times = {"predicted": _said(candidate.predicted_s, ""), "observed": _observed(candidate)}
+    return ", ".join(f"{name} {time}" for name, time in times.items() if time)
 
 
 def _observed(candidate: Candidate) -> str:

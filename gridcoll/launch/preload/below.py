@@ -27,9 +27,9 @@ def start_library() -> None:
 
 
 def say_that_all_was_native() -> None:
-    """Say on the first rank, where MPI was started below mpi4py only, what would serve that.
+    """Say on the first rank that all calls were native, if a compiled library started MPI.
 
-    For the end of a program whose world never became ours.
+    To be called at the end of a program whose `MPI.COMM_WORLD` never became grid-aware.
     """
     if speaks() and _is_mpi_started():
         sys.stderr.write(

@@ -148,8 +148,8 @@ class Point:
     doubt, better : bool
         Whether any rank said so.
     lost_s : float
-        What calls took longer than allowed, on the rank that lost least. Where ranks wait for a
-        late one, that one does. 0 once there is a common clock, which tells more.
+        What calls took longer than allowed, on the rank that lost least: where ranks wait for a
+        late one, the late one loses least. 0 once there is a common clock, which tells more.
     """
 
     seen: list[Seen]

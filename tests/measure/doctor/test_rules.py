@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gridcoll.cli import doctor_command
 from gridcoll.measure.doctor import rules
 from gridcoll.measure.doctor.facts import (
     Connection,
@@ -269,3 +270,9 @@ def test_connections_that_a_launcher_left_open_do_not_count() -> None:
             assert Connection("127.0.0.2", "127.0.0.1") in own_connections()
             assert own_connections(but=own_sockets()) == []
             other.communicate()
+
+
+def test_a_misspelt_setting_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRIDCOLL_BCST", "flat")
+    _, _, faults = doctor_command._settings()
+    assert faults == ("GRIDCOLL_BCST is no setting; GRIDCOLL_BCAST is",)
