@@ -3,10 +3,14 @@
     python benchmarks/simulated.py [--ranks 88,256,…] [--calls …] [--json] [--plot FILE]
 
 For each number of ranks a declared grid: the papers' Table 3 grid for 88, then 4, 8 and 16 sites of
-64, 128 and 256 hosts, interfaces of 1 Gbit/s, 1 to 50 ms and 10 Gbit/s between sites. The chosen
-plan is replayed there by SimGrid's SMPI, and the same call is made with SMPI's own selectors
+64, 128 and 256 hosts, interfaces of 1 Gbit/s, 1 to 50 ms and 10 Gbit/s between sites. There SimGrid
+simulates the chosen plan's messages, each begun when what it needs is over; messages of one
+connection go one after the other, those of several share interfaces and links. The plan is also
+replayed by SMPI as a trace, where each rank does one thing after the other and so waits for a late
+segment of one tree while that of another is there. The same call is made with SMPI's own selectors
 (``ompi``, ``mpich``, ``mvapich2``, ``impi``) on the same platform. Needs ``smpirun`` and
-``smpicc``, on the PATH or at ``--smpirun``.
+``smpicc``, on the PATH or at ``--smpirun``, ``g++``, and SimGrid's headers (``--include`` where the
+compiler doesn't look for them by itself).
 """
 
 from __future__ import annotations
@@ -19,23 +23,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scale import Place, in_a_plane
 
-from gridcoll.bench.simgrid import Folder, find_simgrid
+from gridcoll.bench.simgrid import (
+    HOSTS,
+    OPERATIONS_PER_S,
+    Folder,
+    find_simgrid,
+    platform_lines,
+)
 from gridcoll.errors import FileError, UsageError
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
-from gridcoll.model.wires import wires_from_spec
+from gridcoll.model.wires import Wires, wires_from_spec
 from gridcoll.plan import choose
-from gridcoll.plan.cost import price_plan
+from gridcoll.plan.cost import Timeline, price_plan
+from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.exports import smpi_lines
-from gridcoll.plan.ops import Send
+from gridcoll.plan.ops import Recv, Send
+from gridcoll.plan.plan import Plan
 from gridcoll.topology.gridfile import parse_gridfile
 from gridcoll.topology.units import format_size, parse_size_bytes
 
@@ -48,12 +61,20 @@ PLACES = {
 CALLS = "bcast:8,bcast:64K,bcast:4M,allreduce:8,allreduce:64K,allreduce:4M,alltoall:8,alltoall:1K"
 SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
 MEDIAN_OFF, WORST_OFF = 0.15, 0.40
-"""Bars: how far a replay may be from the prediction."""
+"""Bars: how far a simulation may be from the prediction."""
 
 MOST_MESSAGES = 600_000
 """Of a plan that is replayed; a million take some minutes and gigabytes."""
 
 LONGEST = re.compile(r"longest (\S+)")
+LAST = re.compile(r"last (\S+)")
+SETTINGS = (
+    "--cfg=network/model:CM02",
+    "--cfg=network/TCP-gamma:0",
+    "--cfg=network/crosstraffic:0",
+    "--log=root.thresh:warning",
+)
+"""Of the simulation of messages: rates as they stand; latencies are the program's to add."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +88,17 @@ class Row:
     limit_s: float
     predicted_s: float
     walked_s: float | None
+    simulated_s: float | None
     replayed_s: float | None
+    """As a trace."""
     n_messages: int
     selectors_s: dict[str, float | None]
     took_s: float
 
     @property
     def off(self) -> float | None:
-        """The replay's distance from the prediction, as a part of the latter."""
-        return None if self.replayed_s is None else self.replayed_s / self.predicted_s - 1
+        """The simulation's distance from the prediction, as a part of the latter."""
+        return None if self.simulated_s is None else self.simulated_s / self.predicted_s - 1
 
     @property
     def best_selector_s(self) -> float | None:
@@ -93,16 +116,130 @@ def compile_call(smpirun: Path, folder: Path) -> Path:
     return program
 
 
+class Simulation:
+    """SimGrid's network under the messages of a plan."""
+
+    def __init__(self, smpirun: Path, include: str, folder: Path) -> None:
+        """Compile the program. Raises `FileError`."""
+        self._program = folder / "simulated_plan"
+        source = Path(__file__).with_name("simulated_plan.cpp")
+        root = smpirun.parent.parent
+        libraries = next(
+            (path.parent for path in sorted(root.glob("lib*/**/libsimgrid.so"))), root / "lib"
+        )
+        command = ["g++", "-O2", "-std=c++17", "-o", str(self._program), str(source)]
+        command += [f"-I{include or root / 'include'}", f"-L{libraries}"]
+        command += ["-lsimgrid", f"-Wl,-rpath,{libraries}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise FileError(f"g++: {done.stderr.strip()[-300:]}")
+
+    def run_s(
+        self, plan: Plan, timeline: Timeline, wires: Wires, at: Path, limit_s: float
+    ) -> float:
+        """How long ``plan`` takes. Raises `FileError` and `UsageError`."""
+        clock = (
+            '<zone id="time" routing="None">'
+            f'<host id="clock" speed="{OPERATIONS_PER_S:.0f}f" core="1000000"/></zone>\n'
+        )
+        flat = replace(wires, latency_s=np.zeros_like(wires.latency_s))
+        head, *rest = platform_lines(flat)
+        (at / "messages.xml").write_text("".join((head, clock, *rest)))
+        (at / "messages.txt").write_text("".join(message_lines(plan, timeline, wires)))
+        command = [str(self._program), "messages.xml", HOSTS, "messages.txt", *SETTINGS]
+        try:
+            done = subprocess.run(command, cwd=at, timeout=limit_s, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"simulated_plan: not over after {limit_s:g} s") from None
+        found = LAST.search(done.stdout)
+        if done.returncode or found is None:
+            raise FileError(f"simulated_plan: {done.stderr.strip()[-300:]}")
+        return float(found[1])
+
+
+def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]:
+    """The plan's messages as `simulated_plan.cpp` reads them.
+
+    A message needs what its send and its receive need. Messages from one rank to another are of one
+    connection: each needs that the one before, in the order of the timeline, has left.
+    """
+    flows = [dataflow(program) for program in plan.programs]
+    sends = [
+        (rank, index)
+        for rank, flow in enumerate(flows)
+        for index, op in enumerate(flow.program)
+        if isinstance(op, Send)
+    ]
+    number = {
+        (rank, flows[rank].program[index].peer, flows[rank].tags[index]): at
+        for at, (rank, index) in enumerate(sends)
+    }
+    needs: list[set[int]] = [set() for _ in sends]
+    for rank, flow in enumerate(flows):
+        before: dict[int, int] = {}
+        earlier = _earlier(flow)
+        start_s = timeline.start_s[rank]
+        for index in sorted(range(len(flow.program)), key=start_s.__getitem__):
+            op = flow.program[index]
+            if isinstance(op, Send):
+                message = number[rank, op.peer, flow.tags[index]]
+                if op.peer in before:
+                    needs[message].add(-1 - before[op.peer])
+                before[op.peer] = message
+            elif isinstance(op, Recv):
+                message = number[op.peer, rank, flow.tags[index]]
+            else:
+                continue
+            for at in _messages_before(flow, earlier, index):
+                needed = flow.program[at]
+                if isinstance(needed, Send):
+                    needs[message].add(-1 - number[rank, needed.peer, flow.tags[at]])
+                else:
+                    needs[message].add(number[needed.peer, rank, flow.tags[at]])
+    grid = wires.grid
+    yield f"{len(sends)}\n"
+    for (rank, index), needed in zip(sends, needs, strict=True):
+        op = flows[rank].program[index]
+        own, other = grid.cluster_of[rank], grid.cluster_of[op.peer]
+        alone = grid.host_of[rank] == grid.host_of[op.peer]
+        latency_s = 0.0 if alone else wires.latency_s[own, other]
+        line = (rank, op.peer, max(op.chunk.size, 1), latency_s, 1e-6 * op.due_us, len(needed))
+        yield " ".join(map(str, (*line, *sorted(needed)))) + "\n"
+
+
+def _earlier(flow: Dataflow) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in flow.program]
+    for index, later in enumerate(flow.releases):
+        for waiting in later:
+            found[waiting].append(index)
+    return found
+
+
+def _messages_before(flow: Dataflow, earlier: Sequence[Sequence[int]], index: int) -> set[int]:
+    """The messages that op ``index`` waits for; reductions and copies take no time."""
+    found, seen, look = set(), {index}, [*earlier[index]]
+    while look:
+        at = look.pop()
+        if at not in seen:
+            seen.add(at)
+            if isinstance(flow.program[at], Send | Recv):
+                found.add(at)
+            else:
+                look += earlier[at]
+    return found
+
+
 def measure(
     n_ranks: int,
     call: str,
     smpirun: Path,
+    simulation: Simulation,
     program: Path,
     path: Path,
     selectors: Sequence[str],
     timeout_s: float,
 ) -> Row:
-    """Predict, replay, and ask the selectors, for one call."""
+    """Predict, simulate, replay, and ask the selectors, for one call."""
     started = time.monotonic()
     spec = parse_gridfile(PLACES[n_ranks]().text(f"ranks-{n_ranks}"))
     hosts = spec.rank_hosts()
@@ -117,11 +254,12 @@ def measure(
     n_messages = n_ranks * max(
         sum(isinstance(op, Send) for op in plan.programs[rank]) for rank in (0, 1, n_ranks - 1)
     )
-    walked_s = replayed_s = None
+    walked_s = simulated_s = replayed_s = None
     if n_messages <= MOST_MESSAGES:
         timeline = price_plan(plan, model)
         walked_s = timeline.makespan_s
         n_messages = sum(isinstance(op, Send) for program in plan.programs for op in program)
+        simulated_s = tried(lambda: simulation.run_s(plan, timeline, wires, path, timeout_s))
         folder.write_trace(smpi_lines(plan, model, timeline=timeline))
         replayed_s = tried(lambda: folder.replay_s(smpirun, timeout_s))
 
@@ -133,7 +271,7 @@ def measure(
     asked = {name: tried(lambda name=name: selector_s(name)) for name in selectors}
     return Row(
         *(n_ranks, collective, n_bytes, winner.name, limit_s(collective, wires, n_bytes)),
-        *(winner.predicted_s, walked_s, replayed_s, n_messages, asked),
+        *(winner.predicted_s, walked_s, simulated_s, replayed_s, n_messages, asked),
         time.monotonic() - started,
     )
 
@@ -148,14 +286,14 @@ def tried(step) -> float | None:  # type: ignore[no-untyped-def]
 
 
 def verdict(rows: Iterable[Row]) -> str:
-    """How far off replays are, against the bars."""
+    """How far off simulations are, against the bars."""
     far = sorted(abs(row.off) for row in rows if row.off is not None)
     if not far:
-        return "nothing was replayed"
+        return "nothing was simulated"
     median = statistics.median(far)
     held = "held" if median <= MEDIAN_OFF and far[-1] <= WORST_OFF else "NOT held"
     return (
-        f"replayed against predicted, {len(far)} calls: median {median:.0%} off (bar "
+        f"simulated against predicted, {len(far)} calls: median {median:.0%} off (bar "
         f"{MEDIAN_OFF:.0%}), worst {far[-1]:.0%} (bar {WORST_OFF:.0%}): {held}"
     )
 
@@ -163,16 +301,25 @@ def verdict(rows: Iterable[Row]) -> str:
 def print_table(rows: Iterable[Row]) -> None:
     """For people."""
     table = Table("ranks", "call", "bytes", "chosen")
-    for column in ("limit ms", "predicted", "replayed", "off", *SELECTORS, "best/replayed"):
+    for column in (
+        "limit ms",
+        "predicted",
+        "simulated",
+        "off",
+        "as a trace",
+        *SELECTORS,
+        "best / ours",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         best = row.best_selector_s
         table.add_row(
             *(str(row.n_ranks), row.collective, format_size(row.bytes), row.chosen),
-            *map(_ms, (row.limit_s, row.predicted_s, row.replayed_s)),
+            *map(_ms, (row.limit_s, row.predicted_s, row.simulated_s)),
             "" if row.off is None else f"{row.off:+.0%}",
+            _ms(row.replayed_s),
             *(_ms(row.selectors_s.get(name)) for name in SELECTORS),
-            f"{best / row.replayed_s:.1f}" if best and row.replayed_s else "",
+            f"{best / row.simulated_s:.1f}" if best and row.simulated_s else "",
         )
     Console(width=150).print(table)
 
@@ -182,7 +329,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Replays and best selectors over the limit, by number of ranks, a panel per call."""
+    """Simulations and best selectors over the limit, by number of ranks, a panel per call."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -196,7 +343,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         some = [row for row in rows if (row.collective, row.bytes) == call]
         for label, style, of in (
             ("predicted", "k--", lambda row: row.predicted_s),
-            ("replayed", "o-", lambda row: row.replayed_s),
+            ("simulated", "o-", lambda row: row.simulated_s),
             ("best selector", "s-", lambda row: row.best_selector_s),
         ):
             points = [(row.n_ranks, of(row) / row.limit_s) for row in some if of(row)]
@@ -217,7 +364,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--calls", default=CALLS)
     parser.add_argument("--selectors", default=",".join(SELECTORS), help="empty: none")
     parser.add_argument("--smpirun", default="", help="where it is, if not on the PATH")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds per replay")
+    parser.add_argument(
+        "--include", default="", help="SimGrid's headers, if not beside smpirun's bin"
+    )
+    parser.add_argument("--timeout", type=float, default=300, help="seconds per simulation")
     parser.add_argument("--json", action="store_true", help="a line per row, for programs")
     parser.add_argument("--rows", type=Path, help="show the rows of this file, run nothing")
     parser.add_argument("--plot", type=Path, help="draw times over the limit into this file")
@@ -241,10 +391,14 @@ def run(options: argparse.Namespace) -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         program = compile_call(smpirun, Path(folder))
+        simulation = Simulation(smpirun, options.include, Path(folder))
         for n_ranks in map(int, options.ranks.split(",")):
             for call in options.calls.split(","):
                 at = Path(folder) / "platform"
-                row = measure(n_ranks, call, smpirun, program, at, selectors, options.timeout)
+                row = measure(
+                    *(n_ranks, call, smpirun, simulation, program, at, selectors),
+                    options.timeout,
+                )
                 rows.append(row)
                 if options.json:
                     print(json.dumps(asdict(row), ensure_ascii=False), flush=True)
