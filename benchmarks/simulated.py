@@ -203,7 +203,7 @@ def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]
         own, other = grid.cluster_of[rank], grid.cluster_of[op.peer]
         alone = grid.host_of[rank] == grid.host_of[op.peer]
         latency_s = 0.0 if alone else wires.latency_s[own, other]
-        line = (rank, op.peer, max(op.chunk.size, 1), latency_s, 1e-6 * op.due_us, len(needed))
+        line = (rank, op.peer, max(op.chunk.size, 1), latency_s, op.due_us / 1e6, len(needed))
         yield " ".join(map(str, (*line, *sorted(needed)))) + "\n"
 
 
