@@ -96,13 +96,15 @@ class GridTree:
 
     def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
         """The rank at ``place`` of the line of ``cluster``, without writing the line."""
-        if grid.clusters[cluster].shares_nodes:
-            return self.line(grid, cluster)[place]
-        ranks = grid.clusters[cluster].ranks
-        if cluster != grid.cluster_of[self.root]:
-            return ranks[(place + self.lane) % len(ranks)]
+        members = grid.clusters[cluster]
+        of_root = cluster == grid.cluster_of[self.root]
         if place == 0:
-            return self.root
+            return self.root if of_root else members.in_turns[self.lane % len(members)]
+        if members.shares_nodes:
+            return self.line(grid, cluster)[place]
+        ranks = members.ranks
+        if not of_root:
+            return ranks[(place + self.lane) % len(ranks)]
         turn = (place - 1 + self.lane) % (len(ranks) - 1)
         return ranks[(ranks.index(self.root) + 1 + turn) % len(ranks)]
 
