@@ -183,23 +183,18 @@ class GridModel:
     def _tables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The union of all links' sizes (K,), and gaps and lone times there, (C, C, K) each."""
         n = self.n_clusters
-        links = [[self.link(i, j) for j in range(n)] for i in range(n)]
-        sizes = np.array(
-            sorted({size for row in links for link in row for size in link.sizes_bytes}),
-            dtype=float,
-        )
+        links = [self.link(i, j) for i in range(n) for j in range(n)]
         # Links that carry alike differ in their latency only: thousands of them are a few curves.
-        alike: dict[tuple[tuple[int, ...], tuple[float, ...]], FloatArray] = {}
-        gaps, one_way = np.empty((2, n, n, len(sizes)))
-        for i, row in enumerate(links):
-            for j, link in enumerate(row):
-                curve = link.sizes_bytes, link.gap_s
-                if curve not in alike:
-                    alike[curve] = link.gap(sizes)
-                gaps[i, j] = alike[curve]
-                one_way[i, j] = (
-                    link.one_way(sizes) if link.one_way_s else link.latency_s + gaps[i, j]
-                )
+        number: dict[tuple[tuple[int, ...], tuple[float, ...]], int] = {}
+        curve = [number.setdefault((link.sizes_bytes, link.gap_s), len(number)) for link in links]
+        sizes = np.array(sorted({size for of_curve, _ in number for size in of_curve}), dtype=float)
+        one_of = dict(zip(curve, links, strict=True))
+        gaps = np.array([one_of[k].gap(sizes) for k in range(len(number))])[curve]
+        one_way = np.array([link.latency_s for link in links])[:, None] + gaps
+        for k, link in enumerate(links):
+            if link.one_way_s:
+                one_way[k] = link.one_way(sizes)
+        gaps, one_way = (each.reshape(n, n, len(sizes)) for each in (gaps, one_way))
         return sizes, gaps, one_way
 
     def gap_and_one_way_s(

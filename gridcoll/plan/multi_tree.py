@@ -126,7 +126,7 @@ class MultiTree:
     @cached_property
     def tops(self) -> tuple[int, ...]:
         """All clusters that trees begin in."""
-        return tuple(c for c in range(len(self._hosts)) if c not in self._parent_cluster)
+        return tuple(c for c in range(len(self.grid.clusters)) if c not in self._parent_cluster)
 
     def _sender(self, cluster: int, at: int, tree: int) -> int:
         """The rank that sends for host ``at`` of ``cluster`` in ``tree``."""

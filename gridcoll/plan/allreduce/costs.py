@@ -138,15 +138,16 @@ class PieceLoad:
         self.at_once = np.zeros(n_hosts)
         self.flows: list[list[Flows]] = [[] for _ in range(4)]
 
-    def send(self, phase: int, sender: int, receiver: int, n_units: float) -> None:
-        """One message."""
-        grid, ends = self._grid, (self._host[sender], self._host[receiver])
-        if ends[0] != ends[1]:
-            self.out[phase, ends[0]] += n_units
-            self.into[phase, ends[1]] += n_units
-        if grid.cluster_of[sender] != grid.cluster_of[receiver]:
-            one = np.array([sender]), np.array([receiver]), np.array([n_units], float)
-            self.flows[phase].append(one)
+    def add(self, phase: int, messages: Sequence[tuple[int, int, int]]) -> None:
+        """Messages: sender, receiver and units of each."""
+        if not messages:
+            return
+        senders, receivers, n_units = np.array(messages).T
+        ends = self._host[senders], self._host[receivers]
+        apart = ends[0] != ends[1]
+        np.add.at(self.out[phase], ends[0][apart], n_units[apart])
+        np.add.at(self.into[phase], ends[1][apart], n_units[apart])
+        self._between(phase, senders, receivers, n_units)
 
     def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
         """Add the load between all of ``ranks`` and the owner at ``place``, in ``shape``."""
@@ -216,6 +217,8 @@ def load_of_pieces(
     load = PieceLoad(grid)
     members = [list(cluster.line) for cluster in groups.clusters]
     owned: defaultdict[tuple[int, int], int] = defaultdict(int)  # one rank may own many pieces
+    meet: list[tuple[int, int, int]] = []
+    part: list[tuple[int, int, int]] = []
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
@@ -224,12 +227,16 @@ def load_of_pieces(
         if piece.home == EVERYWHERE:
             load.exchange(owners, [n_parts * n_units for n_parts in parts])
         else:
-            for c, owner in enumerate(owners):
-                if c != piece.home:
-                    load.send(MEET, owner, owners[piece.home], parts[c] * n_units)
-            for receiver in [root] if root >= 0 else owners:
-                if receiver != owners[piece.home]:
-                    load.send(PART, owners[piece.home], receiver, n_units)
+            home = owners[piece.home]
+            meet += [
+                (owner, home, parts[c] * n_units)
+                for c, owner in enumerate(owners)
+                if c != piece.home
+            ]
+            receivers = [root] if root >= 0 else owners
+            part += [(home, receiver, n_units) for receiver in receivers if receiver != home]
+    load.add(MEET, meet)
+    load.add(PART, part)
     if shape == "flat" and groups is grid:
         for c, ranks in enumerate(members):
             units = np.array([owned.get((c, place), 0) for place in range(len(ranks))], float)
