@@ -29,8 +29,12 @@ from gridcoll.plan.tree_walk import Children, children_of, use_in_turns
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
-MOST_HOSTS = 64
-"""Every rank looks at all edges between hosts."""
+MOST_HOSTS, MOST_UNLIKE_HOSTS = 64, 512
+"""Of grids whose parts are alike, where other plans are as good for more hosts, and of others."""
+
+MOST_PACKED_CLUSTERS = 32
+"""Packings are found among links: in 0.2 s for 32 unlike clusters, in up to 27 s for 50. With more,
+single trees are all that is tried."""
 
 LEAST_BYTES = 8 << 10
 
@@ -306,7 +310,8 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
     pricing = _Pricing(model, platform)
     best: _Tried | None = None
     grown = grown_trees(platform, n_bytes)
-    for packing in (*grown, *reversed(_packings(platform))):
+    packings = _packings(platform) if model.n_clusters <= MOST_PACKED_CLUSTERS else ()
+    for packing in (*grown, *reversed(packings)):
         if best is None or packing.busy_s * n_bytes < best.total.total_s:
             best = _best_cut(pricing, packing, n_bytes, best)
     if best is None:
@@ -366,30 +371,41 @@ def grown_trees(platform: Platform, n_bytes: int) -> tuple[Packing, ...]:
 def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
     kinds = np.array(platform.kind_of)
     counts, of_kind = np.array(platform.counts), np.array(platform.clusters)
-    clusters, n = of_kind[kinds], len(kinds)
+    clusters, n, n_kinds = of_kind[kinds], len(kinds), len(counts)
     both_ways = platform.root < 0
     # Hosts of a kind take turns: each has its part of what the kind sends.
-    port_s = (n_bytes / np.array(platform.rates) / counts)[kinds]
+    port_s = n_bytes / np.array(platform.rates) / counts
     links_s = n_bytes / np.array(platform.links)
     np.fill_diagonal(links_s, 0.0)
-    hop_s = (1 + both_ways) * np.array(platform.hops_s)[np.ix_(clusters, clusters)]
-    first = int(np.searchsorted(kinds, top))
-    parents, left = [-1] * n, np.ones(n, dtype=bool)
-    way_s, busy_s, pipe_s = np.zeros(n), np.zeros(len(counts)), np.zeros_like(links_s)
-    left[first] = False
+    hop_s = (1 + both_ways) * np.array(platform.hops_s)[np.ix_(clusters, of_kind)]
+    parents, taken = [-1] * n, np.zeros(n, dtype=bool)
+    way_s, busy_s, pipe_s = np.zeros(n), np.zeros(n_kinds), np.zeros_like(links_s)
+    # Of the hosts of a kind that are left, the first is as good as any.
+    following, left = np.searchsorted(kinds, np.arange(n_kinds)), counts.copy()
+
+    def take(kind: int) -> int:
+        host = int(following[kind])
+        following[kind] += 1
+        left[kind] -= 1
+        taken[host] = True
+        return host
+
+    take(top)
     for _ in range(n - 1):
-        sends_s = (busy_s[kinds] + port_s)[:, None]
+        used_s = busy_s + port_s
+        sends_s = used_s[kinds][:, None]
         if both_ways:
-            sends_s = np.maximum(sends_s, sends_s.T)
-        pipes_s = (pipe_s + links_s)[np.ix_(clusters, clusters)]
+            sends_s = np.maximum(sends_s, used_s)
+        pipes_s = (pipe_s + links_s)[np.ix_(clusters, of_kind)]
         done_s = np.maximum(sends_s, pipes_s) + way_s[:, None] + hop_s
-        done_s = np.where(left[None, :] & ~left[:, None], done_s, np.inf)
-        sender, new = divmod(int(np.argmin(done_s)), n)
-        parents[new], left[new] = sender, False
-        way_s[new] = way_s[sender] + hop_s[sender, new]
-        busy_s[kinds[sender]] += port_s[sender]
-        busy_s[kinds[new]] += both_ways * port_s[new]
-        pipe_s[clusters[sender], clusters[new]] += links_s[clusters[sender], clusters[new]]
+        done_s = np.where(taken[:, None] & (left > 0), done_s, np.inf)
+        sender, kind = divmod(int(np.argmin(done_s)), n_kinds)
+        new = take(kind)
+        parents[new] = sender
+        way_s[new] = way_s[sender] + hop_s[sender, kind]
+        busy_s[kinds[sender]] += port_s[kinds[sender]]
+        busy_s[kind] += both_ways * port_s[kind]
+        pipe_s[clusters[sender], of_kind[kind]] += links_s[clusters[sender], of_kind[kind]]
     return Packing((HostTree(tuple(parents)),), (1.0,), 0.0, 0.0)
 
 
@@ -452,9 +468,10 @@ def label_of(found: Found) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Whether packed trees are worth trying: few hosts, no limiting window."""
+    """Whether packed trees are worth trying: not too many hosts, no limiting window."""
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
-    if not 2 < n_hosts <= MOST_HOSTS or n_bytes < LEAST_BYTES or model.n_clusters < 2:
+    most = MOST_UNLIKE_HOSTS if is_unlike(model) else MOST_HOSTS
+    if not 2 < n_hosts <= most or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False
     return not _more_than_a_flow(model, WINDOWS_SURELY_LIMIT).any()
 
