@@ -39,8 +39,9 @@ from gridcoll.topology.units import format_size
 N_PAIRWISE_SLOTS = 2
 """Sends that a rank has under way at once in a pairwise exchange."""
 
-MOST_PACED_RANKS = 64
-"""Of more ranks every rank would look at too many parts of blocks to send each by the clock."""
+MOST_PACED_RANKS = 128
+"""Every rank looks at all parts of all blocks that are sent by the clock: of 91 ranks, in 0.04 s for
+blocks of 16 KiB, in 1 s for blocks of 1 MiB."""
 
 CutPlan = Callable[..., Plan]
 """Writes a plan for blocks of so many units, with this label, in pieces of ``piece_units``."""

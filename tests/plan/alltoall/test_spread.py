@@ -20,15 +20,18 @@ def offered(model: GridModel, n_bytes: int = N_BYTES) -> list[Candidate]:
     return REGISTRIES["alltoall"]["spread"].candidates(model, n_bytes, 0)
 
 
-def fast_and_slow() -> GridModel:
-    """A cluster of slow interfaces, which are busy for as long as a thin link: no relay helps."""
-    clusters = [("a", 5, 1000), ("b", 3, 1000), ("c", 3, 50)]
+def fast_and_slow(times: int = 1) -> GridModel:
+    """A cluster of slow interfaces, which are busy for as long as a thin link: no relay helps.
+
+    ``times`` as many hosts per cluster, and as much on links for each.
+    """
+    clusters = [("a", 5 * times, 1000), ("b", 3 * times, 1000), ("c", 3 * times, 50)]
     lines = ["version = 1", 'name = "unlike"']
     for name, hosts, nic in clusters:
         lines += ["[[clusters]]", f'name = "{name}"', f"hosts = {hosts}", f'nic = "{nic} Mbit/s"']
     for ends, latency, rate in (("ab", 22, 100), ("ac", 21, 1000), ("bc", 1, 50)):
         lines += ["[[links]]", f'between = ["{ends[0]}", "{ends[1]}"]']
-        lines += [f'latency = "{latency} ms"', f'rate = "{rate} Mbit/s"']
+        lines += [f'latency = "{latency} ms"', f'rate = "{rate * times**2} Mbit/s"']
     spec = parse_gridfile("\n".join(lines))
     return declared_model(spec, spec.rank_hosts())
 
@@ -46,6 +49,16 @@ def test_slow_interfaces_and_links_are_busy_all_the_time() -> None:
     assert walked_s == pytest.approx(choice.winner.predicted_s, rel=0.03)
     others = [c.predicted_s for c in choice.candidates if c.name != "spread" and c.predicted_s]
     assert min(others) > 1.2 * walked_s
+
+
+def test_it_is_for_a_hundred_ranks_too() -> None:
+    (candidate,) = offered(fast_and_slow(9), 16 << 10)
+    assert candidate.build is not None
+    check_plan(candidate.build(16 << 10))
+    least_s = 98 * (16 << 10) / (50e6 / 8)
+    assert candidate.predicted_s is not None
+    assert least_s < candidate.predicted_s < 1.15 * least_s
+    assert not offered(fast_and_slow(12))
 
 
 @pytest.mark.parametrize("grid", ["three-sites", "thin-wan", "two-sites-thin", "one-cluster"])
