@@ -245,6 +245,29 @@ static void jumping(MPI_Comm *comm, int *code, ...)
     longjmp(before, 1);
 }
 
+#define JUMPING(k) static void jumping_##k(MPI_Comm *comm, int *code, ...) { jumping(comm, code); }
+JUMPING(0) JUMPING(1) JUMPING(2) JUMPING(3) JUMPING(4) JUMPING(5) JUMPING(6) JUMPING(7)
+JUMPING(8) JUMPING(9) JUMPING(10) JUMPING(11) JUMPING(12) JUMPING(13) JUMPING(14) JUMPING(15)
+
+/* As many as mpi4py has for a program's handlers. */
+static void jumps_of_many(MPI_Comm comm)
+{
+    static MPI_Comm_errhandler_function *const many[] = {
+        jumping_0, jumping_1, jumping_2, jumping_3, jumping_4, jumping_5, jumping_6, jumping_7,
+        jumping_8, jumping_9, jumping_10, jumping_11, jumping_12, jumping_13, jumping_14, jumping_15};
+    for (volatile int k = 0; k < 16; k++) {
+        MPI_Errhandler one;
+        MPI_Comm_create_errhandler(many[k], &one);
+        MPI_Comm_set_errhandler(comm, one);
+        MPI_Errhandler_free(&one);
+        if (rank == 1 && !setjmp(before)) {
+            MPI_Bcast(NULL, -1, MPI_CHAR, 0, comm);
+            CHECK(!"a handler is called");
+        }
+        allreduce(comm);
+    }
+}
+
 /* Handlers that do not return, as those of C++ that throw: what the others do is done here as well. */
 static void jumps(void)
 {
@@ -271,6 +294,7 @@ static void jumps(void)
     CHECK(n_back == (rank == 0 ? 0 : rank == 1 ? 2 : 1));
     for (int k = 0; k < 100; k++)
         allreduce(comm), bcast(MPI_COMM_WORLD, k, 0);
+    jumps_of_many(comm);
     /* Neither the communicator nor the handler is freed. */
 }
 

@@ -716,7 +716,11 @@ static int comm_free(const char *name, word *handle)
 
 typedef void handler_function(word *, int *, ...);
 typedef int (*create_errhandler_f)(handler_function *, word *);
-enum { N_HANDLERS = 8 };
+#define EIGHT_HANDLERS(X, k) X(k##0) X(k##1) X(k##2) X(k##3) X(k##4) X(k##5) X(k##6) X(k##7)
+#define EACH_HANDLER(X) /* in octal */ \
+    EIGHT_HANDLERS(X, 00) EIGHT_HANDLERS(X, 01) EIGHT_HANDLERS(X, 02) EIGHT_HANDLERS(X, 03) \
+    EIGHT_HANDLERS(X, 04) EIGHT_HANDLERS(X, 05) EIGHT_HANDLERS(X, 06) EIGHT_HANDLERS(X, 07)
+enum { N_HANDLERS = 64 }; /* functions, of a whole program */
 static handler_function *handlers[N_HANDLERS];
 
 static void handle_outside(int which, word *comm, int *code)
@@ -728,9 +732,10 @@ static void handle_outside(int which, word *comm, int *code)
 }
 
 #define HANDLER(k) static void handler_##k(word *comm, int *code, ...) { handle_outside(k, comm, code); }
-HANDLER(0) HANDLER(1) HANDLER(2) HANDLER(3) HANDLER(4) HANDLER(5) HANDLER(6) HANDLER(7)
-static handler_function *const in_their_place[N_HANDLERS] = {
-    handler_0, handler_1, handler_2, handler_3, handler_4, handler_5, handler_6, handler_7};
+EACH_HANDLER(HANDLER)
+#define NAME(k) handler_##k,
+static handler_function *const in_their_place[N_HANDLERS] = {EACH_HANDLER(NAME)};
+#undef NAME
 
 static int create_errhandler(const char *name, handler_function *function, word *handle)
 {
