@@ -196,6 +196,21 @@ def test_what_mpi4py_refuses_is_refused(world: MPI.Intracomm, name: str, method:
         assert grid.allreduce(1) == grid.Get_size()
 
 
+@pytest.mark.parametrize("longest", [7, 24, 1 << 30])
+def test_packed_in_pieces_that_a_count_holds(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    open_self_comm()
+    monkeypatch.setattr(buffers, "LARGEST_MESSAGE", longest)
+    strided = MPI.INT.Create_vector(6, 1, 2).Commit()
+    values = np.arange(12, dtype="i4")
+    message = read_message([values, 1, strided], writable=True)
+    assert np.frombuffer(message.view, "i4").tolist() == [0, 2, 4, 6, 8, 10]
+    assert message.store is not None
+    message.view[:] = np.full(6, 99, "i4").tobytes()
+    message.store()
+    assert values.tolist() == [99, 1, 99, 3, 99, 5, 99, 7, 99, 9, 99, 11]
+    strided.Free()
+
+
 @pytest.mark.parametrize("n_items", [6, 300_000])
 @pytest.mark.parametrize("fault", ["no memory", "no count"])
 def test_a_message_that_failed_is_not_taken_for_the_next(

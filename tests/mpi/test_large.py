@@ -46,6 +46,21 @@ def test_bcast(world: MPI.Intracomm, n_planned: list[int]) -> None:
         assert buffer[-1] == 77
 
 
+@with_memory
+@pytest.mark.mpi(min_size=2, max_size=3)
+def test_bcast_of_a_type_with_gaps(world: MPI.Intracomm) -> None:
+    """Few enough items for any library, of more bytes than a count holds."""
+    strided = MPI.INT64_T.Create_vector(2, 1, 2).Commit()
+    n_items = N_BYTES // 16
+    buffer = np.full(3 * n_items, world.Get_rank(), "i8")
+    with grid_comm(world) as comm:
+        comm.forced("bcast", "chain").Bcast([buffer, n_items, strided], 1)
+    strided.Free()
+    assert (buffer[0::3] == 1).all()
+    assert (buffer[2::3] == 1).all()
+    assert (buffer[1::3] == world.Get_rank()).all()
+
+
 MAKERS: dict[str, Callable[[int], Any]] = {
     "in its pickle": bytes,
     "beside it": lambda n_bytes: np.zeros(n_bytes, np.uint8),

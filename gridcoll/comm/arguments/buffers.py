@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.memory import Typed
 from gridcoll.engine.transport import n_tags
+from gridcoll.plan.blocks import LARGEST_MESSAGE
 
 T = TypeVar("T")
 
@@ -230,14 +231,29 @@ def _pack(spec: Any) -> memoryview:
     n_bytes = status.Get_elements(MPI.BYTE)
     if n_bytes == MPI.UNDEFINED:
         raise OverflowError("message: more bytes than the counts of this MPI library hold")
-    packed = bytearray(n_bytes)
-    message.Recv([packed, MPI.PACKED])
+    packed = memoryview(bytearray(n_bytes))
+    _as_packed(packed, message.Recv)
     sending.Wait()
-    return memoryview(packed)
+    return packed
 
 
 def _store(packed: memoryview, spec: Any) -> None:
-    _send_to_self((packed, MPI.PACKED), spec)
+    _as_packed(packed, lambda given: _send_to_self(given, spec))
+
+
+def _as_packed(memory: memoryview, use: Callable[[Any], None]) -> None:
+    """``use`` a spec of ``memory``: of several pieces where a count may not hold all of it."""
+    n_bytes = len(memory)
+    if n_bytes <= LARGEST_MESSAGE:
+        use([memory, MPI.PACKED])
+        return
+    places = range(0, n_bytes, LARGEST_MESSAGE)
+    lengths = [min(LARGEST_MESSAGE, n_bytes - place) for place in places]
+    pieces = MPI.PACKED.Create_hindexed(lengths, places)
+    try:
+        use([memory, 1, pieces.Commit()])
+    finally:
+        pieces.Free()
 
 
 def _send_to_self(spec: Any, into: Any) -> None:
