@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm.arguments import buffers
+from gridcoll.comm.arguments.blocks import read_even
 from gridcoll.comm.arguments.buffers import open_self_comm, read_message
 from tests.mpi.forms import DERIVED, FORMS, Made, free_allocated, of
 from tests.mpi.support import grid_comm, pattern
@@ -209,6 +210,32 @@ def test_packed_in_pieces_that_a_count_holds(monkeypatch: pytest.MonkeyPatch, lo
     message.store()
     assert values.tolist() == [99, 1, 99, 3, 99, 5, 99, 7, 99, 9, 99, 11]
     strided.Free()
+
+
+@pytest.mark.parametrize("longest", [4, 7, 1 << 30])
+def test_more_items_than_a_count_holds(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+    """The root of a gather has as many as all blocks together."""
+    open_self_comm()
+    monkeypatch.setattr(buffers, "LARGEST_MESSAGE", longest)
+    counts: list[int] = []
+
+    def pack(spec: Any) -> memoryview:
+        counts.append(spec[1])
+        return packs(spec)
+
+    packs = buffers._pack
+    monkeypatch.setattr(buffers, "_pack", pack)
+    spaced = MPI.BYTE.Create_resized(0, 2).Commit()
+    values = np.arange(40, dtype="u1")
+    blocks = read_even([values, 6, spaced], 3, writable=True)
+    assert blocks.message.view.tolist() == list(range(0, 36, 2))
+    assert blocks.sizes == (6, 6, 6)
+    assert max(counts) <= longest
+    assert blocks.message.store is not None
+    blocks.message.view[:] = bytes(18)
+    blocks.message.store()
+    assert values.tolist() == [n * (n % 2 or n >= 36) for n in range(40)]
+    spaced.Free()
 
 
 @pytest.mark.parametrize("n_items", [6, 300_000])

@@ -216,6 +216,12 @@ def _through_mpi(spec: Any, writable: bool) -> Message:
     A message of any type may be received as MPI_PACKED, so derived datatypes, gaps, absolute
     addresses and device memory all come out as the bytes that would cross the wire.
     """
+    match spec:
+        case [buffer, int(count), MPI.Datatype() as datatype] if count > LARGEST_MESSAGE:
+            counts, starts = _pieces(count)
+            extent = datatype.Get_extent()[1]
+            places = [start * extent for start in starts]
+            return read_scattered(buffer, counts, places, datatype, writable=writable)
     if writable:
         # Raises for what cannot be received into; from PROC_NULL, mpi4py would not even look.
         _self_comm[0].Recv_init(spec, 0).Free()
@@ -243,17 +249,20 @@ def _store(packed: memoryview, spec: Any) -> None:
 
 def _as_packed(memory: memoryview, use: Callable[[Any], None]) -> None:
     """``use`` a spec of ``memory``: of several pieces where a count may not hold all of it."""
-    n_bytes = len(memory)
-    if n_bytes <= LARGEST_MESSAGE:
+    if len(memory) <= LARGEST_MESSAGE:
         use([memory, MPI.PACKED])
         return
-    places = range(0, n_bytes, LARGEST_MESSAGE)
-    lengths = [min(LARGEST_MESSAGE, n_bytes - place) for place in places]
-    pieces = MPI.PACKED.Create_hindexed(lengths, places)
+    pieces = MPI.PACKED.Create_hindexed(*_pieces(len(memory)))
     try:
         use([memory, 1, pieces.Commit()])
     finally:
         pieces.Free()
+
+
+def _pieces(n_items: int) -> tuple[list[int], list[int]]:
+    """Their lengths and where they begin, for libraries whose counts are ints."""
+    starts = list(range(0, n_items, LARGEST_MESSAGE))
+    return [min(LARGEST_MESSAGE, n_items - start) for start in starts], starts
 
 
 def _send_to_self(spec: Any, into: Any) -> None:
