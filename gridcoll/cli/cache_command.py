@@ -222,13 +222,14 @@ def links_of(known: Knowledge) -> list[dict[str, Any]]:
             ends = entry.name, entry.name
         else:
             continue
-        latency, rate = entry.latency_s, entry.rate_bytes_per_s
+        link = entry.plogp if isinstance(entry, LinkEntry) else entry.inside or entry.within_host
+        seen, rate = entry.latency_s, entry.rate_bytes_per_s
         rows.append(
             {
                 "sender": ends[0],
                 "receiver": ends[1],
-                "latency_s": latency.mean if latency else None,
-                "latency_spread_s": latency.spread if latency else None,
+                "latency_s": link.latency_s if link else None,
+                "latency_spread_s": seen.spread if seen else None,
                 "rate_bytes_per_s": rate.mean if rate else None,
                 "rate_spread_bytes_per_s": rate.spread if rate else None,
                 "origin": entry.origin,
