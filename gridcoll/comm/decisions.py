@@ -115,8 +115,7 @@ class Decisions:
             return False
         if settings.force == "native" or grid.n_ranks == 1:
             return True
-        one_node = len(set(grid.hosts)) == 1
-        return self.model.n_clusters == 1 and (one_node or not self.model.native)
+        return self.model.n_clusters == 1 and (grid.is_one_host or not self.model.native)
 
     @cached_property
     def hub(self) -> int:

@@ -10,7 +10,7 @@ from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_B
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.plan.choice import Choice, sources_of
-from gridcoll.plan.natives import NATIVE, NATIVES, VECTOR, variants_of
+from gridcoll.plan.natives import NATIVE, NATIVES, ONE_HOST, VECTOR, variants_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import (
     REGISTRIES,
@@ -82,6 +82,8 @@ def choose(
         collective, model, n_bytes, forced, only_plain=no_variants or (rank_order and not forced)
     )
     order_counts = rank_order or prefer_order or reproducible
+    # Of memory that ranks share a model of links knows nothing: only what is asked for is priced.
+    native_only = model.grid.is_one_host and not (forced or grid_only or reproducible)
 
     def price(algorithm: Algorithm) -> list[Candidate]:
         return [
@@ -95,7 +97,7 @@ def choose(
         algorithm
         for algorithm in REGISTRIES[collective].values()
         if algorithm.name == forced
-        or ((not forced or reproducible) and algorithm.suits(model.grid))
+        or ((not forced or reproducible) and not native_only and algorithm.suits(model.grid))
     ]
     found = [
         candidate
@@ -115,6 +117,8 @@ def choose(
     winner, reason = _pick(
         model, fastest_first, natives, forced, left_out, collective in model.native_priors
     )
+    if native_only:
+        winner, reason = natives[0], ONE_HOST
     if collective == "allreduce" and winner.build is None and not (forced or bitwise_equal):
         reason += _otherwise(model, fastest_first)
     fastest = winner

@@ -9,6 +9,9 @@ NATIVE = "native"
 NONBLOCKING = "native-nonblocking"
 VECTOR = "native-v"
 
+ONE_HOST = "one host: nothing goes over a network"
+"""Why the native collective is taken there, and no plan looked at."""
+
 
 @dataclass(frozen=True)
 class Native:

@@ -181,6 +181,11 @@ class Grid:
         return any(cluster.shares_nodes for cluster in self.clusters)
 
     @cached_property
+    def is_one_host(self) -> bool:
+        """Whether all ranks are on one host and nothing is said to lie between them."""
+        return len(self.clusters) == 1 and len(self.clusters[0].nodes) == 1
+
+    @cached_property
     def splits_hosts(self) -> bool:
         """Whether a host's name is in several clusters, as where one machine stands for a grid."""
         return len(set(self.hosts)) < sum(len(cluster.nodes) for cluster in self.clusters)

@@ -395,3 +395,20 @@ def test_long_ones_keep_it_where_it_costs_little(
     assert ("not in rank order" in plain.own_operations) is not kept
     assert "operations of your own" in str(plain)
     assert choose(NOTHING, grid, 8, 0, prefer_order=True).winner.name == "ordered"
+
+
+@pytest.mark.parametrize("native_s", [None, 1.0])
+def test_on_one_host_links_tell_nothing(
+    offers: dict[str, list[float]], native_s: float | None
+) -> None:
+    """Ranks share memory there: what a plan takes is not predicted, unless it is asked for."""
+    offers.update(first=[1e-6])
+    several = model(native_s, 1)
+    alone = replace(several, grid=Grid.from_labels([0] * 4, ["here"] * 4))
+    choice = choose(NOTHING, alone, 1, 0)
+    assert [each.name for each in choice.candidates] == [NATIVE]
+    assert choice.winner.predicted_s == native_s
+    assert choice.reason == "one host: nothing goes over a network"
+    assert len(choose(NOTHING, several, 8, 0).candidates) == 2
+    assert choose(NOTHING, alone, 8, 0, forced="first").winner.predicted_s == 1e-6
+    assert choose(NOTHING, alone, 8, 0, grid_only=True).winner.name == "first"

@@ -39,6 +39,7 @@ from gridcoll.plan.alltoall.unequal import (
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.plan.blocks import LARGEST_MESSAGE
 from gridcoll.plan.choice import Choice
+from gridcoll.plan.natives import NATIVE, NATIVES, ONE_HOST
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate
@@ -108,6 +109,10 @@ def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice
     n = model.grid.n_ranks
     if counts.shape != (n, n) or (counts < 0).any():
         raise UsageError(f"counts: must be {n} times {n}, none negative, got {counts.shape}")
+    n_bytes = int(counts.mean())
+    if model.grid.is_one_host and not forced:  # only who asks beforehand comes here
+        native = Candidate(NATIVE, NATIVES[NATIVE].label, None)
+        return Choice("alltoallv", n_bytes, 0, native, (native,), ONE_HOST)
     direct = _direct(model, counts)
     found = [direct]
     fits = model.n_clusters > 1 and n <= MOST_RANKS and 0 < counts.max() <= LARGEST_MESSAGE
@@ -122,7 +127,7 @@ def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice
         winner, reason = by_time[0], "predicted fastest"
     else:
         winner, reason = direct, f"no other way is predicted more than {MARGIN:.0%} faster"
-    return Choice("alltoallv", int(counts.mean()), 0, winner, by_time, reason)
+    return Choice("alltoallv", n_bytes, 0, winner, by_time, reason)
 
 
 def _predicted_s(candidate: Candidate) -> float:
