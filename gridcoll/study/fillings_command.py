@@ -168,7 +168,8 @@ def command(
     """Hit rates of the ECEF family by how random links are filled, beside paper 000's Figure 4.
 
     The paper gives the range of the gaps, not whether each link, each pair or each cluster draws
-    its own. Also says which of its ten claims hold with each filling.
+    its own. Also says which of its ten claims hold with each filling: claims that two near figures
+    decide need the default number of iterations, which takes about four minutes.
     """
     if not {FEW, MANY} <= set(clusters):
         raise click.BadParameter(f"--clusters: {FEW} and {MANY} must be among them")
