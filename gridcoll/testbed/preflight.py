@@ -12,6 +12,7 @@ import msgspec
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.job import Job
+from gridcoll.testbed.probe import ROUND_TRIP_EARLY_S
 from gridcoll.testbed.testbed import Testbed
 from gridcoll.topology import GridSpec
 from gridcoll.topology.units import format_duration
@@ -85,7 +86,7 @@ def find_faults(spec: GridSpec, hosts: list[str], sighting: Sighting) -> list[st
             faults.append(f"{host} should be a node of its own, shares one with {size - 1} others")
     for i, j, measured_s in sighting.round_trip_s:
         configured_s = 2 * float(spec.latency_s[i, j])
-        if measured_s < configured_s * (1 - _TOLERANCE):
+        if measured_s < configured_s * (1 - _TOLERANCE) - ROUND_TRIP_EARLY_S:
             faults.append(
                 f"round trip {hosts[i]}-{hosts[j]} configured {format_duration(configured_s)}, "
                 f"8 bytes took {format_duration(measured_s)}"

@@ -21,6 +21,7 @@ from gridcoll.topology.units import format_duration, format_rate
 
 ROUND_TRIP_TOLERANCE = 0.05
 ROUND_TRIP_SLACK_S = 0.5e-3
+ROUND_TRIP_EARLY_S = 40e-6  # the relay sends so much before packets are due, both ways together
 """Wake-ups of idle processors and of processes that wait their turn; a round trip has six."""
 
 RATE_TOLERANCE = 0.15
@@ -51,7 +52,7 @@ class RoundTrip:
     def is_off(self) -> bool:
         allowed_s = self.configured_s * ROUND_TRIP_TOLERANCE
         return not (
-            self.configured_s - allowed_s
+            self.configured_s - allowed_s - ROUND_TRIP_EARLY_S
             <= self.measured_s
             <= self.configured_s + allowed_s + ROUND_TRIP_SLACK_S
         )

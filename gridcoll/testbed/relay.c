@@ -20,7 +20,8 @@ enum {
     MOST_READ = 64,
 };
 
-#define EARLY_S 20e-6 /* the most that a packet leaves before it is due, as sleeps end late */
+#define EARLY_S 20e-6 /* the most that a packet leaves before it is due, as sleeps end late; half of
+                         probe.py's ROUND_TRIP_EARLY_S */
 #define REMEMBERED 16 /* so many sleeps tell how late they end */
 
 typedef struct {

@@ -181,6 +181,17 @@ class TestFaults:
         (fault,) = self.faults(round_trip_s=[(0, 1, 0.0091)])
         assert fault == "round trip a-0-b-0 configured 10 ms, 8 bytes took 9.1 ms"
 
+    def test_a_short_link_may_be_a_little_early(self) -> None:
+        """As the relay lets packets go before they are due; 8 bytes took 106 us of 120."""
+        text = (
+            'version = 1\nname = "g"\nclusters = [{ name = "a", hosts = 2 }, '
+            '{ name = "b", hosts = 1 }]\ndefault_link = { latency = "60 us" }'
+        )
+        hosts = ["a-0", "b-0", "a-1"]
+        for round_trip_s, n_faults in ((106e-6, 0), (60e-6, 1)):
+            seen = Sighting(hosts, [1, 1, 1], [(0, 1, round_trip_s)], None)
+            assert len(find_faults(parse_gridfile(text), hosts, seen)) == n_faults
+
     def test_too_fast_a_neighbour(self) -> None:
         (fault,) = self.faults(bulk_s=0.001)
         assert fault == "262144 B a-0-a-1 need 18.4 ms at the NIC's rate, took 1 ms"
