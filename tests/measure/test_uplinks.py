@@ -124,6 +124,27 @@ def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert not asked, "its only link shows all there is"
 
 
+@pytest.mark.parametrize(("late", "looks"), [(1.0, 1), (1.2, 1), (4.0, 2)])
+def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, late: float, looks: int
+) -> None:
+    """One of two flows waited for a lost packet, so the interface carries more than it seems to."""
+    asked: list[list[int]] = []
+
+    def sent(
+        _comm: object, model: GridModel, groups: list[list[int]], *_: object
+    ) -> list[uplinks._Run]:
+        took_s = np.ones((3, 3))
+        took_s[1, 2] = 1.0 if [1] in asked else late
+        asked.extend(groups)
+        return [uplinks._Run(THIN * (1 - np.eye(3)), took_s) for _ in groups]
+
+    monkeypatch.setattr(uplinks, "_sent", sent)
+    found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
+    assert asked.count([1]) == looks
+    assert found[1] == pytest.approx(2 * THIN / (late if looks == 1 else 1.0))
+
+
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
     model = replace(sites((2, 2, 2), THIN), uplink_bytes_per_s=(THIN, 0.0, 2 * THIN))
     assert model.restrict([0, 4, 5]).uplink_bytes_per_s == (THIN, 2 * THIN)
