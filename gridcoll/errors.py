@@ -5,6 +5,17 @@ Messages name the place, the rule and the value, in that order.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+NEARLY = 0.8
+"""Names with so large a part in common (`SequenceMatcher.ratio`) differ by a slip or two."""
+
+
+def nearly(name: str, known: Iterable[str]) -> list[str]:
+    """Those of the ``known`` names that ``name`` may have been meant for; the nearest first."""
+    return difflib.get_close_matches(name, list(known), cutoff=NEARLY)
+
 
 class GridcollError(Exception):
     """Base of every error raised by gridcoll."""

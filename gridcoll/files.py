@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import stat
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,8 +17,78 @@ from gridcoll.errors import FileError, UsageError
 T = TypeVar("T")
 
 
-def decode_toml(text: str, document: type[T], place: str) -> T:
-    """``text`` (TOML) as a ``document`` struct; ``place`` (``grid file x.toml``) opens errors.
+class _Kind(NamedTuple):
+    """Files of a kind: how errors about them begin, what they are, and keys that no other has."""
+
+    name: str
+    what: str
+    keys: frozenset[str]
+
+
+_KINDS = tuple(
+    _Kind(name, what, frozenset(keys.split()))
+    for name, what, keys in (
+        ("model file", "a measured model (.json), for --grid and gridcoll show", "format clusters"),
+        ("grid file", "a grid file (.toml), for --grid and gridcoll show", "name clusters version"),
+        ("problem file", "a problem file, for gridcoll select", "n_elements phases"),
+        ("cache file", "an export of a cache, for gridcoll cache import", "format entries"),
+        ("cache entry", "an entry of a cache; gridcoll cache show lists them", "format entry"),
+        ("trace", "a rank's trace; gridcoll report takes its directory", "rank n_ranks sent"),
+        ("run file", "the times of a run, for gridcoll select --correct", "clusters iteration_s"),
+        ("run file", "the faces of a run, for gridcoll select --correct", "clusters host_faces"),
+        ("measured rows", "what gridcoll bench wrote, for gridcoll study", "variant median_s"),
+        ("decision", "what gridcoll explain --json printed, for scripts", "collective candidates"),
+        ("map", "what gridcoll show --json printed, for scripts", "n_ranks clusters links"),
+        ("report", "what gridcoll report --json printed, for scripts", "grid decisions"),
+        ("table", "what gridcoll cache printed, for scripts", "origin first last"),
+    )
+)
+_TEXTS = (
+    (
+        "goal",
+        "a schedule that gridcoll export wrote, for LogGOPSim",
+        re.compile(r"num_ranks \d+\n"),
+    ),
+    ("page", "a page of gridcoll report, for a browser", re.compile(r"\s*<!doctype html", re.I)),
+    ("hostfile", "a hostfile, for MPI's launchers", re.compile(r"(\S+( slots=|:)\d+\n)+")),
+    (
+        "counts",
+        "whole numbers, as gridcoll explain --counts takes",
+        re.compile(r"\d+([\s,]+\d+)*\s*"),
+    ),
+)
+"""As ``_KINDS``, of what is neither TOML nor JSON: how it begins."""
+
+
+def unfit(kind: str, path: str | Path, data: bytes | str, reason: str) -> FileError:
+    """What to raise of a file that should be a ``kind`` (``grid file``) and cannot be read.
+
+    Of a file of another kind it says which and what takes it, else ``reason``.
+    """
+    found, what = _kind_of(data)
+    if found and found != kind:
+        reason = f"it is {what}"
+    return FileError(f"{kind} {path}: {reason}")
+
+
+def _kind_of(data: bytes | str) -> tuple[str, str]:
+    """Name and description of the kind of file; empty where it is none of ours."""
+    decoded = None
+    for decode in (msgspec.json.decode, msgspec.toml.decode):
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            decoded = decoded or decode(data)
+    first = decoded[0] if isinstance(decoded, list) and decoded else decoded
+    if isinstance(first, dict):
+        for kind in _KINDS:
+            if kind.keys <= first.keys():
+                return kind.name, kind.what
+        return "", ""
+    text = data if isinstance(data, str) else data.decode(errors="replace")
+    return next((entry[:2] for entry in _TEXTS if entry[2].match(text)), ("", ""))
+
+
+def decode_toml(text: str, document: type[T], kind: str, path: str) -> T:
+    """``text`` (TOML) as a ``document`` struct; ``kind`` (``grid file``) and path open errors.
 
     Raises `FileError` naming the field at fault.
     """
@@ -30,9 +101,9 @@ def decode_toml(text: str, document: type[T], place: str) -> T:
         reason = str(error) if match is None else f"{match[2]}: {match[1]}"
         if match is not None and isinstance(error.__cause__, UsageError):
             reason = match[1]
-        raise FileError(f"{place}: {reason}") from None
+        raise unfit(kind, path, text, reason) from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise FileError(f"{place}: not TOML: {error}") from None
+        raise unfit(kind, path, text, f"not TOML: {error}") from None
 
 
 def read_text(path: str | Path, kind: str) -> str:

@@ -20,7 +20,7 @@ import gridcoll
 
 PACKAGE = Path(gridcoll.__file__).parent
 
-BASE = {"constants", "errors", "files", "variables", "release"}
+BASE = {"constants", "errors", "files", "gridfiles", "variables", "release"}
 """Modules beside the rooms, which every room may import."""
 
 _DOWN_TO_PLAN = {"topology", "model", "schedule", "plan"}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gridcoll.cli.completion import algorithms as algorithms_of
-from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.options import GRID, ROOT, RenamedOptions
 from gridcoll.draw.figures import new_figure, write_picture
 from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, write_atomically
+from gridcoll.gridfiles import find_gridfile
 from gridcoll.topology.units import parse_duration_s, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ FORMERLY = "tried"
     help="This algorithm, too; several as flat,ecef (see gridcoll list); 'all', or 'candidates' of "
     "the choice.",
 )
-@click.option("--grid", "grid_name", default="", help=f"{GRID}; a declared one sets the limit.")
+@click.option("--grid", "grid_name", default="", help=f"{GRID}; it sets the limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the rows, when all are done.")
 @click.option("-o", "--output", default="", help="Write here: the rows, as JSON.")
 @click.option(
@@ -187,18 +187,27 @@ def _check_places(*paths: str) -> None:
 
 
 def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
-    """Those of the named grid file, which rank 0 reads; None without one. Collective."""
+    """Those of the named grid file or model, which rank 0 reads; None without one. Collective."""
     from mpi4py import MPI
 
     from gridcoll.engine.agreement import together
-    from gridcoll.model.wires import wires_from_spec
+    from gridcoll.measure.find_model import check_fit
+    from gridcoll.model import read_model
+    from gridcoll.model.wires import wires_from_model, wires_from_spec
     from gridcoll.topology.gridfile import read_gridfile
 
     hosts = world.allgather(MPI.Get_processor_name())
     reads = bool(grid_name) and world.Get_rank() == 0
 
     def read() -> Wires | None:
-        return wires_from_spec(read_gridfile(find_gridfile(grid_name)), hosts) if reads else None
+        if not reads:
+            return None
+        path = find_gridfile(grid_name)
+        if path.suffix == ".toml":
+            return wires_from_spec(read_gridfile(path), hosts)
+        model = read_model(path)
+        check_fit(model, hosts, grid_name)
+        return wires_from_model(model)
 
     wires: Wires | None = world.bcast(together(world, read), 0)
     return wires

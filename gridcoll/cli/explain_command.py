@@ -111,17 +111,16 @@ def _read_counts(path: str | Path) -> Counts:
     """The matrix of bytes in a text file, (P, P): whole numbers between spaces or commas."""
     import numpy as np
 
-    from gridcoll.errors import FileError
-    from gridcoll.files import read_text
+    from gridcoll.files import read_text, unfit
 
-    lines = read_text(path, "counts").replace(",", " ").splitlines()
+    text = read_text(path, "counts")
+    lines = text.replace(",", " ").splitlines()
     try:
         rows = [[int(word) for word in line.split()] for line in lines if line.strip()]
         return np.array(rows, np.int64).reshape(len(rows), -1)
     except (ValueError, OverflowError) as error:
-        raise FileError(
-            f"counts {path}: needs rows of whole numbers, equally long: {error}"
-        ) from None
+        why = f"needs rows of whole numbers, equally long: {error}"
+        raise unfit("counts", path, text, why) from None
 
 
 def _simulate_all(choice: Choice, model: GridModel) -> dict[int, float]:

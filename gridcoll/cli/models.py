@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridcoll.cli.gridfiles import find_gridfile
+from gridcoll.gridfiles import find_gridfile
 from gridcoll.model import GridModel, declared_model, read_model
 from gridcoll.model.wires import Wires, wires_from_model, wires_from_spec
 from gridcoll.topology.gridfile import GridSpec, read_gridfile

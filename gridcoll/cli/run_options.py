@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridcoll.cli.gridfiles import find_gridfile
-from gridcoll.errors import UsageError
+from gridcoll.errors import GridcollError, UsageError
+from gridcoll.gridfiles import find_gridfile
 from gridcoll.launch.programs import (
     FOR_LONG_LINKS,
     find_program,
@@ -22,6 +22,8 @@ from gridcoll.launch.programs import (
 from gridcoll.variables import PREFIX, VARIABLES, over
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from gridcoll.measure.clusters import Progress
 
 PLAIN = {
@@ -159,9 +161,13 @@ def _swap() -> None:
         if is_preloaded():
             start_library()
 
+    def fail(error: GridcollError, world: MPI.Intracomm) -> None:
+        atexit.unregister(say_that_all_was_native)
+        end_together(error, world)
+
     show_progress_with(_open_bars)
     # An application must not go on without the communicator it was promised.
-    swap_world(end_together, then)
+    swap_world(fail, then)
 
 
 def _open_bars() -> AbstractContextManager[Progress]:

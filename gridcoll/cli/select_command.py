@@ -13,11 +13,11 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.gridmap import stdout_console
 from gridcoll.cli.options import GRID, JSON
 from gridcoll.errors import UsageError
 from gridcoll.files import write_atomically
+from gridcoll.gridfiles import find_gridfile
 from gridcoll.model import GridModel, declared_model, read_model
 from gridcoll.placement.allreduce import FORMS, PLAN, AllreducePrice
 from gridcoll.placement.configurations import draw_configurations

@@ -48,7 +48,7 @@ def command(grid: str | None, plot: tuple[str, ...], as_json: bool) -> None:
 def _print_measured(grid: str) -> None:
     """Which links of a grid file were measured, and when; nothing where none was."""
     from gridcoll.cli.cache_command import print_links, read_cache
-    from gridcoll.cli.gridfiles import find_gridfile
+    from gridcoll.gridfiles import find_gridfile
     from gridcoll.measure.cache.learning import with_declared
     from gridcoll.topology.gridfile import read_gridfile
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.options import JSON
 from gridcoll.errors import UsageError
+from gridcoll.gridfiles import find_gridfile
 
 if TYPE_CHECKING:
     from gridcoll.testbed.instances import Instance

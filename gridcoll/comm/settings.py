@@ -6,7 +6,6 @@ one choose alike.
 
 from __future__ import annotations
 
-import difflib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from gridcoll import release
-from gridcoll.errors import UsageError
+from gridcoll.errors import UsageError, nearly
 from gridcoll.measure.cache.folder import NOWHERE, Places, find_places
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.registry import check_forced
@@ -106,7 +105,7 @@ def misspelt(environment: Mapping[str, str]) -> str:
     for name in sorted(environment):
         bare = name.removeprefix(PREFIX)
         if bare != name and bare not in known:
-            near = difflib.get_close_matches(bare, known, 1, NEARLY)
+            near = nearly(bare, known)[:1]
             found += [f"{name} is no setting; {PREFIX}{each} is" for each in near]
     return ", and ".join(found)
 
@@ -124,9 +123,6 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
         raise UsageError(f"{name}: must be 0 or 1, got {value!r}")
     return value == "1"
 
-
-NEARLY = 0.8
-"""Names with so large a part in common (`SequenceMatcher.ratio`) differ by a slip or two."""
 
 HINT = "gridcoll_"
 """Keys of an `MPI.Info` that are ours begin so."""

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.agreement import from_root, require_equal, tell_all, together
 from gridcoll.errors import FileError, UsageError
+from gridcoll.gridfiles import find_gridfile
 from gridcoll.measure.cache.entries import AnyEntry, decode_bundle, encode_bundle
 from gridcoll.measure.cache.folder import NOWHERE, Cache, Places
 from gridcoll.measure.cache.knowledge import MEASURED_NOW, Knowledge
@@ -323,17 +324,18 @@ def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
 
 
 def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
-    """The model in the file at ``path``, read by rank 0 and shared. Collective.
+    """The model in the file at ``path``, or of the grid so named, read by rank 0. Collective.
 
-    ``.toml`` is a declared grid, anything else a measured model. Raises `FileError`, the same on
-    all ranks.
+    ``.toml`` is a declared grid, anything else a measured model. Raises `FileError` or
+    `UsageError`, the same on all ranks.
     """
     hosts = tell_all(comm, MPI.Get_processor_name())
 
     def read() -> bytes:
-        if Path(path).suffix == ".toml":
-            return format_model(declared_model(read_gridfile(path), hosts))
-        model = read_model(path)
+        file = find_gridfile(path)
+        if file.suffix == ".toml":
+            return format_model(declared_model(read_gridfile(file), hosts))
+        model = read_model(file)
         check_fit(model, hosts, path)
         return format_model(model)
 

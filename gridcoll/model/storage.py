@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gridcoll.errors import FileError, UsageError
-from gridcoll.files import write_atomically
+from gridcoll.files import unfit, write_atomically
 from gridcoll.model.correction import Correction
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.model.plogp import PLogP
@@ -115,7 +115,7 @@ def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
     try:
         document = msgspec.json.decode(data, type=_Document)
     except msgspec.DecodeError as error:
-        raise FileError(f"model file {place}: {error}") from None
+        raise unfit("model file", place, data, str(error)) from None
     if document.format != FORMAT:
         raise FileError(f"model file {place}: format: expected {FORMAT!r}, got {document.format!r}")
     if document.version != FORMAT_VERSION:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from gridcoll.errors import FileError, UsageError
-from gridcoll.files import read_text
+from gridcoll.errors import UsageError
+from gridcoll.files import read_text, unfit
 from gridcoll.placement.allreduce import AllreducePrice
 from gridcoll.placement.cost import IterationCost, Prediction, predict
 from gridcoll.placement.problem import Problem
@@ -147,10 +147,11 @@ class Corrected:
 
 def read_run(path: Path) -> Run:
     """The run at ``path``. Raises `FileError` naming the field."""
+    text = read_text(path, "run file")
     try:
-        return msgspec.json.decode(read_text(path, "run file"), type=Run)
+        return msgspec.json.decode(text, type=Run)
     except (msgspec.DecodeError, UsageError) as error:
-        raise FileError(f"run file {path}: {error}") from None
+        raise unfit("run file", path, text, str(error)) from None
 
 
 def correct_by_run(

@@ -136,7 +136,7 @@ def _not_negative(field: str, value: float) -> None:
 
 def parse_problem(text: str, place: str = "<text>") -> ProblemFile:
     """The problem that ``text`` (TOML) states; ``place`` names it in errors. Raises `FileError`."""
-    document = decode_toml(text, _Document, f"problem file {place}")
+    document = decode_toml(text, _Document, "problem file", place)
     if document.version != FORMAT_VERSION:
         raise FileError(
             f"problem file {place}: version: must be {FORMAT_VERSION}, got {document.version}"

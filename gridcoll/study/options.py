@@ -17,7 +17,7 @@ from rich.table import Table
 
 from gridcoll.draw.figures import FORMATS, new_figure
 from gridcoll.errors import FileError, UsageError
-from gridcoll.files import read_text, write_atomically
+from gridcoll.files import read_text, unfit, write_atomically
 from gridcoll.schedule import Accounting
 from gridcoll.study.parameters import PARAMETERS
 from gridcoll.topology.units import format_duration, parse_duration_s, parse_rate_bytes_per_s
@@ -62,12 +62,13 @@ class _Rows(msgspec.Struct):
 
 
 def read_measured(path: Path) -> list[MeasuredRow]:
-    """The rows in ``path``, alone or with what they were measured by. Raises `UsageError`."""
+    """The rows in ``path``, alone or with what they were measured by. Raises `FileError`."""
+    text = read_text(path, "measured rows")
     try:
-        text = read_text(path, "measured rows")
         found = msgspec.json.decode(text, type=list[MeasuredRow] | _Rows)
     except msgspec.DecodeError as error:
-        raise UsageError(f"--measured {path}: not rows of gridcoll bench ({error})") from None
+        why = f"not rows of gridcoll bench ({error})"
+        raise unfit("measured rows", path, text, why) from None
     return found.rows if isinstance(found, _Rows) else found
 
 

@@ -342,7 +342,7 @@ def _spans(ranks: Sequence[int]) -> str:
 
 def parse_gridfile(text: str, place: str = "<text>") -> GridSpec:
     """The grid that ``text`` (TOML) declares; ``place`` names it in errors. Raises `FileError`."""
-    document = decode_toml(text, _Document, f"grid file {place}")
+    document = decode_toml(text, _Document, "grid file", place)
     return GridSpec(document, place)
 
 

@@ -59,26 +59,28 @@ def _format_of(kind: str) -> HostfileFormat:
     return FORMATS[kind]
 
 
-def format_hostfile(spec: GridSpec, kind: str, n_ranks: int | None = None) -> str:
-    """The hostfile that puts rank ``i`` on ``spec.rank_hosts()[i]``.
+def format_hostfile(hosts: Sequence[str], kind: str) -> str:
+    """The hostfile that puts rank ``i`` on ``hosts[i]``; ``kind`` is a key of `FORMATS`.
 
-    ``kind`` is a key of `FORMATS`; ``n_ranks`` takes the first so many ranks (default: every slot
-    of every host). Raises `UsageError`.
+    Raises `UsageError`.
     """
-    return _format_of(kind).format_hosts(first_hosts(spec, n_ranks))
+    return _format_of(kind).format_hosts(hosts)
 
 
 def first_hosts(spec: GridSpec, n_ranks: int | None = None) -> tuple[str, ...]:
     """The hosts of ranks 0 to ``n_ranks`` - 1 (default: every slot). Raises `UsageError`."""
     if spec.by_rank:
         raise UsageError(f"grid {spec.name!r} gives ranks, not hosts: no hostfile can be written")
-    hosts = spec.rank_hosts()
+    return first_of(spec.name, spec.rank_hosts(), n_ranks)
+
+
+def first_of(grid: str, hosts: tuple[str, ...], n_ranks: int | None = None) -> tuple[str, ...]:
+    """The first ``n_ranks`` of ``hosts`` (default: all). Raises `UsageError`."""
     if n_ranks is None:
         n_ranks = len(hosts)
     if not 1 <= n_ranks <= len(hosts):
         raise UsageError(
-            f"grid {spec.name!r} has {len(hosts)} slots: ranks must be 1..{len(hosts)}, "
-            f"got {n_ranks}"
+            f"grid {grid!r} has {len(hosts)} slots: ranks must be 1..{len(hosts)}, got {n_ranks}"
         )
     return hosts[:n_ranks]
 

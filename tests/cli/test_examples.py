@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gridcoll.cli.gridfiles import find_gridfile
 from gridcoll.cli.group import group
+from gridcoll.gridfiles import find_gridfile
 from tests.examples import DOCUMENTS, blocks
 from tests.traces import trace_in
 

@@ -144,6 +144,24 @@ def test_an_mpi_library_that_nobody_starts_is_no_matter(run: Callable[..., Done]
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+@pytest.mark.parametrize(
+    ("grid", "why"),
+    [
+        ("three-sits", "no such file, and no named grid; known are three-sites, three-sites-8"),
+        ("export.json", "it is an export of a cache, for gridcoll cache import"),
+    ],
+)
+def test_a_grid_that_cannot_be_had_is_all_that_is_said(
+    run: Callable[..., Done], tmp_path: Path, grid: str, why: str
+) -> None:
+    (tmp_path / "export.json").write_text('{"format":"gridcoll-cache","version":1,"entries":[]}')
+    done = run("from mpi4py import MPI", "--grid", grid)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gridcoll: ")
+    assert line.endswith(f"{grid}: {why}") or line.endswith(f"{grid}': {why}")
+
+
 TRACED = """
 from mpi4py import MPI
 import numpy as np

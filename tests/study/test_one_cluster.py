@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gridcoll.errors import UsageError
+from gridcoll.errors import FileError, UsageError
 from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, between_s
 from gridcoll.study.one_cluster_command import (
     FIGURES,
@@ -98,7 +98,7 @@ def test_measured_rows_stand_beside_the_model(tmp_path: Path) -> None:
     assert beside["curve"] == "flat, measured"
     assert beside["model_s"] == pytest.approx(best_closed_form("flat", LINK, 16, 1024)[0])
     path.write_text("[{}]")
-    with pytest.raises(UsageError, match="not rows of gridcoll bench"):
+    with pytest.raises(FileError, match="not rows of gridcoll bench"):
         run("--figure", "5", "--measured", str(path))
 
 

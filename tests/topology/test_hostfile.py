@@ -34,7 +34,7 @@ def spec(*clusters: tuple[int, int], order: str = '"cluster"') -> GridSpec:
     ],
 )
 def test_formats_keep_the_rank_order(kind: str, text: str) -> None:
-    assert format_hostfile(spec((2, 1), (1, 2), order='"interleaved"'), kind) == text
+    assert format_hostfile(first_hosts(spec((2, 1), (1, 2), order='"interleaved"')), kind) == text
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_formats_keep_the_rank_order(kind: str, text: str) -> None:
 )
 def test_fewer_ranks_take_the_first_slots(kind: str, text: str) -> None:
     grid = spec((2, 1), (1, 2), order='["a-0", "b-0", "a-1"]')
-    assert format_hostfile(grid, kind, 2) == text
+    assert format_hostfile(first_hosts(grid, 2), kind) == text
 
 
 def read_back(kind: str, text: str) -> list[str]:
@@ -65,25 +65,25 @@ def test_rank_i_is_on_the_host_of_rank_i(
 ) -> None:
     grid = spec(*clusters, order=order)
     n_ranks = min(n_ranks, len(grid.rank_hosts()))
-    assert read_back(kind, format_hostfile(grid, kind, n_ranks)) == list(
+    assert read_back(kind, format_hostfile(first_hosts(grid, n_ranks), kind)) == list(
         grid.rank_hosts()[:n_ranks]
     )
 
 
 def test_slurm_gets_no_comments() -> None:
-    assert "#" not in format_hostfile(spec((2, 1)), "slurm")
+    assert "#" not in format_hostfile(first_hosts(spec((2, 1))), "slurm")
     assert "--distribution=arbitrary" in format_use("slurm", "F", 2)
 
 
 def test_mistakes_are_told() -> None:
     with pytest.raises(UsageError, match="'lam'; known are openmpi, mpich, impi, slurm"):
-        format_hostfile(spec((1, 1)), "lam")
+        format_hostfile(first_hosts(spec((1, 1))), "lam")
     for n_ranks in (0, 3):
         with pytest.raises(UsageError, match=rf"has 2 slots: ranks must be 1..2, got {n_ranks}"):
             first_hosts(spec((2, 1)), n_ranks)
     by_rank = parse_gridfile('version = 1\nname = "g"\n[[clusters]]\nname = "a"\nranks = 2\n')
     with pytest.raises(UsageError, match="gives ranks, not hosts"):
-        format_hostfile(by_rank, "mpich")
+        first_hosts(by_rank)
 
 
 class TestCommand:

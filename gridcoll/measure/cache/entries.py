@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from gridcoll.errors import FileError, GridcollError, UsageError
+from gridcoll.files import unfit
 from gridcoll.model import PLogP, TimesBySize
 
 T = TypeVar("T")
@@ -239,7 +240,9 @@ def _decode(data: bytes, kind: type[T], place: str) -> T:
             raise FileError(f"cache file {place}: it is no {FORMAT} of version {VERSION}")
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise FileError(f"cache file {place}: {error}") from None
+        if kind is _Document:  # of the cache's own
+            raise FileError(f"cache file {place}: {error}") from None
+        raise unfit("cache file", place, data, str(error)) from None
 
 
 def file_name(key: Key) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gridcoll.cli import gridfiles
-from gridcoll.cli.gridfiles import find_gridfile, known_grids
+from gridcoll import gridfiles
 from gridcoll.errors import UsageError
+from gridcoll.gridfiles import find_gridfile, known_grids
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """Where the package is installed; the working directory is another one."""
     package = tmp_path / "site-packages" / "gridcoll"
-    (package / "cli").mkdir(parents=True)
-    monkeypatch.setattr(gridfiles, "__file__", str(package / "cli" / "gridfiles.py"))
+    package.mkdir(parents=True)
+    monkeypatch.setattr(gridfiles, "__file__", str(package / "gridfiles.py"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return package
@@ -46,3 +46,11 @@ def test_the_users_own_come_first(package, tmp_path):
 def test_none_at_all(package):
     with pytest.raises(UsageError, match="known are none"):
         find_gridfile("duo")
+
+
+def test_a_slip_of_the_pen_is_seen(package):
+    put(package / "hostfiles", "three-sites", "three-sites-8", "ocean")
+    with pytest.raises(UsageError, match=r"no named grid; ocean is one$"):
+        find_gridfile("oceans")
+    with pytest.raises(UsageError, match=r"no named grid; known are three-sites, three-sites-8$"):
+        find_gridfile("/home/me/three-sits")

@@ -1,0 +1,38 @@
+"""Where the grid is found that a user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gridcoll.errors import UsageError, nearly
+
+
+def _folders() -> tuple[Path, ...]:
+    package = Path(__file__).resolve().parent
+    return Path("hostfiles"), package.parent / "hostfiles", package / "hostfiles"
+
+
+def known_grids() -> list[str]:
+    """The names of the grids in ``hostfiles/``: here, beside the package, or in it if installed."""
+    return sorted({path.stem for folder in _folders() for path in folder.glob("*.toml")})
+
+
+def find_gridfile(name: str) -> Path:
+    """The grid file at path ``name``, else the named grid. Raises `UsageError`, listing those."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    for folder in _folders():
+        named = folder / f"{name}.toml"
+        if named.is_file():
+            return named
+    if path.is_dir():
+        raise UsageError(f"grid {name!r}: a directory; gridcoll report shows what a job left in it")
+    known = known_grids()
+    near = nearly(path.stem, known)
+    said = (
+        f"{', '.join(near)} is one" if len(near) == 1 else f"known are {', '.join(near or known)}"
+    )
+    raise UsageError(
+        f"grid {name!r}: no such file, and no named grid; {said if known else 'known are none'}"
+    )
