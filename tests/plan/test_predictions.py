@@ -13,7 +13,7 @@ from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
-from gridcoll.topology.gridfile import read_gridfile
+from gridcoll.topology.gridfile import parse_gridfile, read_gridfile
 
 HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 
@@ -37,6 +37,35 @@ def test_nothing_is_predicted_below_the_limit_where_uplinks_are_shared(
     assert choice.winner.build
     walked_s = price_plan(choice.winner.build(n_bytes), model).makespan_s
     assert limit <= walked_s <= 1.25 * (choice.winner.predicted_s or 0.0)
+
+
+STAR = """
+{ name = "hub", hosts = 4, nic = "200 Mbit/s", uplink = "150 Mbit/s" },
+{ name = "fast", hosts = 3, nic = "100 Mbit/s", uplink = "50 Mbit/s" },
+{ name = "slow", hosts = 2, nic = "100 Mbit/s", uplink = "30 Mbit/s" },
+"""
+SLOW_HOST = """
+{ name = "old", hosts = 1, nic = "10 Mbit/s" },
+{ name = "new", hosts = 5, nic = "100 Mbit/s" },
+{ name = "far", hosts = 4, nic = "100 Mbit/s" },
+"""
+
+
+@pytest.mark.parametrize("n_bytes", [8192, 1 << 16])
+@pytest.mark.parametrize("clusters", [STAR, SLOW_HOST])
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+def test_no_way_of_blocks_is_predicted_below_the_limit(
+    collective: str, clusters: str, n_bytes: int
+) -> None:
+    """All blocks enter by one thin uplink, or by the interface of one slow host."""
+    spec = parse_gridfile(
+        f'version = 1\nname = "g"\nclusters = [{clusters}]\ndefault_link = {{ latency = "8 ms" }}'
+    )
+    hosts = spec.rank_hosts()
+    limit = limit_s(collective, wires_from_spec(spec, hosts), n_bytes)
+    choice = choose(collective, declared_model(spec, hosts), n_bytes, 0, grid_only=True)
+    found = {c.label: (c.predicted_s or np.inf) / limit for c in choice.candidates}
+    assert min(found.values()) >= 0.97, found
 
 
 @pytest.mark.parametrize("grid", GRIDS)

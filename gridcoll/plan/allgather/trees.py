@@ -172,7 +172,11 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     # What is handed on, or combined, is a segment behind at every hop.
     n_behind = (n - 1) * (n_turns > 0) * (hosts > 1)
     n_passed = np.maximum(n_out, n_in)[:, None] * costs.n_segments + n_behind[:, None]
-    total_s = (n_passed * port_s - port_s * (hosts > 1)[:, None] + hop_s).max(axis=0)
+    total_s = n_passed * port_s - port_s * (hosts > 1)[:, None] + hop_s
+    if n > 1:  # a rank that is alone has nothing to pass until the first segment comes
+        first_s = np.where(np.eye(n, dtype=bool)[:, :, None], np.inf, one_way_s).min(axis=0)
+        total_s += np.where((sizes == 1)[:, None], np.maximum(first_s - port_s, 0.0), 0.0)
+    total_s = total_s.max(axis=0)
     handed_s = (most - 1) / most * sizes.sum() * home_port_s  # by each rank on its host
     total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
     if n == 1:
@@ -200,12 +204,13 @@ def _flows_s(costs: BlockCosts) -> FloatArray:
     """
     sizes, n = costs.sizes, costs.model.n_clusters
     n_segments = costs.n_segments * sizes[:, None, None]
-    crossing = np.maximum(sizes * (n - 1), sizes.sum() - sizes)
-    uplinks_s = costs.n_bytes * crossing / costs.model.uplinks
+    crossing = np.maximum(sizes * (n - 1), sizes.sum() - sizes)[:, None]
+    # Of all segments that cross an uplink, not of one flow's, only the first is behind us.
+    uplinks_s = costs.n_bytes * (crossing - 1 / costs.n_segments) / costs.model.uplinks[:, None]
     shared_s = costs.n_bytes * sizes[:, None] / costs.model.link_bytes_per_s
-    shared_s = np.maximum(shared_s, np.maximum.outer(uplinks_s, uplinks_s))
     own_s = (costs.n_segments - 1) * costs.gap_s
-    return np.asarray(np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments)))
+    links_s = np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments))
+    return np.asarray(np.maximum(links_s, np.maximum(uplinks_s[:, None], uplinks_s[None])))
 
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
@@ -237,6 +242,8 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     nodes = [cluster.node_sizes for cluster in model.grid.clusters]
     n_away = np.array([size - hosts[0] for size, hosts in zip(sizes, nodes, strict=True)])
     one = np.arange(n)
+    crossing = np.array([sizes * (n - 2), sizes.sum() - sizes])  # but the last message, and all
+    leaving_s, entering_s = n_bytes * crossing / model.uplinks
     collected_s = np.maximum(n_away - 1, 0) * gap_s[one, one, n]
     collected_s += np.where(
         n_away, one_way_s[one, one, n], one_way_s[one, one, n + 1] * (sizes > 1)
@@ -251,10 +258,15 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
         line, at = line_costs(shape, nodes[c]), [last, n + 1]
         down_s = float((line.waits @ gap_s[c, c, at] + line.hops @ one_way_s[c, c, at]).max())
         come_s = max(
-            (float(collected_s[o] + (n - 2) * gap_s[o, o, o] + one_way_s[o, c, o])
-             for o in range(n) if o != c),
+            (float(collected_s[o] + max((n - 2) * gap_s[o, o, o], leaving_s[o])
+                   + one_way_s[o, c, o]) for o in range(n) if o != c),
             default=float(collected_s[c]),
         )  # fmt: skip
+        if n > 1:  # all that comes passes one interface, or an uplink
+            others = one != c
+            first_s = float((collected_s + one_way_s[:, c, n + 1])[others].min())
+            comes_s = max(float(gap_s[c, c, :n][others].sum()), float(entering_s[c]))
+            come_s = max(come_s, first_s + comes_s)
         full_s = float(collected_s[c]) + port_s - sends * float(gap_s[c, c, last]) + down_s
         latest_s = max(latest_s, come_s + down_s, full_s)
     return latest_s
