@@ -40,8 +40,8 @@ N_PAIRWISE_SLOTS = 2
 """Sends that a rank has under way at once in a pairwise exchange."""
 
 MOST_PACED_RANKS = 128
-"""Every rank looks at all parts of all blocks that are sent by the clock: of 91 ranks, in 0.04 s for
-blocks of 16 KiB, in 1 s for blocks of 1 MiB."""
+"""Every rank looks at all parts of all blocks that are sent by the clock: of 91 ranks, in 0.04 s
+for blocks of 16 KiB, in 1 s for blocks of 1 MiB."""
 
 CutPlan = Callable[..., Plan]
 """Writes a plan for blocks of so many units, with this label, in pieces of ``piece_units``."""
