@@ -1,6 +1,7 @@
 """Random grids of unlike interfaces and links: predicted times of what is chosen, over the limit.
 
-    python benchmarks/unlike_grids.py [--grids 500] [--clusters 12] [--bytes 16M] [--collectives …]
+    python benchmarks/unlike_grids.py [--grids 500] [--fewest 2] [--clusters 12] [--bytes 16M]
+        [--collectives …]
     python benchmarks/unlike_grids.py --named patchwork,unlike-hosts --bytes 64K [--collectives …]
 
 Needs no MPI: grids are declared, and times are predictions. Prints the median, the worst and how
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--grids", type=int, default=500)
     parser.add_argument("--clusters", type=int, default=12, help="at most so many")
+    parser.add_argument("--fewest", type=int, default=2, help="and at least so many")
     parser.add_argument("--bytes", default="16M")
     parser.add_argument("--collectives", default="bcast,reduce,allreduce,alltoall")
     parser.add_argument("--named", default="", help="instead: these grids of hostfiles")
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("|---|--:|--:|--:|--:|--:|")
     for collective in options.collectives.split(","):
         found = [
-            (*ratio(collective, random_grid(seed, options.clusters), n_bytes), seed)
+            (*ratio(collective, random_grid(seed, options.clusters, options.fewest), n_bytes), seed)
             for seed in range(options.grids)
         ]
         worst = max(found)
