@@ -326,13 +326,13 @@ def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
 def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
     """The model in the file at ``path``, or of the grid so named, read by rank 0. Collective.
 
-    ``.toml`` is a declared grid, anything else a measured model. Raises `FileError` or
+    ``.toml`` is a declared grid, another suffix a measured model; none, a name or a file. Raises `FileError` or
     `UsageError`, the same on all ranks.
     """
     hosts = tell_all(comm, MPI.Get_processor_name())
 
     def read() -> bytes:
-        file = find_gridfile(path)
+        file = Path(path) if Path(path).suffix else find_gridfile(path)
         if file.suffix == ".toml":
             return format_model(declared_model(read_gridfile(file), hosts))
         model = read_model(file)
