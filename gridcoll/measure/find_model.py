@@ -326,8 +326,8 @@ def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
 def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
     """The model in the file at ``path``, or of the grid so named, read by rank 0. Collective.
 
-    ``.toml`` is a declared grid, another suffix a measured model; none, a name or a file. Raises `FileError` or
-    `UsageError`, the same on all ranks.
+    ``.toml`` is a declared grid, another suffix a measured model; none, a name or a file. Raises
+    `FileError` or `UsageError`, the same on all ranks.
     """
     hosts = tell_all(comm, MPI.Get_processor_name())
 
