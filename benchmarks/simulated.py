@@ -9,8 +9,7 @@ connection go one after the other, those of several share interfaces and links. 
 replayed by SMPI as a trace, where each rank does one thing after the other and so waits for a late
 segment of one tree while that of another is there. The same call is made with SMPI's own selectors
 (``ompi``, ``mpich``, ``mvapich2``, ``impi``) on the same platform. Needs ``smpirun`` and
-``smpicc``, on the PATH or at ``--smpirun``, ``g++``, and SimGrid's headers (``--include`` where the
-compiler doesn't look for them by itself).
+``smpicc``, on the PATH or at ``--smpirun``, ``g++``, and SimGrid's headers.
 """
 
 from __future__ import annotations
@@ -109,11 +108,15 @@ def compile_call(smpirun: Path, folder: Path) -> Path:
     """The C program of one call, made with the ``smpicc`` beside ``smpirun``."""
     program = folder / "simulated_call"
     source = Path(__file__).with_name("simulated_call.c")
-    command = [str(smpirun.with_name("smpicc")), "-O1", "-o", str(program), str(source)]
+    compile_with(str(smpirun.with_name("smpicc")), "-O1", "-o", str(program), str(source))
+    return program
+
+
+def compile_with(*command: str) -> None:
+    """Run a compiler. Raises `FileError`."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise FileError(f"{command[0]}: {done.stderr.strip()[-300:]}")
-    return program
 
 
 class Simulation:
@@ -127,34 +130,28 @@ class Simulation:
         libraries = next(
             (path.parent for path in sorted(root.glob("lib*/**/libsimgrid.so"))), root / "lib"
         )
-        command = ["g++", "-O2", "-std=c++17", "-o", str(self._program), str(source)]
-        command += [f"-I{include or root / 'include'}", f"-L{libraries}"]
-        command += ["-lsimgrid", f"-Wl,-rpath,{libraries}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise FileError(f"g++: {done.stderr.strip()[-300:]}")
+        compile_with(
+            *("g++", "-O2", "-std=c++17", "-o", str(self._program), str(source)),
+            *(f"-I{include or root / 'include'}", f"-L{libraries}", "-lsimgrid"),
+            f"-Wl,-rpath,{libraries}",
+        )
 
     def run_s(
-        self, plan: Plan, timeline: Timeline, wires: Wires, at: Path, limit_s: float
+        self, plan: Plan, timeline: Timeline, wires: Wires, folder: Folder, timeout_s: float
     ) -> float:
-        """How long ``plan`` takes. Raises `FileError` and `UsageError`."""
+        """How many seconds ``plan`` takes. Raises `FileError` and `UsageError`."""
         clock = (
             '<zone id="time" routing="None">'
             f'<host id="clock" speed="{OPERATIONS_PER_S:.0f}f" core="1000000"/></zone>\n'
         )
         flat = replace(wires, latency_s=np.zeros_like(wires.latency_s))
         head, *rest = platform_lines(flat)
-        (at / "messages.xml").write_text("".join((head, clock, *rest)))
-        (at / "messages.txt").write_text("".join(message_lines(plan, timeline, wires)))
+        (folder.path / "messages.xml").write_text("".join((head, clock, *rest)))
+        messages = "".join(message_lines(plan, timeline, wires))
+        (folder.path / "messages.txt").write_text(messages)
         command = [str(self._program), "messages.xml", HOSTS, "messages.txt", *SETTINGS]
-        try:
-            done = subprocess.run(command, cwd=at, timeout=limit_s, capture_output=True, text=True)
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"simulated_plan: not over after {limit_s:g} s") from None
-        found = LAST.search(done.stdout)
-        if done.returncode or found is None:
-            raise FileError(f"simulated_plan: {done.stderr.strip()[-300:]}")
-        return float(found[1])
+        said = folder.run_command(command, timeout_s)
+        return float(LAST.search(said)[1])  # type: ignore[index]
 
 
 def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]:
@@ -177,7 +174,6 @@ def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]
     needs: list[set[int]] = [set() for _ in sends]
     for rank, flow in enumerate(flows):
         before: dict[int, int] = {}
-        earlier = _earlier(flow)
         start_s = timeline.start_s[rank]
         for index in sorted(range(len(flow.program)), key=start_s.__getitem__):
             op = flow.program[index]
@@ -190,7 +186,7 @@ def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]
                 message = number[op.peer, rank, flow.tags[index]]
             else:
                 continue
-            for at in _messages_before(flow, earlier, index):
+            for at in _messages_before(flow, index):
                 needed = flow.program[at]
                 if isinstance(needed, Send):
                     needs[message].add(-1 - number[rank, needed.peer, flow.tags[at]])
@@ -207,17 +203,9 @@ def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]
         yield " ".join(map(str, (*line, *sorted(needed)))) + "\n"
 
 
-def _earlier(flow: Dataflow) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in flow.program]
-    for index, later in enumerate(flow.releases):
-        for waiting in later:
-            found[waiting].append(index)
-    return found
-
-
-def _messages_before(flow: Dataflow, earlier: Sequence[Sequence[int]], index: int) -> set[int]:
+def _messages_before(flow: Dataflow, index: int) -> set[int]:
     """The messages that op ``index`` waits for; reductions and copies take no time."""
-    found, seen, look = set(), {index}, [*earlier[index]]
+    found, seen, look = set(), {index}, [*flow.needs[index]]
     while look:
         at = look.pop()
         if at not in seen:
@@ -225,7 +213,7 @@ def _messages_before(flow: Dataflow, earlier: Sequence[Sequence[int]], index: in
             if isinstance(flow.program[at], Send | Recv):
                 found.add(at)
             else:
-                look += earlier[at]
+                look += flow.needs[at]
     return found
 
 
@@ -259,7 +247,7 @@ def measure(
         timeline = price_plan(plan, model)
         walked_s = timeline.makespan_s
         n_messages = sum(isinstance(op, Send) for program in plan.programs for op in program)
-        simulated_s = tried(lambda: simulation.run_s(plan, timeline, wires, path, timeout_s))
+        simulated_s = tried(lambda: simulation.run_s(plan, timeline, wires, folder, timeout_s))
         folder.write_trace(smpi_lines(plan, model, timeline=timeline))
         replayed_s = tried(lambda: folder.replay_s(smpirun, timeout_s))
 
@@ -365,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--selectors", default=",".join(SELECTORS), help="empty: none")
     parser.add_argument("--smpirun", default="", help="where it is, if not on the PATH")
     parser.add_argument(
-        "--include", default="", help="SimGrid's headers, if not beside smpirun's bin"
+        "--include", default="", help="where SimGrid's headers are, if not in ../include of smpirun"
     )
     parser.add_argument("--timeout", type=float, default=300, help="seconds per simulation")
     parser.add_argument("--json", action="store_true", help="a line per row, for programs")

@@ -7,6 +7,7 @@
  * and when it is due in seconds, how many messages it needs, and which. It needs those to have
  * arrived, or, as -1 - index, to have left. Prints the time at which the last one has arrived.
  */
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <simgrid/s4u.hpp>
@@ -67,8 +68,8 @@ int main(int argc, char **argv)
             else
                 leaving.at(-1 - need)->add_successor(leaving[i]);
         }
-    for (auto &wait : due)
-        wait->vetoable_start();
+    for (auto &timer : due)
+        timer->vetoable_start();
     for (size_t i = 0; i < n; i++) {
         leaving[i]->vetoable_start();
         arriving[i]->vetoable_start();

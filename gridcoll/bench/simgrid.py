@@ -152,13 +152,15 @@ class Folder:
 
     def replay_s(self, smpirun: Path, timeout_s: float) -> float:
         """How long the trace takes there, to the microsecond. Raises `FileError`, `UsageError`."""
-        return _seconds(self._run(self.replay_command(smpirun), timeout_s), REPLAYED)
+        return _seconds(self.run_command(self.replay_command(smpirun), timeout_s), REPLAYED)
 
     def run(
         self, smpirun: Path, program: Sequence[str], options: Sequence[str], timeout_s: float
     ) -> str:
         """What ``program``, made with ``smpicc``, prints when it runs there."""
-        return self._run([*self._start(smpirun), *self.settings, *options, *program], timeout_s)
+        return self.run_command(
+            [*self._start(smpirun), *self.settings, *options, *program], timeout_s
+        )
 
     def _start(self, smpirun: str | Path) -> list[str]:
         return [
@@ -166,7 +168,11 @@ class Folder:
             *("-platform", PLATFORM, "-hostfile", HOSTS),
         ]
 
-    def _run(self, command: Sequence[str], timeout_s: float) -> str:
+    def run_command(self, command: Sequence[str], timeout_s: float) -> str:
+        """What ``command``, run in the folder, prints.
+
+        Raises `FileError` if it fails, `UsageError` if it takes longer than ``timeout_s``.
+        """
         try:
             done = subprocess.run(
                 command, cwd=self.path, timeout=timeout_s, capture_output=True, text=True

@@ -332,6 +332,7 @@ def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
     hosts = tell_all(comm, MPI.Get_processor_name())
 
     def read() -> bytes:
+        # What has a suffix is no name of a grid: where it is missing, that is a `FileError`.
         file = Path(path) if Path(path).suffix else find_gridfile(path)
         if file.suffix == ".toml":
             return format_model(declared_model(read_gridfile(file), hosts))

@@ -105,6 +105,15 @@ class Dataflow:
         return self.extent["scratch"]
 
     @cached_property
+    def needs(self) -> tuple[tuple[int, ...], ...]:
+        """By op, the ops that it waits for: the other way round than ``releases``."""
+        found: list[list[int]] = [[] for _ in self.program]
+        for index, later in enumerate(self.releases):
+            for waiting in later:
+                found[waiting].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
     def lane_of(self) -> tuple[int, ...]:
         """By op, the lane that a transfer runs in; -1 for what is done locally.
 

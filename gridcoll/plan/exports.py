@@ -86,10 +86,6 @@ class _Actions:
     ) -> None:
         self._rank, self._flow, self._unit_bytes = rank, flow, unit_bytes
         self._start_s, self._end_s = start_s, end_s
-        self._needs: list[list[int]] = [[] for _ in flow.program]
-        for index, later in enumerate(flow.releases):
-            for waiting in later:
-                self._needs[waiting].append(index)
         self._over = [False] * len(flow.program)  # waited for, or needs no waiting
         self._now_s = 0.0
         self._port_free_s = 0.0
@@ -100,8 +96,8 @@ class _Actions:
         for index, op in enumerate(self._flow.program):
             if isinstance(op, Send):
                 late.append((self._start_s[index], index))
-            elif isinstance(op, Recv) and self._needs[index]:
-                late.append((max(self._end_s[needed] for needed in self._needs[index]), index))
+            elif isinstance(op, Recv) and self._flow.needs[index]:
+                late.append((max(self._end_s[needed] for needed in self._flow.needs[index]), index))
             elif isinstance(op, Recv):
                 yield self._line("irecv", index, op)
         for _, index in sorted(late):
@@ -131,7 +127,7 @@ class _Actions:
     def _waits(self, index: int) -> Iterator[str]:
         """Wait for the messages that op ``index`` needs, those first that end first."""
         found: list[tuple[float, int, str]] = []
-        look = list(self._needs[index])
+        look = list(self._flow.needs[index])
         while look:
             at = look.pop()
             if self._over[at]:
@@ -144,7 +140,7 @@ class _Actions:
                 case Recv(peer=peer):
                     found.append((end_s, at, f"wait {peer} {self._rank} {tag}"))
                 case Reduce() | Copy():
-                    look += self._needs[at]
+                    look += self._flow.needs[at]
         for end_s, _, line in sorted(found):
             yield line
             self._now_s = max(self._now_s, end_s)

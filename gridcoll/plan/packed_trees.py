@@ -30,7 +30,8 @@ from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
 MOST_HOSTS, MOST_UNLIKE_HOSTS = 64, 512
-"""Of grids whose parts are alike, where other plans are as good for more hosts, and of others."""
+"""Of grids whose parts are alike, where other plans are as good for more hosts; and of grids whose
+parts are unlike."""
 
 MOST_PACKED_CLUSTERS = 32
 """Packings are found among links: in 0.2 s for 32 unlike clusters, in up to 27 s for 50. With more,

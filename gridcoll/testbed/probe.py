@@ -21,8 +21,9 @@ from gridcoll.topology.units import format_duration, format_rate
 
 ROUND_TRIP_TOLERANCE = 0.05
 ROUND_TRIP_SLACK_S = 0.5e-3
-ROUND_TRIP_EARLY_S = 40e-6  # the relay sends so much before packets are due, both ways together
 """Wake-ups of idle processors and of processes that wait their turn; a round trip has six."""
+ROUND_TRIP_EARLY_S = 40e-6
+"""So much before it is due the relay sends a packet, at the most, both ways together."""
 
 RATE_TOLERANCE = 0.15
 SLOW_RATE_TOLERANCE = 0.4

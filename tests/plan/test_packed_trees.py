@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.tree_packing import Packing, Platform
 from gridcoll.model.wires import links_of, wires_from_spec
+from gridcoll.plan import packed_trees
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
@@ -154,6 +156,23 @@ def test_more_than_sixty_hosts_that_are_unlike(n_clusters: int, most: tuple[floa
         check_plan(plan)
         limit = limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), 1 << 20)
         assert price_plan(plan, model).makespan_s < times_limit * limit
+
+
+def test_packings_are_not_looked_for_among_very_many_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For 50 clusters that may take half a minute."""
+    asked: list[int] = []
+
+    def packings(platform: Platform) -> tuple[Packing, ...]:
+        asked.append(len(platform.links))
+        return ()
+
+    monkeypatch.setattr(packed_trees, "_packings", packings)
+    for n_clusters in (24, 40):
+        spec = many_unlike(n_clusters)
+        assert best_packed(declared_model(spec, spec.rank_hosts()), 1 << 20, 0)
+    assert asked == [24]
 
 
 def test_the_root_of_a_long_broadcast_sends_no_faster_than_wires_carry() -> None:

@@ -74,7 +74,9 @@ def test_every_tree_spans_every_rank(labels: list[int], data: st.DataObject) -> 
 def test_a_rank_by_its_place_is_the_lines(
     labels: list[int], lane: int, data: st.DataObject
 ) -> None:
-    grid = Grid.from_labels(labels)
+    n_hosts = data.draw(st.integers(1, 3))
+    hosts = [f"{label}-{rank % n_hosts}" for rank, label in enumerate(labels)]
+    grid = Grid.from_labels(labels, data.draw(st.sampled_from([(), hosts])))
     n = len(grid.clusters)
     root = data.draw(st.integers(0, grid.n_ranks - 1))
     tree = GridTree(root, (), ("chain",) * n, (0,) * n, lane)

@@ -16,7 +16,7 @@ from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce import costs as allreduce_costs
 from gridcoll.plan.allreduce import rank_order
-from gridcoll.plan.allreduce.costs import Costs, price_pieces
+from gridcoll.plan.allreduce.costs import MEET, PART, Costs, load_of_pieces, price_pieces
 from gridcoll.plan.allreduce.lanes import MOST_PARTS, cut_columns
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
@@ -269,6 +269,22 @@ def test_no_more_pieces_are_priced_than_said(
     for reproducible, n_pieces, n_ranks in priced:
         assert n_pieces * n_ranks <= MOST_PARTS
         assert reproducible or n_bytes >= SMALLEST_PIECE_BYTES * n_pieces
+
+
+def test_pieces_combined_at_home_load_both_ends() -> None:
+    """Ranks 0 and 1 on a host and rank 2 in one cluster, rank 3 in the other."""
+    grid = Grid.from_labels([0, 0, 0, 1], ["a", "a", "b", "c"])
+    pieces = [Piece(0, 6, (0, 0), 1), Piece(6, 10, (2, 0), 0)]
+    load = load_of_pieces(grid, grid, pieces, [2, 1], "flat")
+    assert load.out[MEET].tolist() == [12, 0, 4]
+    assert load.into[MEET].tolist() == [0, 4, 12]
+    assert load.out[PART].tolist() == [0, 4, 6]
+    assert load.into[PART].tolist() == [6, 0, 4]
+    (meet,), (part,) = load.flows[MEET], load.flows[PART]
+    assert [each.tolist() for each in meet] == [[0, 3], [3, 2], [12, 4]]
+    assert [each.tolist() for each in part] == [[3, 2], [0, 3], [6, 4]]
+    load = load_of_pieces(grid, grid, pieces, [2, 1], "flat", root=1)
+    assert load.into[PART].tolist() == [10, 0, 0]
 
 
 @pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])
