@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -29,6 +30,7 @@ WORTH_MORE = 1.1
 
 _TAG = 2
 _START_TAG = 5
+_ANSWER_TAG = 6
 
 
 def measure_aggregate_bandwidth(
@@ -335,36 +337,48 @@ def _finish(requests: list[MPI.Request]) -> None:
 
 def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
     """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
-    sizes = [(peer, MESSAGE_BYTES) for peer in flows.peers]
-    return max(stream_s(comm, flows.active, sizes, n_messages))
+    streams = [Stream(peer, MESSAGE_BYTES, flows.active) for peer in flows.peers]
+    return max(stream_s(comm, streams, n_messages))
 
 
-def stream_s(
-    comm: MPI.Intracomm, sends: bool, flows: Sequence[tuple[int, int]], n_messages: int
-) -> list[float]:
-    """Send ``n_messages`` in each of ``flows``, or receive them; peers answer when they have all.
+class Stream(NamedTuple):
+    """Messages of ``n_bytes`` to ``peer``, or, where this rank does not send, from it."""
 
-    A flow is a peer and the bytes of a message; returns seconds until its answer, by flow. Both
-    ends call it.
+    peer: int
+    n_bytes: int
+    sends: bool
+
+
+def stream_s(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) -> list[float]:
+    """``n_messages`` of each of ``streams`` at once; a rank answers when it has received all.
+
+    Both ends call it. Returns seconds until the answer was there, or given, by stream.
     """
     start = time.perf_counter()
-    move, answer = (comm.Isend, comm.Irecv) if sends else (comm.Irecv, comm.Isend)
-    moves = [
-        move([bytearray(n_bytes), MPI.BYTE], peer, _TAG)
-        for _ in range(n_messages)
-        for peer, n_bytes in flows
-    ]
-    if not sends:
-        _finish(moves)
+    sent, received = [], []
+    for _ in range(n_messages):
+        for peer, n_bytes, sends in streams:
+            if sends:
+                sent.append(comm.Isend([bytearray(n_bytes), MPI.BYTE], peer, _TAG))
+            else:
+                received.append(comm.Irecv([bytearray(n_bytes), MPI.BYTE], peer, _TAG))
     nothing = bytearray(0)
-    answers = [answer([nothing, MPI.BYTE], peer, _TAG) for peer, _ in flows]
-    took_s = [0.0] * len(flows)
+    answers = {
+        at: comm.Irecv([nothing, MPI.BYTE], stream.peer, _ANSWER_TAG)
+        for at, stream in enumerate(streams)
+        if stream.sends
+    }
+    took_s = [0.0] * len(streams)
 
     def all_done() -> bool:
-        for at, request in enumerate(answers):
+        if len(answers) < len(streams) and MPI.Request.Testall(received):
+            for at, (peer, _, sends) in enumerate(streams):
+                if not sends:
+                    answers[at] = comm.Isend([nothing, MPI.BYTE], peer, _ANSWER_TAG)
+        for at, request in answers.items():
             if not took_s[at] and request.Test():
                 took_s[at] = time.perf_counter() - start
-        return all(took_s) and MPI.Request.Testall(moves)
+        return all(took_s) and MPI.Request.Testall(sent)
 
     wait_politely(all_done)
     return took_s

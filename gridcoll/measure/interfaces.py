@@ -15,7 +15,7 @@ from mpi4py import MPI
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, name_clusters, silent
-from gridcoll.measure.flows import MESSAGE_BYTES, stream_s
+from gridcoll.measure.flows import MESSAGE_BYTES, Stream, stream_s
 from gridcoll.measure.pairs import Pair
 from gridcoll.measure.probe import Channel
 from gridcoll.measure.uplinks import OPENING
@@ -89,11 +89,11 @@ def _exchange(
             if rank in (sender, receiver):
                 sends = rank == sender
                 channel = Channel(comm, receiver if sends else sender, sends)
-                flow = [(channel.peer, MESSAGE_BYTES)]
-                opening_s = stream_s(comm, sends, flow, OPENING)[0]
+                flow = [Stream(channel.peer, MESSAGE_BYTES, sends)]
+                opening_s = stream_s(comm, flow, OPENING)[0]
                 wanted = math.ceil(FLOW_S * OPENING / opening_s)
                 n = channel.agree(min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES))
-                took_s = stream_s(comm, sends, flow, n)[0]
+                took_s = stream_s(comm, flow, n)[0]
                 if sends:
                     # With the answer's way: it is as long for all, and taking it off adds noise.
                     rate = n * MESSAGE_BYTES / max(took_s, 1e-9)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, MORE, longer_s, stream_s
+from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, MORE, Stream, longer_s, stream_s
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
@@ -48,15 +48,18 @@ def measure_uplinks(
     Collective; equal on all ranks. Each flow has ``n_messages``, or what `BUDGET_BYTES` allow, of
     `MESSAGE_BYTES` to the cluster that a rank reaches fastest, and to others in proportion. What
     enters counts as alike. A cluster is left out if one link carries about what all of them, or its
-    interfaces, do. Of a lone host it is what its interface carries; where its flows, which should
-    end together, do not, a lost packet held one up, and all are measured once more.
+    interfaces, do. All others send at once first, and only those that seem to be limited then send
+    by themselves: uplinks of others may have held them up. Of a lone host it is what its interface
+    carries; where its flows, which should end together, do not, a lost packet held one up, and all
+    are measured once more.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     found, leaves = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
 
     def look(groups: Sequence[Sequence[int]], longer: int = 1) -> list[_Run]:
-        numbers = [longer * (n_messages or _few(model, group)) for group in groups]
-        runs = _sent(comm, model, groups, numbers, progress)
+        turns = [_amounts(model, group, group, n_messages) for group in groups]
+        turns = [turn._replace(n_messages=longer * turn.n_messages) for turn in turns]
+        runs = _sent(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 if c in suspects:
@@ -68,7 +71,11 @@ def measure_uplinks(
     def seem() -> list[int]:
         return [c for c in suspects if max(leaves[c], _widest(model, c)) < SHOWS * suspects[c]]
 
-    runs = look([*lone, *([c] for c in suspects)])
+    if len(suspects) > 1:
+        (run,) = _sent(comm, model, [_amounts(model, [*suspects], (), n_messages)], progress)
+        for c in suspects:
+            leaves[c] = run.until_the_last(c)
+    runs = look([*lone, *([c] for c in seem())])
     disturbed = [
         group
         for group, run in zip(lone, runs, strict=False)
@@ -109,10 +116,20 @@ def _lone_hosts(model: GridModel) -> list[list[int]]:
     return [lone[turn::ROUNDS] for turn in range(min(ROUNDS, len(lone)))]
 
 
-def _few(model: GridModel, clusters: Sequence[int]) -> int:
-    """How many messages of each flow `BUDGET_BYTES` allow if all of ``clusters`` send at once."""
-    sizes = [_message_sizes(model, c, clusters) @ _lanes(model.grid, c) for c in clusters]
-    return max(BUDGET_BYTES // (int(max(sizes)) * (MORE + 1 + OPENING)), 1)
+class _Amounts(NamedTuple):
+    """Clusters that send at once: bytes of each one's messages to every other one, and how many."""
+
+    sizes: dict[int, np.ndarray]
+    n_messages: int
+
+
+def _amounts(
+    model: GridModel, senders: Sequence[int], but: Sequence[int], n_messages: int
+) -> _Amounts:
+    """What ``senders`` send to all clusters ``but`` some; `BUDGET_BYTES` say how many if 0."""
+    sizes = {c: _message_sizes(model, c, but) for c in senders}
+    most = max(int(each @ _lanes(model.grid, c)) for c, each in sizes.items())
+    return _Amounts(sizes, n_messages or max(BUDGET_BYTES // (most * (MORE + 1 + OPENING)), 1))
 
 
 def _widest(model: GridModel, cluster: int) -> float:
@@ -121,11 +138,11 @@ def _widest(model: GridModel, cluster: int) -> float:
 
 
 class _Flow(NamedTuple):
-    """Messages of ``n_bytes`` between this rank and ``peer``, on the way to ``cluster``."""
+    """Messages that this rank sends or receives, on their way from one cluster to another."""
 
-    peer: int
-    cluster: int
-    n_bytes: int
+    source: int
+    target: int
+    stream: Stream
 
 
 def _lanes(grid: Grid, cluster: int) -> np.ndarray:
@@ -134,10 +151,8 @@ def _lanes(grid: Grid, cluster: int) -> np.ndarray:
     return np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
 
 
-def _flows_from(
-    rank: int, grid: Grid, cluster: int, sizes: Sequence[int]
-) -> tuple[bool, list[_Flow]]:
-    """Whether ``rank`` sends, and its flows; messages to cluster ``d`` have ``sizes[d]`` bytes.
+def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> list[_Flow]:
+    """The flows from ``cluster`` that ``rank`` sends or receives, of ``sizes[d]`` to cluster ``d``.
 
     The widest flows are dealt out first, each to a rank whose host has least to send so far.
     """
@@ -157,8 +172,9 @@ def _flows_from(
             of_host[grid.host_of[sender]] += sizes[other]
             if rank in (sender, receiver):
                 peer = receiver if rank == sender else sender
-                found.append(_Flow(peer, other, sizes[other]))
-    return grid.cluster_of[rank] == cluster, found
+                stream = Stream(peer, sizes[other], rank == sender)
+                found.append(_Flow(cluster, other, stream))
+    return found
 
 
 def _message_sizes(model: GridModel, cluster: int, but: Sequence[int]) -> np.ndarray:
@@ -192,45 +208,35 @@ class _Run(NamedTuple):
 
 
 def _sent(
-    comm: MPI.Intracomm,
-    model: GridModel,
-    groups: Sequence[Sequence[int]],
-    numbers: Sequence[int],
-    progress: Progress,
+    comm: MPI.Intracomm, model: GridModel, turns: Sequence[_Amounts], progress: Progress
 ) -> list[_Run]:
-    """Runs in which all clusters of a group send to all others, one group after another.
+    """Runs in which clusters send to others, one of ``turns`` after another.
 
     Each in so many messages of each flow and `MORE` times as many; that is what the latter add.
     """
-    if not groups:
+    if not turns:
         return []
     grid, rank = model.grid, comm.Get_rank()
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
-    moved = np.zeros((len(groups), *(model.n_clusters,) * 2))
+    moved = np.zeros((len(turns), *(model.n_clusters,) * 2))
     mine = np.zeros((2, *moved.shape))
-    for at, (clusters, n_messages) in enumerate(zip(groups, numbers, strict=True)):
-        progress("uplinks", at, len(groups))
-        sends = grid.cluster_of[rank] in clusters
-        flows: list[tuple[int, _Flow]] = []
-        for cluster in clusters:
-            sizes = _message_sizes(model, cluster, clusters)
-            moved[at, cluster] = (MORE - 1) * n_messages * sizes * _lanes(grid, cluster)
-            flows += [
-                (cluster, flow)
-                for flow in _flows_from(rank, grid, cluster, sizes.tolist())[1]
-                if not sends or grid.cluster_of[rank] == cluster
-            ]
+    for at, (sizes, n_messages) in enumerate(turns):
+        progress("uplinks", at, len(turns))
+        flows: list[_Flow] = []
+        for cluster, n_bytes in sizes.items():
+            moved[at, cluster] = (MORE - 1) * n_messages * n_bytes * _lanes(grid, cluster)
+            flows += _flows_from(rank, grid, cluster, n_bytes.tolist())
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
-        peers = [(flow.peer, flow.n_bytes) for _, flow in flows]
-        stream_s(comm, sends, peers, max(n_messages // 3, OPENING))
+        streams = [flow.stream for flow in flows]
+        stream_s(comm, streams, max(n_messages // 3, OPENING))
         for turn, times in enumerate((1, MORE)):
-            took_s = stream_s(comm, sends, peers, times * n_messages)
-            for (cluster, flow), seconds in zip(flows, took_s, strict=True):
-                if sends:
-                    place = turn, at, cluster, flow.cluster
-                    mine[place] = max(mine[place], seconds - trips_s[cluster, flow.cluster])
+            took_s = stream_s(comm, streams, times * n_messages)
+            for (source, target, stream), seconds in zip(flows, took_s, strict=True):
+                if stream.sends:
+                    place = turn, at, source, target
+                    mine[place] = max(mine[place], seconds - trips_s[source, target])
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
-    progress("uplinks", len(groups), len(groups))
+    progress("uplinks", len(turns), len(turns))
     return list(map(_Run, moved, np.maximum(longer_s(*slowest_s), 1e-9)))

@@ -41,38 +41,48 @@ def test_who_may_have_one() -> None:
     assert suspected(sites((4, 1, 4), THIN)) == [0, 2], "a lone host has its interface"
 
 
+Turn = tuple[list[int], bool, int]
+"""Clusters that send at once, whether to each other as well, and how many messages."""
+
+
+def turn(amounts: uplinks._Amounts) -> Turn:
+    senders = list(amounts.sizes)
+    among = len(senders) > 1 and any(amounts.sizes[senders[0]][senders[1:]])
+    return senders, among, amounts.n_messages
+
+
 @pytest.mark.parametrize(
-    ("carried", "found"),
+    ("together", "carried", "found", "looks"),
     [
-        ([THIN], THIN),
-        ([1.9 * THIN], 0.0),  # nearly what both links carry
-        ([THIN, 1.9 * THIN], 0.0),  # the first time, windows were not open yet
-        ([THIN, 1.2 * THIN], 1.2 * THIN),
+        (2 * THIN, [], 0.0, 1),
+        (THIN, [THIN, THIN], THIN, 3),
+        (THIN, [1.9 * THIN], 0.0, 2),  # nearly what both links carry; others held it up at first
+        (THIN, [THIN, 1.9 * THIN], 0.0, 3),  # the first times, windows were not open yet
+        (THIN, [THIN, 1.2 * THIN], 1.2 * THIN, 3),
     ],
 )
 def test_what_counts_as_one(
-    monkeypatch: pytest.MonkeyPatch, carried: list[float], found: float
+    monkeypatch: pytest.MonkeyPatch,
+    together: float,
+    carried: list[float],
+    found: float,
+    looks: int,
 ) -> None:
-    asked: list[tuple[list[list[int]], list[int]]] = []
+    asked: list[list[Turn]] = []
 
     def sent(
-        _comm: object, model: GridModel, groups: list[list[int]], numbers: list[int], _: object
+        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
     ) -> list[uplinks._Run]:
-        asked.append((groups, numbers))
-        rates = [
-            carried[min(len(asked), len(carried)) - 1] if g == [0] else 2 * THIN for g in groups
-        ]
-        shape = (model.n_clusters,) * 2
-        return [
-            uplinks._Run(np.full(shape, rate), np.full(shape, float(model.n_clusters)))
-            for rate in rates
-        ]
+        asked.append([turn(each) for each in turns])
+        moved = np.full((model.n_clusters,) * 2, 2 * THIN)
+        moved[0] = [together, *carried, 0.0, 0.0][len(asked) - 1]
+        return [uplinks._Run(moved, np.full_like(moved, len(moved))) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_sent", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    seems = carried[0] < 1.6 * THIN
-    assert asked == [([[0], [1], [2]], [10] * 3), ([[0]], [10 * LONGER]) if seems else ([], [])]
+    alone = [[([0], False, 10)], [([0], False, 10 * LONGER)]]
+    assert list(filter(None, asked)) == [[([0, 1, 2], True, 10)], *alone][:looks]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +101,14 @@ def test_each_end_knows_the_other(
         rank: uplinks._flows_from(rank, model.grid, 0, [0, 7, 5])
         for rank in range(model.grid.n_ranks)
     }
-    sent = sorted((a, *flow) for a, (sends, out) in flows.items() if sends for flow in out)
-    taken = sorted(
-        (flow.peer, b, flow.cluster, flow.n_bytes)
-        for b, (sends, into) in flows.items()
-        if not sends
-        for flow in into
+    sent, taken = (
+        sorted(
+            (*((rank, flow.stream.peer)[:: 1 if sends else -1]), flow.target, flow.stream.n_bytes)
+            for rank, each in flows.items()
+            for flow in each
+            if flow.stream.sends == sends
+        )
+        for sends in (True, False)
     )
     assert sent == taken
     assert sorted(flow[2:] for flow in sent) == carried
@@ -108,12 +120,12 @@ def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) 
     asked: list[list[int]] = []
 
     def sent(
-        _comm: object, model: GridModel, groups: list[list[int]], *_: object
+        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
     ) -> list[uplinks._Run]:
-        asked.extend(groups)
+        asked.extend(list(each.sizes) for each in turns)
         n = model.n_clusters
         took_s = np.arange(1.0, 1.0 + n)[None].repeat(n, 0)
-        return [uplinks._Run(np.full((n, n), 2 * THIN), took_s) for _ in groups]
+        return [uplinks._Run(np.full((n, n), 2 * THIN), took_s) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_sent", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((2, 1, 1, 1, 1, 1), THIN))
@@ -132,12 +144,12 @@ def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
     asked: list[list[int]] = []
 
     def sent(
-        _comm: object, model: GridModel, groups: list[list[int]], *_: object
+        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
     ) -> list[uplinks._Run]:
         took_s = np.ones((3, 3))
         took_s[1, 2] = 1.0 if [1] in asked else late
-        asked.extend(groups)
-        return [uplinks._Run(THIN * (1 - np.eye(3)), took_s) for _ in groups]
+        asked.extend(list(each.sizes) for each in turns)
+        return [uplinks._Run(THIN * (1 - np.eye(3)), took_s) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_sent", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
