@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -129,20 +129,28 @@ def quick_aggregate_bandwidth(
 class Look:
     """Runs of all flows of a pair, each twice as long as the one before, until one tells.
 
-    Until the link is full by what one flow carries, or, as windows open, a longer run carries no
-    more. Counted is what the last run's messages add: the first ones of windows that limit are
-    free.
+    The first is half as long as one that may tell. One tells when the link is full by what one flow
+    carries, or, as windows open, a longer run carries no more. Counted is what the last run's
+    messages add: the first ones of windows that limit are free.
     """
 
     n_lanes: int
     one_flow_bytes_per_s: float
     trip_s: float
-    n_messages: int = 1
+    n_messages: int = field(init=False)
     """Of each flow in this run."""
     bytes_per_s: float = 0.0
     """What all carried in the last one."""
     _before_s: float = 0.0
     _sent_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        half = min(self._telling_bytes() / 2, QUICK_BUDGET_BYTES / 8)
+        self.n_messages = max(int(half / (self.n_lanes * MESSAGE_BYTES)), 1)
+
+    def _telling_bytes(self) -> float:
+        """What one flow carries in so long a run that it may tell."""
+        return self.one_flow_bytes_per_s * max(LOOK_S, LOOK_TRIPS * self.trip_s)
 
     def goes_on(self, slowest_s: float) -> bool:
         """Whether another run is needed after one whose slowest flow took so long."""
@@ -157,7 +165,7 @@ class Look:
             self.n_messages * MESSAGE_BYTES >= one * trips_s
             and self.bytes_per_s <= WORTH_MORE * before
         )
-        tells = n_bytes >= one * max(LOOK_S, trips_s) and (is_full or is_open)
+        tells = n_bytes >= self._telling_bytes() and (is_full or is_open)
         return not tells and self._sent_bytes + 2 * n_bytes <= QUICK_BUDGET_BYTES
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -68,6 +70,31 @@ def test_an_uplink_is_what_links_together_do_not_carry(
 
 def test_no_pairs_at_all(world: MPI.Intracomm, grid: Grid) -> None:
     assert measure_pairs(world, grid, []) == {}
+
+
+@pytest.mark.mpi(min_size=4)
+def test_pairs_do_not_wait_for_a_slow_link_between_others(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pair is not done before the second one, of a later round, has begun."""
+    monkeypatch.setattr(pairs, "disjoint_rounds", lambda wanted: [[pair] for pair in wanted])
+    grid = Grid.from_labels(range(world.Get_size()))
+    word = bytearray(1)
+
+    def measure(channel: Channel) -> bool | None:
+        if channel.peer == 3:
+            world.Send([word, MPI.BYTE], 0, 99)
+        elif channel.peer == 1:
+            end_s = time.monotonic() + 10
+            while not (has_begun := world.Iprobe(2, 99)) and time.monotonic() < end_s:
+                os.sched_yield()
+            return has_begun
+        return None
+
+    found = pairs.look_between(world, grid, [(0, 1), (2, 3)], measure)
+    if world.Get_rank() == 0:
+        world.Recv([word, MPI.BYTE], 2, 99)
+    assert found[0, 1], "it waited in vain"
 
 
 def test_a_link_carries_no_more_than_its_budget(
