@@ -1,12 +1,14 @@
 /* Calls again and again, with every result checked: long enough that decisions change.
  *
- *     learned CALLS [threads | COUNT [PERIOD]]
+ *     learned CALLS [threads | jumps | COUNT [PERIOD]]
  *
+ * Jumps: rank 1 leaves broadcasts that are too long for it, by a jump out of its handler of errors.
  * COUNT: sums of so many integers only. PERIOD: each begins at a multiple of so many milliseconds,
  * on ranks that share a clock: none is late.
  */
 #include <mpi.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,33 @@ static void sums(MPI_Comm comm, int count, int period_ms)
     free(mine), free(sum);
 }
 
+static jmp_buf before;
+
+static void jumping(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm, (void)code;
+    longjmp(before, 1);
+}
+
+static void jumps(void)
+{
+    MPI_Errhandler own;
+    char data[64];
+    static int call, n_back;
+    MPI_Comm_create_errhandler(jumping, &own);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, own);
+    for (call = 0; call < n_calls; call++) {
+        int mine = call + rank, sum = -1;
+        if (!setjmp(before))
+            MPI_Bcast(data, rank == 1 ? 36 : 40, MPI_CHAR, 0, MPI_COMM_WORLD);
+        else
+            n_back++;
+        MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(sum == n * call + n * (n - 1) / 2);
+    }
+    must(rank != 1 || n_back == n_calls, n_back, __LINE__);
+}
+
 int main(int argc, char **argv)
 {
     int provided, threads = argc > 2 && !strcmp(argv[2], "threads");
@@ -121,7 +150,9 @@ int main(int argc, char **argv)
             pthread_join(running[k], NULL);
         for (int k = 0; k < N_THREADS; k++)
             MPI_Comm_free(&own[k]);
-    } else if (argc > 2)
+    } else if (argc > 2 && !strcmp(argv[2], "jumps"))
+        jumps();
+    else if (argc > 2)
         sums(MPI_COMM_WORLD, atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
     else {
         MPI_Comm world = MPI_COMM_WORLD;

@@ -89,6 +89,12 @@ class TestDecisionsThatChange:
         """It counts the same calls."""
         check_many_ways(rotate(tools_of("mpich"), 3, "100", own="GRIDCOLL_ENGINE=python"))
 
+    def test_with_a_rank_that_jumps_out_of_native_calls(self, rotate) -> None:
+        """It counts them. MPICH does not stand that natively."""
+        done = rotate(tools_of("openmpi"), 3, "100", "jumps")
+        assert done.stdout == "right\n"
+        assert planned_of(done)["Bcast"][1] > 0
+
     @pytest.mark.long
     @pytest.mark.parametrize(
         ("mpi", "n_rounds"), [("mpich", "1000"), ("openmpi", "400"), ("impi", "400")]

@@ -441,24 +441,42 @@ static int act(given_call *call, comm_record *comm, known_call *known, enum acti
     }
 }
 
-/* The same with stamps. Python hears of them after a call that all ranks have counted to, and may
+/* A call with stamps. Python hears of them after a call that all ranks have counted to, and may
  * then change what is known. */
-static int act_stamped(given_call *call, comm_record *comm, known_call *known,
-                       enum action action)
+typedef struct {
+    comm_record *comm;
+    int64_t tag, entry_ns;
+} stamped_call;
+
+/* The one that MPI is doing, or without a communicator: handlers of errors may jump out of it. */
+static __thread stamped_call in_library;
+
+static int64_t end_stamped(const stamped_call *call)
 {
+    comm_record *comm = call->comm;
     stamped_calls *stamped = comm->stamped;
-    int64_t entry_ns = now_ns(), tag = known->tag;
-    int error = act(call, comm, known, action);
     int64_t exit_ns = now_ns(), at = stamped->n_calls++ % N_STAMPS;
-    stamped->last[at].tag = tag;
-    stamped->last[at].entry_ns = entry_ns, stamped->last[at].exit_ns = exit_ns;
-    stamped->total_ns += exit_ns - entry_ns;
+    stamped->last[at].tag = call->tag;
+    stamped->last[at].entry_ns = call->entry_ns, stamped->last[at].exit_ns = exit_ns;
+    stamped->total_ns += exit_ns - call->entry_ns;
+    in_library.comm = NULL;
     if (--stamped->left > 0)
-        return error;
+        return 0;
     hold_handlers();
     int64_t failed = python.learn(comm->handle);
     release_handlers();
     forget_stale(comm, python.clear);
+    return failed;
+}
+
+static int act_stamped(given_call *call, comm_record *comm, known_call *known,
+                       enum action action)
+{
+    stamped_call mine = {comm, known->tag, now_ns()};
+    if (action != PLAN)
+        in_library = mine;
+    int error = act(call, comm, known, action);
+    int64_t failed = action == PLAN || in_library.comm ? end_stamped(&mine) : 0;
     return failed && !error ? fail(call, failed) : error;
 }
 
@@ -726,6 +744,8 @@ static handler_function *handlers[N_HANDLERS];
 static void handle_outside(int which, word *comm, int *code)
 {
     int was_inside = inside;
+    if (in_library.comm)
+        end_stamped(&in_library); /* the other ranks end it, too */
     inside = 0, freed = 0;
     handlers[which](comm, code);
     inside = was_inside;
