@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from gridcoll.errors import GridcollError, UsageError
 from gridcoll.gridfiles import find_gridfile
 from gridcoll.launch.programs import (
-    FOR_LONG_LINKS,
     find_program,
+    for_long_links,
     is_preloaded,
     run_again_preloaded,
     run_program,
@@ -137,7 +137,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     said = over(os.environ, settings)
     for name in {*os.environ} - {*said}:
         del os.environ[name]
-    os.environ.update({**FOR_LONG_LINKS, **said})
+    os.environ.update({**for_long_links(), **said})
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application)

@@ -23,12 +23,18 @@ _ELF = b"\x7fELF"
 _PT_INTERP = 3
 _SHT_SYMTAB = 2
 
-FOR_LONG_LINKS = {
+
+def for_long_links() -> dict[str, str]:
+    """What MPI libraries are told before they start, unless the user said something else."""
+    transports = os.environ.get("UCX_TLS", "all")
+    named = not {"all", "tcp"}.isdisjoint(transports.removeprefix("^").split(","))
+    devices = os.environ.get("UCX_NET_DEVICES", "all").split(",")
+    has_tcp = named != transports.startswith("^") and not all(":" in each for each in devices)
     # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
-    # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal.
-    "UCX_TCP_KEEPIDLE": "inf"
-}
-"""What MPI libraries are told before they start, unless the user said something else."""
+    # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal. A UCX that
+    # uses no TCP, or devices such as mlx5_0:1 alone, warns on all ranks that it does not need this.
+    return {"UCX_TCP_KEEPIDLE": "inf"} if has_tcp else {}
+
 
 _BEHIND_OTHERS = "verify_asan_link_order=0"
 
@@ -146,7 +152,7 @@ def preload_settings() -> dict[str, str]:
         )
     others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
     return {
-        **{name: os.environ.get(name, value) for name, value in FOR_LONG_LINKS.items()},
+        **{name: os.environ.get(name, value) for name, value in for_long_links().items()},
         # Programs of AddressSanitizer would not start: they want nothing in front of its library.
         "ASAN_OPTIONS": ":".join(filter(None, [_BEHIND_OTHERS, os.environ.get("ASAN_OPTIONS")])),
         "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),

@@ -121,12 +121,28 @@ def test_either_name_of_the_cache_wins_over_both_below_it(
 
 
 @pytest.mark.parametrize("said", [{}, {"UCX_TCP_KEEPIDLE": "30s"}])
+@pytest.mark.parametrize(
+    "other",
+    ["", "TLS=all", "TLS=sm,tcp", "TLS=^ib", "NET_DEVICES=eth0", "NET_DEVICES=mlx5_0:1,eth0"],
+)
 def test_mpich_keeps_idle_connections_unless_told_otherwise(
-    said: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    said: dict[str, str], other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "environ", dict(said))
+    name, _, value = other.partition("=")
+    monkeypatch.setattr(os, "environ", {**said, f"UCX_{name}": value} if other else dict(said))
     prepare_run(["-c", "pass"])
     assert os.environ["UCX_TCP_KEEPIDLE"] == said.get("UCX_TCP_KEEPIDLE", "inf")
+
+
+@pytest.mark.parametrize(
+    "other", ["TLS=rc,sm,self", "TLS=^tcp", "TLS=^ib,tcp", "NET_DEVICES=mlx5_0:1,mlx5_1:1"]
+)
+def test_ucx_without_tcp_is_told_nothing_of_it(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would say on every rank that it does not use it."""
+    name, _, value = other.partition("=")
+    monkeypatch.setattr(os, "environ", {f"UCX_{name}": value})
+    prepare_run(["-c", "pass"])
+    assert "UCX_TCP_KEEPIDLE" not in os.environ
 
 
 @pytest.mark.parametrize(
