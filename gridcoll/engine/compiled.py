@@ -111,12 +111,21 @@ class _Library:
 def _mpi_functions() -> list[ctypes._FuncPointer]:
     """Functions of the MPI library that mpi4py uses, found through mpi4py's module.
 
-    Globally loaded ones come first, as those of a profiler that was preloaded.
+    Globally loaded ones come first, as those of a profiler that was preloaded, unless skipped.
     """
-    names = [f"MPI_{name.capitalize()}" for name in _MPI._functions]
+    names = [f"{_prefix}MPI_{name.capitalize()}" for name in _MPI._functions]
     everybodys = ctypes.CDLL(None)
     library = everybodys if hasattr(everybodys, names[0]) else ctypes.CDLL(MPI.__file__)
     return [getattr(library, name) for name in names]
+
+
+_prefix = ""
+
+
+def skip_profilers() -> None:
+    """From now on use the functions of MPI itself. To be called before any other function here."""
+    global _prefix
+    _prefix = "P"
 
 
 @cache

@@ -425,7 +425,7 @@ class TestLaunching:
 
     @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
     def test_a_profiler_in_front(self, build, tmp_path, mpi) -> None:
-        """It sees the application's calls; what it passes on are ours."""
+        """It sees the application's calls alone, once it is ready; what it passes on are ours."""
         tools = tools_of(mpi)
         source, library = tmp_path / "profiler.c", tmp_path / "libprofiler.so"
         source.write_text(PROFILER)
@@ -438,6 +438,7 @@ class TestLaunching:
         options = ["--stats", "--force", "grid", "--grid", write_grid(tmp_path, 2)]
         done = good(tools.run(2, wrapper, [str(program), "calm"], options=options))
         assert planned_of(done)["Bcast"] == (1, 0, 0)
+        assert "message" not in done.stdout
         assert done.stdout.count("profiled 1\n") == 2  # lines of two ranks may run together
 
     @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
@@ -521,7 +522,32 @@ int main(void)
 PROFILER = """
 #include <mpi.h>
 #include <stdio.h>
-static int n;
+#include <stdlib.h>
+static int n, is_ready;
+int MPI_Init(int *argc, char ***argv)
+{
+    int error = PMPI_Init(argc, argv);
+    is_ready = 1;
+    return error;
+}
+int MPI_Initialized(int *flag)
+{
+    if (!is_ready)
+        abort();
+    return PMPI_Initialized(flag);
+}
+int MPI_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
+{
+    if (!is_ready)
+        abort();
+    return PMPI_Comm_set_errhandler(comm, handler);
+}
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    puts("profiled a message");
+    return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
 int MPI_Bcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm)
 {
     n++;

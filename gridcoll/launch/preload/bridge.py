@@ -22,7 +22,7 @@ from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.context import Context
 from gridcoll.comm.learning import Learning
 from gridcoll.comm.tracing import watch as trace
-from gridcoll.engine.compiled import Prepared, c_functions
+from gridcoll.engine.compiled import Prepared, c_functions, skip_profilers
 from gridcoll.engine.watch import watch
 from gridcoll.errors import GridcollError
 from gridcoll.launch.preload.kinds import (
@@ -316,8 +316,12 @@ def _answering(answer: Callable[..., int | None], otherwise: int) -> Callable[..
 _kept: list[object] = []
 
 
-def attach(library: str, is_embedded: int) -> None:
-    """Tell the library where our answers are; whether it has started this Python."""
+def attach(library: str, is_embedded: int, is_behind: int) -> None:
+    """Tell the library where our answers are; whether it has started this Python, and whether a
+    profiler is in front of it, which is not to see our messages.
+    """
+    if is_behind:
+        skip_profilers()
     bridge = _Bridge(bool(is_embedded))
     operations = _operations()
     functions = c_functions()

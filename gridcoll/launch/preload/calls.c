@@ -787,6 +787,11 @@ static int set_errhandler(const char *name, word comm, word handler)
     return is_loading ? 0 : next ? next(comm, handler) : 1;
 }
 
+int set_handler_of_mpi4py(word comm, word handler)
+{
+    return set_errhandler("PMPI_Comm_set_errhandler", comm, handler);
+}
+
 /* A library without large counts has the small form alone, which takes the same words. */
 #define WINDOW(name, suffix, parameters, ...) \
     VISIBLE int name##suffix parameters \

@@ -176,6 +176,7 @@ extern int has_windows; /* for one-sided communication */
 extern __thread int inside __attribute__((tls_model("initial-exec")));
 
 void *next_function(const char *name);
+int is_behind(void);
 const char *meet_library(void); /* what is wrong with it; null if nothing */
 int call_natively(const given_call *call);
 int call_and_wait(const given_call *call);
@@ -213,5 +214,6 @@ void count_call(int which, enum action action);
 uint64_t count_of_calls(int which, int action);
 void print_counts(void);
 void look_often(void);
+int set_handler_of_mpi4py(word comm, word handler);
 
 #endif

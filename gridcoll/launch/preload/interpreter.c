@@ -190,7 +190,7 @@ static const char *initialize(const char *program)
 
 /* In functions that go again: names here are the application's, where it is Python. */
 static const char bootstrap[] =
-    "def gridcoll_load(embedded, root, library):\n"
+    "def gridcoll_load(embedded, behind, root, library):\n"
     "    try:\n"
     "        import os, sys\n"
     "        if embedded:\n"
@@ -203,15 +203,20 @@ static const char bootstrap[] =
     "            sys.path.append(f'{ours}/lib/python%%d.%%d/site-packages' %% sys.version_info[:2])\n"
     "        sys.path.insert(0, root)\n"
     "        try:\n"
+    "            if behind:\n" /* before the module calls MPI */
+    "                from ctypes import CDLL, c_void_p, cast\n"
+    "                from importlib.util import find_spec\n"
+    "                start = CDLL(find_spec('mpi4py.MPI').origin).PyInit_MPI\n"
+    "                CDLL(library).gridcoll_bind_past(cast(start, c_void_p))\n"
     "            from gridcoll.launch.preload.bridge import attach\n"
     "        finally:\n"
     "            sys.path.remove(root)\n"
-    "        attach(library, embedded)\n"
+    "        attach(library, embedded, behind)\n"
     "    except BaseException as error:\n"
     "        import ctypes\n"
     "        text = f'{type(error).__name__}: {error}'.splitlines()[0].encode()\n"
     "        ctypes.CDLL(library).gridcoll_report(text)\n"
-    "gridcoll_load(%d, %s, %s)\n"
+    "gridcoll_load(%d, %d, %s, %s)\n"
     "del gridcoll_load\n";
 
 static char import_problem[512];
@@ -264,8 +269,8 @@ static const char *import_half(int is_running)
     quote(root, quoted_root, sizeof quoted_root);
     quote(ours.dli_fname, quoted_library, sizeof quoted_library);
     char code[sizeof bootstrap + 2 * 4200];
-    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_lent, quoted_root,
-             quoted_library);
+    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_lent,
+             !is_running && is_behind(), quoted_root, quoted_library);
     import_problem[0] = 0;
     if (py.run(code))
         return "gridcoll cannot be loaded";
