@@ -21,6 +21,7 @@ from mpi4py import MPI
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Offer, Point, Said
 from gridcoll.measure.learning.links import (
+    CHANGED,
     Found,
     Pair,
     changed_model,
@@ -30,9 +31,14 @@ from gridcoll.measure.learning.links import (
     rounds_of,
 )
 from gridcoll.model import GridModel
+from gridcoll.topology.units import format_rate
 
 LOOK_EVERY_S = 60.0
 """Shortest time between two looks at all links that slow calls ask for."""
+
+WINDOWS_S = 20.0
+"""TCP windows that losses made small are open again after so long in use: that took 10 s after 15 s
+at a tenth of the rate (MPICH, Open MPI). Others stay small: packets get lost there."""
 
 GLANCE_EVERY_S = 1.0
 """Shortest time between two glances at changed links, to see whether they recovered."""
@@ -134,6 +140,7 @@ class Following:
         # Declared clusters that share a host are a grid that somebody tries on one machine.
         self._has_network = at_start.origin == "measured" or not at_start.grid.splits_hosts
         self.changed: dict[Pair, Found] = {}
+        self._waits_since_s: dict[Pair, float] = {}
         self._looked_s, self._owes_look = -math.inf, False
         self._glanced_s = -math.inf
         self._glance_costs_s: dict[tuple[Pair, ...], float] = {}
@@ -176,6 +183,7 @@ class Following:
         if suspicion < 0 and self.changed:
             if self.at_start.origin == "measured":
                 self._tell("faster again: the links count as they did")
+                self._owes_look = False
                 return self._become(self.at_start, {})
             if now_s - self._looked_s >= GLANCE_EVERY_S * self._patience:
                 return self._look(now_s, self.changed, compete=True)
@@ -213,7 +221,7 @@ class Following:
 
     def _become(self, model: GridModel, changed: dict[Pair, Found]) -> Step:
         self.model, self.changed = model, changed
-        self._patience, self._owes_look = 1.0, False
+        self._patience = 1.0
         self._heard = self.news.post(model)
         return Step(model)
 
@@ -227,12 +235,17 @@ class Following:
         self._comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
         took_s = float(took[0])
         self.took_s += time.monotonic() - began_s
-        self._looked_s = self._glanced_s = now_s
+        self._looked_s, self._glanced_s, self._owes_look = now_s, now_s, False
         if only is None:
             self.look_cost_s = took_s
-        self._owes_look = False
         before = self.changed
-        found = {pair: each.after(before.get(pair)) for pair, each in found.items()}
+        for pair, seen in found.items():
+            if not seen.waits:
+                self._waits_since_s.pop(pair, None)
+            elif now_s - self._waits_since_s.setdefault(pair, now_s) < WINDOWS_S:
+                found[pair], self._owes_look = seen.opened(), True
+            if pair in before and before[pair].gap > CHANGED * seen.gap:
+                found[pair] = found[pair].risen()
         changed = {pair: each for pair, each in found.items() if each.changed}
         if changed.keys() == before.keys() and all(
             each.is_like(before[pair]) for pair, each in changed.items()
@@ -246,7 +259,9 @@ class Following:
             if each is not None:
                 latency = f"{each.latency:.2g} times the latency, " if a != b else ""
                 where = f"{names[a]} to {names[b]}" if a != b else f"inside {names[a]}"
-                self._tell(f"{where}: {latency}{each.gap:.2g} times the gap")
+                rate = each.together_bytes_per_s
+                together = f", {format_rate(rate)} together" if 0 < rate < math.inf else ""
+                self._tell(f"{where}: {latency}{each.gap:.2g} times the gap{together}")
         return self._become(changed_model(self.at_start, changed) or self.at_start, changed)
 
     def _glance(self, now_s: float, total_s: float) -> None:

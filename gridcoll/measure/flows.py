@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,29 +100,48 @@ def quick_aggregate_bandwidth(
 ) -> tuple[tuple[float, ...], ...]:
     """The same from a few runs between every two clusters, which count as alike both ways.
 
-    Collective. Up to `FIRST_LANES` flows; see `Look`. ``trip_s`` is an empty round trip, (C, C). No
-    more than the hosts' interfaces carry inside, nor, of a lone host, than its widest link in each
-    flow.
+    Collective. See `look_together`. ``trip_s`` is an empty round trip, (C, C).
     """
-    n = len(grid.clusters)
-    rounds = rounds_of_pairs(n)
-    mine = np.zeros((n, n))
+    rounds = rounds_of_pairs(len(grid.clusters))
+    found = look_together(comm, comm, grid, rounds, one_flow_bytes_per_s, trip_s)
+    rates = np.ones_like(trip_s)
+    for a, b in (pair for pairs in rounds for pair in pairs):
+        rates[a, b] = rates[b, a] = found[a, b]
+    return tuple(tuple(float(x) for x in row) for row in rates)
+
+
+def look_together(
+    comm: MPI.Intracomm,
+    wire: MPI.Intracomm,
+    grid: Grid,
+    rounds: Iterable[Collection[tuple[int, int]]],
+    one_flow_bytes_per_s: np.ndarray,
+    trip_s: np.ndarray,
+    full: float = WORTH_MORE,
+) -> dict[tuple[int, int], float]:
+    """What flows together carry from the first to the second cluster of each pair of ``rounds``.
+
+    Collective; equal on all ranks. Up to `FIRST_LANES` flows over ``wire``; a link is ``full`` by
+    one flow if they carry no more than so many times that; see `Look`. No more than the hosts'
+    interfaces carry inside, nor, of a lone host, than its widest link in each flow.
+    """
+    rounds = [list(pairs) for pairs in rounds]
+    mine = np.zeros_like(trip_s)
     for pairs in rounds:
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         if flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1):
             pair, lanes = flows.pair, len(_ends(grid, *flows.pair, FIRST_LANES)[0])
-            look = Look(lanes, float(one_flow_bytes_per_s[pair]), float(trip_s[pair]))
-            mine[pair] = _settled_bytes_per_s(comm, flows, look)
+            look = Look(lanes, float(one_flow_bytes_per_s[pair]), float(trip_s[pair]), full)
+            mine[pair] = _settled_bytes_per_s(wire, flows, look)
     wait_for_all(comm)
     found = np.empty_like(mine)
     comm.Allreduce(mine, found, MPI.MAX)
-    rates = np.ones((n, n))
-    for pairs in rounds:
-        for a, b in pairs:
-            ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
-            most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
-            rates[a, b] = rates[b, a] = max(min(found[a, b], most), one_flow_bytes_per_s[a, b])
-    return tuple(tuple(float(x) for x in row) for row in rates)
+    rates = {}
+    for a, b in (pair for pairs in rounds for pair in pairs):
+        ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
+        most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
+        rates[a, b] = float(max(min(found[a, b], most), one_flow_bytes_per_s[a, b]))
+    return rates
 
 
 @dataclass
@@ -137,6 +156,7 @@ class Look:
     n_lanes: int
     one_flow_bytes_per_s: float
     trip_s: float
+    full: float = WORTH_MORE
     n_messages: int = field(init=False)
     """Of each flow in this run."""
     bytes_per_s: float = 0.0
@@ -160,7 +180,7 @@ class Look:
         self.bytes_per_s = added * n_bytes / max(slowest_s - self._before_s, added * slowest_s)
         self._before_s, self._sent_bytes = slowest_s, self._sent_bytes + n_bytes
         one, trips_s = self.one_flow_bytes_per_s, LOOK_TRIPS * self.trip_s
-        is_full = self.bytes_per_s <= WORTH_MORE * one
+        is_full = self.bytes_per_s <= self.full * one
         is_open = (
             self.n_messages * MESSAGE_BYTES >= one * trips_s
             and self.bytes_per_s <= WORTH_MORE * before
@@ -192,18 +212,24 @@ def _agree_together(
         if comm.Get_rank() == first:
             times_s = np.zeros((len(others), 1))
             _finish(
-                [comm.Irecv(at, each, _START_TAG) for at, each in zip(times_s, others, strict=True)]
+                [
+                    comm.Irecv([at, MPI.BYTE], each, _START_TAG)
+                    for at, each in zip(times_s, others, strict=True)
+                ]
             )
             told[0] = goes_on(max([took_s, *times_s[:, 0]]))
-            _finish([comm.Isend(told, each, _START_TAG) for each in others])
+            _finish([comm.Isend([told, MPI.BYTE], each, _START_TAG) for each in others])
         else:
-            _finish([comm.Isend(np.array([took_s]), first, _START_TAG)])
-            _finish([comm.Irecv(told, first, _START_TAG)])
-        _finish([comm.Isend(told, each, _START_TAG) for each in flows.peers])
+            _finish([comm.Isend([np.array([took_s]), MPI.BYTE], first, _START_TAG)])
+            _finish([comm.Irecv([told, MPI.BYTE], first, _START_TAG)])
+        _finish([comm.Isend([told, MPI.BYTE], each, _START_TAG) for each in flows.peers])
     else:
         rows = np.zeros((len(flows.peers), 1))
         _finish(
-            [comm.Irecv(row, each, _START_TAG) for row, each in zip(rows, flows.peers, strict=True)]
+            [
+                comm.Irecv([row, MPI.BYTE], each, _START_TAG)
+                for row, each in zip(rows, flows.peers, strict=True)
+            ]
         )
         told[0] = rows[0, 0]
     return bool(told[0])
@@ -367,10 +393,10 @@ def stream_s(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) ->
     for _ in range(n_messages):
         for peer, n_bytes, sends in streams:
             if sends:
-                sent.append(comm.Isend([bytearray(n_bytes), MPI.BYTE], peer, _TAG))
+                sent.append(comm.Isend([memoryview(bytearray(n_bytes)), MPI.BYTE], peer, _TAG))
             else:
-                received.append(comm.Irecv([bytearray(n_bytes), MPI.BYTE], peer, _TAG))
-    nothing = bytearray(0)
+                received.append(comm.Irecv([memoryview(bytearray(n_bytes)), MPI.BYTE], peer, _TAG))
+    nothing = memoryview(bytearray(0))
     answers = {
         at: comm.Irecv([nothing, MPI.BYTE], stream.peer, _ANSWER_TAG)
         for at, stream in enumerate(streams)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from gridcoll.engine.transport import MPITransport
 from gridcoll.measure import flows as together
 from gridcoll.measure.flows import N_MESSAGES, measure_aggregate_bandwidth
+from gridcoll.measure.learning.links import look_at_links
+from gridcoll.model import linear_plogp
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
+from tests.plan.grids import model_of
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -81,3 +86,36 @@ def test_a_quick_look_starts_flows_together(
     assert len(senders) == len(set(together._ends(grid, 0, 1, together.FIRST_LANES)[0]))
     for run in (1, 2):
         assert min(begun[run] for begun, _ in senders) >= max(was[run - 1] for _, was in senders)
+
+
+@pytest.mark.parametrize("layout", ["two", "interleaved"])
+def test_a_look_at_what_seems_a_thin_link_starts_several_flows(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """Over our own messages, so that the application's are never touched."""
+    sent: list[tuple[int, ...]] = []
+    stream = together._stream
+
+    def noted(comm: MPI.Intracomm, flows: Any, n_messages: int) -> float:
+        assert not isinstance(comm, MPI.Comm)
+        sent.append(flows.peers)
+        return stream(comm, flows, n_messages)
+
+    monkeypatch.setattr(together, "_stream", noted)
+    n = world.Get_size()
+    labels = layouts(n)[layout]
+    model = model_of(labels, together=1e15)
+    monkeypatch.setattr("gridcoll.measure.learning.links._gap_s", lambda *_, **__: 1.0)
+    fast = linear_plogp(1e3, 1e9)  # so all links seem to be thin, and none is longer
+    links = tuple(tuple(fast for _ in range(model.n_clusters)) for _ in range(model.n_clusters))
+    own = world.Dup()
+    found = look_at_links(world, MPITransport(own), replace(model, links=links), [(0, 1)])
+    own.Free()
+    assert all(each == found for each in world.allgather(found))
+    assert found.keys() == {(0, 1), (1, 0)}
+    assert all(each.together_bytes_per_s > 0 for each in found.values())
+    grid, rank = model.grid, world.Get_rank()
+    ends = together._ends(grid, 0, 1, together.FIRST_LANES)
+    assert bool(sent) == any(rank in end for end in ends)
+    others = {grid.cluster_of[peer] for peers in sent for peer in peers}
+    assert others <= {1 - grid.cluster_of[rank]}

@@ -1,27 +1,31 @@
 """Measures links again, briefly, while an application runs, and updates the model.
 
-A look takes a fraction of a second: a few empty round trips and a short train in each direction
-between coordinators, in disjoint pairs of clusters at once; the same between neighbours in each
-cluster, as every host's interface carries what others wait for. The result is compared with the
-model; a link that did not change keeps its measured values.
+A look takes a second or so: a few empty round trips and a short train in each direction between
+coordinators, in disjoint pairs of clusters at once; the same between neighbours in each cluster, as
+every host's interface carries what others wait for. The result is compared with the model; a link
+that did not change keeps its measured values. Where one flow is slower, several at once tell
+whether the link is thinner or the flow waits for its own TCP window.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 from mpi4py import MPI
 
+from gridcoll.constants import THIN_LINK, WINDOWS_SURELY_LIMIT
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
-from gridcoll.measure.probe import Channel, measure_plogp
+from gridcoll.measure.flows import look_together
+from gridcoll.measure.probe import TRIPS_ONCE, Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
 from gridcoll.model.plogp import LONG_BYTES
-from gridcoll.topology.rounds import rounds_of_pairs
+from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
 Pair = tuple[int, int]
 """Two clusters by number: sender and receiver. Twice the same one: between its hosts."""
@@ -47,8 +51,9 @@ N_SHORT = 4
 
 MOST_TRAINS, FASTER = 8, 0.9
 """A train is repeated, at most so often, while it takes less than this share of the time of the one
-before. The window of an idle connection doubles in each round trip and is open by then. One that
-lost packets on a thin link grows by a segment, and stays small for longer (see `_together`)."""
+before, and more than it should. The window of an idle connection doubles in each round trip and is
+open by then. One that lost packets on a thin link grows by a segment, and stays small for longer:
+see `Found.together_bytes_per_s`."""
 
 MUCH = 2.0
 
@@ -64,8 +69,10 @@ class Found:
     latency: float
     gap: float
     ends: Ends | None = None
-    is_rising: bool = False
-    """Whether its rate was worse at the look before."""
+    together_bytes_per_s: float = 0.0
+    """What several flows carry at once; infinite where that is no limit, 0 if not looked at."""
+    open_gap: float = 0.0
+    """The gap of one flow that carries as much as several; 0 if not looked at."""
 
     @property
     def changed(self) -> bool:
@@ -80,31 +87,49 @@ class Found:
         )
         return Found(latency, gap)
 
-    def after(self, before: Found | None) -> Found:
-        """The same, after a look that found ``before``."""
-        return replace(self, is_rising=before is not None and before.gap > CHANGED * self.gap)
+    @property
+    def waits(self) -> bool:
+        """Whether one flow waits for its own TCP window: several carry much more."""
+        return 0 < self.open_gap * WINDOWS_SURELY_LIMIT < self.gap
+
+    def opened(self) -> Found:
+        """The same, once flows that wait for their windows have opened them by being used."""
+        return replace(self, gap=max(self.open_gap, 1.0)) if self.waits else self
+
+    def risen(self) -> Found:
+        """The same of a link that was worse at the look before: its slowest flow hides the rest.
+
+        Until the next look, all flows together are taken to carry what they did at first.
+        """
+        return replace(self, together_bytes_per_s=math.inf)
 
     def is_like(self, other: Found) -> bool:
         """Whether both describe the same link, up to the differences between two looks."""
-        return self.is_rising == other.is_rising and not (
-            _is_off(self.latency / other.latency) or _is_off(self.gap / other.gap)
+        mine, others = (
+            (each.latency, each.gap, each.together_bytes_per_s) for each in (self, other)
+        )
+        return all(
+            a == b or not _is_off(a / max(b, 1e-9)) for a, b in zip(mine, others, strict=True)
         )
 
 
 class _Wire:
-    """A communicator as `Channel` needs it, over a transport with our ranks and tags."""
+    """A communicator as measurements need it, over a transport with our ranks and tags."""
 
-    def __init__(self, transport: MPITransport) -> None:
-        self._transport = transport
+    def __init__(self, transport: MPITransport, rank: int = -1) -> None:
+        self._transport, self._rank = transport, rank
+
+    def Get_rank(self) -> int:
+        return self._rank
 
     def Isend(self, spec: Sequence[Any], peer: int, tag: int) -> object:
-        return self._transport.isend(spec[0], peer, 0)
+        return self._transport.isend(spec[0], peer, tag)
 
     def Irecv(self, spec: Sequence[Any], peer: int, tag: int) -> object:
-        return self._transport.irecv(spec[0], peer, 0)
+        return self._transport.irecv(spec[0], peer, tag)
 
     def Iprobe(self, peer: int, tag: int) -> bool:
-        return self._transport.iprobe(peer, 0)
+        return self._transport.iprobe(peer, tag)
 
 
 def channel_over(transport: MPITransport, peer: int, active: bool) -> Channel:
@@ -121,7 +146,8 @@ def look_at_links(
     """Compare links with the model, all or ``only`` those of some pairs.
 
     Both directions of each. Collective; equal on all ranks. A link that seems to have changed is
-    measured twice: beside other traffic it may look worse than it is. Of a cluster inside, the
+    measured twice: beside other traffic it may look worse than it is. Where one flow is slower,
+    several flows at once are the second look if they carry no more. Of a cluster inside, the
     slowest host counts, as models have one interface for all; it has not changed as long as that
     host is no slower than the links to other clusters.
     """
@@ -131,20 +157,78 @@ def look_at_links(
     inside = [c for c in range(model.n_clusters) if only is None or (c, c) in only]
     rounds += rounds_inside(model, inside)
     seen = _pass(comm, transport, model, rounds)
-    changed = {way for way, each in seen.items() if each.changed}
+    found = _slowest(seen)
+    thinner = [pair for pair in found if _is_thinner(pair, found)]
+    together = _look_together(comm, transport, model, thinner, found)
+    full = {pair for pair in together if together[pair] <= CHANGED * _flow(model, pair, found)}
+    changed = {way for way, each in seen.items() if each.changed and way[0] not in full}
     if changed:
         changed |= {(pair[::-1], ends[::-1]) for pair, ends in changed}
         fewer = [[way for way in ways if way in changed] for ways in rounds]
         again = _pass(comm, transport, model, [ways for ways in fewer if ways])
-        seen |= {way: seen[way].nearer(each) for way, each in again.items()}
-    found: dict[Pair, Found] = {}
-    for (pair, ends), each in seen.items():
-        if pair not in found or found[pair].gap < each.gap:
-            found[pair] = replace(each, ends=ends)
+        found = _slowest(seen | {way: seen[way].nearer(each) for way, each in again.items()})
+    for pair, slowest in together.items():
+        bytes_per_s = max(slowest, _flow(model, pair, found))
+        # What they carry unless they slow one another.
+        apart = THIN_LINK * _lanes(model, pair) * _flow(model, pair, found)
+        found[pair] = replace(
+            found[pair],
+            together_bytes_per_s=bytes_per_s if bytes_per_s < apart else math.inf,
+            open_gap=_flow(model, pair, {}) / bytes_per_s,
+        )
     for c in inside:
         if (c, c) in found and not _holds_up(model, c, found[c, c]):
             found[c, c] = Found(1.0, 1.0)
     return found
+
+
+def _slowest(seen: Mapping[Way, Found]) -> dict[Pair, Found]:
+    """Of each pair of clusters, what was seen between the ends with the longest gap."""
+    found: dict[Pair, Found] = {}
+    for (pair, ends), each in seen.items():
+        if pair not in found or found[pair].gap < each.gap:
+            found[pair] = replace(each, ends=ends)
+    return found
+
+
+def _look_together(
+    comm: MPI.Intracomm,
+    transport: MPITransport,
+    model: GridModel,
+    pairs: Iterable[Pair],
+    found: Mapping[Pair, Found],
+) -> dict[Pair, float]:
+    """Bytes per second of several flows at once, where ``pairs`` have hosts for them.
+
+    One flow carries what was ``found``.
+    """
+    several = {pair for pair in pairs if pair[0] != pair[1] and _lanes(model, pair) > 1}
+    if not several:
+        return {}
+    n = range(model.n_clusters)
+    one_bytes_per_s = np.array([[_flow(model, (a, b), found) for b in n] for a in n])
+    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+    for pair in several:
+        trips_s[pair] *= found[pair].latency
+    rounds = [
+        ways
+        for at_once in rounds_of_pairs(model.n_clusters)
+        for turned in (at_once, [pair[::-1] for pair in at_once])
+        if (ways := [pair for pair in turned if pair in several])
+    ]
+    wire = cast(MPI.Intracomm, _Wire(transport, comm.Get_rank()))
+    return look_together(comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED)
+
+
+def _lanes(model: GridModel, pair: Pair) -> int:
+    a, b = (len(model.grid.clusters[c]) for c in pair)
+    return lanes_between(a, b)
+
+
+def _flow(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
+    """Bytes per second of one flow, as it was ``found``, or as the model has it."""
+    factor = found[pair].gap if pair in found else 1.0
+    return MESSAGE_BYTES / max(factor * model.link(*pair).gap(MESSAGE_BYTES), 1e-12)
 
 
 def _coordinators(model: GridModel, pair: Pair) -> Ends:
@@ -227,24 +311,35 @@ def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: boo
     n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / max(expected_s, 1e-9))
     n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
     n_short = min(n, N_SHORT)
-    took_s = _open_train(channel, n_short)[1] - trip_s
-    is_slow = took_s - trip_s * is_longer > MUCH * expected_s * n_short
+    usual_s, slow = expected_s * n_short, CHANGED if n == n_short else MUCH
+    took_s = _open_train(channel, n_short, trip_s, usual_s, slow)[1] - trip_s
+    is_slow = took_s - trip_s * is_longer > MUCH * usual_s
     if channel.agree(int(is_slow)) or n == n_short:
         return max(took_s, 1e-9) / n_short
-    half_s, took_s = _open_train(channel, n)
+    half_s, took_s = _open_train(channel, n, trip_s, expected_s * n, 0.0 if is_longer else CHANGED)
     if is_longer:
         return max(took_s - half_s, 1e-9) / (n - n // 2)
     return max(took_s - trip_s, 1e-9) / n
 
 
-def _open_train(channel: Channel, n_messages: int) -> tuple[float, float]:
+def _open_train(
+    channel: Channel, n_messages: int, trip_s: float, usual_s: float, slow: float
+) -> tuple[float, float]:
     """`Channel.train` over an open TCP window, which is small if the connection was idle, and after
     a link was thin: trains are repeated while they get faster.
+
+    Not where one took less than ``slow`` times ``usual_s``, and its second half shows no better
+    link; nor a long one in whose second half windows were open, and which was as slow there.
     """
-    _, before_s = channel.train(MESSAGE_BYTES, n_messages)
-    for _ in range(MOST_TRAINS):
+    before_s = math.inf
+    for _ in range(MOST_TRAINS + 1):
         half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
-        if not channel.agree(int(took_s < FASTER * before_s)):
+        later_s = (took_s - half_s) * n_messages / (n_messages - n_messages // 2)
+        is_usual = took_s - trip_s < slow * usual_s and later_s > usual_s / CHANGED
+        is_open = half_s > max(TRIPS_ONCE * trip_s, TRAIN_S) and later_s > FASTER * (
+            took_s - trip_s
+        )
+        if not channel.agree(int(not (is_usual or is_open) and took_s < FASTER * before_s)):
             break
         before_s = took_s
     return half_s, took_s
@@ -338,22 +433,20 @@ def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | 
     if not changed:
         return None
     new = {pair: scaled(model.link(*pair), each) for pair, each in changed.items()}
-    return with_links(model, new, changed)
+    together = {pair: _together(model, pair, changed) for pair in changed}
+    return with_links(model, new, together)
 
 
 def with_links(
-    model: GridModel, new: Mapping[Pair, PLogP], found: Mapping[Pair, Found]
+    model: GridModel, new: Mapping[Pair, PLogP], together_bytes_per_s: Mapping[Pair, float]
 ) -> GridModel:
-    """``model`` with ``new`` links, which were ``found``."""
+    """``model`` with ``new`` links, and what flows together carry over them."""
     links = tuple(
         tuple(new.get((i, j), link) for j, link in enumerate(row))
         for i, row in enumerate(model.links)
     )
     together = tuple(
-        tuple(
-            _together(rate, (i, j), new[i, j], found) if (i, j) in new else rate
-            for j, rate in enumerate(row)
-        )
+        tuple(together_bytes_per_s.get((i, j), rate) for j, rate in enumerate(row))
         for i, row in enumerate(model.aggregate_bytes_per_s)
     )
     sources = tuple(
@@ -373,23 +466,26 @@ def with_links(
     )
 
 
-def _together(
-    before_bytes_per_s: float, pair: Pair, link: PLogP, found: Mapping[Pair, Found]
-) -> float:
-    """What all flows carry over ``link``, which was ``found`` between the clusters of ``pair``.
+def _together(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
+    """What all flows carry between the clusters of ``pair``, no more than ``model`` says.
 
-    A longer way or a slower interface slows every flow by itself. Else the link is thinner, or
-    others use it, too: what is left for one flow is all there is. When one flow carries more again,
-    but less than at first, it may wait for its own TCP window: then, until the next look, all flows
-    together are taken to carry what they did at first.
+    A longer way or a slower interface slows every flow by itself. Where one flow is slower for no
+    such reason and nobody looked at several, what is left for one is all there is.
     """
+    before_bytes_per_s = float(model.link_bytes_per_s[pair])
     each = found[pair]
-    if each.is_rising:
-        return before_bytes_per_s
-    alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
-    if each.gap > CHANGED * max(alone, 1.0):
-        return LONG_BYTES / link.gap(float(LONG_BYTES))
+    if each.together_bytes_per_s and each.gap > CHANGED:
+        return min(before_bytes_per_s, each.together_bytes_per_s)
+    if _is_thinner(pair, found):
+        return LONG_BYTES / scaled(model.link(*pair), each).gap(float(LONG_BYTES))
     return before_bytes_per_s / each.gap
+
+
+def _is_thinner(pair: Pair, found: Mapping[Pair, Found]) -> bool:
+    """Whether one flow is slower, by more than a longer way or a slower interface explains."""
+    each = found[pair]
+    alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
+    return each.gap > CHANGED * max(alone, 1.0)
 
 
 def scaled(link: PLogP, found: Found) -> PLogP:
@@ -429,6 +525,8 @@ def remeasure_links(
                     mine += [((a, b), link), ((b, a), link)]
         wait_for_all(comm)
     new = dict(entry for entries in tell_all(comm, mine) for entry in entries)
-    return with_links(
-        model, new, {pair: _found(link, model.link(*pair)) for pair, link in new.items()}
-    )
+    found = {pair: _found(link, model.link(*pair)) for pair, link in new.items()}
+    changed = [pair for pair, each in found.items() if _is_off(each.gap)]
+    looked = _look_together(comm, transport, model, changed, found)
+    together = {pair: looked.get(pair) or _together(model, pair, found) for pair in new}
+    return with_links(model, new, together)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from mpi4py import MPI
 
 from gridcoll.measure.learning import links
 from gridcoll.measure.learning.links import (
@@ -91,19 +92,6 @@ def test_what_links_have_over_others() -> None:
     assert not found_of(MODEL, MODEL)
 
 
-def test_flows_over_a_link_that_gets_better_wait_for_their_own_windows() -> None:
-    """What all of them carry counts as at first, until the next look."""
-    thin = Found(1.0, 10.0)
-    rising = Found(1.0, 2.1).after(thin)
-    carried = []
-    for each in (thin, rising, rising.after(rising)):
-        model = changed_model(MODEL, {(0, 2): each})
-        assert model is not None
-        carried.append(model.aggregate_bytes_per_s[0][2])
-    assert carried[1] == MODEL.aggregate_bytes_per_s[0][2] > carried[2] > carried[0]
-    assert not rising.is_like(rising.after(rising))
-
-
 class Opening:
     """A link whose round trip is ``trip_s``: a long train waits once for its window to open."""
 
@@ -146,6 +134,91 @@ def test_a_link_that_recovered_is_seen_at_its_full_rate(window: int) -> None:
     channel = Doubling(20e-3, 2.6e-3, window)
     gap_s = links._gap_s(channel, 20e-3, channel.gap_s, is_longer=False)  # type: ignore[arg-type]
     assert gap_s == pytest.approx(channel.gap_s, rel=0.05)
+
+
+class Counted(Opening):
+    """A link whose window is open, with trains counted."""
+
+    def __init__(self, trip_s: float, gap_s: float) -> None:
+        super().__init__(trip_s)
+        self.gap_s, self.n_trains = gap_s, 0
+
+    def train(self, _n_bytes: int, n: int) -> tuple[float, float]:
+        self.n_trains += 1
+        return self._trip_s + n // 2 * self.gap_s, self._trip_s + n * self.gap_s
+
+
+@pytest.mark.parametrize(
+    ("gap", "n_trains"),
+    [
+        (1.0, 2),  # as it was: a short train, and a longer one
+        (30.0, 1),  # so thin that any window is open: a short one
+        (3.0, 2),  # may be a window: a short one again
+        (0.5, 4),  # better: both again, as windows may hide how much
+    ],
+)
+def test_trains_are_repeated_where_that_can_tell_more(gap: float, n_trains: int) -> None:
+    channel = Counted(10e-3, gap * 2.6e-3)
+    gap_s = links._gap_s(channel, 10e-3, 2.6e-3, is_longer=False)  # type: ignore[arg-type]
+    assert gap_s == pytest.approx(channel.gap_s)
+    assert channel.n_trains == n_trains
+
+
+LINK_RATE = links.MESSAGE_BYTES / MODEL.link(0, 1).gap(links.MESSAGE_BYTES)
+
+
+def look_at_a_slow_flow(
+    monkeypatch: pytest.MonkeyPatch, gaps: tuple[float, float], together_bytes_per_s: float
+) -> tuple[Found, set[Pair], list[int]]:
+    """What is found of a link whose flow has these ``gaps`` at two looks, while several carry so
+    much; the pairs that were looked at together, and how many ways were looked at each time.
+    """
+    together: set[Pair] = set()
+    n_ways: list[int] = []
+
+    def passed(_c: object, _t: object, _m: object, rounds: list[list[Way]]) -> dict[Way, Found]:
+        gap = gaps[len(n_ways)]
+        n_ways.append(sum(map(len, rounds)))
+        ends = {way: gap if set(way[0]) == {0, 1} else 1.0 for ways in rounds for way in ways}
+        return {
+            way: Found(1.0, each)
+            for (pair, at), each in ends.items()
+            for way in ((pair, at), (pair[::-1], at[::-1]))
+        }
+
+    def looked(*args: object) -> dict[Pair, float]:
+        pairs = [pair for ways in args[3] for pair in ways]  # type: ignore[attr-defined]
+        together.update(pairs)
+        return dict.fromkeys(pairs, together_bytes_per_s)
+
+    monkeypatch.setattr(links, "_pass", passed)
+    monkeypatch.setattr(links, "look_together", looked)
+    found = look_at_links(MPI.COMM_SELF, None, MODEL)[0, 1]  # type: ignore[arg-type]
+    return found, together, n_ways
+
+
+def test_a_thin_link_is_told_from_a_small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By several flows: of a thin link they are the second look, and what it carries."""
+    rate, before = LINK_RATE / 4, MODEL.aggregate_bytes_per_s[0][1]
+    for carried, together, n_looks in ((rate, rate, 1), (2 * rate, before, 2)):
+        found, pairs, n_ways = look_at_a_slow_flow(monkeypatch, (4.0, 4.0), carried)
+        assert pairs == {(0, 1), (1, 0)}
+        assert len(n_ways) == n_looks
+        changed = changed_model(MODEL, {(0, 1): found})
+        assert changed is not None
+        assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(together)
+        assert found.gap == 4.0
+    assert not found.is_like(replace(found, together_bytes_per_s=rate))
+    assert found.opened().gap == pytest.approx(2.0)
+    assert not replace(found, open_gap=1.0).opened().changed
+    assert not replace(found, open_gap=3.0).waits
+    assert replace(found, gap=1.4, open_gap=0.5).opened().gap == 1.0
+
+
+def test_what_disturbed_one_flow_is_no_thin_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, n_ways = look_at_a_slow_flow(monkeypatch, (4.0, 1.0), 2 * LINK_RATE)
+    assert len(n_ways) == 2
+    assert not found.changed
 
 
 SLOW_HOST = 4
