@@ -240,6 +240,7 @@ class Following:
             self.look_cost_s = took_s
         before = self.changed
         for pair, seen in found.items():
+            # Windows open by being used: for a while, the link counts for what several flows carry.
             if not seen.waits:
                 self._waits_since_s.pop(pair, None)
             elif now_s - self._waits_since_s.setdefault(pair, now_s) < WINDOWS_S:

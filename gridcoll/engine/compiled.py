@@ -108,6 +108,10 @@ class _Library:
         )
 
 
+_prefix = ""
+"""Of names of MPI's functions: "P" for those that no profiler sees."""
+
+
 def _mpi_functions() -> list[ctypes._FuncPointer]:
     """Functions of the MPI library that mpi4py uses, found through mpi4py's module.
 
@@ -117,9 +121,6 @@ def _mpi_functions() -> list[ctypes._FuncPointer]:
     everybodys = ctypes.CDLL(None)
     library = everybodys if hasattr(everybodys, names[0]) else ctypes.CDLL(MPI.__file__)
     return [getattr(library, name) for name in names]
-
-
-_prefix = ""
 
 
 def skip_profilers() -> None:

@@ -121,9 +121,11 @@ def look_together(
 ) -> dict[tuple[int, int], float]:
     """What flows together carry from the first to the second cluster of each pair of ``rounds``.
 
-    Collective; equal on all ranks. Up to `FIRST_LANES` flows over ``wire``; a link is ``full`` by
-    one flow if they carry no more than so many times that; see `Look`. No more than the hosts'
-    interfaces carry inside, nor, of a lone host, than its widest link in each flow.
+    Bytes per second. Collective; equal on all ranks. Up to `FIRST_LANES` flows over ``wire``; see
+    `Look`. One flow fills a link if several carry no more than ``full`` times as much. No more than
+    the hosts' interfaces carry inside, nor, of a lone host, than its widest link in each flow.
+
+    ``one_flow_bytes_per_s`` is what one carries, ``trip_s`` an empty round trip; both (C, C).
     """
     rounds = [list(pairs) for pairs in rounds]
     mine = np.zeros_like(trip_s)

@@ -117,7 +117,9 @@ def look_between(
                     mine.append((a, b, measured))
         done += len(each)
         if any(a == b for a, b in each) or done == n_links:
-            wait_for_all(comm)  # inside a cluster others measure than those between clusters
+            # Hosts that measure inside clusters are no coordinators, which would begin before they
+            # are done; and at the end all wait politely.
+            wait_for_all(comm)
     progress(what, n_links, n_links)
     return {(a, b): found for each in tell_all(comm, mine) for a, b, found in each}
 

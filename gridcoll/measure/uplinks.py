@@ -229,11 +229,11 @@ def _sent(
         wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
         streams = [flow.stream for flow in flows]
         stream_s(comm, streams, max(n_messages // 3, OPENING))
-        for turn, times in enumerate((1, MORE)):
+        for run, times in enumerate((1, MORE)):
             took_s = stream_s(comm, streams, times * n_messages)
             for (source, target, stream), seconds in zip(flows, took_s, strict=True):
                 if stream.sends:
-                    place = turn, at, source, target
+                    place = run, at, source, target
                     mine[place] = max(mine[place], seconds - trips_s[source, target])
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from gridcoll.comm.following import Following, News
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Point
 from gridcoll.measure.learning.links import Found, Glance, Pair, changed_model
+from gridcoll.model import GridModel
 from tests.plan.grids import model_of
 
 
@@ -60,40 +62,42 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(n_glances.values()) <= min(n_glances.values()) + 1
 
 
+def models_after(
+    monkeypatch: pytest.MonkeyPatch, model: GridModel, looks: Sequence[Found], n_asked: int
+) -> list[GridModel]:
+    """The model after each of ``looks`` at one link, a minute apart; slow calls ask for some."""
+    left = iter(looks)
+    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: {(0, 1): next(left)})
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    models = []
+    for minute in range(len(looks)):
+        point, suspicion = Point([], 1.0, 0.0, True, True), int(minute < n_asked)
+        found = following.step(point, suspicion, now_s=61.0 * minute, total_s=0.0).model
+        assert found is not None
+        models.append(found)
+    return models
+
+
 def test_a_link_whose_flows_wait_for_their_windows_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They open by being used. Not if they do so at the next look, too: packets get lost there."""
     thin, waits = Found(1.0, 10.0), Found(1.0, 2.1, together_bytes_per_s=6e6, open_gap=1.0)
-    looks = iter([thin, waits, waits])
-    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: {(0, 1): next(looks)})
     model = model_of([0, 0, 1, 1], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
-    gaps = []
-    for minute in range(3):
-        point = Point([], 1.0, 0.0, True, True)
-        suspicion = int(minute < 2)  # the third look is owed
-        found = following.step(point, suspicion, now_s=61.0 * minute, total_s=0.0).model
-        assert found is not None
-        gaps.append(found.link(0, 1).gap(1e9) / model.link(0, 1).gap(1e9))
+    models = models_after(monkeypatch, model, [thin, waits, waits], n_asked=2)
+    gaps = [each.link(0, 1).gap(1e9) / model.link(0, 1).gap(1e9) for each in models]
     assert gaps == pytest.approx([10.0, 1.0, 2.1], rel=0.01)
-    assert found.aggregate_bytes_per_s[0][1] == 6e6
+    assert models[-1].aggregate_bytes_per_s[0][1] == 6e6
 
 
 def test_flows_over_a_link_on_its_way_back_carry_what_they_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Until the next look finds that the link stays as it is."""
-    looks = iter(
+    looks = [
         Found(1.0, gap, together_bytes_per_s=1e8 / gap, open_gap=gap) for gap in (10.0, 2.1, 2.1)
-    )
-    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: {(0, 1): next(looks)})
+    ]
     model = model_of([0, 0, 1, 1], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
-    carried = []
-    for minute in range(3):
-        point = Point([], 1.0, 0.0, True, True)
-        found = following.step(point, 1, now_s=61.0 * minute, total_s=0.0).model
-        assert found is not None
-        carried.append(found.aggregate_bytes_per_s[0][1])
+    models = models_after(monkeypatch, model, looks, n_asked=3)
+    carried = [each.aggregate_bytes_per_s[0][1] for each in models]
     assert carried == pytest.approx([1e7, 1e8, 1e8 / 2.1])

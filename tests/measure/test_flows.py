@@ -226,3 +226,14 @@ def test_a_quick_look_lasts_until_it_tells(
         look.n_messages *= 2
     assert look.bytes_per_s == pytest.approx(carries * NIC, rel=0.15)
     assert pair.sent_bytes <= most_bytes
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e6, 12.5e6, 40e6])
+def test_a_quick_look_has_no_run_that_could_not_tell_but_the_first(bytes_per_s: float) -> None:
+    """One flow fills the link, so the second run tells."""
+    pair, look = Pair(bytes_per_s, 4, 1 << 20, False), together.Look(4, bytes_per_s, TRIP_S)
+    n_runs = 1
+    while look.goes_on(pair.stream_s(look.n_messages) - TRIP_S):
+        look.n_messages *= 2
+        n_runs += 1
+    assert n_runs <= 3  # whole messages: half a run may be a little less

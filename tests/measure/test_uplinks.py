@@ -115,6 +115,24 @@ def test_each_end_knows_the_other(
     assert [flow[0] for flow in sent] == senders, "no host sends more than it has to"
 
 
+def test_flows_that_do_not_end_together_clear_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all send, one flow may have what another should: then each sends by itself."""
+    asked: list[Turn] = []
+
+    def sent(
+        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
+    ) -> list[uplinks._Run]:
+        asked.extend(turn(each) for each in turns)
+        moved = THIN * (1 - np.eye(model.n_clusters))
+        took_s = np.ones_like(moved)
+        took_s[0, 1:] = 0.6, 2.0  # one took the other's share
+        return [uplinks._Run(moved, took_s) for _ in turns]
+
+    monkeypatch.setattr(uplinks, "_sent", sent)
+    measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
+    assert [senders for senders, _, _ in asked] == [[0, 1, 2], [0]]
+
+
 def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What all carry until the last flow ends is an interface's rate; many share a few rounds."""
     asked: list[list[int]] = []

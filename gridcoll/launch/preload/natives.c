@@ -84,15 +84,18 @@ static void *any_function(const char *name)
 /* Whether a profiler's MPI_Init comes before ours: it is ready for calls when ours has ended only. */
 int is_behind(void) { return !is_ours(any_function("MPI_Init")); }
 
-static void bind_past(uintptr_t base, const ElfW(Rela) *at, size_t n_bytes, const ElfW(Sym) *symbols,
-                      const char *names_at)
+/* A module that is loaded calls `MPI_Send` through a slot that the loader filled with the first
+ * function of that name: a profiler's. Fill the slots of such names with MPI's own, `PMPI_Send`.
+ * `at` are the module's relocations, which say where its slots are and how each is named. */
+static void bind_past(uintptr_t base, const ElfW(Rela) *at, size_t n_bytes,
+                      const ElfW(Sym) *symbols, const char *names_at)
 {
     for (; n_bytes >= sizeof *at; at++, n_bytes -= sizeof *at) {
         char name[128] = "P";
         const char *given = names_at + symbols[ELF64_R_SYM(at->r_info)].st_name;
         void **slot = (void **)(base + at->r_offset), *found = NULL;
-        if (!ELF64_R_SYM(at->r_info) || at->r_addend || strncmp(given, "MPI_", 4) || strlen(given) > 100 ||
-            !(found = next_function(strcat(name, given))))
+        if (!ELF64_R_SYM(at->r_info) || at->r_addend || strncmp(given, "MPI_", 4) ||
+            strlen(given) > 100 || !(found = next_function(strcat(name, given))))
             continue;
         if (!strcmp(given, "MPI_Comm_set_errhandler"))
             found = (void *)set_handler_of_mpi4py;
@@ -102,6 +105,7 @@ static void bind_past(uintptr_t base, const ElfW(Rela) *at, size_t n_bytes, cons
     }
 }
 
+/* Called for each loaded module; does so for the one that the address `given` is in. */
 static int bind_module(struct dl_phdr_info *info, size_t size, void *given)
 {
     (void)size;
@@ -121,11 +125,12 @@ static int bind_module(struct dl_phdr_info *info, size_t size, void *given)
     const ElfW(Sym) *symbols = (const ElfW(Sym) *)found[DT_SYMTAB];
     const char *strings = (const char *)found[DT_STRTAB];
     bind_past(info->dlpi_addr, (const void *)found[DT_RELA], found[DT_RELASZ], symbols, strings);
-    bind_past(info->dlpi_addr, (const void *)found[DT_JMPREL], found[DT_PLTRELSZ], symbols, strings);
+    bind_past(info->dlpi_addr, (const void *)found[DT_JMPREL], found[DT_PLTRELSZ], symbols,
+              strings);
     return 1;
 }
 
-/* Let a module's calls go past profilers, and past us. */
+/* Let calls of the module that this address is in go past profilers, and past us. */
 __attribute__((visibility("default"))) void gridcoll_bind_past(const void *in_module)
 {
     dl_iterate_phdr(bind_module, (void *)in_module);
