@@ -38,9 +38,10 @@ found = compiled._library() is not None
 assert found is compiled.LIBRARY.exists() is {expected}, (found, compiled.LIBRARY)
 """
 APPLICATION = """\
+import gridcoll
 from mpi4py import MPI
 assert MPI.COMM_WORLD.allreduce(1) == MPI.COMM_WORLD.size
-assert type(MPI.COMM_WORLD).__module__.startswith("gridcoll."), type(MPI.COMM_WORLD)
+assert isinstance(MPI.COMM_WORLD, gridcoll.GridComm), type(MPI.COMM_WORLD)
 """
 
 

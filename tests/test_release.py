@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -150,6 +152,15 @@ def test_make_dist_looks_at_the_audit() -> None:
     assert (
         "auditwheel show --json dist/*-manylinux_*.whl | \\\n\t\t$(PYTHON) .ci/check_audit" in text
     )
+
+
+def test_wheels_are_tried_with_an_application_that_passes_only_under_gridcoll(
+    launch: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(load("check_wheels").APPLICATION)
+    swapped, plain = launch(3, "-m", "gridcoll", "run", "app.py"), launch(3, "app.py")
+    assert swapped.returncode == 0, swapped.stderr
+    assert plain.returncode != 0
 
 
 def page(*severities: str, **different: Any) -> str:
