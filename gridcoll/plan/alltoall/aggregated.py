@@ -1,11 +1,12 @@
 """Aggregation by all ranks: messages inside the own cluster, and one per other cluster.
 
-Between two clusters, each rank of the smaller one exchanges one message with another rank of the
-larger one. If the sending cluster is the larger one, its members first exchange the blocks that
-each is to send (*gathered*); if the receiving one is, its members exchange what came (*scattered*).
-So a rank has two messages per member of its cluster, and one per other cluster. Leaders would carry
-the traffic of all, and a direct exchange has a message per rank. Blocks pass interfaces twice, so
-this is good for short ones.
+Between two clusters, each rank of the smaller one exchanges one message with a rank of the larger
+one, a different one for each. If the sending cluster is the larger one, its members first exchange
+the blocks that each of them is to send (*gathered*). If the receiving cluster is the larger one,
+its members then exchange the blocks that they received (*scattered*). So a rank has two messages
+per member of its cluster, and one per other cluster. With leaders, these would carry the traffic of
+all ranks; a direct exchange has a message per rank. Blocks pass interfaces twice, so this algorithm
+suits short ones.
 
 It is the exchange by rows, then by columns, of Bokhari and Berryman 1992, with clusters of any size
 as columns.
@@ -24,7 +25,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.cost import LONG_BYTES
 from gridcoll.plan.alltoall.exchange import (
-    Rooms,
+    ScratchBlocks,
     blocks,
     copy_blocks,
     exchange_plan,
@@ -37,73 +38,76 @@ from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 MOST_BYTES = 2 << 20
-"""Limit of one rank's input; scratch holds it up to seven times."""
+"""Limit of one rank's input. Scratch is up to seven times as large."""
 
 MOST_BLOCK_BYTES = 4 << 10
-"""Of a block. Aggregation saves messages, and bytes of longer blocks cost more than those; where
-hosts are shared, the price of blocks of 8 KiB is a quarter below what simulation says."""
+"""Limit of a block. Aggregation saves messages, but the bytes of longer blocks cost more than it
+saves. With shared hosts, the price of blocks of 8 KiB is a quarter below the simulated time."""
 
 _COLLECT, _CROSS, _DELIVER = range(3)  # tags
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Who sends to whom between clusters, and who relays for whom inside."""
+    """Which ranks exchange messages between clusters, and which relay for others inside."""
 
     grid: Grid
     order: tuple[tuple[int, ...], ...]
-    """By cluster, the others as they are sent to."""
+    """The other clusters of each cluster, in the order in which it sends to them."""
 
     @cached_property
     def sizes(self) -> list[int]:
         return [len(cluster) for cluster in self.grid.clusters]
 
     def gathers(self, source: int, target: int) -> bool:
-        """Whether what goes from cluster ``source`` to ``target`` is gathered before."""
+        """Whether blocks from cluster ``source`` to ``target`` are gathered before they cross."""
         return self.sizes[source] >= self.sizes[target]
 
     @cached_property
     def _first(self) -> dict[tuple[int, int], int]:
         """The first member of the larger of two clusters that exchanges with the smaller one.
 
-        Members take turns over all smaller clusters; the same for both directions.
+        Over all smaller clusters, members take turns. Both directions use the same members.
         """
         found = {}
         for large, n_large in enumerate(self.sizes):
-            next_one = 0
+            next_place = 0
             for small, n_small in enumerate(self.sizes):
                 if small != large and n_small <= n_large:
-                    found[large, small] = next_one % n_large
-                    next_one += n_small
+                    found[large, small] = next_place % n_large
+                    next_place += n_small
         return found
 
     def relay(self, large: int, small: int, place: int) -> int:
-        """The place in ``large`` of the partner of the rank at ``place`` of ``small``."""
+        """Return the place in ``large`` of the partner of the rank at ``place`` in ``small``."""
         return (self._first[large, small] + place) % self.sizes[large]
 
-    def dealt_with(self, large: int, small: int, at: int) -> int:
-        """The place in ``small`` of the partner of the ``at``-th member; -1 for none."""
+    def partner_place(self, large: int, small: int, at: int) -> int:
+        """Return the place in ``small`` of the partner of the ``at``-th member of ``large``.
+
+        It is -1 if the member has no partner there.
+        """
         place = (at - self._first[large, small]) % self.sizes[large]
         return place if place < self.sizes[small] else -1
 
     def targets(self, cluster: int, at: int) -> list[int]:
-        """Ranks of other clusters that the ``at``-th member sends gathered blocks to."""
+        """Return the ranks in other clusters that get gathered blocks from the ``at``-th member."""
         return self._others(
             cluster, at, [c for c in self.order[cluster] if self.gathers(cluster, c)]
         )
 
     def sources(self, cluster: int, at: int) -> list[int]:
-        """Ranks of smaller clusters whose blocks for all of ``cluster`` come to that member."""
+        """Return the ranks of smaller clusters that send that member blocks for all members."""
         smaller = [c for c in range(len(self.sizes)) if not self.gathers(c, cluster)]
         return self._others(cluster, at, smaller)
 
     def _others(self, cluster: int, at: int, others: Sequence[int]) -> list[int]:
-        places = [(c, self.dealt_with(cluster, c, at)) for c in others if c != cluster]
+        places = [(c, self.partner_place(cluster, c, at)) for c in others if c != cluster]
         return [self.grid.clusters[c].ranks[place] for c, place in places if place >= 0]
 
 
 def plan_aggregated(crossing: Crossing, n_units: int, label: str = "aggregated") -> Plan:
-    """All ranks relay: collect inside, cross, deliver inside."""
+    """Return a plan in which all ranks relay: collect inside, cross, deliver inside."""
     grid = crossing.grid
     writers = ByRank(grid.n_ranks, lambda rank: _Writer(crossing, rank, n_units))
     programs = Programs(grid.n_ranks, lambda rank: writers[rank].program)
@@ -120,37 +124,40 @@ class _Writer:
         self._cluster = self._grid.cluster_of[rank]
         self._members = self._grid.clusters[self._cluster].ranks
         self._at = self._members.index(rank)
-        self._room = Rooms()
+        self._allocate = ScratchBlocks()
         sends = self._cross_whole()
         self.program: Program = (
             *self._collect(), *sends, *self._cross_gathered(), *self._deliver(),
             keep_own(rank, n_units),
         )  # fmt: skip
-        self.n_blocks = self._room.n_blocks
+        self.n_blocks = self._allocate.n_blocks
 
     def _peers(self) -> list[int]:
-        """Places of the other members, the next one first."""
+        """Return the places of the other members, the next one first."""
         n = len(self._members)
         return [(self._at + step) % n for step in range(1, n)]
 
-    def _packed(self, source: str, where: Sequence[int]) -> tuple[list[Op], str, int]:
-        """Copies that bring blocks together, and where they then are; none if they are already."""
+    def _pack(self, source: str, where: Sequence[int]) -> tuple[list[Op], str, int]:
+        """Return copies that make blocks adjacent, and their buffer and first block then.
+
+        There are no copies if the blocks are adjacent already.
+        """
         if list(where) == list(range(where[0], where[0] + len(where))):
             return [], source, where[0]
-        first = self._room(len(where))
+        first = self._allocate(len(where))
         pairs = [(block, first + k) for k, block in enumerate(where)]
         return copy_blocks(source, "scratch", pairs, self._n_units), "scratch", first
 
     def _send(self, peer: int, source: str, where: Sequence[int], tag: int) -> list[Op]:
-        ops, buffer, first = self._packed(source, where)
+        ops, buffer, first = self._pack(source, where)
         return [*ops, Send(peer, blocks(buffer, first, self._n_units, len(where)), tag)]
 
     def _receive(self, peer: int, ranks: Sequence[int], tag: int) -> list[Op]:
-        """A message with a block from each of ``ranks`` to us."""
+        """Receive a message with a block for this rank from each of ``ranks``."""
         n = len(ranks)
         if list(ranks) == list(range(ranks[0], ranks[0] + n)):
             return [Recv(peer, blocks("output", ranks[0], self._n_units, n), tag)]
-        first = self._room(n)
+        first = self._allocate(n)
         pairs = [(first + k, rank) for k, rank in enumerate(ranks)]
         return [
             Recv(peer, blocks("scratch", first, self._n_units, n), tag),
@@ -158,16 +165,17 @@ class _Writer:
         ]
 
     def _collect(self) -> list[Op]:
-        """Exchange with every member its block and those that it will send on.
+        """Exchange with every member its block and the blocks that it will send on.
 
-        What came from the ``k``-th member begins at ``self._came[k]``, the block for us first.
+        The message of the ``k``-th member begins at block ``self._received_at[k]`` of scratch. Its
+        first block is the one for this rank.
         """
         ops: list[Op] = []
         mine = self._crossing.targets(self._cluster, self._at)
-        self._came = {}
+        self._received_at = {}
         for at in self._peers():
             member = self._members[at]
-            first = self._came[at] = self._room(1 + len(mine))
+            first = self._received_at[at] = self._allocate(1 + len(mine))
             chunk = blocks("scratch", first, self._n_units, 1 + len(mine))
             ops.append(Recv(member, chunk, _COLLECT))
             ops += copy_blocks("scratch", "output", [(first, member)], self._n_units)
@@ -177,7 +185,7 @@ class _Writer:
         return ops
 
     def _cross_whole(self) -> list[Op]:
-        """To one rank of every larger cluster our blocks for all of it."""
+        """Send our blocks for all of every larger cluster to one of its ranks."""
         ops: list[Op] = []
         for other in self._crossing.order[self._cluster]:
             if not self._crossing.gathers(self._cluster, other):
@@ -187,17 +195,17 @@ class _Writer:
         return ops
 
     def _cross_gathered(self) -> list[Op]:
-        """Blocks of all members to whom we send for; the same from other clusters."""
+        """Send gathered blocks of all members to our targets; receive those of other clusters."""
         ops: list[Op] = []
         for k, target in enumerate(self._crossing.targets(self._cluster, self._at), start=1):
             n = len(self._members)
             if n == 1:
                 ops += self._send(target, "input", [target], _CROSS)
                 continue
-            first = self._room(n)
+            first = self._allocate(n)
             for at in range(n):
                 ours = at == self._at
-                pair = (target if ours else self._came[at] + k, first + at)
+                pair = (target if ours else self._received_at[at] + k, first + at)
                 source = "input" if ours else "scratch"
                 ops += copy_blocks(source, "scratch", [pair], self._n_units)
             ops.append(Send(target, blocks("scratch", first, self._n_units, n), _CROSS))
@@ -209,12 +217,12 @@ class _Writer:
         return ops
 
     def _deliver(self) -> list[Op]:
-        """What came whole from smaller clusters: to every member its blocks of it."""
+        """Send every member its blocks from what came ungathered from smaller clusters."""
         ops: list[Op] = []
         sources = self._crossing.sources(self._cluster, self._at)
         n = len(self._members)
-        came = [self._room(n) for _ in sources]
-        for source, first in zip(sources, came, strict=True):
+        received_at = [self._allocate(n) for _ in sources]
+        for source, first in zip(sources, received_at, strict=True):
             ops.append(Recv(source, blocks("scratch", first, self._n_units, n), _CROSS))
             ops += copy_blocks("scratch", "output", [(first + self._at, source)], self._n_units)
         for at in self._peers():
@@ -222,16 +230,16 @@ class _Writer:
             if theirs:
                 ops += self._receive(self._members[at], theirs, _DELIVER)
             if sources:
-                where = [first + at for first in came]
+                where = [first + at for first in received_at]
                 ops += self._send(self._members[at], "scratch", where, _DELIVER)
         return ops
 
 
 def price_aggregated(model: GridModel, n_bytes: int) -> float:
-    """Seconds: by cluster, as all members have as much to do.
+    """Return the seconds, computed by cluster, since all members of one have equal work.
 
-    Collecting, then crossing, the farthest first, then delivering; each no sooner than interfaces
-    have passed what was before.
+    The phases are collecting, crossing with the farthest cluster first, and delivering. None starts
+    before interfaces have passed the messages of the phase before.
     """
     grid = model.grid
     sizes = np.array([len(cluster) for cluster in grid.clusters])
@@ -243,65 +251,70 @@ def price_aggregated(model: GridModel, n_bytes: int) -> float:
     n_sources = np.ceil(
         (gathers * sizes[None] * (sizes[:, None] > sizes[None])).sum(axis=1) / sizes
     )
-    collect_s, collected_s = _inside_s(model, sizes, on_host, (1 + n_targets) * n_bytes)
-    _, delivered_s = _inside_s(model, sizes, on_host, n_sources * n_bytes)
-    kinds, which = np.unique(sizes, return_inverse=True)
-    gap_s, one_way_s = model.gap_and_one_way_s(kinds.astype(float) * n_bytes)
+    collect_busy_s, collect_done_s = _inside_s(model, sizes, on_host, (1 + n_targets) * n_bytes)
+    _, deliver_done_s = _inside_s(model, sizes, on_host, n_sources * n_bytes)
+    distinct, index = np.unique(sizes, return_inverse=True)
+    gap_s, one_way_s = model.gap_and_one_way_s(distinct.astype(float) * n_bytes)
     rows, columns = np.indices((n, n))
-    # As many blocks as the sending cluster has members, or the receiving one.
-    carried = np.where(gathers, which[rows], which[columns])
-    way_s = one_way_s[rows, columns, carried]
+    # A message has one block per member of the sending cluster, or of the receiving one.
+    carried = np.where(gathers, index[rows], index[columns])
+    path_s = one_way_s[rows, columns, carried]
     port_s = on_host[:, None] * gap_s[rows, rows, carried]
     if model.aggregate_bytes_per_s:
         between_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
-        way_s = way_s + np.where(rows == columns, 0.0, between_s * (1 - 1 / np.maximum(sizes, 1)))
-    # How many messages a member has for each cluster, on average; those to larger ones first.
+        path_s = path_s + np.where(rows == columns, 0.0, between_s * (1 - 1 / np.maximum(sizes, 1)))
+    # Messages of a member to each cluster, on average; those to larger clusters leave first.
     n_each = np.where(gathers, sizes[None] / sizes[:, None], 1.0) * (rows != columns)
     busy_s = n_each * port_s
-    # All that leaves or enters a cluster passes its uplink, which may take longer than interfaces.
-    up_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
-    later_s = np.maximum(up_s - np.minimum(busy_s.sum(axis=1), busy_s.sum(axis=0)), 0.0)
-    way_s = way_s + np.maximum(later_s[:, None], later_s[None, :])
-    whole_s = np.where(gathers, 0.0, busy_s).sum(axis=1)
-    ready_s = np.maximum(collected_s, collect_s + whole_s)
-    order = np.argsort(-np.where(rows == columns, -1.0, way_s), axis=1, kind="stable")
+    # All that leaves or enters a cluster passes its uplink, which may be slower than interfaces.
+    uplink_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
+    uplink_wait_s = np.maximum(uplink_s - np.minimum(busy_s.sum(axis=1), busy_s.sum(axis=0)), 0.0)
+    path_s = path_s + np.maximum(uplink_wait_s[:, None], uplink_wait_s[None, :])
+    sent_whole_s = np.where(gathers, 0.0, busy_s).sum(axis=1)
+    ready_s = np.maximum(collect_done_s, collect_busy_s + sent_whole_s)
+    order = np.argsort(-np.where(rows == columns, -1.0, path_s), axis=1, kind="stable")
     there_s = np.zeros((n, n))
-    for kind, begins_s in ((gathers, ready_s), (~gathers & (rows != columns), collect_s)):
-        of_kind = np.where(kind, busy_s, 0.0)
-        in_turn = np.cumsum(np.take_along_axis(of_kind, order, axis=1), axis=1)
+    for selected, begins_s in ((gathers, ready_s), (~gathers & (rows != columns), collect_busy_s)):
+        selected_busy_s = np.where(selected, busy_s, 0.0)
+        in_order_s = np.cumsum(np.take_along_axis(selected_busy_s, order, axis=1), axis=1)
         leaves_s = np.zeros((n, n))
-        np.put_along_axis(leaves_s, order, in_turn, axis=1)
-        arrives_s = begins_s[:, None] + leaves_s - np.minimum(of_kind, port_s) + way_s
-        there_s = np.where(kind, arrives_s, there_s)
-    taken_s = n_each.T * port_s.T  # at the receiver, whose interface takes one after another
-    crossed_s = _taken_in(np.where(gathers, there_s, -np.inf), taken_s)
-    whole = ~gathers & (rows != columns)
-    come_s = _taken_in(np.where(whole, there_s, -np.inf), taken_s)
-    last_s = np.where(n_sources > 0, come_s + delivered_s, 0.0)
-    return float(max(crossed_s.max(), last_s.max(), collected_s.max()))
+        np.put_along_axis(leaves_s, order, in_order_s, axis=1)
+        arrives_s = begins_s[:, None] + leaves_s - np.minimum(selected_busy_s, port_s) + path_s
+        there_s = np.where(selected, arrives_s, there_s)
+    receive_s = n_each.T * port_s.T  # at the receiver's interface, one message after another
+    gathered_s = _received_s(np.where(gathers, there_s, -np.inf), receive_s)
+    scatters = ~gathers & (rows != columns)
+    scattered_s = _received_s(np.where(scatters, there_s, -np.inf), receive_s)
+    delivered_s = np.where(n_sources > 0, scattered_s + deliver_done_s, 0.0)
+    return float(max(gathered_s.max(), delivered_s.max(), collect_done_s.max()))
 
 
-def _taken_in(arrives_s: FloatArray, takes_s: FloatArray) -> FloatArray:
-    """When the last message has passed its target's interface, (C,), given arrivals by (source,
-    target).
+def _received_s(arrives_s: FloatArray, port_times_s: FloatArray) -> FloatArray:
+    """Return when the last message has passed its target's interface, (C,).
 
-    The first one has passed when it arrives; later ones pass after those before.
+    Arrivals and times at the interface are given by source and target, (C, C). The first message
+    has passed when it arrives; each later one passes after the one before.
     """
     order = np.argsort(arrives_s, axis=0, kind="stable")
-    in_turn = np.take_along_axis(arrives_s, order, axis=0)
-    takes = np.where(np.isfinite(in_turn), np.take_along_axis(takes_s, order, axis=0), 0.0)
-    behind = np.cumsum(takes[::-1], axis=0)[::-1] - takes
-    return np.asarray(np.maximum((in_turn + behind).max(axis=0), 0.0))
+    in_order_s = np.take_along_axis(arrives_s, order, axis=0)
+    passing_s = np.where(
+        np.isfinite(in_order_s), np.take_along_axis(port_times_s, order, axis=0), 0.0
+    )
+    still_to_pass_s = np.cumsum(passing_s[::-1], axis=0)[::-1] - passing_s
+    return np.asarray(np.maximum((in_order_s + still_to_pass_s).max(axis=0), 0.0))
 
 
 def _inside_s(
     model: GridModel, sizes: np.ndarray, on_host: np.ndarray, in_bytes: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """An exchange inside every cluster: how long interfaces are busy, and until all is there."""
+    """Price an exchange inside every cluster.
+
+    Return how long interfaces are busy, (C,), and when all blocks have arrived, (C,).
+    """
     every = list(range(len(sizes)))
-    kinds, which = np.unique(in_bytes, return_inverse=True)
-    gap_s, one_way_s = model.gap_and_one_way_s(kinds.astype(float), (every, every))
-    gap, one_way = gap_s[every, which], one_way_s[every, which]
+    distinct, index = np.unique(in_bytes, return_inverse=True)
+    gap_s, one_way_s = model.gap_and_one_way_s(distinct.astype(float), (every, every))
+    gap, one_way = gap_s[every, index], one_way_s[every, index]
     wire_s = np.diagonal(model.gap_s(LONG_BYTES)) / LONG_BYTES * in_bytes
     busy_s = np.maximum((sizes - 1) * gap, on_host * (sizes - on_host) * wire_s)
     return busy_s, np.where(sizes > 1, busy_s - gap + one_way, 0.0)
@@ -314,7 +327,7 @@ def _inside_s(
     "gridcoll; rows and columns of Bokhari and Berryman 1992, over clusters of any size",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Only where a message per rank is not negligible beside the longest latency."""
+    """Offer it only if a message per rank is not negligible beside the longest latency."""
     grid = model.grid
     if not has_both(grid) or n_bytes > min(MOST_BLOCK_BYTES, MOST_BYTES // grid.n_ranks):
         return []

@@ -16,57 +16,58 @@ from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm
 
 MOST_RANKS_APART = 512
-"""Over several clusters, where nearly every step crosses between them and waits for the one before:
-to price it among more takes longer than the call."""
+"""Limit of ranks over several clusters, where nearly every step crosses between clusters and waits
+for the one before: with more ranks, pricing takes longer than the call."""
 
 
 def bruck_steps(n_ranks: int) -> list[list[int]]:
-    """``steps[k]``: the distances with bit ``k`` set, whose blocks move ``2^k`` ranks on in it."""
+    """Return the distances whose blocks move ``2^k`` ranks on in step ``k``: bit ``k`` is set."""
     n_steps = (n_ranks - 1).bit_length()
     return [[d for d in range(n_ranks) if d >> k & 1] for k in range(n_steps)]
 
 
 def plan_bruck(n_ranks: int, n_units: int, label: str = "bruck") -> Plan:
-    """Bruck et al. 1997: a block for the rank ``d`` further takes a hop for every bit of ``d``.
+    """Return the plan of Bruck et al. 1997.
 
-    Scratch is one send buffer that blocks stand in by distance, and half of one each to send from
-    and to receive into.
+    A block for the rank at distance ``d`` takes a hop for every bit set in ``d``. Scratch has room
+    for one send buffer with the blocks by distance, and half a buffer each to send from and to
+    receive into.
     """
     steps = bruck_steps(n_ranks)
-    widest = max((len(step) for step in steps), default=0)
+    most_moved = max((len(step) for step in steps), default=0)
 
     def program_of(rank: int) -> Program:
-        turned = [((rank + d) % n_ranks, d) for d in range(n_ranks)]
-        ops: list[Op] = copy_blocks("input", "scratch", turned, n_units)
+        rotation = [((rank + d) % n_ranks, d) for d in range(n_ranks)]
+        ops: list[Op] = copy_blocks("input", "scratch", rotation, n_units)
         for k, step in enumerate(steps):
-            out = blocks("scratch", n_ranks, n_units, len(step))
-            come = blocks("scratch", n_ranks + widest, n_units, len(step))
+            send_chunk = blocks("scratch", n_ranks, n_units, len(step))
+            recv_chunk = blocks("scratch", n_ranks + most_moved, n_units, len(step))
             packing = [(d, n_ranks + at) for at, d in enumerate(step)]
-            unpacking = [(n_ranks + widest + at, d) for at, d in enumerate(step)]
+            unpacking = [(n_ranks + most_moved + at, d) for at, d in enumerate(step)]
             ops += copy_blocks("scratch", "scratch", packing, n_units)
-            ops.append(Send((rank + (1 << k)) % n_ranks, out, k))
-            ops.append(Recv((rank - (1 << k)) % n_ranks, come, k))
+            ops.append(Send((rank + (1 << k)) % n_ranks, send_chunk, k))
+            ops.append(Recv((rank - (1 << k)) % n_ranks, recv_chunk, k))
             ops += copy_blocks("scratch", "scratch", unpacking, n_units)
         back = [(d, (rank - d) % n_ranks) for d in range(n_ranks)]
         return (*ops, *copy_blocks("scratch", "output", back, n_units))
 
-    scratch = (n_ranks + 2 * widest,) * n_ranks
+    scratch = (n_ranks + 2 * most_moved,) * n_ranks
     return exchange_plan(label, n_units, Programs(n_ranks, program_of), scratch)
 
 
 @lru_cache(maxsize=64)
 def bruck_messages(n_ranks: int) -> Messages:
-    """Of `plan_bruck`."""
+    """Return the messages of `plan_bruck`."""
     ranks, steps = np.arange(n_ranks), bruck_steps(n_ranks)
-    rows, needs, before = list[FloatArray](), list[IntArray](), set[int]()
+    rows, needs, needed_steps = list[FloatArray](), list[IntArray](), set[int]()
     for k, step in enumerate(steps):
-        to = (ranks + (1 << k)) % n_ranks
-        rows.append(rows_of(ranks, to, len(step)))
-        # A block came with the step of its next lower bit; and steps leave in order.
-        before |= {(d % (1 << k)).bit_length() - 1 for d in step} - {-1}
-        for e in sorted(before):
-            come = (ranks - (1 << e)) % n_ranks
-            needs.append(np.stack([k * n_ranks + ranks, e * n_ranks + come], axis=1))
+        receivers = (ranks + (1 << k)) % n_ranks
+        rows.append(rows_of(ranks, receivers, len(step)))
+        # A block came with the step of its next lower bit. Steps leave in order.
+        needed_steps |= {(d % (1 << k)).bit_length() - 1 for d in step} - {-1}
+        for e in sorted(needed_steps):
+            senders = (ranks - (1 << e)) % n_ranks
+            needs.append(np.stack([k * n_ranks + ranks, e * n_ranks + senders], axis=1))
     return messages_of(rows, needs)
 
 

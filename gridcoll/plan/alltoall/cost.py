@@ -1,12 +1,12 @@
-"""Predicted time of an all-to-all: its messages through interfaces and links, as arrays.
+"""Predicted time of an all-to-all: its messages pass interfaces and links, computed as arrays.
 
 Paper 003, Table 3, prices a homogeneous all-to-all of messages of ``m`` bytes between
-``(P - 1) os(m) + (P - 1) or(m) + L`` and ``(P - 1) g(m) + (P - 1) or(m) + L``, and a network's
-contention factor γ says where. Here every message keeps its sender's and its receiver's interface
-for what lies between ``os + or`` and the gap by γ, in the order in which messages become ready, so
-that clusters of any number and size and any plan have a price. Interfaces are full duplex: sending
-and receiving are not added up but compared. With γ = 1 this is the simulation of `plan.price`,
-stage by stage instead of event by event.
+``(P - 1) os(m) + (P - 1) or(m) + L`` and ``(P - 1) g(m) + (P - 1) or(m) + L``; the contention
+factor γ of the network interpolates between the two. Here every message occupies the interfaces of
+its sender and its receiver for a time that γ interpolates between ``os + or`` and the gap, in the
+order in which messages become ready. So any plan has a price, for any number and sizes of clusters.
+Interfaces are full duplex: the longer of sending and receiving counts, not their sum. With γ = 1
+this is the simulation of `plan.cost`, stage by stage instead of event by event.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gridcoll.plan.cost import freely_s
 from gridcoll.topology.grid import Grid
 
 LONG_BYTES = 1 << 20
-"""The time of so long a message is nearly all on the wire."""
+"""A message of this length takes nearly all of its time on the wire."""
 
 
 class _Costs:
-    """Costs of each message at interfaces and links, (M,) arrays, with all messages that it stands
-    for.
+    """Costs of each message at interfaces and links, (M,) arrays.
 
-    With ``piece_bytes``, a message stands for its pieces, one after another.
+    They include all messages that a message represents. With ``piece_bytes``, a message consists of
+    pieces, which follow one another.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class _Costs:
         i, j = cluster[messages.source], cluster[messages.target]
         port_s = interface_s(model, in_bytes / n_pieces, gap_s) * n_pieces
         one_way_s = (n_pieces - 1.0) * gap_s + one_way_s
-        # A slower link leaves interfaces free, but what any message costs there is paid at them.
+        # A slower link leaves interfaces free, except for the link's cost of an empty message.
         self.empty_s, self.empty_one_way_s = empty_s[i, j, 0], empty_one_way_s[i, j, 0]
         least_s = np.where(i == j, 0.0, self.empty_s)
         self.out_s = np.maximum(port_s[i, which], least_s) * messages.n_out
         self.in_s = np.maximum(port_s[j, which], least_s) * messages.n_in
         self.one_way_s = one_way_s[i, j, which]
-        self.pipe = np.where(i == j, -1, i * model.n_clusters + j)
+        self.cluster_pair = np.where(i == j, -1, i * model.n_clusters + j)
         of_link_s = np.zeros(len(i))
         if model.aggregate_bytes_per_s:
             of_link_s = np.where(i == j, 0.0, self.in_bytes / model.link_bytes_per_s[i, j])
-        self.shared_s = of_link_s * messages.n_alike
-        # What leaves a cluster shares its uplink, and what enters one likewise.
-        self.ends = np.where(i == j, -1, i), np.where(i == j, -1, j)
-        self.ups_s = [
-            np.where(i == j, 0.0, self.in_bytes / model.uplinks[k]) * messages.n_alike
+        self.shared_s = of_link_s * messages.n_represented
+        # All messages that leave a cluster share its uplink, and so do all that enter it.
+        self.end_clusters = np.where(i == j, -1, i), np.where(i == j, -1, j)
+        self.uplinks_s = [
+            np.where(i == j, 0.0, self.in_bytes / model.uplinks[k]) * messages.n_represented
             for k in (i, j)
         ]
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
@@ -72,35 +72,35 @@ class _Costs:
         link_gap_s = (gap_s * n_pieces)[i, j, which]
         freely = freely_s(self.one_way_s, link_gap_s, busy_s, model.latency_s[i, j])
         self.freely_s = np.where(i == j, self.one_way_s, freely)
-        self._share_hosts(model, messages, host_weights)
+        self._count_shared_hosts(model, messages, host_weights)
 
-    def _share_hosts(
+    def _count_shared_hosts(
         self, model: GridModel, messages: Messages, host_weights: Sequence[float]
     ) -> None:
-        """Ranks of one host share its interface, and do not use it among themselves.
+        """Let the ranks of a host share its interface, which messages between them do not use.
 
-        They share the wire; each rank has the cost per message for itself.
+        They share its wire. Each rank pays the cost per message for itself.
         """
-        # Of ranks that share a host, a sample may have one only.
-        self.shares = model.grid.shares_hosts or max(host_weights, default=1.0) > 1.0
-        if not self.shares:
+        # A sample may contain only one of the ranks that share a host.
+        self.hosts_shared = model.grid.shares_hosts or max(host_weights, default=1.0) > 1.0
+        if not self.hosts_shared:
             return
         hosts = np.array(model.grid.host_of)
-        at_home = hosts[messages.source] == hosts[messages.target]
+        same_host = hosts[messages.source] == hosts[messages.target]
         self.out_port, self.in_port = (
-            np.where(at_home, -1 - ranks, hosts[ranks])
+            np.where(same_host, -1 - ranks, hosts[ranks])
             for ranks in (messages.source, messages.target)
         )
         self.out_wire_s, self.in_wire_s = (
-            np.where(at_home, 0.0, self._wire_s(model, messages, ranks, times, host_weights))
+            np.where(same_host, 0.0, self._wire_s(model, messages, ranks, times, host_weights))
             for ranks, times in (
                 (messages.source, messages.n_out),
                 (messages.target, messages.n_in),
             )
         )
         for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
-            each[at_home] = (self.empty_s * times)[at_home]
-        self.one_way_s[at_home] = self.freely_s[at_home] = self.empty_one_way_s[at_home]
+            each[same_host] = (self.empty_s * times)[same_host]
+        self.one_way_s[same_host] = self.freely_s[same_host] = self.empty_one_way_s[same_host]
 
     def _wire_s(
         self,
@@ -110,18 +110,21 @@ class _Costs:
         times: FloatArray,
         host_weights: Sequence[float],
     ) -> FloatArray:
-        """How long messages keep the wires of their ``ranks``' hosts, at the rate of long ones."""
+        """Return how long messages occupy the wires of the hosts of ``ranks``.
+
+        The rate of a wire is that of long messages.
+        """
         gap_s, _ = model.gap_and_one_way_s(np.array([float(LONG_BYTES)]))
         per_byte_s = np.diagonal(gap_s[:, :, 0]) / LONG_BYTES
         own_s = self.in_bytes * per_byte_s[np.array(model.grid.cluster_of)[ranks]] * times
         if not host_weights:
             return np.asarray(own_s)
-        has_several = messages.n_alike > times  # ranks for which this one stands
+        has_several = messages.n_represented > times  # the rank represents several
         return np.asarray(own_s * np.where(has_several, np.array(host_weights)[ranks], 1.0))
 
 
 def interface_s(model: GridModel, n_bytes: FloatArray, gap_s: FloatArray) -> FloatArray:
-    """How long messages of ``n_bytes`` (S,) keep an interface, by cluster, (C, S): Table 3."""
+    """Return how long messages of ``n_bytes``, (S,), occupy an interface, (C, S): Table 3."""
     clusters = range(model.n_clusters)
     upper = gap_s[clusters, clusters]
     contention = np.array(model.contention or [1.0] * len(clusters))[:, None]
@@ -143,16 +146,16 @@ def price_messages_s(
     host_weights: Sequence[float] = (),
     due_s: FloatArray | None = None,
 ) -> float:
-    """Seconds until the last of ``messages`` has arrived, for blocks of ``n_bytes``.
+    """Return the seconds until the last of ``messages`` has arrived, for blocks of ``n_bytes``.
 
-    Messages are cut at ``piece_bytes``, if not 0; ``host_weights`` are those of a `Sample`. None
-    leaves before its ``due_s``, (M,).
+    Messages are cut at ``piece_bytes`` unless that is 0. ``host_weights`` are those of a `Sample`.
+    No message leaves before its ``due_s``, (M,).
     """
     if not len(messages.source):
         return 0.0
     costs = _Costs(model, messages, n_bytes, piece_bytes, host_weights)
-    # Of those that one stands for, the last leaves and arrives when all before have.
-    more_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
+    # Of the messages that one represents, the last leaves and arrives after all others have.
+    earlier_out_s = costs.out_s * (1.0 - 1.0 / messages.n_out)
     first_in_s = costs.in_s / messages.n_in
     ready = np.zeros(len(messages.source)) if due_s is None else np.array(due_s)
     ended = np.zeros(len(messages.source))
@@ -162,28 +165,28 @@ def price_messages_s(
             np.maximum.at(ready, later, ended[earlier])
         now = np.flatnonzero(messages.stage <= stage)
         start = _served_in_turn(messages.source[now], ready[now], costs.out_s[now])
-        if costs.shares:
+        if costs.hosts_shared:
             start = _served_in_turn(costs.out_port[now], start, costs.out_wire_s[now])
-        enters = _served_in_turn(costs.pipe[now], start, costs.shared_s[now])
-        for end, up_s in zip(costs.ends, costs.ups_s, strict=True):
-            if up_s.any():
-                enters = _served_in_turn(end[now], enters, up_s[now])
+        enters = _served_in_turn(costs.cluster_pair[now], start, costs.shared_s[now])
+        for end_cluster, uplink_s in zip(costs.end_clusters, costs.uplinks_s, strict=True):
+            if uplink_s.any():
+                enters = _served_in_turn(end_cluster[now], enters, uplink_s[now])
         in_s, first = costs.in_s[now], enters + costs.freely_s[now]
-        begins = np.maximum(first - first_in_s[now], first + more_out_s[now] - in_s)
-        if costs.shares:
+        begins = np.maximum(first - first_in_s[now], first + earlier_out_s[now] - in_s)
+        if costs.hosts_shared:
             begins = _served_in_turn(costs.in_port[now], begins, costs.in_wire_s[now])
         through = _served_in_turn(messages.target[now], begins, in_s) + in_s
-        # Flows that wait for their windows do so side by side, not one after another.
+        # Flows wait for their windows at the same time, not one after another.
         begun = start if messages.one_by_one else ready[now]
         ended[now] = np.maximum(through, begun + costs.one_way_s[now])
     return float(ended.max())
 
 
 def _served_in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> FloatArray:
-    """When each job starts on the server ``which``, first come, first served."""
+    """Return when each job starts on the server ``which``, first come, first served."""
     order = np.lexsort((ready, which))
     group = which[order]
-    # Servers after one another on one axis, each far enough from the one before.
+    # Put all servers on one time axis, far enough apart that they do not affect each other.
     apart = np.cumsum(np.diff(group, prepend=group[:1]) != 0) * (ready.max() + takes_s.sum() + 1.0)
     before = np.cumsum(takes_s[order]) - takes_s[order]
     start = np.maximum.accumulate(ready[order] + apart - before) + before - apart
@@ -193,14 +196,14 @@ def _served_in_turn(which: IntArray, ready: FloatArray, takes_s: FloatArray) -> 
 
 
 def of_grid(messages_of: Callable[[Grid, Weights], Messages]) -> Callable[[Sample], Messages]:
-    """``messages_of`` a grid and its weights, as a function of the sample that has both."""
-    return lambda some: messages_of(some.model.grid, some.weights)
+    """Return ``messages_of``, a function of a grid and weights, as a function of a sample."""
+    return lambda sample: messages_of(sample.model.grid, sample.weights)
 
 
 def priced_s(
     model: GridModel, messages_of: Callable[[Sample], Messages], n_bytes: int, piece_bytes: int = 0
 ) -> float:
-    """Seconds for blocks of ``n_bytes``, from the messages of a sample of the ranks."""
-    some = model.sample
-    messages = messages_of(some)
-    return price_messages_s(some.model, messages, n_bytes, piece_bytes, some.host_weights)
+    """Return the seconds for blocks of ``n_bytes``, from the messages of a sample of the ranks."""
+    sample = model.sample
+    messages = messages_of(sample)
+    return price_messages_s(sample.model, messages, n_bytes, piece_bytes, sample.host_weights)

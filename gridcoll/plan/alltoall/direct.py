@@ -1,7 +1,7 @@
 """Direct exchanges: every block goes straight to its receiver, in one of three orders.
 
-``direct`` goes round all ranks, ``farthest-first`` sends those with the longest way first, and
-``pairwise`` has only a few sends under way at a time.
+``direct`` goes round all ranks, ``farthest-first`` sends blocks over the longest paths first, and
+``pairwise`` has only a few sends in progress at a time.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
 N_PAIRWISE_SLOTS = 2
-"""Sends that a rank has under way at once in a pairwise exchange."""
+"""Sends that a rank has in progress at once in a pairwise exchange."""
 
 MOST_PACED_RANKS = 128
-"""Every rank looks at all parts of all blocks that are sent by the clock: of 91 ranks, in 0.04 s
-for blocks of 16 KiB, in 1 s for blocks of 1 MiB."""
+"""Limit of ranks for sends by the clock, as every rank looks at all parts of all blocks. With 91
+ranks, that takes 0.04 s for blocks of 16 KiB, and 1 s for blocks of 1 MiB."""
 
 CutPlan = Callable[..., Plan]
-"""Writes a plan for blocks of so many units, with this label, in pieces of ``piece_units``."""
+"""``plan(n_units, label, piece_units=0)`` writes a plan for blocks of ``n_units``."""
 
 
 def plan_direct(
     order: Sequence[int], n_units: int, label: str = "direct", piece_units: int = 0
 ) -> Plan:
-    """Every rank sends every block to its receiver, all at once.
+    """Return a plan in which every rank sends every block to its receiver, all at once.
 
-    Each serves those after it in ``order``, going round, so that at no time all send to the same
-    one. Blocks are cut into messages of ``piece_units``, which need not wait for a rendezvous; 0
-    leaves them whole.
+    Each rank serves those after it in ``order``, going round, so that ranks do not all send to the
+    same one at a time. Blocks are cut into messages of ``piece_units``, so that they need no
+    rendezvous; 0 leaves them whole.
     """
     place = {rank: k for k, rank in enumerate(order)}
     n_ranks = len(order)
@@ -65,10 +65,10 @@ def plan_direct(
         for step in range(1, n_ranks):
             source = order[(at - step) % n_ranks]
             target = order[(at + step) % n_ranks]
-            come = pieces_of("output", source, n_units, piece_units)
-            leave = pieces_of("input", target, n_units, piece_units)
-            ops += (Recv(source, chunk, tag) for tag, chunk in enumerate(come))
-            ops += (Send(target, chunk, tag) for tag, chunk in enumerate(leave))
+            in_chunks = pieces_of("output", source, n_units, piece_units)
+            out_chunks = pieces_of("input", target, n_units, piece_units)
+            ops += (Recv(source, chunk, tag) for tag, chunk in enumerate(in_chunks))
+            ops += (Send(target, chunk, tag) for tag, chunk in enumerate(out_chunks))
         return (*ops, keep_own(rank, n_units))
 
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
@@ -76,13 +76,16 @@ def plan_direct(
 
 @lru_cache(maxsize=64)
 def direct_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_direct`, ranks in the order of their clusters."""
+    """Return the messages of `plan_direct`, with ranks in the order of their clusters."""
     order = [rank for cluster in grid.clusters for rank in cluster.ranks]
     return messages_of([inside_rows(order, by_rank(grid, weights))])
 
 
 def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
-    """By cluster, the others, farthest first; equally far ones in order from the next one on."""
+    """Return the other clusters for each cluster, farthest first.
+
+    Equally far ones are in order, beginning with the next cluster.
+    """
     n = model.n_clusters
     found = []
     for c in range(n):
@@ -95,7 +98,7 @@ def far_order(model: GridModel) -> tuple[tuple[int, ...], ...]:
 def farthest_first_peers(
     clusters: Sequence[Sequence[int]], far_order: Sequence[Sequence[int]], rank: int
 ) -> list[int]:
-    """The other ranks in the order of `plan_farthest_first`."""
+    """Return the other ranks in the order in which ``rank`` serves them: `plan_farthest_first`."""
     cluster, at = next((c, ranks.index(rank)) for c, ranks in enumerate(clusters) if rank in ranks)
     peers = [
         ranks[(at + step) % len(ranks)]
@@ -112,10 +115,10 @@ def plan_farthest_first(
     label: str = "farthest-first",
     piece_units: int = 0,
 ) -> Plan:
-    """A direct exchange in which blocks with a long way leave first.
+    """Return a direct exchange in which blocks over the longest paths leave first.
 
-    The ranks of one of ``clusters`` serve the others in its ``far_order``, their own last. They
-    start at different ranks of another one, so that they do not all send to the same.
+    The ranks of a cluster serve the other ``clusters`` in its ``far_order``, and their own last. In
+    another cluster, each starts at a different rank, so that they do not all send to the same one.
     """
     n_ranks = sum(map(len, clusters))
 
@@ -140,23 +143,27 @@ def plan_farthest_first(
 def farthest_first_messages(
     grid: Grid, far_order: tuple[tuple[int, ...], ...], weights: Weights = ()
 ) -> Messages:
-    """Of `plan_farthest_first`."""
+    """Return the messages of `plan_farthest_first`."""
     clusters = [np.array(cluster.ranks) for cluster in grid.clusters]
     weight_of = by_rank(grid, weights)
     rows = []
     for ranks, others in zip(clusters, far_order, strict=True):
         at = np.arange(len(ranks))[:, None]
-        parts = [clusters[c][(at + np.arange(len(clusters[c]))) % len(clusters[c])] for c in others]
+        peers_by_cluster = [
+            clusters[c][(at + np.arange(len(clusters[c]))) % len(clusters[c])] for c in others
+        ]
         inside = ranks[(at + np.arange(1, len(ranks))) % len(ranks)]
-        rows.append(rows_to_each(ranks, np.concatenate([*parts, inside], axis=1), weight_of))
+        rows.append(
+            rows_to_each(ranks, np.concatenate([*peers_by_cluster, inside], axis=1), weight_of)
+        )
     return messages_of(rows)
 
 
 def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:
-    """A direct exchange with only a few sends under way per rank.
+    """Return a direct exchange in which a rank has only a few sends in progress at once.
 
-    In step ``s`` rank ``r`` exchanges with ``r xor s`` where the number of ranks is a power of two,
-    else it sends to ``r + s`` and receives from ``r - s``. Blocks leave through a few slots of
+    In step ``s``, rank ``r`` exchanges with ``r xor s`` if the number of ranks is a power of two;
+    otherwise it sends to ``r + s`` and receives from ``r - s``. Blocks leave through a few slots of
     scratch, so that a send starts when an earlier one has ended.
     """
     two_power = n_ranks & (n_ranks - 1) == 0
@@ -179,7 +186,7 @@ def plan_pairwise(n_ranks: int, n_units: int, label: str = "pairwise") -> Plan:
 
 @lru_cache(maxsize=64)
 def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_pairwise`."""
+    """Return the messages of `plan_pairwise`."""
     ranks, weight_of = np.arange(grid.n_ranks), by_rank(grid, weights)
     if grid.n_ranks & (grid.n_ranks - 1) == 0:
         rows = rows_to_each(ranks, ranks[:, None] ^ ranks[1:], weight_of)
@@ -188,21 +195,21 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     return messages_of([rows], one_by_one=True)
 
 
-def sent_again_s(model: GridModel, n_bytes: int) -> float:
-    """Seconds that losses cost where blocks of ``n_bytes`` overflow the queue of an uplink.
+def retransmission_s(model: GridModel, n_bytes: int) -> float:
+    """Return the seconds that losses cost if blocks of ``n_bytes`` overflow an uplink's queue.
 
-    They do where nothing paces them and the cluster has several hosts. 0 for more ranks than a
-    paced exchange is for: there is no way around it.
+    They can do so if nothing paces them and the cluster has several hosts. Return 0 for more than
+    `MOST_PACED_RANKS` ranks, as there is then no paced exchange to prefer.
     """
     grid = model.grid
     if grid.n_ranks > MOST_PACED_RANKS or not np.isfinite(model.uplinks).any():
         return 0.0
     sizes = np.array([len(cluster) for cluster in grid.clusters])
     leaves_bytes = sizes * (grid.n_ranks - sizes) * float(n_bytes)
-    # A lone host's uplink is its interface, where its own messages wait and are not lost.
+    # The uplink of a single host is its interface: messages wait there and are not lost.
     is_shared = np.array([len(cluster.nodes) > 1 for cluster in grid.clusters])
-    floods = leaves_bytes > np.maximum(QUEUE_BYTES, QUEUE_S * model.uplinks)
-    return SENT_AGAIN_S if (floods & is_shared).any() else 0.0
+    overflows = leaves_bytes > np.maximum(QUEUE_BYTES, QUEUE_S * model.uplinks)
+    return SENT_AGAIN_S if (overflows & is_shared).any() else 0.0
 
 
 def with_pieces(
@@ -213,21 +220,21 @@ def with_pieces(
     n_bytes: int,
     plan: CutPlan,
 ) -> list[Candidate]:
-    """The candidate, and variants in pieces short enough to need no rendezvous.
+    """Return the candidate, and variants in pieces that are short enough to need no rendezvous.
 
-    ``messages_of`` gives the messages of a sample of the ranks.
+    ``messages_of`` returns the messages of a sample of the ranks.
     """
-    again_s = sent_again_s(model, n_bytes)
-    whole_s = priced_s(model, messages_of, n_bytes) + again_s
+    losses_s = retransmission_s(model, n_bytes)
+    whole_s = priced_s(model, messages_of, n_bytes) + losses_s
     found = [Candidate.planned(name, label, whole_s, plan)]
     for piece in EAGER_PIECES_BYTES:
         if not piece < n_bytes <= MOST_EAGER_PIECES * piece:
             continue
-        predicted_s = priced_s(model, messages_of, n_bytes, piece) + again_s
+        predicted_s = priced_s(model, messages_of, n_bytes, piece) + losses_s
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
-            how = f"{label}, in pieces of {format_size(piece)}"
+            cut_label = f"{label}, in pieces of {format_size(piece)}"
             cut = partial(plan, piece_units=piece)
-            found.append(Candidate.planned(name, how, predicted_s, cut, segment_bytes=piece))
+            found.append(Candidate.planned(name, cut_label, predicted_s, cut, segment_bytes=piece))
     return found
 
 
@@ -253,13 +260,13 @@ def _direct(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     "gridcoll; direct exchange ordered by the model's latencies",
 )
 def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A direct exchange in another order; only the time of the last arrival differs."""
+    """Return a direct exchange in another order, which changes only when the last block arrives."""
     if model.n_clusters == 1:
         return []
     label = "every block to its receiver, those with the longest way first"
 
-    def messages_of(some: Sample) -> Messages:
-        return farthest_first_messages(some.model.grid, far_order(some.model), some.weights)
+    def messages_of(sample: Sample) -> Messages:
+        return farthest_first_messages(sample.model.grid, far_order(sample.model), sample.weights)
 
     clusters = [cluster.ranks for cluster in model.grid.clusters]
     plan = partial(plan_farthest_first, clusters, far_order(model))
@@ -273,13 +280,13 @@ def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate
     "MPICH and Open MPI's pairwise exchange, without its steps",
 )
 def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A slot is in use until its message is sent; then the next one can leave."""
+    """Return the pairwise exchange. A slot is in use until its message has been sent."""
     n_ranks = model.grid.n_ranks
     if n_ranks == 1:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
     predicted_s = priced_s(model, of_grid(pairwise_messages), n_bytes)
-    predicted_s += sent_again_s(model, n_bytes)
+    predicted_s += retransmission_s(model, n_bytes)
     return [Candidate.planned("pairwise", label, predicted_s, partial(plan_pairwise, n_ranks))]
 
 

@@ -1,4 +1,4 @@
-"""All-to-all: what holds before and after it, and the blocks that every algorithm moves.
+"""All-to-all: its statement, and the helpers that every algorithm uses to move blocks.
 
 A plan's ``n_units`` is the size of one block. Block ``j`` of a rank's input goes to rank ``j``;
 block ``j`` of its output comes from rank ``j``.
@@ -31,14 +31,14 @@ state(
 
 
 def blocks(buffer: str, first: int, n_units: int, count: int = 1) -> Chunk:
-    """``count`` blocks from block ``first`` on."""
+    """Return the chunk of ``count`` blocks from block ``first`` on."""
     return Chunk(buffer, first * n_units, (first + count) * n_units)
 
 
 def copy_blocks(source: str, into: str, pairs: Iterable[tuple[int, int]], n_units: int) -> list[Op]:
-    """Copy block ``pairs[k][0]`` of one buffer to block ``pairs[k][1]`` of another.
+    """Return ops that copy block ``pairs[k][0]`` of one buffer to block ``pairs[k][1]`` of another.
 
-    Adjacent blocks that stay adjacent are copied by one op.
+    One op copies adjacent blocks that stay adjacent.
     """
     runs: list[list[int]] = []
     for at, to in pairs:
@@ -53,18 +53,18 @@ def copy_blocks(source: str, into: str, pairs: Iterable[tuple[int, int]], n_unit
 
 
 def keep_own(rank: int, n_units: int) -> Copy:
-    """The block that a rank has for itself."""
+    """Return the op that copies the block that ``rank`` has for itself."""
     return Copy(blocks("input", rank, n_units), blocks("output", rank, n_units))
 
 
-class Rooms:
-    """Hands out scratch from the start on, counted in blocks."""
+class ScratchBlocks:
+    """Allocates scratch, counted in blocks, from its start."""
 
     def __init__(self) -> None:
         self.n_blocks = 0
 
     def __call__(self, n_blocks: int) -> int:
-        """The first of ``n_blocks`` that are free."""
+        """Allocate ``n_blocks`` and return the number of the first one."""
         first, self.n_blocks = self.n_blocks, self.n_blocks + n_blocks
         return first
 
@@ -72,26 +72,26 @@ class Rooms:
 def exchange_plan(
     label: str, n_units: int, programs: Programs, scratch_blocks: Sequence[int] = ()
 ) -> Plan:
-    """An all-to-all plan; one of empty blocks does nothing at all.
+    """Return an all-to-all plan. For empty blocks, its programs are empty.
 
-    Scratch that is known by rank, as `ByRank`, is asked for no sooner than a rank's program.
+    If ``scratch_blocks`` is a `ByRank`, it is read only when the scratch of a rank is asked for.
     """
     if not n_units:
         programs = Programs(len(programs), lambda _rank: ())
     if n_units and isinstance(scratch_blocks, ByRank):
-        later = ByRank(len(programs), lambda rank: scratch_blocks[rank] * n_units)
-        return Plan("alltoall", label, n_units, -1, programs, later)
+        scratch_units = ByRank(len(programs), lambda rank: scratch_blocks[rank] * n_units)
+        return Plan("alltoall", label, n_units, -1, programs, scratch_units)
     scratch = tuple(count * n_units for count in scratch_blocks) if n_units else ()
     return Plan("alltoall", label, n_units, -1, programs, scratch if any(scratch) else ())
 
 
 def pieces_of(buffer: str, rank: int, n_units: int, piece_units: int) -> list[Chunk]:
-    """The block of ``rank``, cut; whole for ``piece_units`` of 0."""
+    """Return the block of ``rank`` in pieces of ``piece_units``, or whole if that is 0."""
     return cut_chunk(blocks(buffer, rank, n_units), piece_units or max(n_units, 1))
 
 
 def exchange_inside(rank: int, members: tuple[int, ...], n_units: int, tag: int) -> list[Op]:
-    """The exchange among the ``members`` of one cluster, all of it with the same ``tag``."""
+    """Return the ops of the exchange among the ``members`` of a cluster, all with one ``tag``."""
     at = members.index(rank)
     ops: list[Op] = []
     for step in range(1, len(members)):
@@ -103,10 +103,10 @@ def exchange_inside(rank: int, members: tuple[int, ...], n_units: int, tag: int)
 
 
 def adjacent(ranks: tuple[int, ...]) -> bool:
-    """Whether ``ranks``, in order, are consecutive."""
+    """Whether ``ranks``, which are sorted, are consecutive."""
     return ranks[-1] - ranks[0] + 1 == len(ranks)
 
 
 def has_both(grid: Grid) -> bool:
-    """Whether there are messages both inside a cluster and between two."""
+    """Whether there are messages both inside clusters and between clusters."""
     return len(grid.clusters) > 1 and len(grid.clusters) < grid.n_ranks

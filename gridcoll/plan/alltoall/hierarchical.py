@@ -1,13 +1,13 @@
-"""Aggregation at leaders: one message per ordered pair of clusters, as PACX and MagPIe relay.
+"""Aggregation at leaders: one message per ordered pair of clusters, relayed as by PACX and MagPIe.
 
-Members hand the blocks for each other cluster to their leader, the first rank of their cluster;
-leaders exchange; each sorts what came by receiver and hands it out. Leaders need room for all that
-crosses.
+Members send the blocks for each other cluster to their leader, the first rank of their cluster.
+Leaders exchange them, sort what they received by receiver, and hand it out. Leaders need scratch
+for all blocks that cross.
 
 The leaders may also exchange through one of them, the hub: a message to it and one back per
 cluster, so that with C clusters 2(C - 1) messages cross instead of C(C - 1). All blocks then pass
 leaders, also those inside a cluster, so that a rank sends one message and waits for one. Blocks
-between two other clusters cross two links, which costs no time where the path over the hub is no
+between two other clusters cross two links, which costs no time if the path over the hub is no
 longer than the direct one.
 """
 
@@ -22,7 +22,7 @@ from gridcoll.constants import MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import (
-    Rooms,
+    ScratchBlocks,
     adjacent,
     blocks,
     copy_blocks,
@@ -37,7 +37,7 @@ from gridcoll.plan.alltoall.messages import (
     by_rank,
     inside_rows,
     messages_of,
-    table_of,
+    rows_table,
 )
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -46,33 +46,37 @@ from gridcoll.schedule.paths import find_hub
 from gridcoll.topology.grid import Grid
 
 MOST_HUB_BLOCKS = 1 << 15
-"""Most blocks at a leader, which sorts them one by one while others wait."""
+"""Limit of blocks at a leader, which sorts them one by one while others wait."""
 
 _UP, _DOWN = range(2)  # tags
 
 Place = tuple[str, int]
-"""A buffer, and the block where something begins in it."""
+"""A buffer, and the number of a block in it."""
 
 
 def _others(grid: Grid, cluster: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The other clusters and their ranks, each cluster beginning with another one."""
+    """Return the other clusters and their ranks, beginning with the next cluster."""
     n = len(grid.clusters)
     return [(c % n, grid.clusters[c % n].ranks) for c in range(cluster + 1, cluster + n)]
 
 
 def _scratch_blocks(grid: Grid, rank: int) -> int:
-    """A leader keeps what leaves, what came, and that sorted; a member what it hands and gets."""
+    """Return the scratch of ``rank`` in blocks.
+
+    A leader stores what leaves, what arrives, and that once more sorted. A member stores what it
+    sends to the leader and receives from it.
+    """
     members = grid.clusters[grid.cluster_of[rank]].ranks
     return (grid.n_ranks - len(members)) * (3 * len(members) if rank == members[0] else 2)
 
 
 def leader_blocks(grid: Grid) -> int:
-    """The blocks of scratch of the leader that needs most."""
+    """Return the scratch in blocks of the leader that needs most."""
     return max(_scratch_blocks(grid, cluster.coordinator) for cluster in grid.clusters)
 
 
 def plan_leaders(grid: Grid, n_units: int, label: str = "leaders") -> Plan:
-    """One message per ordered pair of clusters, between leaders; direct inside clusters."""
+    """Return a plan with one message per ordered pair of clusters, and direct ones inside."""
 
     def program_of(rank: int) -> Program:
         members = grid.clusters[grid.cluster_of[rank]].ranks
@@ -88,7 +92,7 @@ def plan_leaders(grid: Grid, n_units: int, label: str = "leaders") -> Plan:
 
 
 def _hand_over(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list[Op]:
-    """A member: a message per other cluster to the leader, one message back."""
+    """Return a member's ops: a message per other cluster to the leader, and one message back."""
     ops: list[Op] = []
     leader, others, first = members[0], _others(grid, grid.cluster_of[rank]), 0
     for cluster, ranks in others:
@@ -109,16 +113,17 @@ def _hand_over(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) ->
 
 
 def _lead(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list[Op]:
-    """The leader: collect, exchange, sort, hand out.
+    """Return the leader's ops: collect, exchange, sort, hand out.
 
-    What leaves stands by source, then target; what came likewise; sorted, by target, then source.
+    Blocks that leave or arrive are stored by source, then target; sorted ones by target, then
+    source.
     """
-    own, ops, room = grid.cluster_of[rank], list[Op](), Rooms()
+    own, ops, allocate = grid.cluster_of[rank], list[Op](), ScratchBlocks()
     others, n_remote = _others(grid, own), grid.n_ranks - len(members)
-    leaves = {cluster: room(len(members) * len(ranks)) for cluster, ranks in others}
-    came = {cluster: room(len(members) * len(ranks)) for cluster, ranks in others}
+    outgoing = {cluster: allocate(len(members) * len(ranks)) for cluster, ranks in others}
+    received = {cluster: allocate(len(members) * len(ranks)) for cluster, ranks in others}
     for cluster, ranks in others:
-        first = leaves[cluster]
+        first = outgoing[cluster]
         pairs = [(target, first + k) for k, target in enumerate(ranks)]
         ops += copy_blocks("input", "scratch", pairs, n_units)
         for at, member in enumerate(members[1:], start=1):
@@ -126,11 +131,11 @@ def _lead(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list
             ops.append(Recv(member, place, cluster))
         peer, count = ranks[0], len(members) * len(ranks)
         ops.append(Send(peer, blocks("scratch", first, n_units, count), own))
-        ops.append(Recv(peer, blocks("scratch", came[cluster], n_units, count), cluster))
+        ops.append(Recv(peer, blocks("scratch", received[cluster], n_units, count), cluster))
     for at, member in enumerate(members):
-        first = into = room(n_remote)
+        first = into = allocate(n_remote)
         for cluster, sources in others:
-            by_source = [came[cluster] + k * len(members) + at for k in range(len(sources))]
+            by_source = [received[cluster] + k * len(members) + at for k in range(len(sources))]
             if member == rank:
                 pairs = list(zip(by_source, sources, strict=True))
                 ops += copy_blocks("scratch", "output", pairs, n_units)
@@ -145,19 +150,26 @@ def _lead(grid: Grid, members: tuple[int, ...], rank: int, n_units: int) -> list
 
 
 def _hub_scratch_blocks(grid: Grid, hub: int, cluster: int) -> int:
-    """Of a leader: its members' inputs and outputs, and what crosses; at the hub, everywhere."""
+    """Return the scratch in blocks of a cluster's leader.
+
+    It holds the inputs and outputs of its members, and the blocks that cross; at the hub, those of
+    all clusters.
+    """
     n, sizes = grid.n_ranks, [len(each) for each in grid.clusters]
-    kept = sizes if cluster == hub else [sizes[cluster]]
-    return 2 * (sizes[cluster] - 1) * n + sum(2 * size * (n - size) for size in kept)
+    stored = sizes if cluster == hub else [sizes[cluster]]
+    return 2 * (sizes[cluster] - 1) * n + sum(2 * size * (n - size) for size in stored)
 
 
 def hub_blocks(grid: Grid, hub: int) -> int:
-    """The blocks of scratch of the leader that needs most."""
+    """Return the scratch in blocks of the leader that needs most."""
     return max(_hub_scratch_blocks(grid, hub, c) for c in range(len(grid.clusters)))
 
 
 def plan_hub(grid: Grid, hub: int, n_units: int, label: str = "hub") -> Plan:
-    """Everything through leaders, who meet at that of cluster ``hub``: of two clusters or more."""
+    """Return a plan that sends all blocks through leaders, and through the one of cluster ``hub``.
+
+    The grid must have two clusters or more.
+    """
     everybody = range(grid.n_ranks)
     remote = [
         [rank for rank in everybody if grid.cluster_of[rank] != c]
@@ -183,36 +195,39 @@ def plan_hub(grid: Grid, hub: int, n_units: int, label: str = "hub") -> Plan:
 def _lead_to_hub(
     grid: Grid, hub: int, cluster: int, remote: Sequence[Sequence[int]], n_units: int
 ) -> list[Op]:
-    """A leader: collect members' inputs, exchange at the hub, hand out their outputs.
+    """Return a leader's ops: collect members' inputs, exchange at the hub, hand out outputs.
 
-    ``remote``: by cluster, the ranks of all others. What leaves a cluster stands by source, what
-    comes by target; the hub keeps that of every cluster and makes the latter of the former.
+    ``remote[cluster]`` are the ranks of all other clusters. Blocks that leave a cluster are stored
+    by source, and those that enter it by target. The hub stores the blocks of every cluster and
+    copies them from the first order to the second.
     """
-    ranks, n_ranks, room = [each.ranks for each in grid.clusters], grid.n_ranks, Rooms()
-    members, away = ranks[cluster], remote[cluster]
-    inputs = [("input", 0), *(("scratch", room(n_ranks)) for _ in members[1:])]
-    outputs = [("output", 0), *(("scratch", room(n_ranks)) for _ in members[1:])]
-    kept = range(len(ranks)) if cluster == hub else [cluster]
-    crossing = {c: len(ranks[c]) * len(remote[c]) for c in kept}
-    places = {c: (room(count), room(count)) for c, count in crossing.items()}
-    leaves, comes = places[cluster]
+    ranks, n_ranks, allocate = [each.ranks for each in grid.clusters], grid.n_ranks, ScratchBlocks()
+    members, remote_ranks = ranks[cluster], remote[cluster]
+    inputs = [("input", 0), *(("scratch", allocate(n_ranks)) for _ in members[1:])]
+    outputs = [("output", 0), *(("scratch", allocate(n_ranks)) for _ in members[1:])]
+    stored = range(len(ranks)) if cluster == hub else [cluster]
+    crossing = {c: len(ranks[c]) * len(remote[c]) for c in stored}
+    places = {c: (allocate(count), allocate(count)) for c, count in crossing.items()}
+    outgoing, incoming = places[cluster]
     ops: list[Op] = []
     for at, member in enumerate(members):
         if at:
             ops.append(Recv(member, blocks(*inputs[at], n_units, n_ranks), _UP))
-        into = "scratch", leaves + at * len(away)
-        ops += _copies(inputs[at], into, ((rank, k) for k, rank in enumerate(away)), n_units)
+        into = "scratch", outgoing + at * len(remote_ranks)
+        ops += _copies(
+            inputs[at], into, ((rank, k) for k, rank in enumerate(remote_ranks)), n_units
+        )
     if cluster != hub:
         peer, count = ranks[hub][0], crossing[cluster]
-        ops.append(Send(peer, blocks("scratch", leaves, n_units, count), _UP))
-        ops.append(Recv(peer, blocks("scratch", comes, n_units, count), _DOWN))
-    spokes = [c for c in kept if c != hub]
+        ops.append(Send(peer, blocks("scratch", outgoing, n_units, count), _UP))
+        ops.append(Recv(peer, blocks("scratch", incoming, n_units, count), _DOWN))
+    spokes = [c for c in stored if c != hub]
     for c in spokes if cluster == hub else ():
         ops.append(Recv(ranks[c][0], blocks("scratch", places[c][0], n_units, crossing[c]), _UP))
     if cluster == hub:
         place_of = {
             (source, target): places[c][0] + at * len(remote[c]) + k
-            for c in kept
+            for c in stored
             for at, source in enumerate(ranks[c])
             for k, target in enumerate(remote[c])
         }
@@ -226,8 +241,8 @@ def _lead_to_hub(
     for at, member in enumerate(members):
         for k, neighbour in enumerate(members):
             ops += _copies(inputs[k], outputs[at], [(member, neighbour)], n_units)
-        came = "scratch", comes + at * len(away)
-        ops += _copies(came, outputs[at], enumerate(away), n_units)
+        received = "scratch", incoming + at * len(remote_ranks)
+        ops += _copies(received, outputs[at], enumerate(remote_ranks), n_units)
         if at:
             ops.append(Send(member, blocks(*outputs[at], n_units, n_ranks), _DOWN))
     return ops
@@ -240,64 +255,64 @@ def _copies(source: Place, into: Place, pairs: Iterable[tuple[int, int]], n_unit
 
 @lru_cache(maxsize=64)
 def leader_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_leaders`: to leaders, between them, back, and inside."""
+    """Return the messages of `plan_leaders`: to leaders, between them, back, and inside."""
     clusters = [cluster.ranks for cluster in grid.clusters]
     sizes, members = _sizes(grid, weights)
     n_clusters, n_ranks = len(clusters), sum(sizes)
-    found = list[tuple[float, ...]]()
+    rows = list[tuple[float, ...]]()
     between: dict[tuple[int, int], int] = {}
-    handed: dict[tuple[int, int], list[int]] = {}
+    to_leader: dict[tuple[int, int], list[int]] = {}
     for c, ranks in enumerate(clusters):
         for d in ((c + step) % n_clusters for step in range(1, n_clusters)):
-            handed[c, d] = list(range(len(found), len(found) + len(ranks) - 1))
-            found += [_to_leader(member, ranks[0], sizes[d], members[c]) for member in ranks[1:]]
+            to_leader[c, d] = list(range(len(rows), len(rows) + len(ranks) - 1))
+            rows += [_to_leader(member, ranks[0], sizes[d], members[c]) for member in ranks[1:]]
     for c, ranks in enumerate(clusters):
         for d in ((c + step) % n_clusters for step in range(1, n_clusters)):
-            between[c, d] = len(found)
-            found.append(_between_leaders(ranks[0], clusters[d][0], sizes[c] * sizes[d]))
-    needs = [(between[link], k) for link, all_members in handed.items() for k in all_members]
+            between[c, d] = len(rows)
+            rows.append(_between_leaders(ranks[0], clusters[d][0], sizes[c] * sizes[d]))
+    needs = [(between[link], k) for link, all_members in to_leader.items() for k in all_members]
     for c, ranks in enumerate(clusters):
         for member in ranks[1:]:
-            needs += [(len(found), between[d, c]) for d in range(n_clusters) if d != c]
-            found.append(_from_leader(ranks[0], member, n_ranks - sizes[c], members[c]))
+            needs += [(len(rows), between[d, c]) for d in range(n_clusters) if d != c]
+            rows.append(_from_leader(ranks[0], member, n_ranks - sizes[c], members[c]))
     inside = [inside_rows(ranks, by_rank(grid, weights)) for ranks in clusters]
-    return messages_of([table_of(found), *inside], [np.array(needs, int).reshape(-1, 2)])
+    return messages_of([rows_table(rows), *inside], [np.array(needs, int).reshape(-1, 2)])
 
 
 @lru_cache(maxsize=64)
 def hub_messages(grid: Grid, hub: int, weights: Weights = ()) -> Messages:
-    """Of `plan_hub`: to leaders, to the hub, from it, and to members."""
+    """Return the messages of `plan_hub`: to leaders, to the hub, from it, and to members."""
     clusters = [cluster.ranks for cluster in grid.clusters]
     sizes, members = _sizes(grid, weights)
     n_ranks = sum(sizes)
     spokes = [c for c in range(len(clusters)) if c != hub]
     crossing = [size * (n_ranks - size) for size in sizes]
-    found = list[tuple[float, ...]]()
+    rows = list[tuple[float, ...]]()
     needs = list[tuple[int, int]]()
-    handed: list[list[int]] = []
+    to_leader: list[list[int]] = []
     for c, ranks in enumerate(clusters):
-        handed.append(list(range(len(found), len(found) + len(ranks) - 1)))
-        found += [_to_leader(member, ranks[0], n_ranks, members[c]) for member in ranks[1:]]
+        to_leader.append(list(range(len(rows), len(rows) + len(ranks) - 1)))
+        rows += [_to_leader(member, ranks[0], n_ranks, members[c]) for member in ranks[1:]]
     to_hub = {}
     for c in spokes:
-        needs += [(len(found), k) for k in handed[c]]
-        to_hub[c] = len(found)
-        found.append(_between_leaders(clusters[c][0], clusters[hub][0], crossing[c]))
-    came = {hub: list(to_hub.values())}
+        needs += [(len(rows), k) for k in to_leader[c]]
+        to_hub[c] = len(rows)
+        rows.append(_between_leaders(clusters[c][0], clusters[hub][0], crossing[c]))
+    received = {hub: list(to_hub.values())}
     for c in spokes:
-        others = [k for d, k in to_hub.items() if d != c] + handed[hub]
-        needs += [(len(found), k) for k in others]
-        came[c] = [len(found)]
-        found.append(_between_leaders(clusters[hub][0], clusters[c][0], crossing[c]))
+        others = [k for d, k in to_hub.items() if d != c] + to_leader[hub]
+        needs += [(len(rows), k) for k in others]
+        received[c] = [len(rows)]
+        rows.append(_between_leaders(clusters[hub][0], clusters[c][0], crossing[c]))
     for c, ranks in enumerate(clusters):
         for member in ranks[1:]:
-            needs += [(len(found), k) for k in (*handed[c], *came[c])]
-            found.append(_from_leader(ranks[0], member, n_ranks, members[c]))
-    return messages_of([table_of(found)], [np.array(needs, int).reshape(-1, 2)])
+            needs += [(len(rows), k) for k in (*to_leader[c], *received[c])]
+            rows.append(_from_leader(ranks[0], member, n_ranks, members[c]))
+    return messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
 
 
 def _sizes(grid: Grid, weights: Weights) -> tuple[list[float], list[float]]:
-    """By cluster: all ranks, and for how many members besides the leader each one stands."""
+    """Return the size of each cluster, and how many members each non-leader represents."""
     sampled = [len(cluster) for cluster in grid.clusters]
     sizes = [
         n * weight for n, weight in zip(sampled, weights or (1.0,) * len(sampled), strict=True)
@@ -341,16 +356,16 @@ def _hub(model: GridModel, n_bytes: int) -> list[Candidate]:
     label = f"{2 * (model.n_clusters - 1)} messages between clusters, leaders meet at "
     label += grid.clusters[hub].name
 
-    def messages_of(some: Sample) -> Messages:
-        part = some.model
-        return hub_messages(part.grid, find_hub(part.latency_s), some.weights)
+    def messages_of(sample: Sample) -> Messages:
+        part = sample.model
+        return hub_messages(part.grid, find_hub(part.latency_s), sample.weights)
 
     predicted_s = priced_s(model, messages_of, n_bytes)
     return [Candidate.planned("leaders", label, predicted_s, partial(plan_hub, grid, hub))]
 
 
 def by_host(grid: Grid) -> Grid:
-    """The grid whose clusters are the hosts of ``grid``."""
+    """Return the grid whose clusters are the hosts of ``grid``."""
     return grid.regroup(grid.host_of)
 
 
@@ -367,9 +382,9 @@ def _nodes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_messages = len(hosts.clusters) * (len(hosts.clusters) - 1)
     label = f"{n_messages} messages between hosts, through a rank of each"
 
-    def messages_of(some: Sample) -> Messages:
-        of_hosts, cluster_of = by_host(some.model.grid), some.model.grid.cluster_of
-        weights = (some.weights[cluster_of[host.ranks[0]]] for host in of_hosts.clusters)
+    def messages_of(sample: Sample) -> Messages:
+        of_hosts, cluster_of = by_host(sample.model.grid), sample.model.grid.cluster_of
+        weights = (sample.weights[cluster_of[host.ranks[0]]] for host in of_hosts.clusters)
         return leader_messages(of_hosts, tuple(weights))
 
     predicted_s = priced_s(model, messages_of, n_bytes)

@@ -18,7 +18,7 @@ from gridcoll.constants import LEAST_SAVED, MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.exchange import Rooms, blocks, copy_blocks, exchange_plan, has_both
-from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_table
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm
@@ -262,7 +262,7 @@ def lane_messages(lanes: Lanes) -> Messages:
             for target in targets[c][1:]:
                 needs += [(len(rows), k) for k in (*handed[lane, c], *came.get((lane, c), ()))]
                 rows.append((targets[c][0], target, lanes.grid.n_ranks, 1, 1, 1))
-    return messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+    return messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
 
 
 @lru_cache(maxsize=64)

@@ -36,7 +36,7 @@ from gridcoll.plan.alltoall.messages import (
     by_rank,
     inside_rows,
     messages_of,
-    table_of,
+    rows_table,
 )
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -231,23 +231,23 @@ class _Scale(NamedTuple):
     """Those of a message across, as a multiple of what it carries in the sample."""
     n_out: float
     n_in: float
-    n_alike: float
+    n_represented: float
 
 
 @lru_cache(maxsize=1024)
 def _scale(n_source: int, n_target: int, source_weight: float, target_weight: float) -> _Scale:
     """Of ``n_source`` ranks that collect for ``n_target``; each stands for as many as it weighs."""
     source_size, target_size = n_source * source_weight, n_target * target_weight
-    n_alike = max(source_size, target_size) / max(n_source, n_target)
+    n_represented = max(source_size, target_size) / max(n_source, n_target)
     # Of all blocks, those that a message's collector has itself go nowhere before.
     n_collected = n_source * n_target - max(n_source, n_target)
     size_collected = source_size * target_size - max(source_size, target_size)
     return _Scale(
         size_collected / max(n_collected, 1) / source_weight if n_collected else 1.0,
         min(source_size, target_size) / min(n_source, n_target),
-        n_alike / source_weight,
-        n_alike / target_weight,
-        n_alike,
+        n_represented / source_weight,
+        n_represented / target_weight,
+        n_represented,
     )
 
 
@@ -277,7 +277,7 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
     inside = [inside_rows(cluster.ranks, weight_of) for cluster in grid.clusters]
     later = np.array(needs, int).reshape(-1, 2)
     later[:, 0] += len(collected)
-    return messages_of([table_of(collected), table_of(across), *inside], [later])
+    return messages_of([rows_table(collected), rows_table(across), *inside], [later])
 
 
 MOST_CLUSTERS = 32

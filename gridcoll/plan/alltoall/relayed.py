@@ -28,7 +28,7 @@ from gridcoll.model.routing import busy_s, whole_parts
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
-from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, table_of
+from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_table
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
@@ -287,7 +287,7 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
             needs.append((len(rows) + 1, len(rows)))
         rows += [(*hop, size, 1, 1, 1) for hop in pairwise(hops)]
         due_s += [part.due_s] * (len(hops) - 1)
-    messages = messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+    messages = messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
     return messages, np.array(due_s)
 
 

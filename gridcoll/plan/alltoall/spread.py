@@ -1,8 +1,9 @@
-"""A direct exchange whose blocks all take as long as the busiest wire.
+"""A direct exchange in which all blocks take as long as the busiest wire.
 
-Where interfaces or links are unlike, some of them are done early if all go as fast as they can, and
-what takes longest begins to wait in turn. Here the parts of every block leave evenly over the time
-that the busiest wire needs for all, as those of a relayed exchange do, without relays.
+If interfaces or links are unlike and all send as fast as they can, some finish early while the
+blocks that take longest wait for their turn. Here the parts of every block leave evenly over the
+time that the busiest wire needs for all of its blocks, as in a relayed exchange, but without
+relays.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Candidate, algorithm
 
 
-def wires_unlike(model: GridModel) -> bool:
-    """Whether interfaces are, or links of which some are thin, or some uplink limits.
+def has_unlike_wires(model: GridModel) -> bool:
+    """Whether interfaces are unlike, or links are unlike and some are thin, or an uplink limits.
 
-    Else one pace suits all.
+    Otherwise one pace suits all.
     """
     if np.isfinite(model.uplinks).any():
         return True
@@ -40,7 +41,7 @@ def wires_unlike(model: GridModel) -> bool:
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if model.n_clusters < 2 or model.grid.n_ranks > MOST_PACED_RANKS:
         return []
-    if n_bytes < SHORTEST_PACED_BYTES or not wires_unlike(model):
+    if n_bytes < SHORTEST_PACED_BYTES or not has_unlike_wires(model):
         return []
     label = "parts of every block, evenly over the time of the busiest wire"
     every = np.arange(model.n_clusters)

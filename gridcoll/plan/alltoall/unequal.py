@@ -25,7 +25,7 @@ from gridcoll.constants import LINK_PACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.lg import exchanges
-from gridcoll.plan.alltoall.messages import Messages, messages_of, table_of
+from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_table
 from gridcoll.plan.alltoall.relayed import LONGEST_PART, PARTS_BETWEEN, SHORTEST_PART
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
@@ -272,7 +272,7 @@ def parts_messages(grid: Grid, counts: Counts, parts: Sequence[Part]) -> Message
             needs.append((len(rows) + 1, len(rows)))
             rows += [(source, relay, n_bytes, 1, 1, 1), (relay, target, n_bytes, 1, 1, 1)]
     rows += inside_messages(grid, counts)
-    return messages_of([table_of(rows)], [np.array(needs, int).reshape(-1, 2)])
+    return messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
 
 
 def inside_messages(grid: Grid, counts: Counts) -> list[tuple[float, ...]]:
@@ -407,4 +407,4 @@ def bundles_messages(grid: Grid, counts: Counts, bundles: Sequence[Bundle]) -> M
     later = np.array(needs, int).reshape(-1, 2)
     later[:, 0] += len(collected)
     inside = inside_messages(grid, counts)
-    return messages_of([table_of(collected), table_of(across), table_of(inside)], [later])
+    return messages_of([rows_table(collected), rows_table(across), rows_table(inside)], [later])

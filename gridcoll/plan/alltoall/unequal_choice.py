@@ -19,7 +19,7 @@ from gridcoll.model.routing import find_routes
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.exchange import has_both
-from gridcoll.plan.alltoall.messages import messages_of, table_of
+from gridcoll.plan.alltoall.messages import messages_of, rows_table
 from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
@@ -164,7 +164,7 @@ def _direct(model: GridModel, counts: Counts) -> Candidate:
         if counts[rank, peer]
     ]
     label = "every block to its receiver, those with the longest way first"
-    predicted_s = price_messages_s(model, messages_of([table_of(rows)]), 1)
+    predicted_s = price_messages_s(model, messages_of([rows_table(rows)]), 1)
     return _candidate(model, counts, "direct", label, predicted_s, program_of)
 
 

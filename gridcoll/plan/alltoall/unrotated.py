@@ -1,7 +1,7 @@
-"""The direct exchange in which all serve rank 0 first, then rank 1: for comparison.
+"""The direct exchange in which all ranks serve rank 0 first, then rank 1: for comparison.
 
-Paper 003 (section 5, Figure 11) measures it beside the rotated one and finds them alike, and
-concludes that its network loses time, not a host that all send to at once.
+Paper 003 (section 5, Figure 11) measures it beside the rotated one and finds no difference. It
+concludes that time is lost in the network, not at a host to which all send at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gridcoll.topology.grid import Grid
 
 
 def plan_unrotated(n_ranks: int, n_units: int, label: str = "direct-unrotated") -> Plan:
-    """All ranks send every block to its receiver, in rank order, all at once."""
+    """Return a plan in which all ranks send all blocks at once, in the rank order of receivers."""
 
     def program_of(rank: int) -> Program:
         others = [other for other in range(n_ranks) if other != rank]
@@ -34,7 +34,7 @@ def plan_unrotated(n_ranks: int, n_units: int, label: str = "direct-unrotated") 
 
 @lru_cache(maxsize=64)
 def unrotated_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_unrotated`."""
+    """Return the messages of `plan_unrotated`."""
     ranks = np.arange(grid.n_ranks)
     targets = np.array([np.delete(ranks, rank) for rank in ranks]).reshape(len(ranks), -1)
     return messages_of([rows_to_each(ranks, targets, by_rank(grid, weights))])

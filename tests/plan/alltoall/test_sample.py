@@ -72,12 +72,12 @@ def test_a_sample_tells_hosts_of_one_name_apart() -> None:
 def totals(model: GridModel, messages: Messages) -> dict[tuple[int, int], tuple[float, float]]:
     """Messages and blocks from cluster to cluster."""
     found: dict[tuple[int, int], tuple[float, float]] = {}
-    for source, target, n_blocks, n_alike in zip(
-        messages.source, messages.target, messages.n_blocks, messages.n_alike, strict=True
+    for source, target, n_blocks, n_represented in zip(
+        messages.source, messages.target, messages.n_blocks, messages.n_represented, strict=True
     ):
         pair = model.grid.cluster_of[source], model.grid.cluster_of[target]
         count, blocks = found.get(pair, (0.0, 0.0))
-        found[pair] = count + n_alike, blocks + n_alike * n_blocks
+        found[pair] = count + n_represented, blocks + n_represented * n_blocks
     return {(i, j): counts for (i, j), counts in found.items() if i != j}
 
 

@@ -9,7 +9,7 @@ import pytest
 from gridcoll.cli.models import load_model
 from gridcoll.model.gridmodel import GridModel, declared_model
 from gridcoll.plan import REGISTRIES, Candidate, check_plan, choose
-from gridcoll.plan.alltoall.direct import sent_again_s
+from gridcoll.plan.alltoall.direct import retransmission_s
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.gridfile import parse_gridfile
 
@@ -76,8 +76,8 @@ def test_what_overflows_an_uplinks_queue_is_sent_again() -> None:
     model = load_model("unlike-hosts")
     fastest, second, *_ = choose("alltoall", model, N_BYTES, 0, grid_only=True).candidates
     assert {fastest.name, second.name} == {"rate-paced", "spread"}
-    assert sent_again_s(model, N_BYTES) > 0
-    assert sent_again_s(model, 8 << 10) == 0  # fits into the queue
-    assert sent_again_s(replace(model, uplink_bytes_per_s=()), N_BYTES) == 0
+    assert retransmission_s(model, N_BYTES) > 0
+    assert retransmission_s(model, 8 << 10) == 0  # fits into the queue
+    assert retransmission_s(replace(model, uplink_bytes_per_s=()), N_BYTES) == 0
     # Of lone hosts, uplinks are their interfaces.
-    assert sent_again_s(load_model("patchwork"), N_BYTES) == 0
+    assert retransmission_s(load_model("patchwork"), N_BYTES) == 0
