@@ -1,9 +1,10 @@
-"""Aggregation at several leaders of each cluster, one for each lane, by the nearest ways.
+"""Aggregation at several leaders of each cluster, one per lane, over the shortest paths.
 
-The ranks of every cluster are cut into as many lanes. A member hands each lane's leader its blocks
-for the ranks of that lane in all clusters; leaders of a lane exchange, by way of other clusters
-where that is nearer; each hands its lane's members all their blocks at once. A member sends a
-message per lane and gets one back; a single leader would carry what all of them share here.
+The ranks of every cluster are cut into as many lanes. A member sends the leader of each lane its
+blocks for the ranks of that lane in all clusters. The leaders of a lane exchange these, through
+other clusters if that path is shorter. Each leader then sends every member of its lane all its
+blocks at once. So a member sends a message per lane and gets one back, and the leaders of a cluster
+share the traffic that a single leader would carry alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 from gridcoll.constants import LEAST_SAVED, MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.exchange import Rooms, blocks, copy_blocks, exchange_plan, has_both
+from gridcoll.plan.alltoall.exchange import (
+    ScratchBlocks,
+    blocks,
+    copy_blocks,
+    exchange_plan,
+    has_both,
+)
 from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_table
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
@@ -27,35 +34,36 @@ from gridcoll.topology.grid import Grid
 N_LANES = (2, 4, 8)
 
 MOST_MESSAGES = 2500
-"""So many take some 20 ms to count and price, with what each waits for."""
+"""Limit of messages. With their dependences, so many take some 20 ms to count and price."""
 
 FEWEST_INSIDE = 8
-"""Ranks of the largest cluster: on three sites of four, two leaders took 13 to 16 ms where one took
-13 to 14 (8 and 256 bytes, MPICH and Open MPI), though 2 to 18 % less was predicted."""
+"""Least size of the largest cluster. On three sites of four ranks, two leaders took 13 to 16 ms and
+one took 13 to 14 (8 and 256 bytes, MPICH and Open MPI), although 2 to 18 % less was predicted."""
 
-AS_GOOD = 1.03
-"""Fewer leaders are taken where more are predicted to save less than this: on 88 hosts that share
-two cores, 4 and 8 leaders took 1.7 and 2.0 of the limit under MPICH, where 1.07 and 1.04 were
-predicted."""
+AS_GOOD_FACTOR = 1.03
+"""Fewer leaders are taken if they are predicted to take at most this times the least. On 88 hosts
+that share two cores, 4 and 8 leaders took 1.7 and 2.0 times the lower bound under MPICH, but 1.07
+and 1.04 were predicted."""
 
 LEAST_GAIN = 1.1
-"""Offered where the longest way is so many times the nearest one, or messages cost something."""
+"""Lanes are offered if the longest direct link takes at least this times as long as the longest of
+the shortest paths, or if messages cost something."""
 
-Ways = tuple[tuple[tuple[int, ...], ...], ...]
-"""Clusters from each to each, both included."""
+Paths = tuple[tuple[tuple[int, ...], ...], ...]
+"""``paths[source][target]``: the clusters on the path between two clusters, both ends included."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Who leads, and which way what goes from cluster to cluster takes."""
+    """Which ranks lead, and over which paths blocks go from cluster to cluster."""
 
     grid: Grid
     n_lanes: int
-    ways: Ways
+    paths: Paths
 
     @cached_property
     def targets(self) -> list[list[tuple[int, ...]]]:
-        """By lane and cluster, the ranks of the lane."""
+        """``targets[lane][cluster]``: the ranks of the lane."""
         n, clusters = self.n_lanes, [cluster.ranks for cluster in self.grid.clusters]
         return [
             [
@@ -66,14 +74,17 @@ class Lanes:
         ]
 
     def leader(self, lane: int, cluster: int) -> int:
-        """The first of the lane's ranks; of a cluster that has none in it, members take turns."""
+        """Return the first rank of the lane in ``cluster``.
+
+        If the lane has no rank there, members of the cluster take turns in leading such lanes.
+        """
         ranks = self.grid.clusters[cluster].ranks
         of_lane = self.targets[lane][cluster]
         return of_lane[0] if of_lane else ranks[lane * len(ranks) // self.n_lanes]
 
     @cached_property
     def lane_of(self) -> list[int]:
-        """By rank."""
+        """The lane of each rank."""
         found = [0] * self.grid.n_ranks
         for lane, by_cluster in enumerate(self.targets):
             for rank in (rank for ranks in by_cluster for rank in ranks):
@@ -81,8 +92,8 @@ class Lanes:
         return found
 
     @cached_property
-    def led(self) -> list[list[int]]:
-        """By rank, the lanes that it leads."""
+    def lanes_led(self) -> list[list[int]]:
+        """The lanes that each rank leads."""
         found: list[list[int]] = [[] for _ in range(self.grid.n_ranks)]
         for lane in range(self.n_lanes):
             for cluster in range(len(self.grid.clusters)):
@@ -90,44 +101,48 @@ class Lanes:
         return found
 
     @cached_property
-    def wanted(self) -> list[list[int]]:
-        """By lane, its ranks in all clusters: what a member hands the leader."""
+    def lane_ranks(self) -> list[list[int]]:
+        """The ranks of each lane in all clusters. A member sends the leader its blocks for them."""
         return [[rank for ranks in lane for rank in ranks] for lane in self.targets]
 
     @cached_property
-    def through(self) -> list[list[tuple[int, int]]]:
-        """By cluster, whose blocks for whom it passes on."""
+    def relayed_pairs(self) -> list[list[tuple[int, int]]]:
+        """The pairs of source and target cluster whose blocks each cluster forwards."""
         found: list[list[tuple[int, int]]] = [[] for _ in self.grid.clusters]
         for source, target in permutations(range(len(self.grid.clusters)), 2):
-            for cluster in self.ways[source][target][1:-1]:
+            for cluster in self.paths[source][target][1:-1]:
                 found[cluster].append((source, target))
         return found
 
     @cached_property
     def order(self) -> list[list[int]]:
-        """By cluster, the others: first those over most links."""
+        """The other clusters of each cluster, those over most links first."""
         every = range(len(self.grid.clusters))
         return [
-            sorted((d for d in every if d != c), key=lambda d: -len(self.ways[c][d])) for c in every
+            sorted((d for d in every if d != c), key=lambda d: -len(self.paths[c][d]))
+            for c in every
         ]
 
     def tag(self, lane: int, source: int, target: int) -> int:
-        """Of blocks on their way between clusters; those of lanes come first, then `back`."""
+        """Return the tag of blocks between two clusters.
+
+        Lower tags are those of messages to leaders, one per lane, and `return_tag`.
+        """
         n = len(self.grid.clusters)
         return self.n_lanes + 1 + (source * n + target) * self.n_lanes + lane
 
     @property
-    def back(self) -> int:
+    def return_tag(self) -> int:
         return self.n_lanes
 
     def hops(self, lane: int, source: int, target: int) -> list[tuple[int, int]]:
-        """From leader to leader."""
-        leaders = (self.leader(lane, cluster) for cluster in self.ways[source][target])
+        """Return the hops of the path between two clusters, as pairs of leaders."""
+        leaders = (self.leader(lane, cluster) for cluster in self.paths[source][target])
         return list(pairwise(leaders))
 
 
 def plan_lanes(lanes: Lanes, n_units: int, label: str = "lanes") -> Plan:
-    """Every member to its cluster's leaders, these to one another, and back."""
+    """Return a plan: members send to their leaders, these exchange and send the results back."""
     n_ranks = lanes.grid.n_ranks
     writers = ByRank(n_ranks, lambda rank: _Writer(lanes, rank, n_units))
     programs = Programs(n_ranks, lambda rank: writers[rank].program)
@@ -142,155 +157,167 @@ class _Writer:
         self._lanes, self._rank, self._n_units = lanes, rank, n_units
         self._cluster = lanes.grid.cluster_of[rank]
         self._members = lanes.grid.clusters[self._cluster].ranks
-        self._room = Rooms()
+        self._allocate = ScratchBlocks()
         ops: list[Op] = []
         at, n = self._members.index(rank), lanes.n_lanes
         for lane in ((at + k) % n for k in range(n)):
-            ops += self._hand_over(lane)
-        came = {lane: self._lead(ops, lane) for lane in lanes.led[rank]}
-        for lane, places in came.items():
-            ops += self._hand_out(lane, places)
-        mine = lanes.lane_of[rank]
-        if mine not in lanes.led[rank]:
-            leader = lanes.leader(mine, self._cluster)
-            ops.append(Recv(leader, blocks("output", 0, n_units, lanes.grid.n_ranks), lanes.back))
+            ops += self._send_to_leader(lane)
+        places_by_lane = {lane: self._lead(ops, lane) for lane in lanes.lanes_led[rank]}
+        for lane, places in places_by_lane.items():
+            ops += self._return_blocks(lane, places)
+        own_lane = lanes.lane_of[rank]
+        if own_lane not in lanes.lanes_led[rank]:
+            leader = lanes.leader(own_lane, self._cluster)
+            ops.append(
+                Recv(leader, blocks("output", 0, n_units, lanes.grid.n_ranks), lanes.return_tag)
+            )
         self.program: Program = tuple(ops)
-        self.n_blocks = self._room.n_blocks
+        self.n_blocks = self._allocate.n_blocks
 
-    def _hand_over(self, lane: int) -> list[Op]:
-        """To the leader of ``lane`` what we have for it."""
-        wanted = self._lanes.wanted[lane]
-        if lane in self._lanes.led[self._rank] or not wanted:
+    def _send_to_leader(self, lane: int) -> list[Op]:
+        """Send the leader of ``lane`` our blocks for the ranks of that lane."""
+        lane_ranks = self._lanes.lane_ranks[lane]
+        if lane in self._lanes.lanes_led[self._rank] or not lane_ranks:
             return []
-        first = self._room(len(wanted))
-        pairs = [(rank, first + k) for k, rank in enumerate(wanted)]
+        first = self._allocate(len(lane_ranks))
+        pairs = [(rank, first + k) for k, rank in enumerate(lane_ranks)]
         return [
             *copy_blocks("input", "scratch", pairs, self._n_units),
             Send(
                 self._lanes.leader(lane, self._cluster),
-                blocks("scratch", first, self._n_units, len(wanted)),
+                blocks("scratch", first, self._n_units, len(lane_ranks)),
                 lane,
             ),
         ]
 
     def _lead(self, ops: list[Op], lane: int) -> dict[tuple[int, int], int]:
-        """Collect and exchange; where then the block of each source for each of ours is."""
+        """Collect blocks and exchange them with the leaders of the lane in other clusters.
+
+        Return, by source and target, where the blocks for our members of the lane are in scratch.
+        """
         lanes, n_units = self._lanes, self._n_units
-        wanted, place = lanes.wanted[lane], dict[tuple[int, int], int]()
+        lane_ranks, place = lanes.lane_ranks[lane], dict[tuple[int, int], int]()
         for member in self._members:
-            first = self._room(len(wanted))
-            place |= {(member, target): first + k for k, target in enumerate(wanted)}
+            first = self._allocate(len(lane_ranks))
+            place |= {(member, target): first + k for k, target in enumerate(lane_ranks)}
             if member == self._rank:
-                pairs = [(rank, first + k) for k, rank in enumerate(wanted)]
+                pairs = [(rank, first + k) for k, rank in enumerate(lane_ranks)]
                 ops += copy_blocks("input", "scratch", pairs, n_units)
-            elif wanted:
-                ops.append(Recv(member, blocks("scratch", first, n_units, len(wanted)), lane))
+            elif lane_ranks:
+                ops.append(Recv(member, blocks("scratch", first, n_units, len(lane_ranks)), lane))
         for other in lanes.order[self._cluster]:
             theirs = lanes.targets[lane][other]
             if theirs:
-                first = self._room(len(theirs) * len(self._members))
+                first = self._allocate(len(theirs) * len(self._members))
                 pairs = [
                     (place[member, target], first + k * len(theirs) + at)
                     for k, member in enumerate(self._members)
                     for at, target in enumerate(theirs)
                 ]
                 ops += copy_blocks("scratch", "scratch", pairs, n_units)
-                whole = blocks("scratch", first, n_units, len(pairs))
+                chunk = blocks("scratch", first, n_units, len(pairs))
                 _, to = lanes.hops(lane, self._cluster, other)[0]
-                ops.append(Send(to, whole, lanes.tag(lane, self._cluster, other)))
-        for source, target in lanes.through[self._cluster]:
+                ops.append(Send(to, chunk, lanes.tag(lane, self._cluster, other)))
+        for source, target in lanes.relayed_pairs[self._cluster]:
             n_blocks = len(lanes.grid.clusters[source]) * len(lanes.targets[lane][target])
             if n_blocks:
-                tag, way = lanes.tag(lane, source, target), lanes.ways[source][target]
-                at = way.index(self._cluster)
-                whole = blocks("scratch", self._room(n_blocks), n_units, n_blocks)
-                ops.append(Recv(lanes.leader(lane, way[at - 1]), whole, tag, tag))
-                ops.append(Send(lanes.leader(lane, way[at + 1]), whole, tag))
+                tag, path = lanes.tag(lane, source, target), lanes.paths[source][target]
+                at = path.index(self._cluster)
+                chunk = blocks("scratch", self._allocate(n_blocks), n_units, n_blocks)
+                ops.append(Recv(lanes.leader(lane, path[at - 1]), chunk, tag, tag))
+                ops.append(Send(lanes.leader(lane, path[at + 1]), chunk, tag))
         ours = lanes.targets[lane][self._cluster]
         for other in lanes.order[self._cluster] if ours else ():
             sources = lanes.grid.clusters[other].ranks
             n_blocks = len(sources) * len(ours)
-            first, tag = self._room(n_blocks), lanes.tag(lane, other, self._cluster)
-            whole = blocks("scratch", first, n_units, n_blocks)
-            ops.append(Recv(lanes.hops(lane, other, self._cluster)[-1][0], whole, tag, tag))
+            first, tag = self._allocate(n_blocks), lanes.tag(lane, other, self._cluster)
+            chunk = blocks("scratch", first, n_units, n_blocks)
+            ops.append(Recv(lanes.hops(lane, other, self._cluster)[-1][0], chunk, tag, tag))
             for k, source in enumerate(sources):
                 for at, target in enumerate(ours):
                     place[source, target] = first + k * len(ours) + at
         return place
 
-    def _hand_out(self, lane: int, place: dict[tuple[int, int], int]) -> list[Op]:
-        """All their blocks to the lane's members here."""
+    def _return_blocks(self, lane: int, place: dict[tuple[int, int], int]) -> list[Op]:
+        """Send the members of the lane in this cluster all their blocks."""
         lanes, n_ranks, ops = self._lanes, self._lanes.grid.n_ranks, list[Op]()
         for target in lanes.targets[lane][self._cluster]:
             if target == self._rank:
                 pairs = [(place[source, target], source) for source in range(n_ranks)]
                 ops += copy_blocks("scratch", "output", pairs, self._n_units)
                 continue
-            first = self._room(n_ranks)
+            first = self._allocate(n_ranks)
             pairs = [(place[source, target], first + source) for source in range(n_ranks)]
             ops += copy_blocks("scratch", "scratch", pairs, self._n_units)
-            ops.append(Send(target, blocks("scratch", first, self._n_units, n_ranks), lanes.back))
+            ops.append(
+                Send(target, blocks("scratch", first, self._n_units, n_ranks), lanes.return_tag)
+            )
         return ops
 
 
 @lru_cache(maxsize=64)
 def lane_messages(lanes: Lanes) -> Messages:
-    """Of `plan_lanes`."""
+    """Return the messages of `plan_lanes`."""
     clusters = [cluster.ranks for cluster in lanes.grid.clusters]
     rows: list[tuple[float, ...]] = []
     needs: list[tuple[int, int]] = []
-    handed: dict[tuple[int, int], list[int]] = {}
-    for lane, wanted in enumerate(lanes.wanted):
+    to_leader: dict[tuple[int, int], list[int]] = {}
+    for lane, lane_ranks in enumerate(lanes.lane_ranks):
         for c, ranks in enumerate(clusters):
             leader = lanes.leader(lane, c)
-            others = [rank for rank in ranks if rank != leader and wanted]
-            handed[lane, c] = list(range(len(rows), len(rows) + len(others)))
-            rows += [(rank, leader, len(wanted), 1, 1, 1) for rank in others]
-    came: dict[tuple[int, int], list[int]] = {}
+            others = [rank for rank in ranks if rank != leader and lane_ranks]
+            to_leader[lane, c] = list(range(len(rows), len(rows) + len(others)))
+            rows += [(rank, leader, len(lane_ranks), 1, 1, 1) for rank in others]
+    arrived: dict[tuple[int, int], list[int]] = {}
     for lane, targets in enumerate(lanes.targets):
         for c, ranks in enumerate(clusters):
             for d in lanes.order[c]:
                 if not targets[d]:
                     continue
-                needs += [(len(rows), k) for k in handed[lane, c]]
+                needs += [(len(rows), k) for k in to_leader[lane, c]]
                 hops = lanes.hops(lane, c, d)
                 needs += [(len(rows) + k + 1, len(rows) + k) for k in range(len(hops) - 1)]
                 rows += [(*hop, len(ranks) * len(targets[d]), 1, 1, 1) for hop in hops]
-                came.setdefault((lane, d), []).append(len(rows) - 1)
+                arrived.setdefault((lane, d), []).append(len(rows) - 1)
     for lane, targets in enumerate(lanes.targets):
         for c in range(len(clusters)):
             for target in targets[c][1:]:
-                needs += [(len(rows), k) for k in (*handed[lane, c], *came.get((lane, c), ()))]
+                needs += [
+                    (len(rows), k) for k in (*to_leader[lane, c], *arrived.get((lane, c), ()))
+                ]
                 rows.append((targets[c][0], target, lanes.grid.n_ranks, 1, 1, 1))
     return messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
 
 
 @lru_cache(maxsize=64)
-def nearest_ways(key: ModelKey) -> Ways:
-    """Of short messages from cluster to cluster; straight on where others save nothing."""
+def shortest_paths(key: ModelKey) -> Paths:
+    """Return the shortest paths of short messages between clusters (Floyd and Warshall).
+
+    The direct link is used unless another path saves time.
+    """
     _, one_way_s = key.model.gap_and_one_way_s(np.array([8.0]))
     least_s, n = np.array(one_way_s[..., 0]), key.model.n_clusters
-    after = np.tile(np.arange(n), (n, 1))
+    next_cluster = np.tile(np.arange(n), (n, 1))
     np.fill_diagonal(least_s, 0.0)
     for via in range(n):
-        by_s = least_s[:, via, None] + least_s[None, via, :]
-        shorter = by_s < least_s * (1 - 1e-9)
-        least_s = np.where(shorter, by_s, least_s)
-        after = np.where(shorter, after[:, via, None], after)
+        via_s = least_s[:, via, None] + least_s[None, via, :]
+        shorter = via_s < least_s * (1 - 1e-9)
+        least_s = np.where(shorter, via_s, least_s)
+        next_cluster = np.where(shorter, next_cluster[:, via, None], next_cluster)
     found = []
     for source in range(n):
         row = []
         for target in range(n):
-            way = [source]
-            while way[-1] != target:
-                way.append(int(after[way[-1], target]))
-            row.append(tuple(way))
+            path = [source]
+            while path[-1] != target:
+                path.append(int(next_cluster[path[-1], target]))
+            row.append(tuple(path))
         found.append(tuple(row))
     return tuple(found)
 
 
-def _n_messages(grid: Grid, ways: Ways, n_lanes: int) -> int:
-    n_hops = sum(len(way) - 1 for row in ways for way in row)
+def _n_messages(grid: Grid, paths: Paths, n_lanes: int) -> int:
+    n_hops = sum(len(path) - 1 for row in paths for path in row)
     return (grid.n_ranks + n_hops) * n_lanes + grid.n_ranks
 
 
@@ -307,29 +334,29 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if not has_both(grid) or N_LANES[0] * (grid.n_ranks + n * (n - 1)) > MOST_MESSAGES:
         return []
     gap_s, one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))
-    ways = nearest_ways(ModelKey(model))
+    paths = shortest_paths(ModelKey(model))
     longest_s = max(
-        sum(float(one_way_s[a, b, 0]) for a, b in pairwise(way)) for row in ways for way in row
+        sum(float(one_way_s[a, b, 0]) for a, b in pairwise(path)) for row in paths for path in row
     )
     between_s = np.where(np.eye(n, dtype=bool), 0.0, one_way_s[..., 0])
-    costs = (grid.n_ranks - 1) * gap_s.min() >= LEAST_SAVED * one_way_s.max()
-    if not costs and between_s.max() < LEAST_GAIN * longest_s:
+    messages_cost = (grid.n_ranks - 1) * gap_s.min() >= LEAST_SAVED * one_way_s.max()
+    if not messages_cost and between_s.max() < LEAST_GAIN * longest_s:
         return []
     found: list[tuple[float, Lanes]] = []
     for n_lanes in N_LANES:
-        # A leader keeps what all members have for its lane, twice, as much that came, and sorted.
+        # A leader stores its members' blocks for the lane twice, the received ones, and sorted ones.
         collected = 4 * most * -(-grid.n_ranks // n_lanes) * n_bytes
         if n_lanes > most or collected > MOST_COLLECTED_BYTES:
             continue
-        if _n_messages(grid, ways, n_lanes) > MOST_MESSAGES:
+        if _n_messages(grid, paths, n_lanes) > MOST_MESSAGES:
             break
-        lanes = Lanes(grid, n_lanes, ways)
+        lanes = Lanes(grid, n_lanes, paths)
         found.append((price_messages_s(model, lane_messages(lanes), n_bytes), lanes))
     if not found:
         return []
-    enough_s = AS_GOOD * min(predicted_s for predicted_s, _ in found)
+    enough_s = AS_GOOD_FACTOR * min(predicted_s for predicted_s, _ in found)
     predicted_s, best = next(each for each in found if each[0] <= enough_s)
-    n_longest = max(len(way) for row in ways for way in row) - 1
+    n_longest = max(len(path) for row in paths for path in row) - 1
     label = f"{best.n_lanes} leaders of each cluster"
     label += f", by up to {n_longest} links" if n_longest > 1 else ""
 

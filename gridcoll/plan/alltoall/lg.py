@@ -1,11 +1,12 @@
 """LG (Local Group, paper 001) between every two clusters.
 
-Where a cluster of ``n1`` exchanges with one of ``n2 >= n1``, data crosses in ``2 n2`` messages: a
-rank of the larger cluster is sent what the whole smaller cluster has for it, by one of its ranks;
-and sends, for about ``n1`` ranks of its own cluster, what they have for that one. Who collects for
-whom follows the paper's section 4.1. Its prose leaves out the blocks whose collector would be past
-the end of the larger cluster (of ``M(9, 1)`` with 3 and 7 ranks, rank 10): those go, one by one, to
-the collectors for the same receiver in the groups before.
+If a cluster of ``n1`` ranks exchanges with one of ``n2 >= n1``, data crosses in ``2 n2`` messages.
+Each rank of the larger cluster gets one message, in which a rank of the smaller cluster sends the
+blocks of its whole cluster; and it sends that rank one message with the blocks of about ``n1``
+ranks of its own cluster. Section 4.1 of the paper says which rank collects for which. Its prose
+leaves out the blocks whose collector would be past the end of the larger cluster (for ``M(9, 1)``
+with 3 and 7 ranks, rank 10). Those go one by one to the collectors for the same receiver in the
+groups before.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Message = tuple[int, int, tuple[int, ...]]
-"""Collector, receiver, and whose blocks it carries, in rank order."""
+"""Collector, receiver, and the sources of the blocks that the message carries, in rank order."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,15 @@ class Exchange:
 
     small: tuple[int, ...]
     large: tuple[int, ...]
-    """Ranks of either cluster, in the order that the paper numbers them; ``small`` is no longer."""
+    """Ranks of the two clusters in the paper's numbering. ``small`` is at most as long as ``large``."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Of both."""
+        """The ranks of both clusters."""
         return (*self.small, *self.large)
 
     def collector(self, source: int, target: int) -> int:
-        """Who in the cluster of ``source`` sends its block for ``target``."""
+        """Return the rank in the cluster of ``source`` that sends its block for ``target``."""
         n_small = len(self.small)
         if source in self._small_at:
             return self.small[self._large_at[target] % n_small]
@@ -85,7 +86,7 @@ class Exchange:
     def messages(self) -> tuple[Message, ...]:
         """All inter-cluster messages, in the order of the paper's steps."""
         n_small = len(self.small)
-        everybody = tuple(sorted(self.small))
+        all_small = tuple(sorted(self.small))
         found: list[Message] = []
         sources: dict[tuple[int, int], list[int]] = {}
         for source in sorted(self.large):
@@ -93,16 +94,16 @@ class Exchange:
                 sources.setdefault((self.collector(source, target), target), []).append(source)
         for at, rank in enumerate(self.large):
             other = self.small[at % n_small]
-            found.append((other, rank, everybody))
+            found.append((other, rank, all_small))
             found.append((rank, other, tuple(sources[rank, other])))
         return tuple(found)
 
 
 def exchanges(grid: Grid) -> list[Exchange]:
-    """LG between every two clusters, in rounds in which every cluster meets one other.
+    """Return LG between every two clusters, in rounds in which every cluster meets one other.
 
-    From round to round the ranks of a cluster are numbered from another one on, so that those who
-    collect more than others take turns.
+    In each round, the ranks of a cluster are numbered from a different rank on, so that ranks take
+    turns in collecting more than others.
     """
     found = []
     for turn, pairs in enumerate(rounds_of_pairs(len(grid.clusters))):
@@ -114,76 +115,76 @@ def exchanges(grid: Grid) -> list[Exchange]:
 
 
 @dataclass(frozen=True)
-class _Desk:
-    """One rank's part: what it sends for others, what comes for it, and where that is kept."""
+class _RankLayout:
+    """The messages across that a rank sends and receives, and where they are in its scratch."""
 
-    out: tuple[tuple[Message, int], ...]
-    come: tuple[tuple[Message, int], ...]
-    """Messages with the first block of their scratch; -1 for those that need none."""
+    sends: tuple[tuple[Message, int], ...]
+    receives: tuple[tuple[Message, int], ...]
+    """Messages, each with its first block of scratch, or -1 if it needs no scratch."""
     scratch_blocks: int
 
 
-def _desk(rank: int, n_ranks: int, messages: list[Message]) -> _Desk:
-    """Lay out the scratch of ``rank``: no more than twice its send buffer."""
-    used, out = 0, []
+def _lay_out(rank: int, n_ranks: int, messages: list[Message]) -> _RankLayout:
+    """Lay out the scratch of ``rank``, which is at most twice as large as its send buffer."""
+    used, sends = 0, []
     for message in messages:
         if message[0] == rank:
-            alone = message[2] == (rank,)
-            out.append((message, -1 if alone else used))
-            used += 0 if alone else len(message[2])
+            own_only = message[2] == (rank,)
+            sends.append((message, -1 if own_only else used))
+            used += 0 if own_only else len(message[2])
     scattered = [len(m[2]) for m in messages if m[1] == rank and not adjacent(m[2])]
-    # Where everything at once would be too much, what comes takes turns in the room there is.
-    room = max([0, *scattered, min(sum(scattered), 2 * n_ranks - used)])
-    at, come = 0, []
+    # If there is not enough room for all received messages at once, they take turns in it.
+    recv_blocks = max([0, *scattered, min(sum(scattered), 2 * n_ranks - used)])
+    at, receives = 0, []
     for message in messages:
         if message[1] == rank:
             if adjacent(message[2]):
-                come.append((message, -1))
+                receives.append((message, -1))
                 continue
-            at = 0 if at + len(message[2]) > room else at
-            come.append((message, used + at))
+            at = 0 if at + len(message[2]) > recv_blocks else at
+            receives.append((message, used + at))
             at += len(message[2])
-    return _Desk(tuple(out), tuple(come), used + room)
+    return _RankLayout(tuple(sends), tuple(receives), used + recv_blocks)
 
 
 def plan_lg(grid: Grid, n_units: int, label: str = "lg") -> Plan:
-    """LG between every two clusters, a direct exchange inside each.
+    """Return the plan of LG between every two clusters, and a direct exchange inside each.
 
-    Blocks for other clusters move first, in the order of the rounds; a collector sends a message
-    as soon as its blocks are together, whatever else is still under way. Blocks reach collectors
-    in place, so that only a collector's own are copied; what comes in is copied only where its
-    blocks' places in the output are no neighbours.
+    Blocks for other clusters move first, in the order of the rounds. A collector sends a message as
+    soon as all of its blocks have arrived, even if other messages are still in progress. Blocks
+    arrive at collectors in place, so that only a collector's own blocks are copied. A received
+    message is copied only if its blocks are not adjacent in the output.
     """
     all_exchanges = exchanges(grid)
-    desks = _desks(grid, all_exchanges)
+    layouts = _lay_out_all(grid, all_exchanges)
 
     def program_of(rank: int) -> Program:
-        mine = [each for each in all_exchanges if rank in each.ranks]
-        ops = _send_to_collectors(rank, mine, n_units)
-        ops += _collect(rank, desks[rank], n_units)
-        ops += _receive(desks[rank], n_units)
+        own_exchanges = [each for each in all_exchanges if rank in each.ranks]
+        ops = _send_to_collectors(rank, own_exchanges, n_units)
+        ops += _collect(rank, layouts[rank], n_units)
+        ops += _receive(layouts[rank], n_units)
         ops += exchange_inside(
             rank, grid.clusters[grid.cluster_of[rank]].ranks, n_units, grid.n_ranks
         )
         return (*ops, keep_own(rank, n_units))
 
-    scratch = tuple(desk.scratch_blocks for desk in desks)
+    scratch = tuple(layout.scratch_blocks for layout in layouts)
     return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), scratch)
 
 
-def _desks(grid: Grid, all_exchanges: list[Exchange]) -> list[_Desk]:
+def _lay_out_all(grid: Grid, all_exchanges: list[Exchange]) -> list[_RankLayout]:
     messages: list[list[Message]] = [[] for _ in range(grid.n_ranks)]
     for exchange in all_exchanges:
         for message in exchange.messages:
             messages[message[0]].append(message)
             messages[message[1]].append(message)
-    return [_desk(rank, grid.n_ranks, messages[rank]) for rank in range(grid.n_ranks)]
+    return [_lay_out(rank, grid.n_ranks, messages[rank]) for rank in range(grid.n_ranks)]
 
 
-def _send_to_collectors(rank: int, mine: list[Exchange], n_units: int) -> list[Op]:
-    """Our blocks for other clusters, to those who send them on; the tag is the receiver."""
+def _send_to_collectors(rank: int, own_exchanges: list[Exchange], n_units: int) -> list[Op]:
+    """Send our blocks for other clusters to their collectors. The tag is the receiver."""
     ops: list[Op] = []
-    for exchange in mine:
+    for exchange in own_exchanges:
         targets = exchange.large if rank in exchange.small else exchange.small
         for target in targets:
             collector = exchange.collector(rank, target)
@@ -192,10 +193,10 @@ def _send_to_collectors(rank: int, mine: list[Exchange], n_units: int) -> list[O
     return ops
 
 
-def _collect(rank: int, desk: _Desk, n_units: int) -> list[Op]:
-    """Put messages for other clusters together and send them."""
+def _collect(rank: int, layout: _RankLayout, n_units: int) -> list[Op]:
+    """Assemble the messages for other clusters and send them."""
     ops: list[Op] = []
-    for (_, target, sources), first in desk.out:
+    for (_, target, sources), first in layout.sends:
         if first < 0:
             ops.append(Send(target, blocks("input", target, n_units), target))
             continue
@@ -208,10 +209,10 @@ def _collect(rank: int, desk: _Desk, n_units: int) -> list[Op]:
     return ops
 
 
-def _receive(desk: _Desk, n_units: int) -> list[Op]:
-    """Messages of other clusters, to where they belong."""
+def _receive(layout: _RankLayout, n_units: int) -> list[Op]:
+    """Receive the messages of other clusters and put their blocks into the output."""
     ops: list[Op] = []
-    for (collector, target, sources), first in desk.come:
+    for (collector, target, sources), first in layout.receives:
         count = len(sources)
         if first < 0:
             ops.append(Recv(collector, blocks("output", sources[0], n_units, count), target))
@@ -223,12 +224,12 @@ def _receive(desk: _Desk, n_units: int) -> list[Op]:
 
 
 class _Scale(NamedTuple):
-    """For what messages of LG from one cluster to another stand, in a sample."""
+    """What the messages of LG from one cluster to another represent in a sample."""
 
     collected: float
-    """A block to its collector: how many its source sends and its collector gets."""
+    """How many blocks a block to a collector represents, at its source and at its collector."""
     n_blocks: float
-    """Those of a message across, as a multiple of what it carries in the sample."""
+    """Blocks of a message across, as a multiple of those that it carries in the sample."""
     n_out: float
     n_in: float
     n_represented: float
@@ -236,10 +237,13 @@ class _Scale(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _scale(n_source: int, n_target: int, source_weight: float, target_weight: float) -> _Scale:
-    """Of ``n_source`` ranks that collect for ``n_target``; each stands for as many as it weighs."""
+    """Return the scale for ``n_source`` ranks that collect for ``n_target`` ranks.
+
+    Each rank represents as many ranks as its weight says.
+    """
     source_size, target_size = n_source * source_weight, n_target * target_weight
     n_represented = max(source_size, target_size) / max(n_source, n_target)
-    # Of all blocks, those that a message's collector has itself go nowhere before.
+    # A block that its collector has itself needs no message to the collector.
     n_collected = n_source * n_target - max(n_source, n_target)
     size_collected = source_size * target_size - max(source_size, target_size)
     return _Scale(
@@ -252,7 +256,7 @@ def _scale(n_source: int, n_target: int, source_weight: float, target_weight: fl
 
 
 def _crossing(grid: Grid, weight_of: FloatArray) -> Iterator[tuple[Message, _Scale]]:
-    """What LG sends between clusters, and for what each stands."""
+    """Yield the messages of LG between clusters, and what each of them represents."""
     for exchange in exchanges(grid):
         for message in exchange.messages:
             ends = message[:2]
@@ -262,7 +266,10 @@ def _crossing(grid: Grid, weight_of: FloatArray) -> Iterator[tuple[Message, _Sca
 
 @lru_cache(maxsize=64)
 def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
-    """Of `plan_lg`: to collectors, across, and inside; collectors wait for what they collect."""
+    """Return the messages of `plan_lg`: to collectors, across, and inside clusters.
+
+    A message across waits for the blocks that its collector collects.
+    """
     weight_of = by_rank(grid, weights)
     collected = list[tuple[float, ...]]()
     across = list[tuple[float, ...]]()
@@ -271,8 +278,8 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
         for source in sources:
             if source != collector:
                 needs.append((len(across), len(collected)))
-                alike = scale.collected * float(weight_of[source])
-                collected.append((source, collector, 1, scale.collected, scale.collected, alike))
+                n_alike = scale.collected * float(weight_of[source])
+                collected.append((source, collector, 1, scale.collected, scale.collected, n_alike))
         across.append((collector, target, len(sources) * scale.n_blocks, *scale[2:]))
     inside = [inside_rows(cluster.ranks, weight_of) for cluster in grid.clusters]
     later = np.array(needs, int).reshape(-1, 2)
@@ -281,7 +288,7 @@ def lg_messages(grid: Grid, weights: Weights = ()) -> Messages:
 
 
 MOST_CLUSTERS = 32
-"""With more, pricing every pair of them takes longer than the call."""
+"""Limit of clusters. With more, pricing every pair of them takes longer than the call."""
 
 
 @algorithm(

@@ -1,8 +1,8 @@
 """LG in the strict steps of paper 001, for comparison.
 
-The paper's second phase begins when the local one is over, and has ⌈n2/n1⌉ steps: a rank of the
-smaller cluster exchanges with one rank of the larger at a time. `lg` has the same messages, but
-waits for their blocks only.
+The paper's second phase begins when the local phase is over, and has ⌈n2/n1⌉ steps. In each, a
+rank of the smaller cluster exchanges with one rank of the larger. `lg` sends the same messages, but
+each waits only for its blocks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from gridcoll.topology.grid import Grid
 
 
 def plan_lg_steps(grid: Grid, n_units: int, label: str = "lg-steps") -> Plan:
-    """`plan_lg` whose ranks finish the local phase, then exchange across one step at a time."""
-    plain = plan_lg(grid, n_units)
-    scratch = plain.scratch_units or (0,) * grid.n_ranks
+    """Return `plan_lg`, but ranks finish the local phase, then exchange across step by step."""
+    lg_plan = plan_lg(grid, n_units)
+    scratch = lg_plan.scratch_units or (0,) * grid.n_ranks
 
     def program_of(rank: int) -> Program:
-        home = frozenset(grid.clusters[grid.cluster_of[rank]].ranks)
-        return _in_steps(plain.programs[rank], home, Chunk("scratch", *_unit(scratch[rank])))
+        own_cluster = frozenset(grid.clusters[grid.cluster_of[rank]].ranks)
+        return _in_steps(
+            lg_plan.programs[rank], own_cluster, Chunk("scratch", *_unit(scratch[rank]))
+        )
 
-    # One block more is room for the unit that says that the local phase is over.
+    # One more block holds the unit that is written when the local phase is over.
     blocks = [count // n_units + 1 for count in scratch] if n_units else []
     return exchange_plan(label, n_units, Programs(grid.n_ranks, program_of), blocks)
 
@@ -37,20 +39,21 @@ def _unit(at: int) -> tuple[int, int]:
     return at, at + 1
 
 
-def _in_steps(program: Program, home: frozenset[int], token: Chunk) -> Program:
-    """Sends across wait for what the step before received; the first one for ``token``.
+def _in_steps(program: Program, own_cluster: frozenset[int], token: Chunk) -> Program:
+    """Return ``program`` with sends across that wait for the receive of the step before.
 
-    ``token`` is written after every local receive: a copy waits for the one before it.
+    The first one waits for ``token``. This is written after every local receive, and each of these
+    copies waits for the one before it.
     """
-    local, out = list[Op](), list[Send]()
-    come: list[list[Op]] = []
+    local, sends_across = list[Op](), list[Send]()
+    receives_across: list[list[Op]] = []
     for op in program:
-        if isinstance(op, Send) and op.peer not in home:
-            out.append(op)
-        elif isinstance(op, Recv) and op.peer not in home:
-            come.append([op])
+        if isinstance(op, Send) and op.peer not in own_cluster:
+            sends_across.append(op)
+        elif isinstance(op, Recv) and op.peer not in own_cluster:
+            receives_across.append([op])
         elif isinstance(op, Copy) and op.source.buffer == "scratch":
-            come[-1].append(op)
+            receives_across[-1].append(op)
         else:
             local.append(op)
     received = [op.chunk for op in local if isinstance(op, Recv)]
@@ -58,14 +61,14 @@ def _in_steps(program: Program, home: frozenset[int], token: Chunk) -> Program:
         Copy(Chunk(chunk.buffer, *_unit(chunk.start)), token) for chunk in received if chunk.size
     ]
     before = token if received else None
-    for send, arrives in zip(out, come, strict=True):
-        ops += [replace(send, after=before), *arrives]
-        before = arrives[0].chunk if isinstance(arrives[0], Recv) else None
+    for send, recv_ops in zip(sends_across, receives_across, strict=True):
+        ops += [replace(send, after=before), *recv_ops]
+        before = recv_ops[0].chunk if isinstance(recv_ops[0], Recv) else None
     return tuple(ops)
 
 
 def n_steps(grid: Grid) -> int:
-    """⌈n2/n1⌉ of every two clusters, in the rounds in which pairs meet."""
+    """Return the most steps of any rank: the sum of ⌈n2/n1⌉ over all clusters that it meets."""
     return max(
         sum(
             -(-len(each.large) // len(each.small)) for each in exchanges(grid) if rank in each.ranks
@@ -75,7 +78,7 @@ def n_steps(grid: Grid) -> int:
 
 
 MOST_RANKS = 256
-"""Its price is a walk through the whole plan."""
+"""Limit of ranks, since it is priced by simulating the whole plan."""
 
 
 @algorithm(

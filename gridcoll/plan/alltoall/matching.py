@@ -1,9 +1,9 @@
 """A direct exchange in rounds, those over the longest links first, paced by the clock.
 
-With all blocks under way at once, flows share interfaces in an arbitrary way: a block for a far
-rank may be the last to leave, and a receiver may idle while its block waits behind others. In a
-round every rank sends one block and receives one. No rank waits for the end of a round: a block
-leaves when the interface should be done with the one before.
+If all blocks are sent at once, flows share interfaces arbitrarily: a block for a far rank may be
+the last to leave, and a receiver may idle while its block waits behind others. In a round, every
+rank sends one block and receives one. No rank waits for the end of a round: a block leaves when the
+interface should have sent the one before.
 """
 
 from __future__ import annotations
@@ -23,49 +23,54 @@ from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm, alias
 
 MOST_RANKS = 32
-"""Finding rounds takes time in proportion to the cube of the number of ranks."""
+"""Limit of ranks. The time to find rounds grows with the cube of the number of ranks."""
 
 Rounds = tuple[tuple[int, ...], ...]
-"""``rounds[k][rank]``: the rank that it sends to in round ``k``."""
+"""``rounds[k][rank]``: the rank to which ``rank`` sends in round ``k``."""
 
 
 @lru_cache(maxsize=16)
 def rounds_farthest_first(
     cluster_of: tuple[int, ...], latency_s: tuple[tuple[float, ...], ...]
 ) -> Rounds:
-    """Rounds in which every rank sends to every other once, as few as possible.
+    """Return the fewest rounds in which every rank sends to every other once.
 
-    A regular bipartite graph of senders and receivers falls into perfect matchings (König 1916).
-    Each is found by augmenting paths (Kuhn 1955) that try the longest ways first, by the latencies
-    between clusters.
+    A regular bipartite graph of senders and receivers splits into perfect matchings (König 1916).
+    Each is found by augmenting paths (Kuhn 1955). These try the targets with the longest latency
+    first.
     """
     n_ranks = len(cluster_of)
 
-    def way_s(source: int, target: int) -> float:
+    def path_latency_s(source: int, target: int) -> float:
         a, b = cluster_of[source], cluster_of[target]
         return 0.0 if a == b else latency_s[a][b]
 
-    left = [
+    remaining = [
         sorted(
             (target for target in range(n_ranks) if target != source),
-            key=lambda target: (-way_s(source, target), (target - source) % n_ranks),
+            key=lambda target: (-path_latency_s(source, target), (target - source) % n_ranks),
         )
         for source in range(n_ranks)
     ]
     rounds = []
     for _ in range(n_ranks - 1):
         # The rank with the most remaining latency picks first.
-        urgency = [sum(way_s(s, t) for t in left[s]) for s in range(n_ranks)]
-        order = sorted(range(n_ranks), key=lambda s: (-way_s(s, left[s][0]), -urgency[s], s))
-        targets = _perfect_matching(left, order)
+        urgency = [sum(path_latency_s(s, t) for t in remaining[s]) for s in range(n_ranks)]
+        order = sorted(
+            range(n_ranks), key=lambda s: (-path_latency_s(s, remaining[s][0]), -urgency[s], s)
+        )
+        targets = _perfect_matching(remaining, order)
         for source, target in enumerate(targets):
-            left[source].remove(target)
+            remaining[source].remove(target)
         rounds.append(targets)
     return tuple(rounds)
 
 
 def _perfect_matching(targets: Sequence[Sequence[int]], order: Sequence[int]) -> tuple[int, ...]:
-    """A different target for every source, which pick in ``order``: the first that is free."""
+    """Return a different target for every source.
+
+    Sources pick in ``order``, and each prefers its first targets.
+    """
     source_of: dict[int, int] = {}
 
     def pick(source: int, tried: set[int]) -> bool:
@@ -90,9 +95,9 @@ def plan_matching(
     label: str = "matching",
     piece_units: int = 0,
 ) -> Plan:
-    """Every rank sends every block to its receiver, one after another, round by round.
+    """Return a plan in which every rank sends its blocks one after another, round by round.
 
-    ``pace`` says of a rank how fast it sends; blocks are cut as by `plan_direct`.
+    ``pace`` returns how fast a rank sends. Blocks are cut as by `plan_direct`.
     """
     n_ranks = len(rounds) + 1
 
@@ -114,7 +119,7 @@ def plan_matching(
 
 @lru_cache(maxsize=64)
 def matching_messages(rounds: Rounds) -> Messages:
-    """Of `plan_matching`."""
+    """Return the messages of `plan_matching`."""
     return messages_of(
         [rows_to_each(np.arange(len(rounds) + 1), np.array(rounds).T)], one_by_one=True
     )
@@ -132,13 +137,13 @@ def _rounds(model: GridModel) -> Rounds:
     "gridcoll; a direct exchange in perfect matchings (König 1916), kept by the clock",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Not with many ranks: there the blocks take longer than the longest latency in any order."""
+    """Return none for many ranks: in any order, their blocks take longer than any latency."""
     n_ranks = model.grid.n_ranks
     if not 1 < n_ranks <= MOST_RANKS or pace_of(model, 0, n_bytes) is None:
         return []
 
-    def messages_of(some: Sample) -> Messages:
-        return matching_messages(_rounds(some.model))
+    def messages_of(sample: Sample) -> Messages:
+        return matching_messages(_rounds(sample.model))
 
     def plan(n_units: int, label: str, piece_units: int = 0) -> Plan:
         def pace(rank: int) -> Pace:

@@ -1,10 +1,10 @@
-"""A direct exchange paced at the rate of links between clusters, or of uplinks, where these limit.
+"""A direct exchange paced at the rate of links between clusters, or of uplinks, if these limit it.
 
-With all blocks under way at once, dozens of flows fill the queue before such a link, and segments
-are lost. Here all ranks of a cluster send a piece of every block in turn, no faster than the link,
-and then the next pieces: each flow needs a small part of the link, which it gets even with a small
-window. All links are used at once, and no piece needs a rendezvous. If windows, not the link, limit
-the flows, pacing never keeps a window from being filled.
+If all blocks are sent at once, dozens of flows fill the queue before such a link, and segments are
+lost. Here all ranks of a cluster send a piece of every block in turn, no faster than the link, and
+then the next pieces. Each flow needs a small part of the link, which it gets even with a small
+window. All links are used at once, and no piece needs a rendezvous. If windows limit the flows, not
+the link, pacing never prevents a window from being filled.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 128
-"""Most ranks: every rank has times for every other one."""
+"""Limit of ranks: every rank computes times for every other one."""
 
 
-def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
-    """When the pieces of a block leave, in seconds after the start.
+def due_times_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
+    """Return when the pieces of a block leave, in seconds after the start.
 
-    The ranks of a cluster have time slots on each of its links, each as long as a piece takes
-    there. Blocks inside the cluster are spread evenly in between: a full interface queue would
-    delay acknowledgements, and so the flows that wait for them.
+    The ranks of a cluster have time slots on each of its links. A slot is as long as a piece takes
+    on the link. Blocks inside the cluster are spread evenly over the same time: a full interface
+    queue would delay acknowledgements, and so the flows that wait for them.
     """
     grid = model.grid
     home, there = grid.cluster_of[source], grid.cluster_of[target]
@@ -58,10 +58,10 @@ def turns_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[fl
 
 
 def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
-    """Time over which blocks from ``home`` to each cluster are sent, (C,); at least the interfaces'
-    time.
+    """Return the time over which blocks from ``home`` to each cluster are sent, (C,).
 
-    Slightly faster than the link, as long as its queue can hold the rest.
+    It is at least the time of the interfaces. Blocks are sent slightly faster than the link, as
+    long as its queue can hold the excess.
     """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     ahead = QUEUE_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
@@ -71,9 +71,10 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
 
 
 def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
-    """Time of links between clusters for all blocks, (C, C); 0 inside clusters.
+    """Return the time of links between clusters for all blocks, (C, C); 0 inside clusters.
 
-    At least what the sender's uplink takes for all that leaves, the receiver's for all that enters.
+    It is at least the time of the sender's uplink for all blocks that leave the cluster, and of the
+    receiver's uplink for all that enter.
     """
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     uplinks_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
@@ -84,31 +85,33 @@ def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
 
 
 def _interfaces_s(model: GridModel, n_bytes: int) -> np.ndarray:
-    """How long an interface takes, unhurried, for all blocks of its host, (C,)."""
+    """Return the time of an interface for all blocks of its host, with slack, (C,)."""
     most = [max(map(len, cluster.nodes)) for cluster in model.grid.clusters]
     n_blocks = np.array([n_here * (model.grid.n_ranks - n_here) for n_here in most])
     return np.asarray(INTERFACE_SLACK * n_blocks * np.diagonal(model.gap_s(n_bytes)))
 
 
 def plan_rate_paced(model: GridModel, n_units: int, label: str = "rate-paced") -> Plan:
-    """Every piece of a block of ``n_units`` bytes to its receiver, at its time slot."""
+    """Return a plan that sends every piece of blocks of ``n_units`` bytes in its time slot."""
     n_ranks, piece = model.grid.n_ranks, _piece_bytes(n_units)
 
     def program_of(rank: int) -> Program:
         others = [other for other in range(n_ranks) if other != rank]
-        come, leave = [], []
+        timed_receives, timed_sends = [], []
         for other in others:
             chunks = pieces_of("output", other, n_units, piece)
-            turns = zip(turns_s(model, other, rank, n_units), chunks, strict=True)
-            come += [(due_s, Recv(other, chunk, k)) for k, (due_s, chunk) in enumerate(turns)]
-            chunks = pieces_of("input", other, n_units, piece)
-            turns = zip(turns_s(model, rank, other, n_units), chunks, strict=True)
-            leave += [
-                (due_s, Send(other, chunk, k, due_us=int(due_s * 1e6)))
-                for k, (due_s, chunk) in enumerate(turns)
+            due_times = zip(due_times_s(model, other, rank, n_units), chunks, strict=True)
+            timed_receives += [
+                (due_s, Recv(other, chunk, k)) for k, (due_s, chunk) in enumerate(due_times)
             ]
-        receives = [op for _, op in sorted(come, key=itemgetter(0))]
-        sends = [op for _, op in sorted(leave, key=itemgetter(0))]
+            chunks = pieces_of("input", other, n_units, piece)
+            due_times = zip(due_times_s(model, rank, other, n_units), chunks, strict=True)
+            timed_sends += [
+                (due_s, Send(other, chunk, k, due_us=int(due_s * 1e6)))
+                for k, (due_s, chunk) in enumerate(due_times)
+            ]
+        receives = [op for _, op in sorted(timed_receives, key=itemgetter(0))]
+        sends = [op for _, op in sorted(timed_sends, key=itemgetter(0))]
         return (*receives, *sends, keep_own(rank, n_units))
 
     return exchange_plan(label, n_units, Programs(n_ranks, program_of))
@@ -119,25 +122,29 @@ def _piece_bytes(n_bytes: int) -> int:
 
 
 def _links_limit(model: GridModel, n_bytes: int) -> bool:
-    """Whether a link is busy longer than any interface, or nearly so if windows limit its flows."""
-    enough = np.where(model.windows_limit, BUSY_INTERFACE, 1.0)
-    return bool((_busy_s(model, n_bytes) > enough * _interfaces_s(model, n_bytes).max()).any())
+    """Whether a link is busy longer than any interface.
+
+    If windows limit its flows, being busy nearly as long is enough.
+    """
+    factor = np.where(model.windows_limit, BUSY_INTERFACE, 1.0)
+    return bool((_busy_s(model, n_bytes) > factor * _interfaces_s(model, n_bytes).max()).any())
 
 
 def _predicted_s(model: GridModel, n_bytes: int) -> float:
-    """By the clock, and what the last piece takes; no sooner than windows let a flow carry all.
+    """Return when the last piece leaves plus its one-way time, in seconds.
 
-    Where windows limit, not interfaces, the first of every flow waits for none: that saves a round
-    trip.
+    It is at least the one-way time of a whole block, as TCP windows limit a flow. If windows limit
+    flows below the rates of interfaces, the first window of each flow needs no wait, which saves a
+    round trip.
     """
     piece = min(_piece_bytes(n_bytes), n_bytes)
     _, one_way_s = model.gap_and_one_way_s(np.array([piece, n_bytes], float))
     rates = model.flow_bytes_per_s.diagonal()
-    not_full = np.minimum.outer(rates, rates) > WINDOWS_LIMIT * model.flow_bytes_per_s
-    saved_s = np.where(model.windows_limit & not_full, 2 * model.latency_s, 0.0)
+    below_rates = np.minimum.outer(rates, rates) > WINDOWS_LIMIT * model.flow_bytes_per_s
+    saved_s = np.where(model.windows_limit & below_rates, 2 * model.latency_s, 0.0)
     links_s = _busy_s(model, n_bytes) - saved_s
-    leave_s = np.maximum(links_s, _interfaces_s(model, n_bytes)[:, None])
-    return float(np.maximum(leave_s + one_way_s[..., 0], one_way_s[..., 1]).max())
+    sent_s = np.maximum(links_s, _interfaces_s(model, n_bytes)[:, None])
+    return float(np.maximum(sent_s + one_way_s[..., 0], one_way_s[..., 1]).max())
 
 
 @algorithm(
@@ -147,7 +154,7 @@ def _predicted_s(model: GridModel, n_bytes: int) -> float:
     "gridcoll; a direct exchange by the clock",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Nothing where links are no bottleneck: pacing them would not help."""
+    """Return none if links are no bottleneck, since pacing would not help."""
     if (
         model.n_clusters == 1
         or model.grid.n_ranks > MOST_RANKS

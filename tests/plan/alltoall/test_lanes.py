@@ -13,7 +13,7 @@ from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import ModelKey
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import REGISTRIES, Send, check_plan
-from gridcoll.plan.alltoall.lanes import Lanes, nearest_ways, plan_lanes
+from gridcoll.plan.alltoall.lanes import Lanes, plan_lanes, shortest_paths
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.gridfile import read_gridfile
@@ -27,7 +27,7 @@ HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 def test_it_is_right_on_any_grid(labels: list[int], n_lanes: int, n_units: int) -> None:
     """Also over several other clusters: links of 1 ms are nearer ways than those of 9."""
     model = model_of(labels, latencies_s=(9e-3, 9e-3, 1e-3))
-    lanes = Lanes(model.grid, n_lanes, nearest_ways(ModelKey(model)))
+    lanes = Lanes(model.grid, n_lanes, shortest_paths(ModelKey(model)))
     check_plan(plan_lanes(lanes, n_units))
 
 
