@@ -100,10 +100,10 @@ def _choose_sizes(
 
 def _choose_unequal(model: GridModel, path: str, algorithm: str) -> Choice:
     """``algorithm`` is one of alltoall; as a call does, it takes the way that this stands for."""
-    from gridcoll.plan.alltoall.unequal_choice import asked_for, choose_unequal
+    from gridcoll.plan.alltoall.unequal_choice import choose_unequal, unequal_method
     from gridcoll.plan.registry import check_forced
 
-    forced = asked_for(check_forced("alltoall", algorithm)) if algorithm else ""
+    forced = unequal_method(check_forced("alltoall", algorithm)) if algorithm else ""
     return choose_unequal(model, _read_counts(path), forced)
 
 

@@ -27,7 +27,7 @@ from gridcoll.engine.memory import Part, PartedMemory
 from gridcoll.plan import Dataflow, dataflow
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.unequal import Counts
-from gridcoll.plan.alltoall.unequal_choice import asked_for, can_gain, choose_unequal
+from gridcoll.plan.alltoall.unequal_choice import can_gain, choose_unequal, unequal_method
 from gridcoll.plan.alltoall.vector import vector_program
 
 N_KEPT = 16
@@ -170,7 +170,7 @@ class Vectors:
 
     def __init__(self, decisions: Decisions) -> None:
         self.decisions = decisions
-        self._forced = asked_for(decisions.settings.algorithms.get("alltoall", ""))
+        self._forced = unequal_method(decisions.settings.algorithms.get("alltoall", ""))
         self._may_gain = decisions.model.n_clusters > 1 and (
             self._forced not in ("", "direct")
             or (not self._forced and not decisions.settings.force and can_gain(decisions.model))

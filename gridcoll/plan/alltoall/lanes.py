@@ -344,7 +344,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     found: list[tuple[float, Lanes]] = []
     for n_lanes in N_LANES:
-        # A leader stores its members' blocks for the lane twice, the received ones, and sorted ones.
+        # A leader stores its members' blocks twice, as many received ones, and these once sorted.
         collected = 4 * most * -(-grid.n_ranks // n_lanes) * n_bytes
         if n_lanes > most or collected > MOST_COLLECTED_BYTES:
             continue

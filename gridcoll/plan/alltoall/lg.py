@@ -55,7 +55,7 @@ class Exchange:
 
     small: tuple[int, ...]
     large: tuple[int, ...]
-    """Ranks of the two clusters in the paper's numbering. ``small`` is at most as long as ``large``."""
+    """Ranks of both clusters in the paper's numbering. ``small`` is not longer than ``large``."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
 """A direct exchange with detours around thin links: parts of blocks go through a third cluster.
 
 The share of each path is the concurrent-flow optimum (`model.routing`). Every block is cut into
-parts, so that the parts of all blocks between two clusters fit the shares. A relayed part is
-stored and forwarded by one rank of the third cluster, by another rank for each part in turn.
+parts, so that the parts of all blocks between two clusters match the shares. One rank of the third
+cluster stores and forwards a relayed part; its ranks take turns.
 
-All blocks take as long as the busiest wire: the parts of each leave evenly over that time, so that
-at no time a link or an interface has more to do than on average, and none idles. Block after block
-instead, fast interfaces are soon done with theirs, and wires between slow ones wait in turn.
+All blocks take as long as the busiest wire. The parts of each block leave evenly over that time, so
+that the load of links and interfaces is even and none idles. If ranks sent block after block
+instead, fast interfaces would finish early, and wires between slow ones would wait in turn.
 """
 
 from __future__ import annotations
@@ -36,34 +36,35 @@ from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
 
 LEAST_GAIN = 1.1
-"""Relays are offered where the busiest link or interface is busy so many times as long without."""
+"""Relays are offered if the busiest link or interface is busy this many times as long without."""
 
 PARTS_BETWEEN = 16
-"""All blocks between two clusters are at least so many parts, to meet the shares within a few %."""
+"""Least number of parts of all blocks between two clusters, to match the shares within a few %."""
 
 SHORTEST_PART = 4 << 10
-"""Blocks are not cut into shorter parts: a message costs as much as some kilobytes."""
+"""Least length of a part: a message costs as much as some kilobytes."""
 
 LONGEST_PART = 1 << 16
-"""A relay forwards a part when it has all of it."""
+"""Greatest length of a part, since a relay forwards a part only when it has all of it."""
 
 LEAST_SPREAD = 0.25
-"""However long the way of short blocks, they are spread over this part of the time."""
+"""Blocks are spread over at least this fraction of the time, even if their paths are long."""
 
 MOST_PRICED = 8000
-"""So many messages take some 20 ms to price."""
+"""Limit of messages to price. So many take some 20 ms."""
 
 MOST_PARTS = 32
-"""Of a block: what is relayed is a part behind, which is next to nothing of all blocks then."""
+"""Limit of parts of a block. A relayed block is one part late, which is then negligible."""
 
-MOST_KEPT = 2
-"""A relay has no more scratch than so many times its own send buffer."""
+MOST_RELAY_BUFFERS = 2
+"""Limit of a relay's scratch, as a multiple of its own send buffer."""
 
 
 class Part(NamedTuple):
-    """Part ``number`` of ``of`` of the block from ``source`` to ``target``.
+    """Part ``number`` of ``of`` parts of the block from ``source`` to ``target``.
 
-    ``relay`` is -1 where direct. It leaves when ``passed`` of the time has, or at ``due_s``.
+    ``relay`` is -1 if the part is sent directly. The part leaves when the fraction ``passed`` of
+    the time has passed, or at ``due_s``.
     """
 
     source: int
@@ -76,17 +77,17 @@ class Part(NamedTuple):
 
 
 def n_parts_of(grid: Grid, n_bytes: int) -> int:
-    """Into how many parts a block of ``n_bytes`` is cut."""
+    """Return the number of parts into which a block of ``n_bytes`` is cut."""
     fewest = min(len(a) * len(b) for a in grid.clusters for b in grid.clusters if a is not b)
     wanted = max(-(-PARTS_BETWEEN // fewest), -(-n_bytes // LONGEST_PART))
     return max(1, min(wanted, n_bytes // SHORTEST_PART, MOST_PARTS))
 
 
 def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]:
-    """All parts of all blocks, those of each pair of ranks evenly over the time.
+    """Return all parts of all blocks, those of each pair of ranks evenly over the time.
 
-    Of a block, ``counts[a, b, c]`` parts go from ``a`` to ``b`` by way of ``c``, as many for all
-    blocks between two clusters, and ``n_inside`` inside a cluster.
+    ``counts[a, b, c]`` parts go from cluster ``a`` to ``b`` through ``c``, the sum over all blocks
+    between the two. A block inside a cluster has ``n_inside`` parts.
     """
     clusters = [cluster.ranks for cluster in grid.clusters]
     n = len(clusters)
@@ -95,12 +96,12 @@ def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]
         for b, targets in enumerate(clusters):
             n_blocks = len(sources) * len(targets)
             total = n_blocks * n_inside if a == b else int(counts[a, b].sum())
-            ways = repeat(b) if a == b else _turns(counts[a, b])
+            path_of_part = repeat(b) if a == b else _in_turn(counts[a, b])
             used = [a + b] * n
-            after = ((b - a) % n + 0.5) / n  # not all begin with the same cluster
-            # Neighbours in turns are of different sources, and of each source other targets.
+            after = ((b - a) % n + 0.5) / n  # clusters begin at different times
+            # Consecutive turns have different sources, and each source goes through its targets.
             turns = product(range(total // n_blocks), range(len(targets)), range(len(sources)))
-            for k, ((number, step, at), via) in enumerate(zip(turns, ways, strict=False)):
+            for k, ((number, step, at), via) in enumerate(zip(turns, path_of_part, strict=False)):
                 source, target = sources[at], targets[(at + step) % len(targets)]
                 relay = -1
                 if via != b:
@@ -114,20 +115,23 @@ def cut_and_route(grid: Grid, counts: IntArray, n_inside: int = 1) -> list[Part]
     return sorted(found, key=attrgetter("passed"))
 
 
-def _turns(counts: IntArray) -> Iterator[int]:
-    """Each way as often as ``counts`` says, evenly over all turns."""
+def _in_turn(counts: IntArray) -> Iterator[int]:
+    """Yield each path as often as ``counts`` says, evenly over all turns."""
     used = np.flatnonzero(counts).tolist()
     total = int(counts.sum())
     due, wanted = [0] * len(used), [int(counts[via]) for via in used]
     for _ in range(total):
-        due = [so_far + more for so_far, more in zip(due, wanted, strict=True)]
+        due = [credit + share for credit, share in zip(due, wanted, strict=True)]
         choice = due.index(max(due))
         due[choice] -= total
         yield used[choice]
 
 
 def parts_of(model: GridModel, shares: FloatArray, n_bytes: int, n_parts: int) -> tuple[Part, ...]:
-    """All parts of blocks of ``n_bytes``, those that have relays cut into ``n_parts``, in time."""
+    """Return all parts of blocks of ``n_bytes`` in the order in which they are due.
+
+    Blocks between clusters that use relays are cut into ``n_parts``.
+    """
     return _parts_of(ModelKey(model), shares.tobytes(), n_bytes, n_parts)
 
 
@@ -137,23 +141,23 @@ def _parts_of(key: ModelKey, share_bytes: bytes, n_bytes: int, n_parts: int) -> 
     shares = np.frombuffer(share_bytes).reshape(n, n, n)
     demand, host_bytes_per_s = model.exchange_demand
     sizes = np.array([len(cluster) for cluster in model.grid.clusters])
-    n_straight = max(min(n_parts, -(-n_bytes // LONGEST_PART)), 1)
+    n_direct = max(min(n_parts, -(-n_bytes // LONGEST_PART)), 1)
     every = np.arange(n)
-    cut = np.where(shares[every[:, None], every, every] < 1.0, n_parts, n_straight)
+    cut = np.where(shares[every[:, None], every, every] < 1.0, n_parts, n_direct)
     np.fill_diagonal(cut, 0)
     rates = model.link_bytes_per_s, host_bytes_per_s, model.uplinks
     counts = whole_parts(shares, cut * np.outer(sizes, sizes), demand, *rates)
-    parts = cut_and_route(model.grid, counts, n_straight)
+    parts = cut_and_route(model.grid, counts, n_direct)
     return _in_time(model, parts, n_bytes, float(busy_s(counts, demand, *rates).max()))
 
 
 def _in_time(
     model: GridModel, parts: Sequence[Part], n_bytes: int, lasts_s: float
 ) -> tuple[Part, ...]:
-    """``parts`` in the order in which they are due, if a byte of each block lasts ``lasts_s``.
+    """Return ``parts`` in the order in which they are due.
 
-    Those with a longer way before them are done earlier, so that all have arrived at one time. None
-    goes over a thin link faster than that carries.
+    The busiest wire takes ``lasts_s`` per byte of a block. Parts with a longer path end earlier, so
+    that all arrive at about the same time. Parts go over a thin link no faster than it carries.
     """
     cluster_of = model.grid.cluster_of
     sizes = np.array(sorted({n_bytes / part.of for part in parts}))
@@ -161,33 +165,33 @@ def _in_time(
     at = {size: k for k, size in enumerate(sizes.tolist())}
     loads = np.zeros((model.n_clusters,) * 2)
     hops: list[tuple[int, int]] = []
-    tails_s: list[float] = []
+    remaining_paths_s: list[float] = []
     for part in parts:
         size = n_bytes / part.of
         a, b = cluster_of[part.source], cluster_of[part.target]
         k = at[size]
         if part.relay < 0:
             hops.append((a, b))
-            tails_s.append(one_way_s[a, b, k])
+            remaining_paths_s.append(one_way_s[a, b, k])
         else:
             c = cluster_of[part.relay]
             hops.append((a, c))
-            tails_s.append(one_way_s[a, c, k] + one_way_s[c, b, k])
+            remaining_paths_s.append(one_way_s[a, c, k] + one_way_s[c, b, k])
             loads[c, b] += size
         loads[hops[-1]] += size
     thin = thin_links(model)
-    ends_s = lasts_s * n_bytes + min(tails_s, default=0.0)
+    ends_s = lasts_s * n_bytes + min(remaining_paths_s, default=0.0)
     carried_s = np.where(thin, LINK_PACE * loads / model.link_bytes_per_s, 0.0)
     timed = []
-    for part, hop, tail_s in zip(parts, hops, tails_s, strict=True):
-        due_s = LINK_PACE * part.passed * max(ends_s - tail_s, ends_s * LEAST_SPREAD)
+    for part, hop, remaining_s in zip(parts, hops, remaining_paths_s, strict=True):
+        due_s = LINK_PACE * part.passed * max(ends_s - remaining_s, ends_s * LEAST_SPREAD)
         due_s = max(due_s, part.passed * carried_s[hop] - model.latency_s[hop])
         timed.append(part._replace(due_s=float(due_s)))
     return tuple(sorted(timed, key=attrgetter("due_s")))
 
 
 def relayed_first(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """``parts``, of each source those that are relayed before the others, at the same times."""
+    """Return ``parts`` with the same times, but each source sends its relayed parts first."""
     due_s: dict[int, list[float]] = {}
     for part in parts:
         due_s.setdefault(part.source, []).append(part.due_s)
@@ -202,27 +206,27 @@ def plan_relayed(
     parts: Sequence[Part],
     n_units: int,
     label: str = "relayed",
-    max_kept: int = MOST_KEPT,
+    max_buffers: int = MOST_RELAY_BUFFERS,
 ) -> Plan:
-    """Every part to its receiver, in this order, when it is due, some by way of a third cluster.
+    """Return a plan that sends all parts in this order when they are due, some through relays.
 
-    A relay takes in no more parts than it has room for, ``max_kept`` send buffers, until it has
-    passed others on. Those wait for nothing but their receivers, who take them in at once: nobody
-    waits for ever.
+    A relay has scratch for ``max_buffers`` send buffers. When that is full, it receives no further
+    part until it has forwarded others. These wait only for their receivers, which receive at once,
+    so there is no deadlock.
     """
-    kept, room = [0] * grid.n_ranks, max_kept * grid.n_ranks * n_units
-    most = max((part.of for part in parts), default=1)
+    stored, room_units = [0] * grid.n_ranks, max_buffers * grid.n_ranks * n_units
+    most_parts = max((part.of for part in parts), default=1)
     for part in parts:
         if part.relay >= 0:
             start, stop = _bounds(part, n_units)
-            kept[part.relay] += stop - start
-    kept = [min(each, room) for each in kept]
+            stored[part.relay] += stop - start
+    stored = [min(each, room_units) for each in stored]
 
     def program_of(rank: int) -> Program:
-        come: list[Op] = []
-        leave: list[Op] = []
+        receives: list[Op] = []
+        sends: list[Op] = []
         forward: deque[Send] = deque()
-        held = 0
+        next_unit = 0
         for part in parts:
             if rank not in part[:2] and rank != part.relay:
                 continue
@@ -230,40 +234,41 @@ def plan_relayed(
             if start == stop:
                 continue
             due_us = int(part.due_s * 1e6)
-            # Tags tell direct parts, those on their first hop by target, on their second by source.
+            # Tags distinguish direct parts, first hops by target, and second hops by source.
             direct, first_hop, second_hop = (
-                part.number + most * zone
+                part.number + most_parts * zone
                 for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
             )
             if rank == part.source:
                 first = part.target * n_units
                 chunk = Chunk("input", first + start, first + stop)
                 if part.relay < 0:
-                    leave.append(Send(part.target, chunk, direct, due_us=due_us))
+                    sends.append(Send(part.target, chunk, direct, due_us=due_us))
                 else:
-                    leave.append(Send(part.relay, chunk, first_hop, due_us=due_us))
+                    sends.append(Send(part.relay, chunk, first_hop, due_us=due_us))
             elif rank == part.target:
                 first = part.source * n_units
                 chunk = Chunk("output", first + start, first + stop)
                 if part.relay < 0:
-                    come.append(Recv(part.source, chunk, direct))
+                    receives.append(Recv(part.source, chunk, direct))
                 else:
-                    come.append(Recv(part.relay, chunk, second_hop, 1))
+                    receives.append(Recv(part.relay, chunk, second_hop, 1))
             else:
-                if held + stop - start > room:  # once more from the start, where parts have left
-                    while forward and forward[0].chunk.start >= held:
-                        come.append(forward.popleft())
-                    held = 0
-                chunk = Chunk("scratch", held, held + stop - start)
+                # If scratch is full, start over in the space of forwarded parts.
+                if next_unit + stop - start > room_units:
+                    while forward and forward[0].chunk.start >= next_unit:
+                        receives.append(forward.popleft())
+                    next_unit = 0
+                chunk = Chunk("scratch", next_unit, next_unit + stop - start)
                 while forward and overlap(forward[0].chunk, chunk):
-                    come.append(forward.popleft())
-                held = chunk.stop
-                come.append(Recv(part.source, chunk, first_hop))
+                    receives.append(forward.popleft())
+                next_unit = chunk.stop
+                receives.append(Recv(part.source, chunk, first_hop))
                 forward.append(Send(part.target, chunk, second_hop))
-        return (*come, *forward, *leave, keep_own(rank, n_units))
+        return (*receives, *forward, *sends, keep_own(rank, n_units))
 
     plan = exchange_plan(label, n_units, Programs(grid.n_ranks, program_of))
-    return replace(plan, scratch_units=tuple(kept) if any(kept) else ())
+    return replace(plan, scratch_units=tuple(stored) if any(stored) else ())
 
 
 def _bounds(part: Part, n_units: int) -> tuple[int, int]:
@@ -276,7 +281,7 @@ def overlap(one: Chunk, other: Chunk) -> bool:
 
 
 def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
-    """Of `plan_relayed`, and when each is due."""
+    """Return the messages of `plan_relayed`, and when each is due, (M,)."""
     rows: list[tuple[float, ...]] = []
     needs: list[tuple[int, int]] = []
     due_s: list[float] = []
@@ -302,7 +307,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_PACED_RANKS or not n_bytes:
         return []
-    found = _by_shorter_ways(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
+    found = _over_shorter_paths(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
     routes = model.exchange_routes
     if routes.gain < LEAST_GAIN:
         return found
@@ -316,37 +321,37 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     return found
 
 
-def _by_shorter_ways(model: GridModel, n_bytes: int) -> list[Candidate]:
-    """Short blocks by way of a third cluster where that is nearer: the longest way leaves first."""
+def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
+    """Return short blocks over shorter paths through a third cluster; the longest leave first."""
     one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
-    by_way_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b by way of c
+    via_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b through c
     every = np.arange(model.n_clusters)
-    by_way_s[every, :, every] = by_way_s[:, every, every] = np.inf
-    nearest, least_s = by_way_s.argmin(axis=2), by_way_s.min(axis=2)
+    via_s[every, :, every] = via_s[:, every, every] = np.inf
+    nearest, least_s = via_s.argmin(axis=2), via_s.min(axis=2)
     is_nearer = (LEAST_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
-    # What is relayed must not keep a thin link for longer than the shorter way saves.
+    # Relayed blocks must not occupy a thin link for longer than the shorter path saves.
     sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
     added_bytes = np.zeros_like(one_way_s)
     for a, b in np.argwhere(is_nearer):
         for hop in ((a, nearest[a, b]), (nearest[a, b], b)):
             added_bytes[hop] += sizes[a] * sizes[b] * n_bytes
-    kept_s = added_bytes / model.link_bytes_per_s
+    added_s = added_bytes / model.link_bytes_per_s
     for a, b in np.argwhere(is_nearer):
-        longest_s = max(kept_s[a, nearest[a, b]], kept_s[nearest[a, b], b])
+        longest_s = max(added_s[a, nearest[a, b]], added_s[nearest[a, b], b])
         is_nearer[a, b] = longest_s < one_way_s[a, b] - least_s[a, b]
     if not is_nearer.any():
         return []
-    shares = np.zeros_like(by_way_s)
+    shares = np.zeros_like(via_s)
     a, b = np.nonzero(~np.eye(model.n_clusters, dtype=bool))
     shares[a, b, np.where(is_nearer, nearest, every[None])[a, b]] = 1.0
     cluster_of = model.grid.cluster_of
-    ways_s = np.where(is_nearer, least_s, one_way_s)
+    paths_s = np.where(is_nearer, least_s, one_way_s)
 
     def farthest_first(parts: Sequence[Part]) -> tuple[Part, ...]:
         return tuple(
             part._replace(due_s=0.0)
             for part in sorted(
-                parts, key=lambda part: -ways_s[cluster_of[part.source], cluster_of[part.target]]
+                parts, key=lambda part: -paths_s[cluster_of[part.source], cluster_of[part.target]]
             )
         )
 
@@ -362,9 +367,10 @@ def spread_candidate(
     n_bytes: int,
     order: Callable[[Sequence[Part]], Sequence[Part]] = tuple,
 ) -> Candidate:
-    """All blocks by ways of these ``shares``, over the time that the busiest wire takes.
+    """Return a candidate that spreads all blocks over the time that the busiest wire takes.
 
-    Of many parts, fewer longer ones are priced, which take no less.
+    ``shares`` say how much of the data takes which path. If there are many parts, fewer and longer
+    ones are priced, which take at least as long.
     """
     grid = model.grid
     n_parts = n_parts_of(grid, n_bytes)
@@ -381,7 +387,7 @@ def spread_candidate(
 
 
 def _describe(grid: Grid, shares: FloatArray) -> str:
-    """Of what is relayed most, how much, and where."""
+    """Describe the pair of clusters with the largest relayed share: how much, and through which."""
     relayed = shares.copy()
     every = np.arange(len(shares))
     relayed[:, every, every] = 0.0

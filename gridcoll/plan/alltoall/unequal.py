@@ -1,15 +1,15 @@
-"""All-to-all of blocks of any size, known to all ranks: in parts, or by LG.
+"""All-to-all of blocks of any sizes that all ranks know: in parts, or by LG.
 
 ``counts[source, target]`` is the matrix of block sizes in bytes. Shares say how much of the data
-between two clusters takes which path; every block is cut into parts that fit the shares in bytes.
+between two clusters takes which path; every block is cut into parts that match the shares in bytes.
 Sends over thin links are paced: each rank spreads its part of a link's load evenly over the time
 that the link needs for all of it.
 
-LG (paper 001) for such blocks, over any number of clusters, is its future work. Collectors follow
-the paper's numbering, or are adapted to the sizes: each message across is given to the rank of the
-group with least to send, so that collectors are equally busy for any counts. Empty blocks are left
-out, and blocks longer than a limit go directly: collecting saves the cost per message, but sends
-every byte once more.
+Paper 001 leaves LG for such blocks, over any number of clusters, as future work. Collectors follow
+the paper's numbering, or are adapted to the sizes: the rank of the group with the least to send
+collects each message across, so that collectors are equally busy for any counts. Empty blocks are
+not sent, and blocks longer than a limit go directly: collecting saves the cost per message, but
+sends every byte once more.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from gridcoll.plan.statements import Runs, Statement, moved, state
 from gridcoll.topology.grid import Grid
 
 Counts = npt.NDArray[np.int64]
-"""Bytes by source and target, (P, P)."""
+"""Bytes of each block by source and target, (P, P)."""
 
 MOST_PARTS = 64
-"""Of a block, whatever its size."""
+"""Limit of parts of a block of any size."""
 
 
 def counts_of(plan: Plan) -> Counts:
-    """The matrix that an ``alltoallv`` plan is for."""
+    """Return the matrix of block sizes of an ``alltoallv`` plan."""
     return np.array(plan.blocks, np.int64).reshape(plan.n_ranks, plan.n_ranks)
 
 
@@ -62,30 +62,30 @@ state(
 
 
 class Places:
-    """Places of a rank's blocks: consecutive, by rank, in input and output."""
+    """Where a rank's blocks are: consecutive by rank in input and output."""
 
     def __init__(self, rank: int, counts: Counts) -> None:
         self.rank = rank
-        self._into = list(accumulate(counts[:, rank].tolist(), initial=0))
-        self._out = list(accumulate(counts[rank].tolist(), initial=0))
+        self._recv_starts = list(accumulate(counts[:, rank].tolist(), initial=0))
+        self._send_starts = list(accumulate(counts[rank].tolist(), initial=0))
 
     def out(self, target: int) -> Chunk:
-        return Chunk("input", self._out[target], self._out[target + 1])
+        return Chunk("input", self._send_starts[target], self._send_starts[target + 1])
 
     def into(self, source: int) -> Chunk:
-        return Chunk("output", self._into[source], self._into[source + 1])
+        return Chunk("output", self._recv_starts[source], self._recv_starts[source + 1])
 
     def keep_own(self) -> Copy:
         return Copy(self.out(self.rank), self.into(self.rank))
 
 
 def cut(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """Units ``start`` to ``stop`` of ``chunk``."""
+    """Return units ``start`` to ``stop`` of ``chunk``."""
     return Chunk(chunk.buffer, chunk.start + start, chunk.start + stop)
 
 
 def unequal_plan(label: str, counts: Counts, programs: Programs) -> Plan:
-    """An ``alltoallv`` plan; ``counts`` are its blocks, row by row."""
+    """Return an ``alltoallv`` plan, whose blocks are ``counts``, row by row."""
     scratch = tuple(scratch_of(program) for program in programs)
     blocks = tuple(counts.ravel().tolist())
     return Plan(
@@ -94,7 +94,10 @@ def unequal_plan(label: str, counts: Counts, programs: Programs) -> Plan:
 
 
 class Part(NamedTuple):
-    """Bytes ``start`` to ``stop`` of the block from ``source`` to ``target``; ``relay`` or -1."""
+    """Bytes ``start`` to ``stop`` of the block from ``source`` to ``target``.
+
+    ``relay`` is -1 if the part is sent directly.
+    """
 
     source: int
     target: int
@@ -105,7 +108,7 @@ class Part(NamedTuple):
 
 
 def direct_shares(n_clusters: int) -> FloatArray:
-    """Shares as in `Routes`, with everything on the direct path."""
+    """Return shares as in `Routes`, with everything on the direct path."""
     shares = np.zeros((n_clusters,) * 3)
     every = np.arange(n_clusters)
     shares[:, every, every] = 1.0
@@ -113,24 +116,24 @@ def direct_shares(n_clusters: int) -> FloatArray:
 
 
 def cut_by_shares(grid: Grid, counts: Counts, shares: FloatArray) -> tuple[Part, ...]:
-    """All parts between clusters, in the order in which they are sent; what is relayed first.
+    """Return all parts between clusters in the order in which they are sent, relayed ones first.
 
-    ``shares`` are as those of `Routes`.
+    ``shares`` are as in `Routes`.
     """
     found: list[tuple[bool, int, int, Part]] = []
     for a, home in enumerate(grid.clusters):
-        for b, there in enumerate(grid.clusters):
-            between = int(counts[np.ix_(home.ranks, there.ranks)].sum()) if a != b else 0
+        for b, other in enumerate(grid.clusters):
+            between = int(counts[np.ix_(home.ranks, other.ranks)].sum()) if a != b else 0
             if not between:
                 continue
             wanted = between // PARTS_BETWEEN if shares[a, b, b] < 1.0 else LONGEST_PART
             piece = min(LONGEST_PART, max(SHORTEST_PART, wanted))
             due = np.zeros(len(grid.clusters))
-            kept = [0] * grid.n_ranks
-            # Neighbours in turns are of different sources, and of each source other targets.
-            for step in range(len(there)):
+            stored = [0] * grid.n_ranks
+            # Consecutive steps of the inner loop have different sources and different targets.
+            for step in range(len(other)):
                 for at, source in enumerate(home.ranks):
-                    target = there.ranks[(at + step) % len(there)]
+                    target = other.ranks[(at + step) % len(other)]
                     for number, (start, stop) in enumerate(_pieces(counts, source, target, piece)):
                         due += shares[a, b] * (stop - start)
                         via = int(np.argmax(np.where(shares[a, b] > 0, due, -np.inf)))
@@ -138,8 +141,10 @@ def cut_by_shares(grid: Grid, counts: Counts, shares: FloatArray) -> tuple[Part,
                         relay = -1
                         if via != b:
                             ranks = grid.clusters[via].ranks
-                            relay = min(ranks, key=lambda r: (kept[r], (r - source) % grid.n_ranks))
-                            kept[relay] += stop - start
+                            relay = min(
+                                ranks, key=lambda r: (stored[r], (r - source) % grid.n_ranks)
+                            )
+                            stored[relay] += stop - start
                         part = Part(source, target, start, stop, number, relay)
                         found.append((relay < 0, step, number, part))
     return tuple(part for *_, part in sorted(found, key=lambda each: each[:3]))
@@ -152,26 +157,26 @@ def _pieces(counts: Counts, source: int, target: int, piece: int) -> list[tuple[
     return list(pairwise(bounds))
 
 
-def kept_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
-    """What each rank stores for others."""
-    kept = [0] * n_ranks
+def stored_bytes(parts: Sequence[Part], n_ranks: int) -> list[int]:
+    """Return the bytes that each rank stores for others."""
+    stored = [0] * n_ranks
     for part in parts:
         if part.relay >= 0:
-            kept[part.relay] += part.stop - part.start
-    return kept
+            stored[part.relay] += part.stop - part.start
+    return stored
 
 
 def parts_program(model: GridModel, counts: Counts, parts: Sequence[Part], rank: int) -> Program:
-    """Program of ``rank``: its parts between clusters, and its blocks inside its own."""
+    """Return the program of ``rank``: parts between clusters, and blocks inside its own."""
     grid, places = model.grid, Places(rank, counts)
-    come: list[Op] = []
-    leave: list[Op] = []
+    receives: list[Op] = []
+    sends: list[Op] = []
     forward: list[Op] = []
-    held = 0
+    next_unit = 0
     for part in parts:
         if rank not in (part.source, part.target, part.relay):
             continue
-        # Tags tell direct parts, those on their first hop by target, on their second by source.
+        # Tags distinguish direct parts, first hops by target, and second hops by source.
         direct, first_hop, second_hop = (
             part.number + MOST_PARTS * zone
             for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
@@ -179,28 +184,28 @@ def parts_program(model: GridModel, counts: Counts, parts: Sequence[Part], rank:
         relayed = part.relay >= 0
         if rank == part.source:
             chunk = cut(places.out(part.target), part.start, part.stop)
-            leave.append(
+            sends.append(
                 Send(part.relay, chunk, first_hop) if relayed else Send(part.target, chunk, direct)
             )
         elif rank == part.target:
             chunk = cut(places.into(part.source), part.start, part.stop)
-            come.append(
+            receives.append(
                 Recv(part.relay, chunk, second_hop, 1)
                 if relayed
                 else Recv(part.source, chunk, direct)
             )
         else:
-            chunk = Chunk("scratch", held, held + part.stop - part.start)
-            held = chunk.stop
-            come.append(Recv(part.source, chunk, first_hop))
+            chunk = Chunk("scratch", next_unit, next_unit + part.stop - part.start)
+            next_unit = chunk.stop
+            receives.append(Recv(part.source, chunk, first_hop))
             forward.append(Send(part.target, chunk, second_hop))
     inside = exchange_own_cluster(grid.clusters[grid.cluster_of[rank]].ranks, places)
-    ops = (*come, *forward, *leave, *inside, places.keep_own())
+    ops = (*receives, *forward, *sends, *inside, places.keep_own())
     return _paced(rank, model, parts, ops)
 
 
 def exchange_own_cluster(ranks: Sequence[int], places: Places) -> list[Op]:
-    """Blocks among the ``ranks`` of a cluster, under tag 0; empty ones are no messages."""
+    """Exchange blocks among the ``ranks`` of a cluster with tag 0. Empty ones are not sent."""
     at, n = list(ranks).index(places.rank), len(ranks)
     ops: list[Op] = []
     for step in range(1, n):
@@ -213,7 +218,7 @@ def exchange_own_cluster(ranks: Sequence[int], places: Places) -> list[Op]:
 
 
 def _hops(parts: Sequence[Part]) -> list[tuple[int, int, int]]:
-    """Sender, receiver and bytes of each message of ``parts``."""
+    """Return sender, receiver and bytes of each message of ``parts``."""
     hops = []
     for part in parts:
         ends = (part.source, part.target)
@@ -225,7 +230,7 @@ def _hops(parts: Sequence[Part]) -> list[tuple[int, int, int]]:
 
 
 def link_loads(grid: Grid, parts: Sequence[Part]) -> FloatArray:
-    """Bytes that ``parts`` put on each link between clusters, (C, C)."""
+    """Return the bytes of ``parts`` over each link between clusters, (C, C)."""
     loads = np.zeros((len(grid.clusters),) * 2)
     for sender, receiver, n_bytes in _hops(parts):
         loads[grid.cluster_of[sender], grid.cluster_of[receiver]] += n_bytes
@@ -233,23 +238,23 @@ def link_loads(grid: Grid, parts: Sequence[Part]) -> FloatArray:
 
 
 def _paced(rank: int, model: GridModel, parts: Sequence[Part], ops: Program) -> Program:
-    """``ops``, whose sends over a thin link are spread over the time that it takes for all."""
+    """Return ``ops`` with sends over each thin link spread over its time for all parts."""
     grid, home = model.grid, model.grid.cluster_of[rank]
     thin = thin_links(model)[home]
     if not thin.any():
         return ops
     busy_s = LINK_PACE * link_loads(grid, parts)[home] / model.link_bytes_per_s[home]
-    mine = np.zeros(model.n_clusters)
+    to_send = np.zeros(model.n_clusters)
     for op in ops:
         if isinstance(op, Send):
-            mine[grid.cluster_of[op.peer]] += op.chunk.size
+            to_send[grid.cluster_of[op.peer]] += op.chunk.size
     sent = np.zeros(model.n_clusters)
     found: list[Op] = []
     for op in ops:
-        there = grid.cluster_of[op.peer] if isinstance(op, Send) else home
-        if isinstance(op, Send) and there != home and thin[there]:
-            due_s = sent[there] / mine[there] * busy_s[there] - model.latency_s[home, there]
-            sent[there] += op.chunk.size
+        other = grid.cluster_of[op.peer] if isinstance(op, Send) else home
+        if isinstance(op, Send) and other != home and thin[other]:
+            due_s = sent[other] / to_send[other] * busy_s[other] - model.latency_s[home, other]
+            sent[other] += op.chunk.size
             due_us = max(int(due_s * 1e6), 0)
             found.append(Send(op.peer, op.chunk, op.tag, op.after, due_us))
         else:
@@ -258,7 +263,10 @@ def _paced(rank: int, model: GridModel, parts: Sequence[Part], ops: Program) -> 
 
 
 def parts_messages(grid: Grid, counts: Counts, parts: Sequence[Part]) -> Messages:
-    """What `parts_program` sends, for blocks of one byte; parts that go alike are one message."""
+    """Return the messages of `parts_program`, for blocks of one byte.
+
+    All parts of a block over the same path are one message.
+    """
     sums: dict[tuple[int, int, int], int] = {}
     for part in parts:
         key = part.source, part.target, part.relay
@@ -276,7 +284,7 @@ def parts_messages(grid: Grid, counts: Counts, parts: Sequence[Part]) -> Message
 
 
 def inside_messages(grid: Grid, counts: Counts) -> list[tuple[float, ...]]:
-    """Blocks inside clusters, as rows of `Messages`."""
+    """Return the blocks inside clusters as rows of `Messages`."""
     return [
         (a, b, float(counts[a, b]), 1, 1, 1)
         for cluster in grid.clusters
@@ -287,7 +295,7 @@ def inside_messages(grid: Grid, counts: Counts) -> list[tuple[float, ...]]:
 
 
 class Bundle(NamedTuple):
-    """One message across: ``collector`` sends ``target`` what ``sources``, in rank order, have."""
+    """A message across: ``collector`` sends ``target`` the blocks of ``sources``, in rank order."""
 
     collector: int
     target: int
@@ -295,7 +303,7 @@ class Bundle(NamedTuple):
 
 
 def numbered_bundles(grid: Grid, counts: Counts) -> tuple[Bundle, ...]:
-    """Messages between clusters as the paper numbers them, without empty blocks."""
+    """Return the messages between clusters in the paper's numbering, without empty blocks."""
     found = []
     for exchange in exchanges(grid):
         for collector, target, sources in exchange.messages:
@@ -306,30 +314,33 @@ def numbered_bundles(grid: Grid, counts: Counts) -> tuple[Bundle, ...]:
 
 
 def adapted_bundles(grid: Grid, counts: Counts, longest: int) -> tuple[Bundle, ...]:
-    """As many messages as in LG, with equally busy collectors.
+    """Return as many messages as LG has, but with equally busy collectors.
 
-    Blocks of more than ``longest`` bytes go alone.
+    A block of more than ``longest`` bytes is a message of its own.
     """
-    busy = [0] * grid.n_ranks
+    load = [0] * grid.n_ranks
     found: list[Bundle] = []
     for exchange in exchanges(grid):
-        for home, there in ((exchange.small, exchange.large), (exchange.large, exchange.small)):
-            n_each = max(1, len(home) // len(there))
-            heaviest = sorted(there, key=lambda t: -int(counts[list(home), t].sum()))
+        for home, other in ((exchange.small, exchange.large), (exchange.large, exchange.small)):
+            n_each = max(1, len(home) // len(other))
+            heaviest = sorted(other, key=lambda t: -int(counts[list(home), t].sum()))
             for target in heaviest:
                 sizes = {s: int(counts[s, target]) for s in home if counts[s, target]}
-                alone = [s for s in sizes if sizes[s] > longest]
-                for source in alone:
-                    busy[source] += sizes.pop(source)
+                direct_sources = [s for s in sizes if sizes[s] > longest]
+                for source in direct_sources:
+                    load[source] += sizes.pop(source)
                     found.append(Bundle(source, target, (source,)))
-                found += _groups(sizes, n_each, target, busy)
+                found += _groups(sizes, n_each, target, load)
     return tuple(found)
 
 
-def _groups(sizes: dict[int, int], n_groups: int, target: int, busy: list[int]) -> list[Bundle]:
-    """Blocks of ``sizes``, by source, as ``n_groups`` messages about as long; ``busy`` follows."""
-    # What a collector has itself is sent once, not twice.
-    by_load = sorted(sizes, key=lambda s: (busy[s] - 2 * sizes[s], s))
+def _groups(sizes: dict[int, int], n_groups: int, target: int, load: list[int]) -> list[Bundle]:
+    """Return the blocks of ``sizes``, by source, as ``n_groups`` messages of similar length.
+
+    Their bytes are added to ``load``, the bytes that each rank sends.
+    """
+    # A collector's own block is sent once, not twice.
+    by_load = sorted(sizes, key=lambda s: (load[s] - 2 * sizes[s], s))
     collectors = by_load[:n_groups]
     groups = {collector: [collector] for collector in collectors}
     length = {collector: sizes[collector] for collector in collectors}
@@ -337,27 +348,30 @@ def _groups(sizes: dict[int, int], n_groups: int, target: int, busy: list[int]) 
         collector = min(collectors, key=lambda c: (length[c], c))
         groups[collector].append(source)
         length[collector] += sizes[source]
-        busy[source] += sizes[source]
+        load[source] += sizes[source]
     for collector in collectors:
-        busy[collector] += length[collector]
+        load[collector] += length[collector]
     return [Bundle(c, target, tuple(sorted(groups[c]))) for c in collectors]
 
 
 def bundles_program(grid: Grid, counts: Counts, bundles: Sequence[Bundle], rank: int) -> Program:
-    """What ``rank`` does: to collectors, across as soon as all is there, and inside its cluster."""
+    """Return the program of ``rank``: to collectors, across, and inside its cluster.
+
+    A message across leaves as soon as all of its blocks have arrived.
+    """
     places, n_ranks = Places(rank, counts), grid.n_ranks
     collect: list[Op] = []
     across: list[Op] = []
-    come: list[Op] = []
-    held = 0
+    receives: list[Op] = []
+    next_unit = 0
     for collector, target, sources in bundles:
-        alone = sources == (collector,)
+        own_only = sources == (collector,)
         size = int(counts[list(sources), target].sum())
-        if rank == collector and alone:
+        if rank == collector and own_only:
             across.append(Send(target, places.out(target), n_ranks))
         elif rank == collector:
-            first = at = held
-            held += size
+            first = at = next_unit
+            next_unit += size
             for source in sources:
                 chunk = Chunk("scratch", at, at + int(counts[source, target]))
                 own = source == rank
@@ -365,35 +379,37 @@ def bundles_program(grid: Grid, counts: Counts, bundles: Sequence[Bundle], rank:
                     Copy(places.out(target), chunk) if own else Recv(source, chunk, 1 + target)
                 )
                 at = chunk.stop
-            across.append(Send(target, Chunk("scratch", first, held), n_ranks))
+            across.append(Send(target, Chunk("scratch", first, next_unit), n_ranks))
         elif rank in sources:
             collect.append(Send(collector, places.out(target), 1 + target))
         elif rank == target:
             first, last = places.into(sources[0]).start, places.into(sources[-1]).stop
             if last - first == size:
-                come.append(Recv(collector, Chunk("output", first, last), n_ranks, 1))
+                receives.append(Recv(collector, Chunk("output", first, last), n_ranks, 1))
                 continue
-            come.append(Recv(collector, Chunk("scratch", held, held + size), n_ranks, 1))
+            receives.append(
+                Recv(collector, Chunk("scratch", next_unit, next_unit + size), n_ranks, 1)
+            )
             for source in sources:
                 into = places.into(source)
-                come.append(Copy(Chunk("scratch", held, held + into.size), into))
-                held += into.size
+                receives.append(Copy(Chunk("scratch", next_unit, next_unit + into.size), into))
+                next_unit += into.size
     inside = exchange_own_cluster(grid.clusters[grid.cluster_of[rank]].ranks, places)
-    return (*collect, *across, *come, *inside, places.keep_own())
+    return (*collect, *across, *receives, *inside, places.keep_own())
 
 
-def most_held(counts: Counts, bundles: Sequence[Bundle]) -> int:
-    """Bytes that the busiest rank stores, at most."""
-    held = [0] * len(counts)
+def most_stored(counts: Counts, bundles: Sequence[Bundle]) -> int:
+    """Return the most bytes that any rank stores."""
+    stored = [0] * len(counts)
     for collector, target, sources in bundles:
         size = int(counts[list(sources), target].sum())
-        held[target] += size
-        held[collector] += size if sources != (collector,) else 0
-    return max(held, default=0)
+        stored[target] += size
+        stored[collector] += size if sources != (collector,) else 0
+    return max(stored, default=0)
 
 
 def bundles_messages(grid: Grid, counts: Counts, bundles: Sequence[Bundle]) -> Messages:
-    """What `bundles_program` sends, for blocks of one byte."""
+    """Return the messages of `bundles_program`, for blocks of one byte."""
     collected: list[tuple[float, ...]] = []
     across: list[tuple[float, ...]] = []
     needs: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""Chooses the way of an all-to-all of unequal blocks, once all ranks know all counts.
+"""Chooses the method for an all-to-all of unequal blocks, once all ranks know all counts.
 
-The direct exchange is used unless another way is predicted to be faster by the margin. Counts must
-be exchanged first; whether that can pay at all depends on the grid alone (`can_gain`).
+The direct exchange is used unless another method is predicted to be faster by the margin. Counts
+must be exchanged first; whether that can pay depends only on the grid (`can_gain`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gridcoll.plan.alltoall.unequal import (
     bundles_program,
     cut_by_shares,
     direct_shares,
-    kept_bytes,
     link_loads,
-    most_held,
+    most_stored,
     numbered_bundles,
     parts_messages,
     parts_program,
+    stored_bytes,
     unequal_plan,
 )
 from gridcoll.plan.alltoall.vector import vector_program
@@ -46,29 +46,29 @@ from gridcoll.plan.registry import Candidate
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 64
-"""Every rank looks at all blocks."""
+"""Limit of ranks, since every rank looks at all blocks."""
 
-MOST_KEPT = 2
-"""A rank stores for others at most so many times what the busiest rank sends or receives."""
+MOST_STORED = 2
+"""A rank stores for others at most this times what the busiest rank sends or receives."""
 
-DIRECT_FROM = (1 << 10, 8 << 10)
-"""Adapted LG is tried with blocks beyond these sizes going directly."""
+DIRECT_ABOVE_BYTES = (1 << 10, 8 << 10)
+"""Adapted LG is tried with each of these limits, beyond which blocks go directly."""
 
-WAYS = {
+UNEQUAL_METHODS = {
     **dict.fromkeys(("lg", "lg-adaptive", "lg-steps"), "lg"),
     "relayed": "relayed",
     "rate-paced": "paced",
 }
-"""The way of unequal blocks for the name of an all-to-all algorithm; others mean direct."""
+"""The method for unequal blocks by the name of an all-to-all algorithm; others mean direct."""
 
 
-def asked_for(forced: str) -> str:
-    """The way that an algorithm of `Alltoall` stands for; empty for none."""
-    return WAYS.get(forced, "direct") if forced else ""
+def unequal_method(forced: str) -> str:
+    """Return the method for the ``forced`` algorithm of `Alltoall`; empty if none is forced."""
+    return UNEQUAL_METHODS.get(forced, "direct") if forced else ""
 
 
 def can_gain(model: GridModel) -> bool:
-    """Whether for some counts another way could be faster than the direct one, on this grid.
+    """Whether, on this grid, another method could be faster than the direct one for some counts.
 
     Relays or pacing can be if a link between clusters has less bandwidth than an interface, or than
     all interfaces of both ends; LG can be if a message between clusters costs more than one inside.
@@ -80,7 +80,7 @@ def can_gain(model: GridModel) -> bool:
 
 
 def _narrow(model: GridModel) -> np.ndarray:
-    """Links that limit what interfaces at their ends could carry, (C, C)."""
+    """Return which links carry less than the interfaces at their ends could, (C, C)."""
     hosts = _interfaces(model)
     narrow = model.link_bytes_per_s < THIN_LINK * np.minimum(hosts[:, None], hosts[None])
     np.fill_diagonal(narrow, False)
@@ -88,7 +88,7 @@ def _narrow(model: GridModel) -> np.ndarray:
 
 
 def _messages_cost(model: GridModel) -> bool:
-    """Whether an empty message costs more between clusters than two inside: collecting pays."""
+    """Whether an empty message between clusters costs more than two inside, so collecting pays."""
     gap_s, _ = model.gap_and_one_way_s(np.zeros(1))
     inside = np.diagonal(gap_s[..., 0])
     across = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, gap_s[..., 0]).max(axis=1)
@@ -101,16 +101,18 @@ def _interfaces(model: GridModel) -> FloatArray:
 
 
 def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice:
-    """The fastest way of these counts, by prediction; a pure function of what all ranks know.
+    """Return the choice of the method that is predicted fastest for ``counts``.
 
-    ``counts`` are bytes by source and target, (P, P); ``forced`` is a way, as `asked_for` gives it.
-    Raises `UsageError` for counts that are not one per pair of ranks.
+    It is a pure function of what all ranks know. ``counts`` are bytes by source and target, (P, P).
+    ``forced`` is a method, as returned by `unequal_method`.
+
+    Raises `UsageError` if ``counts`` has another shape or a negative count.
     """
     n = model.grid.n_ranks
     if counts.shape != (n, n) or (counts < 0).any():
         raise UsageError(f"counts: must be {n} times {n}, none negative, got {counts.shape}")
     n_bytes = int(counts.mean())
-    if model.grid.is_one_host and not forced:  # only who asks beforehand comes here
+    if model.grid.is_one_host and not forced:  # reached only if a choice is asked for before a call
         native = Candidate(NATIVE, NATIVES[NATIVE].label, None)
         return Choice("alltoallv", n_bytes, 0, native, (native,), ONE_HOST)
     direct = _direct(model, counts)
@@ -120,9 +122,9 @@ def choose_unequal(model: GridModel, counts: Counts, forced: str = "") -> Choice
         found += _with_parts(model, counts, forced)
         found += _with_collectors(model, counts, forced)
     by_time = tuple(sorted(found, key=_predicted_s))
-    asked = [candidate for candidate in by_time if candidate.name in (forced, f"{forced}-adaptive")]
+    named = [candidate for candidate in by_time if candidate.name in (forced, f"{forced}-adaptive")]
     if forced:
-        winner, reason = (asked or [direct])[0], "asked for" if asked else "no other way fits"
+        winner, reason = (named or [direct])[0], "asked for" if named else "no other way fits"
     elif _predicted_s(by_time[0]) < (1 - MARGIN) * _predicted_s(direct):
         winner, reason = by_time[0], "predicted fastest"
     else:
@@ -169,7 +171,7 @@ def _direct(model: GridModel, counts: Counts) -> Candidate:
 
 
 def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
-    """Relays if they relieve the busiest link; else pacing if a thin link would be flooded."""
+    """Return relays if they relieve the busiest link, and pacing if a thin link would overflow."""
     if forced == "lg":
         return []
     grid, found = model.grid, []
@@ -179,16 +181,16 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
     np.fill_diagonal(demand, 0.0)
     if not demand.any():
         return []
-    straight = cut_by_shares(grid, counts, direct_shares(model.n_clusters))
+    direct_parts = cut_by_shares(grid, counts, direct_shares(model.n_clusters))
     thin = thin_links(model)
     busy_s = demand / model.link_bytes_per_s
-    floods = bool((thin & (demand > QUEUE_BYTES)).any())
-    if forced != "relayed" and (floods or forced == "paced"):
-        # By the clock of the busiest link, and by what interfaces pass.
+    overflows = bool((thin & (demand > QUEUE_BYTES)).any())
+    if forced != "relayed" and (overflows or forced == "paced"):
+        # The time of the busiest link by the clock, and that of interfaces.
         clock_s = LINK_PACE * float(np.where(thin, busy_s + model.latency_s, 0.0).max())
-        priced_s = price_messages_s(model, parts_messages(grid, counts, straight), 1)
-        label = f"over thin links no faster than they carry, {len(straight)} parts"
-        program_of = partial(parts_program, model, counts, straight)
+        priced_s = price_messages_s(model, parts_messages(grid, counts, direct_parts), 1)
+        label = f"over thin links no faster than they carry, {len(direct_parts)} parts"
+        program_of = partial(parts_program, model, counts, direct_parts)
         found.append(_candidate(model, counts, "paced", label, max(clock_s, priced_s), program_of))
     if forced == "paced" or model.n_clusters < 3 or not (_narrow(model) | (forced != "")).any():
         return found
@@ -197,7 +199,7 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
         return found
     parts = cut_by_shares(grid, counts, routes.shares)
     largest = max(counts.sum(axis=0).max(), counts.sum(axis=1).max())
-    if max(kept_bytes(parts, grid.n_ranks)) > MOST_KEPT * largest:
+    if max(stored_bytes(parts, grid.n_ranks)) > MOST_STORED * largest:
         return found
     predicted_s = price_messages_s(model, parts_messages(grid, counts, parts), 1)
     n_relayed = int(link_loads(grid, parts).sum() - demand.sum())
@@ -208,7 +210,7 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
 
 
 def _with_collectors(model: GridModel, counts: Counts, forced: str) -> list[Candidate]:
-    """LG by the paper's numbers, and adapted to the counts."""
+    """Return LG with the paper's numbering, and LG adapted to the counts."""
     grid = model.grid
     if forced not in ("", "lg") or not has_both(grid):
         return []
@@ -216,12 +218,12 @@ def _with_collectors(model: GridModel, counts: Counts, forced: str) -> list[Cand
         return []
     found = []
     largest = max(counts.sum(axis=0).max(), counts.sum(axis=1).max())
-    ways = [("lg", "by the paper's numbering", numbered_bundles(grid, counts))]
-    for longest in (*DIRECT_FROM, int(counts.max())):
-        what = f"collectors busy alike, blocks over {format_size(longest)} directly"
-        ways.append(("lg-adaptive", what, adapted_bundles(grid, counts, longest)))
-    for name, label, bundles in ways:
-        if most_held(counts, bundles) > MOST_KEPT * largest and not forced:
+    methods = [("lg", "by the paper's numbering", numbered_bundles(grid, counts))]
+    for longest in (*DIRECT_ABOVE_BYTES, int(counts.max())):
+        how = f"collectors busy alike, blocks over {format_size(longest)} directly"
+        methods.append(("lg-adaptive", how, adapted_bundles(grid, counts, longest)))
+    for name, label, bundles in methods:
+        if most_stored(counts, bundles) > MOST_STORED * largest and not forced:
             continue
         predicted_s = price_messages_s(model, bundles_messages(grid, counts, bundles), 1)
         program_of = partial(bundles_program, grid, counts, bundles)

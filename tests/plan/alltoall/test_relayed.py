@@ -72,7 +72,7 @@ def test_every_block_arrives_whatever_the_shares(data: st.DataObject) -> None:
     n_units, n_parts = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
     check_plan(plan_of(grid, shares, n_units, n_parts))
     for room in (1, 2):  # in as many send buffers: most places are taken again and again
-        plan = plan_of(grid, shares, n_units, n_parts, max_kept=room)
+        plan = plan_of(grid, shares, n_units, n_parts, max_buffers=room)
         check_plan(plan)
         assert max(plan.scratch_units, default=0) <= room * grid.n_ranks * n_units
 

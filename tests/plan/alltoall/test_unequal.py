@@ -22,9 +22,9 @@ from gridcoll.plan.alltoall.unequal import (
     numbered_bundles,
 )
 from gridcoll.plan.alltoall.unequal_choice import (
-    asked_for,
     can_gain,
     choose_unequal,
+    unequal_method,
 )
 from gridcoll.plan.plan import Plan, Programs
 from tests.plan.grids import model_of
@@ -174,7 +174,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_settings_of_alltoall_hold() -> None:
-    assert [asked_for(n) for n in ("", "lg", "relayed", "rate-paced", "bruck")] == [
+    assert [unequal_method(n) for n in ("", "lg", "relayed", "rate-paced", "bruck")] == [
         *("", "lg", "relayed", "paced", "direct")
     ]
 
