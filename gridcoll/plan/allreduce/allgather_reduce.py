@@ -1,13 +1,13 @@
 """Short allreduces: every rank gathers all contributions and combines them itself.
 
 Every rank gathers the contributions of its cluster (Bruck et al. 1997: a step per bit of the
-cluster's size) and combines them. Then the partial results are sent to all ranks of the other
-clusters, each by another rank of its cluster, as in node-aware allreduces (Bienz, Olson and Gropp
-2019), and every rank combines these as well. That takes one WAN latency and one gather inside,
-where trees go up and down; but it has more messages.
+cluster's size) and combines them. Then the ranks of a cluster send its partial result to all ranks
+of the other clusters, each to different ones, as in node-aware allreduces (Bienz, Olson and Gropp
+2019). Every rank combines the partial results of all clusters. This takes one WAN latency and one
+gather inside, while trees go up and down, but it has more messages.
 
 All ranks combine in rank order within clusters, then clusters in order, at the same alignment in
-memory (`ALIGNED_UNITS`): all get the same bits.
+memory (`ALIGNED_UNITS`), so that all get the same bits.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.grid import Cluster, Grid
 
 MOST_MEMBERS = 128
-"""Of a cluster: every rank combines what all of them have."""
+"""Limit of members of a cluster, since every rank combines the contributions of all of them."""
 
 
 def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
-    """Allreduce of ``n_units`` elements on every rank.
+    """Return an allreduce of ``n_units`` elements.
 
-    Scratch holds what was gathered, one after another, then the same and the clusters' partial
-    results where they are combined.
+    Scratch holds the gathered contributions one after another, then aligned slots for the same
+    contributions, the partial results of clusters, and the result.
     """
     room = align(n_units)
 
@@ -50,21 +50,21 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
             Chunk("scratch", first + k * room, first + k * room + n_units)
             for k in range(n + len(grid.clusters) + 1)
         ]
-        terms, partial, result = slots[:n], slots[n:-1], slots[-1]
+        terms, partials, result = slots[:n], slots[n:-1], slots[-1]
         ops = _gather(cluster, place, n_units)
         for term, member in zip(terms, cluster.ranks, strict=True):
             at = (cluster.places[member] - place) % n * n_units
             ops.append(Copy(Chunk("scratch", at, at + n_units), term))
-        fold(ops, list(enumerate(terms)), partial[own], no_slots)
+        fold(ops, list(enumerate(terms)), partials[own], no_slots)
         n_clusters = len(grid.clusters)
         others = [(own + step) % n_clusters for step in range(1, n_clusters)]
         for other in others:
             line = grid.clusters[other].line
-            ops += [Send(line[at], partial[own], 0) for at in range(place % n, len(line), n)]
+            ops += [Send(line[at], partials[own], 0) for at in range(place % n, len(line), n)]
         for other in others:
             line = grid.clusters[other].line
-            ops.append(Recv(line[place % len(line)], partial[other], 0))
-        fold(ops, list(enumerate(partial)), result, no_slots)
+            ops.append(Recv(line[place % len(line)], partials[other], 0))
+        fold(ops, list(enumerate(partials)), result, no_slots)
         ops.append(Copy(result, Chunk("output", 0, n_units)))
         return tuple(ops)
 
@@ -73,36 +73,34 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
 
 
 def _gather(cluster: Cluster, place: int, n_units: int) -> list[Op]:
-    """Gather all contributions at the beginning of scratch, that of ``place`` first, then the next
-    ones.
-    """
+    """Gather all contributions at the start of scratch, from the one at ``place`` on."""
     line, n = cluster.line, len(cluster)
     ops: list[Op] = [Copy(Chunk("input", 0, n_units), Chunk("scratch", 0, n_units))]
-    for step, (have, more) in enumerate(_steps(n)):
-        ops.append(Send(line[(place - have) % n], Chunk("scratch", 0, more * n_units), step))
-        come = Chunk("scratch", have * n_units, (have + more) * n_units)
-        ops.append(Recv(line[(place + have) % n], come, step))
+    for step, (n_held, n_new) in enumerate(_steps(n)):
+        ops.append(Send(line[(place - n_held) % n], Chunk("scratch", 0, n_new * n_units), step))
+        recv_chunk = Chunk("scratch", n_held * n_units, (n_held + n_new) * n_units)
+        ops.append(Recv(line[(place + n_held) % n], recv_chunk, step))
     return ops
 
 
 def _steps(n: int) -> list[tuple[int, int]]:
-    """By step, how many of ``n`` contributions each has, and how many it gets."""
+    """Return, for each step, how many of ``n`` contributions a rank has, and how many it gets."""
     doubling = (1 << k for k in range((n - 1).bit_length()))
-    return [(have, min(have, n - have)) for have in doubling]
+    return [(n_held, min(n_held, n - n_held)) for n_held in doubling]
 
 
 def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
-    """Seconds: the steps inside clusters, then the messages across."""
+    """Return the seconds of the steps inside clusters, then of the messages across."""
     clusters, n = model.grid.clusters, model.n_clusters
-    hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # ranks that share one
-    gathered_s = np.array([_gathering_s(model, c, n_bytes) for c in range(n)])
+    hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # most ranks on one
+    gathered_s = np.array([_gather_s(model, c, n_bytes) for c in range(n)])
     if n == 1:
         return float(gathered_s[0])
     gap_s, one_way_s = (
         each[:, :, 0] for each in model.gap_and_one_way_s(np.array([float(n_bytes)]))
     )
     sizes = np.array([len(cluster) for cluster in clusters])
-    n_out = -(-sizes[None] // sizes[:, None])  # how many there each rank here sends to
+    n_out = -(-sizes[None] // sizes[:, None])  # ranks of the target to which each rank sends
     np.fill_diagonal(n_out, 0)
     port_s = np.diagonal(gap_s)
     leaves_s = gathered_s + (hosts * n_out.sum(axis=1) - 1) * port_s
@@ -115,21 +113,24 @@ def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     return float(comes_s.max())
 
 
-def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
-    """Of one cluster: a step begins when what it sends has come, and the interface is free."""
+def _gather_s(model: GridModel, c: int, n_bytes: int) -> float:
+    """Return the seconds of the steps inside cluster ``c``.
+
+    A step begins when the data that it sends has arrived and the interface is free.
+    """
     cluster = model.grid.clusters[c]
     steps = _steps(len(cluster))
     if not steps:
         return 0.0
-    if len(cluster.nodes) == 1:  # at home a message takes what an empty one takes
+    if len(cluster.nodes) == 1:  # inside a host, a message takes as long as an empty one
         return len(steps) * float(np.max(model.gap_and_one_way_s(np.zeros(1), ([c], [c]))))
-    in_bytes = np.array([more * float(n_bytes) for _, more in steps])
+    in_bytes = np.array([n_new * float(n_bytes) for _, n_new in steps])
     gap_s, one_way_s = (each[0] for each in model.gap_and_one_way_s(in_bytes, ([c], [c])))
-    # Ranks of one host send at once, but for those whose step stays there.
-    at_once = np.array([min(have, max(cluster.node_sizes)) for have, _ in steps])
+    # The ranks of a host send at once, except those whose target is on the same host.
+    at_once = np.array([min(n_held, max(cluster.node_sizes)) for n_held, _ in steps])
     done_s, free_s = list[float](), 0.0
-    for (_, more), one_way, port in zip(steps, one_way_s, at_once * gap_s, strict=True):
-        n_needed = (more - 1).bit_length()  # steps that bring what this one sends: not all, if few
+    for (_, n_new), one_way, port in zip(steps, one_way_s, at_once * gap_s, strict=True):
+        n_needed = (n_new - 1).bit_length()  # the first steps bring what this one sends
         start_s = max([free_s, *done_s[:n_needed]])
         free_s = start_s + float(port)
         done_s.append(max(start_s + float(one_way), free_s))
@@ -143,7 +144,7 @@ def _gathering_s(model: GridModel, c: int, n_bytes: int) -> float:
     "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
 )
 def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Every rank gathers its cluster's contributions, and receives the other clusters' sums."""
+    """Return the candidate: a gather inside clusters, then other clusters' partial results."""
     grid = model.grid
     largest = max(map(len, grid.clusters))
     if grid.n_ranks == 1 or n_bytes > MOST_ALLGATHER_REDUCE_BYTES or largest > MOST_MEMBERS:

@@ -1,6 +1,6 @@
 """Predicted times of allreduces: closed forms in the steady state, and pieces by their load.
 
-A piece adds load to every interface, flow and link on its path; the busiest one sets the rate.
+A piece adds load to every interface, flow and link on its path. The busiest one limits the rate.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gridcoll.topology.units import format_size
 
 
 class Costs(SegmentCosts):
-    """Of segments, and of partial results between clusters."""
+    """Costs of segments, and of partial results between clusters."""
 
     @cached_property
     def across_s(self) -> FloatArray:
-        """Time of a partial result between clusters, after those sent before it, (C, C, S)."""
+        """Time of the last partial result that a rank sends to other clusters, (C, C, S)."""
         n = self.model.n_clusters
         across = self.one_way_s + (n - 2) * self.port_s[:, None]
         return np.asarray(across * (1 - np.eye(n))[:, :, None])
@@ -41,9 +41,10 @@ class Costs(SegmentCosts):
         """`gap_s` with a zero diagonal, (C, C, S)."""
         return np.asarray(self.gap_s * (1 - np.eye(self.model.n_clusters))[:, :, None])
 
-    def ways(self, inside: FloatArray, home: int) -> FloatArray:
-        """Time of the first segment from all ranks to all ranks, (S,), with times ``inside``, (C,
-        S).
+    def path_times(self, inside: FloatArray, home: int) -> FloatArray:
+        """Return the time of the first segment from all ranks to all ranks, (S,).
+
+        ``inside`` are its times inside clusters, (C, S).
         """
         n = len(inside)
         if n == 1:
@@ -56,8 +57,9 @@ class Costs(SegmentCosts):
 
 
 def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
-    """Trees inside clusters, and an exchange between leaders, or a reduction at ``home``'s
-    leader.
+    """Return the time with trees inside clusters, (S,).
+
+    Leaders exchange partial results, or the leader of ``home`` combines them.
     """
     n = costs.model.n_clusters
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
@@ -71,54 +73,54 @@ def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
     ]
     period = (np.array(sends)[:, None] * costs.port_s).max(axis=0)
     apart = costs.gap_between_s
-    used = (apart,) if home == EVERYWHERE else (apart[home][None], apart[:, home][None])
-    period = np.max([period, *(gaps.max(axis=(0, 1)) for gaps in used)], axis=0)
-    rest = np.maximum(np.ceil(costs.n_bytes / costs.segment_bytes) - 1, 0.0)
-    return np.asarray(costs.ways(inside, home) + rest * period)
+    used_links = (apart,) if home == EVERYWHERE else (apart[home][None], apart[:, home][None])
+    period = np.max([period, *(gaps.max(axis=(0, 1)) for gaps in used_links)], axis=0)
+    n_more = np.maximum(np.ceil(costs.n_bytes / costs.segment_bytes) - 1, 0.0)
+    return np.asarray(costs.path_times(inside, home) + n_more * period)
 
 
 def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
-    """A ring over all ranks, the clusters in ``order``."""
+    """Return the time of a ring over all ranks, with the clusters in ``order``, (S,)."""
     n = sum(len(cluster.nodes) for cluster in costs.model.grid.clusters)  # hosts
-    alone = len(order) == 1
+    one_cluster = len(order) == 1
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
-    inner = [c for c in order if costs.sizes[c] > 1]
-    turn = np.zeros(len(costs.segment_bytes))
-    at_home = costs.model.gap_and_one_way_s(np.zeros(1))[1]
+    with_inner_hops = [c for c in order if costs.sizes[c] > 1]
+    round_s = np.zeros(len(costs.segment_bytes))
+    inside_host_s = costs.model.gap_and_one_way_s(np.zeros(1))[1]
     for hop in hops:
-        turn = turn + costs.one_way_s[hop]
-    for c in inner:
+        round_s = round_s + costs.one_way_s[hop]
+    for c in with_inner_hops:
         n_hosts = len(costs.model.grid.clusters[c].nodes)
-        turn = turn + (n_hosts - (not alone)) * costs.one_way_s[c, c]
-        turn = turn + (costs.sizes[c] - n_hosts) * at_home[c, c]
-    used = [*hops, *((c, c) for c in inner)]
-    period = np.max([costs.gap_s[link] for link in used], axis=0)
-    longest = np.max([costs.one_way_s[link] for link in used], axis=0)
-    # No block takes the hop that ends at its start, in either round: at best a short one.
-    shortest = np.min([costs.one_way_s[link] for link in used], axis=0)
+        round_s = round_s + (n_hosts - (not one_cluster)) * costs.one_way_s[c, c]
+        round_s = round_s + (costs.sizes[c] - n_hosts) * inside_host_s[c, c]
+    used_links = [*hops, *((c, c) for c in with_inner_hops)]
+    period = np.max([costs.gap_s[link] for link in used_links], axis=0)
+    longest = np.max([costs.one_way_s[link] for link in used_links], axis=0)
+    # In neither round does a block take the hop that ends at its start, at best the shortest hop.
+    shortest = np.min([costs.one_way_s[link] for link in used_links], axis=0)
     n_sent = 2 * costs.n_bytes * (n - 1) / n / costs.segment_bytes
-    in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
-    # Either the ring is the limit, or the two rounds of one block are.
+    n_more_in_block = np.maximum(costs.n_bytes / n / costs.segment_bytes - 1, 0.0)
+    # The limit is either the rate of the ring, or the two rounds of one block.
     return np.asarray(
-        np.maximum(n_sent * period + longest, 2 * (turn - shortest) + in_block * period)
+        np.maximum(n_sent * period + longest, 2 * (round_s - shortest) + n_more_in_block * period)
     )
 
 
 SHAPES = ("flat", "chain")
-"""Inside clusters: all send to the owner, or each adds to what it gets from the next one."""
+"""Shapes inside clusters: all send to the owner, or each combines and passes on in a chain."""
 
 
-COLLECT, MEET, PART, HAND_OUT = range(4)
-"""Phases: to owners, to where pieces are combined, from there, and from owners."""
+COLLECT, COMBINE, RETURN, DISTRIBUTE = range(4)
+"""Phases: to owners, to where pieces are combined, from there to owners or root, from owners."""
 
 
 Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class PieceLoad:
-    """Units through every host's interface, by phase, and between ranks of different clusters.
+    """Units through every host's interface and between ranks of different clusters, by phase.
 
-    Ranks of one host share its interface, and do not use it among themselves.
+    The ranks of a host share its interface. Messages between them do not use it.
 
     Attributes
     ----------
@@ -126,7 +128,8 @@ class PieceLoad:
     at_once : (H,) array
         Units that can be sent at once, without waiting for other data.
     flows : list of list of arrays
-        By phase, between ranks of different clusters: senders, receivers, and units, (N,) each.
+        For each phase, messages between ranks of different clusters: senders, receivers, and units,
+        (N,) each.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -139,7 +142,7 @@ class PieceLoad:
         self.flows: list[list[Flows]] = [[] for _ in range(4)]
 
     def add(self, phase: int, messages: Sequence[tuple[int, int, int]]) -> None:
-        """Messages: sender, receiver and units of each."""
+        """Add ``messages``, with sender, receiver and units of each."""
         if not messages:
             return
         senders, receivers, n_units = np.array(messages).T
@@ -147,7 +150,7 @@ class PieceLoad:
         apart = ends[0] != ends[1]
         np.add.at(self.out[phase], ends[0][apart], n_units[apart])
         np.add.at(self.into[phase], ends[1][apart], n_units[apart])
-        self._between(phase, senders, receivers, n_units)
+        self._add_flows(phase, senders, receivers, n_units)
 
     def inside(self, ranks: list[int], place: int, n_units: float, shape: str, *, up: bool) -> None:
         """Add the load between all of ``ranks`` and the owner at ``place``, in ``shape``."""
@@ -159,84 +162,90 @@ class PieceLoad:
             members = np.array(ranks)
             others = np.full(len(ranks), owner) if shape == "flat" else np.roll(members, -1)
             ends = (members, others) if up else (others, members)
-            self._between(COLLECT if up else HAND_OUT, *ends, np.full(len(ranks), float(n_units)))
-        away, at_owner = self.out[COLLECT], self.into[COLLECT]
+            self._add_flows(
+                COLLECT if up else DISTRIBUTE, *ends, np.full(len(ranks), float(n_units))
+            )
+        at_member, at_owner = self.out[COLLECT], self.into[COLLECT]
         if not up:
-            away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
+            at_member, at_owner = self.into[DISTRIBUTE], self.out[DISTRIBUTE]
         hosts = self._host[ranks[place:] + ranks[:place]]
         nearer = hosts[:1] if shape == "flat" else hosts[:-1]
         crosses = hosts[1:] != nearer
         farther, nearer = hosts[1:][crosses], np.broadcast_to(nearer, len(hosts) - 1)[crosses]
-        np.add.at(away, farther, n_units)
+        np.add.at(at_member, farther, n_units)
         np.add.at(at_owner, nearer, n_units)
         if up:
             first = farther if shape == "flat" else hosts[-1:][crosses[-1:]]
             np.add.at(self.at_once, first, n_units)
 
     def exchange(self, owners: Sequence[int], n_units: Sequence[float]) -> None:
-        """Each of ``owners`` sends its units to all others, where pieces are combined."""
+        """Add an exchange: each of ``owners`` sends its units to all others, which combine them."""
         units, hosts = np.array(n_units, dtype=float), self._host[list(owners)]
-        np.add.at(self.out[MEET], hosts, (len(owners) - 1) * units)
-        np.add.at(self.into[MEET], hosts, units.sum() - units)
+        np.add.at(self.out[COMBINE], hosts, (len(owners) - 1) * units)
+        np.add.at(self.into[COMBINE], hosts, units.sum() - units)
         n, ranks = len(owners), np.array(owners)
-        self._between(MEET, np.repeat(ranks, n), np.tile(ranks, n), np.repeat(units, n))
+        self._add_flows(COMBINE, np.repeat(ranks, n), np.tile(ranks, n), np.repeat(units, n))
 
-    def _between(
+    def _add_flows(
         self, phase: int, senders: np.ndarray, receivers: np.ndarray, n_units: np.ndarray
     ) -> None:
-        """Messages, of which those inside clusters are no flows."""
+        """Add those messages that cross between clusters to the flows of ``phase``."""
         leave = self._cluster[senders] != self._cluster[receivers]
         self.flows[phase].append((senders[leave], receivers[leave], n_units[leave]))
 
     def inside_flat(self, ranks: list[int], units: np.ndarray, *, up: bool) -> None:
-        """`inside` of each of ``ranks``, all of one cluster, as an owner of so many ``units``."""
+        """Add `inside` for each of ``ranks`` as the owner of its ``units``.
+
+        All ranks must be of one cluster.
+        """
         hosts, which = np.unique(self._host[ranks], return_inverse=True)
-        n_mates, owned = np.bincount(which), np.bincount(which, units)
-        away, at_owner = self.out[COLLECT], self.into[COLLECT]
+        n_on_host, owned = np.bincount(which), np.bincount(which, units)
+        at_member, at_owner = self.out[COLLECT], self.into[COLLECT]
         if not up:
-            away, at_owner = self.into[HAND_OUT], self.out[HAND_OUT]
-        away[hosts] += n_mates * (owned.sum() - owned)
-        at_owner[hosts] += owned * (len(ranks) - n_mates)
+            at_member, at_owner = self.into[DISTRIBUTE], self.out[DISTRIBUTE]
+        at_member[hosts] += n_on_host * (owned.sum() - owned)
+        at_owner[hosts] += owned * (len(ranks) - n_on_host)
         if up:
-            self.at_once[hosts] += n_mates * (owned.sum() - owned)
+            self.at_once[hosts] += n_on_host * (owned.sum() - owned)
 
 
 def load_of_pieces(
     grid: Grid,
     groups: Grid,
     pieces: Sequence[Piece],
-    parts: Sequence[int],
+    n_partials: Sequence[int],
     shape: str,
     root: int = -1,
 ) -> PieceLoad:
-    """Load when members send to owners, owners combine and, without a ``root``, distribute.
+    """Return the load if members send to owners, and owners combine and distribute.
 
-    A piece has an owner in each cluster of ``groups``, which are those of ``grid`` or several of
-    them together. ``parts[group]``: how many partial results each of its owners passes on.
+    With a ``root``, the results go only there. A piece has an owner in each of ``groups``, which
+    consist of one cluster of ``grid`` or several. ``n_partials[group]``: how many partial results
+    each of its owners sends.
     """
     load = PieceLoad(grid)
     members = [list(cluster.line) for cluster in groups.clusters]
     owned: defaultdict[tuple[int, int], int] = defaultdict(int)  # one rank may own many pieces
-    meet: list[tuple[int, int, int]] = []
-    part: list[tuple[int, int, int]] = []
+    to_home: list[tuple[int, int, int]] = []
+    from_home: list[tuple[int, int, int]] = []
     for piece in pieces:
         n_units = piece.stop - piece.start
         owners = [ranks[place] for ranks, place in zip(members, piece.owners, strict=True)]
         for c, place in enumerate(piece.owners):
             owned[c, place] += n_units
         if piece.home == EVERYWHERE:
-            load.exchange(owners, [n_parts * n_units for n_parts in parts])
+            load.exchange(owners, [n_each * n_units for n_each in n_partials])
         else:
             home = owners[piece.home]
-            meet += [
-                (owner, home, parts[c] * n_units)
+            to_home += [
+                (owner, home, n_partials[c] * n_units)
                 for c, owner in enumerate(owners)
                 if c != piece.home
             ]
             receivers = [root] if root >= 0 else owners
-            part += [(home, receiver, n_units) for receiver in receivers if receiver != home]
-    load.add(MEET, meet)
-    load.add(PART, part)
+            from_home += [(home, receiver, n_units) for receiver in receivers if receiver != home]
+    load.add(COMBINE, to_home)
+    load.add(RETURN, from_home)
     if shape == "flat" and groups is grid:
         for c, ranks in enumerate(members):
             units = np.array([owned.get((c, place), 0) for place in range(len(ranks))], float)
@@ -254,76 +263,79 @@ def price_pieces(
     costs: Costs,
     groups: Grid,
     pieces: Sequence[Piece],
-    parts: Sequence[int],
+    n_partials: Sequence[int],
     shape: str,
     root: int = -1,
 ) -> FloatArray:
-    """Time of ``pieces`` of a message of ``costs.n_bytes`` units at every segment size.
+    """Return the time of ``pieces`` of a message of ``costs.n_bytes`` units, (S,).
 
-    For ``groups`` and ``parts`` see `load_of_pieces`. A rank first sends what needs no other data;
-    until that has left, its partial results do not cross between clusters. Every two groups take
-    what the busier one of them is busy, or the links between them, and their way; groups that are
-    near others may be busy for longer.
+    For ``groups`` and ``n_partials`` see `load_of_pieces`. A rank first sends the data that needs
+    no other data; until this has left, its partial results do not cross between clusters. The time
+    between two groups is the busy time of the busier one, or of the links between them, plus the
+    latency of the path. So groups that are near each other may be busy for longer.
     """
-    load = load_of_pieces(costs.model.grid, groups, pieces, parts, shape, root)
+    load = load_of_pieces(costs.model.grid, groups, pieces, n_partials, shape, root)
     longest = max(piece.stop - piece.start for piece in pieces)
     n_segments = np.maximum(np.ceil(longest / costs.segment_bytes), 1)
-    busy = _among(groups, costs.model.grid, _busy_s(costs, load, shape, n_segments))
-    inside, across = _ways_s(costs, groups, n_segments, shape)
+    busy = _between_groups(groups, costs.model.grid, _busy_s(costs, load, shape, n_segments))
+    inside, across = _path_times_s(costs, groups, n_segments, shape)
     homes = sorted({piece.home for piece in pieces})
     last = groups.cluster_of[root] if root >= 0 else -1
 
-    def total(load_part: float, way_part: float) -> FloatArray:
-        ways = way_part * inside, way_part * across
+    def total_s(load_part: float, path_part: float) -> FloatArray:
+        path_times = path_part * inside, path_part * across
         return np.asarray(
-            np.max([_over(load_part * busy, *ways, home, last) for home in homes], axis=0)
+            np.max(
+                [_through_home_s(load_part * busy, *path_times, home, last) for home in homes],
+                axis=0,
+            )
         )
 
-    in_turn = total(1.0, 1.0)
+    in_sequence_s = total_s(1.0, 1.0)
     if len(homes) == 1:
-        return in_turn
-    # With two ways across, half of the load takes the first, the rest the second.
-    at_once = np.maximum(total(0.5, 1.0), total(1.0, 0.5))
-    return np.asarray(at_once + (in_turn - at_once) / n_segments**2)
+        return in_sequence_s
+    # If pieces cross twice, half of the load crosses first, and the rest second.
+    at_once = np.maximum(total_s(0.5, 1.0), total_s(1.0, 0.5))
+    return np.asarray(at_once + (in_sequence_s - at_once) / n_segments**2)
 
 
 def _busy_s(costs: Costs, load: PieceLoad, shape: str, n_segments: FloatArray) -> FloatArray:
-    """How long any two clusters, or the links between them, are busy, (C, C, S)."""
+    """Return how long any two clusters, or the links between them, are busy, (C, C, S)."""
     grid = costs.model.grid
     per_unit = costs.port_s / costs.segment_bytes
     cluster_of = np.zeros(len(load.at_once), dtype=int)
     cluster_of[list(grid.host_of)] = grid.cluster_of
 
     def busiest(by_host: FloatArray) -> FloatArray:
-        """Time of each cluster's busiest host, (…, C, S), for the loads of all hosts, (…, H)."""
+        """Return the time of each cluster's busiest host, (…, C, S), for host loads (…, H)."""
         by_cluster = np.zeros((len(per_unit), *by_host.shape[:-1]))
         np.maximum.at(by_cluster, cluster_of, by_host.T)
         return np.asarray(by_cluster.T[..., None] * per_unit)
 
     def either(by_cluster: FloatArray) -> FloatArray:
-        """Of every two clusters the busier one, (…, C, C, S)."""
+        """Return the time of the busier one of every two clusters, (…, C, C, S)."""
         both = by_cluster[..., :, None, :], by_cluster[..., None, :, :]
         return np.asarray(np.maximum(*both))
 
     by_phase = busiest(np.maximum(load.out, load.into))
-    apart = np.array([_between(costs, flows) for flows in load.flows])
+    apart = np.array([_flows_busy_s(costs, flows) for flows in load.flows])
     one_by_one = np.maximum(either(by_phase), apart).sum(axis=0)
     together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
     if shape != "flat":  # messages from one peer arrive one after another
         together = together + by_phase[COLLECT]
-    # Thin links need a small part of an interface, and get it whatever else it sends.
+    # Thin links need a small part of an interface, and get it regardless of its other sends.
     on_links = apart.sum(axis=0)
-    needed = by_phase[[MEET, PART]].sum(axis=0)[:, None] / np.maximum(on_links, 1e-12)
+    needed = by_phase[[COMBINE, RETURN]].sum(axis=0)[:, None] / np.maximum(on_links, 1e-12)
     at_once = busiest(load.at_once)[:, None] * np.minimum(needed, 1.0)
     busy = np.maximum(either(together), np.where(on_links > 0, at_once + on_links, 0.0))
-    if shape != "flat":  # and so all wait for the slowest
+    if shape != "flat":  # so all wait for the slowest
         busy, one_by_one = (each.max(axis=(0, 1), keepdims=True) for each in (busy, one_by_one))
     busy = busy + np.maximum(one_by_one - busy, 0) / n_segments
     return np.broadcast_to(busy, on_links.shape)
 
 
-def _among(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
-    """``busy`` of any two of ``groups``, each of one cluster or several, (G, G, S)."""
+def _between_groups(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
+    """Return ``busy`` for any two of ``groups``, each of one cluster or several, (G, G, S)."""
     n = len(groups.clusters)
     if n == len(busy):
         return busy
@@ -334,34 +346,38 @@ def _among(groups: Grid, grid: Grid, busy: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(found, np.maximum(within[:, None], within[None])))
 
 
-def _over(
+def _through_home_s(
     busy: FloatArray, inside: FloatArray, across: FloatArray, home: int, last: int
 ) -> FloatArray:
-    """Time by way of ``home``, or from everywhere to everywhere, (S,); to all groups or one."""
+    """Return the time through ``home``, or from all groups to all if it is `EVERYWHERE`, (S,).
+
+    Results go to all groups, or only to ``last`` if that is not negative.
+    """
     if home == EVERYWHERE:
         return np.asarray((busy + inside[:, None] + across + inside[None]).max(axis=(0, 1)))
-    there = inside + across[:, home]
-    back = across[home] + inside if last < 0 else across[home, last : last + 1]
+    to_home_s = inside + across[:, home]
+    back_s = across[home] + inside if last < 0 else across[home, last : last + 1]
     busy_back = busy[home] if last < 0 else busy[home, last : last + 1]
     return np.asarray(
         np.maximum(
-            (busy[:, home] + there).max(axis=0) + back.max(axis=0),
-            there.max(axis=0) + (busy_back + back).max(axis=0),
+            (busy[:, home] + to_home_s).max(axis=0) + back_s.max(axis=0),
+            to_home_s.max(axis=0) + (busy_back + back_s).max(axis=0),
         )
     )
 
 
-def _ways_s(
+def _path_times_s(
     costs: Costs, groups: Grid, n_segments: FloatArray, shape: str
 ) -> tuple[FloatArray, FloatArray]:
-    """One-way time of a segment inside groups, (G, S), and between them, (G, G, S), without gaps
-    that are counted as busy time.
+    """Return the one-way time of a segment inside groups, (G, S), and between them, (G, G, S).
+
+    Gaps that are counted as busy time are left out.
     """
     hop = costs.one_way_s - (costs.gap_s / n_segments if shape == "flat" else 0.0)
     n = len(groups.clusters)
     group_of = [groups.cluster_of[cluster.coordinator] for cluster in costs.model.grid.clusters]
-    alone = np.flatnonzero(costs.sizes == 1)
-    hop[alone, alone] = 0.0
+    single_ranks = np.flatnonzero(costs.sizes == 1)
+    hop[single_ranks, single_ranks] = 0.0
     if n == len(group_of):
         farthest = np.maximum(hop, 0.0)
     else:
@@ -372,10 +388,10 @@ def _ways_s(
     return inside, farthest * (1 - np.eye(n))[:, :, None]
 
 
-def _between(costs: Costs, flows: Sequence[Flows]) -> FloatArray:
-    """Busy time between every two clusters of the busiest flow, or of the link, (C, C, S).
+def _flows_busy_s(costs: Costs, flows: Sequence[Flows]) -> FloatArray:
+    """Return the busy time of the busiest flow, or of the link, between two clusters, (C, C, S).
 
-    Where the aggregate bandwidth was not measured, each flow counts as independent.
+    If the aggregate bandwidth was not measured, each flow counts as independent.
     """
     grid, n = costs.model.grid, costs.model.n_clusters
     if not flows:
@@ -406,21 +422,21 @@ SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
 
 
 Pieces = Callable[[int], list[Piece]]
-"""Segment sizes for a message of so many units."""
+"""Cuts a message of so many units into pieces."""
 
 
 def costs_of(model: GridModel, n_bytes: int, longest_bytes: int) -> Costs:
-    """With segments of up to ``longest_bytes``."""
+    """Return the costs for segments of up to ``longest_bytes``."""
     return Costs(model, n_bytes, segment_sizes(max(longest_bytes, 1)))
 
 
 def segment_units(n_units: int, segment_bytes: int, n_bytes: int) -> int:
-    """Units per segment of a message whose size class has ``n_bytes``."""
+    """Return the units per segment of a message whose size class has ``n_bytes``."""
     return max(-(-n_units * segment_bytes // max(n_bytes, 1)), 1)
 
 
 def unit_bytes_of(n_units: int, n_bytes: int) -> float:
-    """At most the size of an element: the size class may be a quarter larger."""
+    """Return a lower bound of the size of an element: the size class may be a quarter larger."""
     return 2.0 ** math.floor(math.log2(max(n_bytes, 1) / max(n_units, 1)))
 
 
@@ -435,9 +451,9 @@ def piece_candidate(
     *,
     all_send: bool,
 ) -> Candidate:
-    """``pieces`` at the segment size with the least of ``totals``.
+    """Return ``pieces`` at the segment size with the least of ``totals``.
 
-    Either all members of a cluster send to other clusters, or one does.
+    ``all_send``: whether all members of a cluster send to other clusters, or only one of them.
     """
     n_bytes = costs.n_bytes
     best = int(np.argmin(totals))

@@ -1,4 +1,4 @@
-"""Allreduce in pieces, one per member of a cluster: lanes, shares, and both over nearby sites."""
+"""Allreduce in pieces, one per member of a cluster: lanes, shares, and both over neighbours."""
 
 from __future__ import annotations
 
@@ -15,82 +15,87 @@ from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
-NEAR = 0.25
-"""Clusters are neighbours if their latency is at most this part of the longest one."""
+NEAR_LATENCY_FRACTION = 0.25
+"""Clusters are neighbours if the latency between them is at most this part of the longest one."""
 
 
 MOST_PARTS = 50_000
-"""Most pieces times ranks: pricing more would take longer than many calls."""
+"""Limit of pieces times ranks. Pricing more would take longer than many calls."""
 
 MOST_COLUMNS = 20_000
-"""Members of the largest cluster times ranks. With more, pricing took 0.2 to 0.4 s, and `levels`,
-which is priced by clusters, was predicted as fast or faster."""
+"""Limit of members of the largest cluster times ranks. With more, pricing took 0.2 to 0.4 s, and
+`levels`, which is priced by clusters, was predicted as fast or faster."""
 
 
 def _cuts(grid: Grid) -> tuple[list[int], int]:
-    """Bounds of the equal parts of the members of all clusters, and the message's length in the
-    same unit.
+    """Return the bounds of the members' equal parts in all clusters, and the message's length.
+
+    Both are in the same unit, in which all bounds are integers.
     """
     sizes = {len(cluster) for cluster in grid.clusters}
-    whole = lcm(*sizes)
-    return sorted({k * (whole // size) for size in sizes for k in range(size + 1)}), whole
+    length = lcm(*sizes)
+    return sorted({k * (length // size) for size in sizes for k in range(size + 1)}), length
 
 
 def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIECE_BYTES) -> bool:
-    """Whether columns, each cut into ``n_each``, are neither too short nor too many to be priced.
+    """Whether columns, each cut into ``n_each``, are neither too short nor too many to price.
 
-    Where sizes of clusters do not divide each other, they are more than the largest has members.
+    If sizes of clusters do not divide each other, there are more columns than members in the
+    largest cluster.
     """
-    most = min(n_bytes // smallest, MOST_PARTS // grid.n_ranks) // n_each
-    return max(map(len, grid.clusters)) <= most and len(_cuts(grid)[0]) - 1 <= most
+    most_cuts = min(n_bytes // smallest, MOST_PARTS // grid.n_ranks) // n_each
+    return max(map(len, grid.clusters)) <= most_cuts and len(_cuts(grid)[0]) - 1 <= most_cuts
 
 
-def cut_columns(grid: Grid, n_units: int, homes: bool, turns: int = 1) -> list[Piece]:
-    """Pieces such that every member of every cluster owns an equal part of the message.
+def cut_columns(grid: Grid, n_units: int, with_homes: bool, turns: int = 1) -> list[Piece]:
+    """Return pieces such that every member of every cluster owns an equal part of the message.
 
-    With ``homes``, each is cut once more, a part for each cluster to combine; else all are
-    combined everywhere. With several ``turns`` each is cut into so many, which other members own in
-    other clusters: so many flows to each.
+    If ``with_homes``, each is cut once more into a part for each cluster to combine; otherwise all
+    are combined everywhere. Each is also cut into ``turns`` parts, which different members own in
+    other clusters, so that a member has as many flows to each cluster.
     """
     sizes = [len(cluster) for cluster in grid.clusters]
     pieces = []
-    cuts, whole = _cuts(grid)
-    parts = len(sizes) if homes else 1
+    cuts, length = _cuts(grid)
+    parts = len(sizes) if with_homes else 1
     n_each = parts * turns
     for low, high in pairwise(cuts):
-        first = [low * size // whole for size in sizes]
+        first = [low * size // length for size in sizes]
         for turn, part in product(range(turns), range(parts)):
             owners = tuple((first[c] + turn * c) % size for c, size in enumerate(sizes))
             start, stop = (
-                (low * n_each + (high - low) * k) * n_units // (whole * n_each)
+                (low * n_each + (high - low) * k) * n_units // (length * n_each)
                 for k in (turn * parts + part, turn * parts + part + 1)
             )
-            pieces.append(Piece(start, stop, owners, part if homes else EVERYWHERE))
+            pieces.append(Piece(start, stop, owners, part if with_homes else EVERYWHERE))
     return pieces
 
 
 def _columns(
-    name: str, model: GridModel, groups: Grid, n_bytes: int, homes: bool
+    name: str, model: GridModel, groups: Grid, n_bytes: int, with_homes: bool
 ) -> list[Candidate]:
-    """A piece per member of the largest group, or more where sizes do not divide each other."""
+    """Return candidates with a piece per member of the largest group.
+
+    There are more pieces if the sizes of groups do not divide each other.
+    """
     n_groups, largest = len(groups.clusters), max(len(group) for group in groups.clusters)
-    n_parts = n_groups if homes else 1
+    n_parts = n_groups if with_homes else 1
     if groups.n_ranks == 1 or not can_cut(groups, n_bytes, n_parts):
         return []
     if largest * groups.n_ranks > MOST_COLUMNS:
         return []
-    ways = [(shape, 1) for shape in SHAPES]
+    variants = [(shape, 1) for shape in SHAPES]
     if can_cut(groups, n_bytes, n_parts * largest, SMALLEST_SEGMENT) and _windows_limit(model):
-        ways.append(("flat", largest))
+        variants.append(("flat", largest))
     found = []
-    for shape, turns in ways:
-        cut = cut_columns(groups, n_bytes, homes, turns)
+    for shape, turns in variants:
+        cut = cut_columns(groups, n_bytes, with_homes, turns)
         costs = costs_of(model, n_bytes, n_bytes // largest // n_parts // turns)
         how = f"{len(cut)} pieces, {shape} inside"
         totals = price_pieces(costs, groups, cut, [1] * n_groups, shape)
 
         def pieces(n_units: int, turns: int = turns) -> list[Piece]:
-            return cut_columns(groups, n_units, homes, turns)
+            return cut_columns(groups, n_units, with_homes, turns)
 
         all_send = groups is model.grid
         found.append(
@@ -111,8 +116,8 @@ def _windows_limit(model: GridModel) -> bool:
     "gridcoll; reduce-scatter inside, exchange per lane, allgather inside",
 )
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Every member collects its part; owners exchange partial results."""
-    return _columns("lanes", model, model.grid, n_bytes, homes=False)
+    """Return lanes: every member collects its part, and owners exchange partial results."""
+    return _columns("lanes", model, model.grid, n_bytes, with_homes=False)
 
 
 @algorithm(
@@ -122,18 +127,19 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     "gridcoll",
 )
 def _shares(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Every member collects its part; of each part every cluster combines a share."""
+    """Return shares: every member collects its part; each cluster combines a share of each part."""
     return _columns("shares", model, model.grid, n_bytes, True) if model.n_clusters > 2 else []
 
 
 def find_neighbours(model: GridModel) -> Grid:
-    """The grid with clusters that are near each other as one.
+    """Return the grid in which clusters that are near each other are joined.
 
-    Near means a quarter of the longest latency, also by several such steps.
+    Clusters are near if their latency is at most `NEAR_LATENCY_FRACTION` of the longest one, or if
+    a chain of near clusters connects them.
     """
-    near = model.latency_s <= NEAR * model.latency_s.max()
+    is_near = model.latency_s <= NEAR_LATENCY_FRACTION * model.latency_s.max()
     group = list(range(model.n_clusters))
-    for i, j in np.argwhere(np.triu(near & near.T, 1)).tolist():
+    for i, j in np.argwhere(np.triu(is_near & is_near.T, 1)).tolist():
         group = [group[i] if g == group[j] else g for g in group]
     if group == list(range(model.n_clusters)):
         return model.grid
@@ -148,12 +154,12 @@ def find_neighbours(model: GridModel) -> Grid:
     "gridcoll; lanes or shares over sites instead of clusters",
 )
 def _neighbours(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Lanes and shares as if clusters near each other were one."""
+    """Return lanes and shares as if clusters that are near each other were one."""
     groups = find_neighbours(model)
     if not 1 < len(groups.clusters) < model.n_clusters:
         return []
     return [
         candidate
-        for homes in (False, True)[: 2 if len(groups.clusters) > 2 else 1]
-        for candidate in _columns("neighbours", model, groups, n_bytes, homes)
+        for with_homes in (False, True)[: 2 if len(groups.clusters) > 2 else 1]
+        for candidate in _columns("neighbours", model, groups, n_bytes, with_homes)
     ]

@@ -1,4 +1,4 @@
-"""Allreduce through leaders: a cluster combines at one rank, leaders exchange, each hands out."""
+"""Allreduce through leaders: each cluster combines at one rank, and leaders exchange results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridcoll.schedule.paths import find_hub
     "004 §2.2, with an exchange in place of its gather and broadcast",
 )
 def leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A tree inside every cluster; leaders exchange partial results, or meet at one."""
+    """Return trees inside every cluster; leaders exchange partial results, or one combines them."""
     if model.grid.n_ranks == 1:
         return []
     n = model.n_clusters

@@ -1,12 +1,13 @@
 """Allreduce over all levels of a grid: hosts, clusters, sites, regions, then an exchange.
 
-The message is cut into pieces. On every level somebody collects a piece: one rank for its host, one
-host for its cluster, one cluster for its site. Those of the highest level exchange partial results,
-and each combines all of them; then the result goes back the same way. Who collects takes turns, so
-that all interfaces carry the same. Only the exchange crosses the longest ways, and only once.
+The message is cut into pieces. On every level, one member collects a piece: a rank for its host, a
+host for its cluster, a cluster for its site. The collectors of the highest level exchange partial
+results, and each combines all of them. The result goes back along the same path. Members take turns
+in collecting, so that all interfaces carry the same load. Only the exchange crosses the longest
+paths, and only once.
 
-Pieces are sent one after another, no faster than interfaces and thin links pass them: while the
-first ones are under way between groups, the last ones are still collected.
+Pieces are sent one after another, no faster than interfaces and thin links pass them. While the
+first pieces travel between groups, the last ones are still collected.
 """
 
 from __future__ import annotations
@@ -35,30 +36,30 @@ from gridcoll.topology.units import format_size
 LEVELS = "levels"
 
 TURNS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Into how many pieces each host's part of the message may be cut."""
+"""Numbers of pieces into which each host's part of the message may be cut."""
 
 MOST_GROUPS = 16
-"""That exchange partial results: each sends its own to all others."""
+"""Limit of groups that exchange partial results, since each sends its own to all others."""
 
 MOST_PIECES = 4096
-MOST_AT_ONCE = 4096
-"""Pieces of a message; and hosts of the largest cluster times clusters: with more, a host would
-send to too many others, and several trees are as good."""
+MOST_HOSTS_TIMES_CLUSTERS = 4096
+"""Limits of the pieces of a message, and of the hosts of the largest cluster times the number of
+clusters. With more, a host would send to too many others, and several trees are as good."""
 
 MOST_PRICED = 1 << 14
-"""Pieces times clusters that are looked at to price all pieces."""
+"""Limit of pieces times clusters that are computed to price all pieces."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Who collects each piece on which level.
+    """Which ranks collect each piece on which level.
 
     Attributes
     ----------
     grid : Grid
     tiers : tuple of Groups
-        Partitions of the clusters, the first of single ones, each of groups of the one before.
-        Groups of the last exchange.
+        Partitions of the clusters. The groups of the first tier are single clusters; those of each
+        later tier consist of groups of the one before. The groups of the last tier exchange.
     n_turns : int
         Pieces per host of the largest cluster.
     """
@@ -69,7 +70,7 @@ class Levels:
 
     @cached_property
     def n_hosts(self) -> np.ndarray:
-        """By cluster, (C,)."""
+        """Number of hosts of each cluster, (C,)."""
         return np.array([len(cluster.nodes) for cluster in self.grid.clusters])
 
     @cached_property
@@ -81,28 +82,28 @@ class Levels:
         return self.n_columns * self.n_turns
 
     @cached_property
-    def _turned(self) -> np.ndarray:
-        """The pieces numbered column by column, (Q,): they are sent turn by turn."""
+    def _by_column(self) -> np.ndarray:
+        """Number of each piece in order of columns, (Q,). Pieces are sent turn by turn."""
         turn, column = np.divmod(np.arange(self.n_pieces), self.n_columns)
         return np.asarray(column * self.n_turns + turn)
 
     @cached_property
     def host_at(self) -> np.ndarray:
         """The place in its cluster of the host that collects each piece, (C, Q)."""
-        return np.asarray(self.n_hosts[:, None] * self._turned // self.n_pieces)
+        return np.asarray(self.n_hosts[:, None] * self._by_column // self.n_pieces)
 
     @cached_property
     def collectors(self) -> tuple[np.ndarray, ...]:
-        """By tier, the cluster that collects for each cluster's group, (C, Q) each.
+        """For each tier, the cluster that collects each piece for each cluster's group, (C, Q).
 
-        Of a group, each group below collects as often as it has hosts.
+        Inside a group, the groups below it collect in proportion to their numbers of hosts.
         """
         pieces, n = np.arange(self.n_pieces), len(self.n_hosts)
         found = [np.repeat(np.arange(n)[:, None], self.n_pieces, axis=1)]
         most = [max(map(len, parts)) for parts in self.parts]
         period, stride = int(np.prod(most)), 1
         for tier, parts, n_most in zip(self.tiers[1:], self.parts, most, strict=True):
-            part = (self._turned * stride % period + 0.5) / period
+            part = (self._by_column * stride % period + 0.5) / period
             above = np.array(found[-1])
             for group, inside in zip(tier, parts, strict=True):
                 if len(inside) > 1:
@@ -116,22 +117,26 @@ class Levels:
 
     @cached_property
     def parts(self) -> list[list[Groups]]:
-        """By tier but the first, by group: the groups of the tier before that it is made of."""
+        """For each tier but the first and each of its groups, the groups below that form it."""
         return [
             [tuple(each for each in below if each[0] in group) for group in map(set, tier)]
             for below, tier in pairwise(self.tiers)
         ]
 
     def sender(self, cluster: int, piece: int, at: int = -1) -> int:
-        """The rank that collects ``piece`` on host ``at`` of ``cluster``, or for all of it."""
+        """Return the rank that collects ``piece`` on host ``at`` of ``cluster``.
+
+        Without ``at``, it is the rank that collects it for the whole cluster.
+        """
         nodes = self.grid.clusters[cluster].nodes
         node = nodes[at if at >= 0 else int(self.host_at[cluster, piece])]
         return node[piece % len(node)].rank
 
     def node(self, rank: int, piece: int) -> Node:
-        """Whom ``rank`` sends ``piece`` to, -1 for those who exchange; and from whom it has it.
+        """Return the parent of ``rank`` for ``piece``, -1 if it exchanges, and its children.
 
-        From the last to the first that gets it back: who is far, then hosts, ours after us.
+        Children are in reverse of the order in which they get the result: ranks of the own host
+        first, then other hosts, then other clusters.
         """
         cluster = self.grid.cluster_of[rank]
         nodes = self.grid.clusters[cluster].nodes
@@ -156,13 +161,13 @@ class Levels:
         return Node(-1, tuple(children))
 
     def meeting(self, piece: int) -> list[int]:
-        """The ranks that exchange partial results of ``piece``, by group."""
+        """Return the rank of each group that exchanges partial results of ``piece``."""
         last = self.collectors[-1]
         return [self.sender(int(last[group[0], piece]), piece) for group in self.tiers[-1]]
 
     @cached_property
     def _host_of(self) -> dict[int, int]:
-        """By rank, the place of its host in its cluster."""
+        """For each rank, the place of its host in its cluster."""
         return {
             process.rank: at
             for cluster in self.grid.clusters
@@ -178,9 +183,9 @@ class Levels:
         ]
 
     def order(self, rank: int) -> list[int]:
-        """Pieces turn by turn; of a turn, first those that the host after ours collects.
+        """Return the pieces turn by turn, each turn beginning at about those of our own host.
 
-        So not all hosts send to the same one at once.
+        So hosts do not all send to the same one at once.
         """
         cluster = self.grid.cluster_of[rank]
         n, first = self.n_columns, self.n_columns * self._host_of[rank] // self.n_hosts[cluster]
@@ -189,9 +194,12 @@ class Levels:
 
 
 def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0.0) -> Plan:
-    """Allreduce of ``n_units`` elements; ranks send their own ones no faster than ``unit_s``."""
+    """Return an allreduce of ``n_units`` elements.
+
+    Ranks send partial results up at most one unit per ``unit_s`` seconds.
+    """
     bounds = [piece * n_units // levels.n_pieces for piece in range(levels.n_pieces + 1)]
-    back = levels.n_pieces  # tags on the way down
+    back = levels.n_pieces  # added to the tags of results
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
@@ -226,29 +234,28 @@ def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0
 
 @dataclass(frozen=True)
 class Load:
-    """Parts of the message through each host's interface and each flow between clusters.
+    """Load of hosts' interfaces and of flows between clusters, as multiples of the message.
 
     Attributes
     ----------
     out, into : (H,) arrays
-        While pieces are collected and exchanged; on the way back it is the other way round, but
-        for what is exchanged.
-    met : (H,) array
-        What is exchanged, which goes either way.
+        Load while pieces are collected. While results are distributed, the two are interchanged.
+    exchanged : (H,) array
+        Load of the exchange, which is the same in both directions.
     flow, between : (C, C) arrays
-        The busiest flow, and all together.
+        Load of the busiest flow between two clusters, and of all flows together.
     """
 
     out: np.ndarray
     into: np.ndarray
-    met: np.ndarray
+    exchanged: np.ndarray
     flow: np.ndarray
     between: np.ndarray
 
 
 @lru_cache(maxsize=256)
 def load_of(key: ModelKey, tiers: tuple[Groups, ...], n_turns: int) -> Load:
-    """Of levels over the grid of ``key.model``."""
+    """Return the load of levels over the grid of ``key.model``."""
     levels = Levels(key.model.grid, tiers, n_turns)
     n, n_pieces = len(levels.n_hosts), levels.n_pieces
     first = np.cumsum(levels.n_hosts) - levels.n_hosts
@@ -258,7 +265,7 @@ def load_of(key: ModelKey, tiers: tuple[Groups, ...], n_turns: int) -> Load:
     owned = np.bincount(at.reshape(-1), minlength=n_all).astype(float)
     out = n_pieces - owned
     into = owned * (np.repeat(levels.n_hosts, levels.n_hosts) - 1)
-    met, pairs = np.zeros(n_all), []
+    exchanged, pairs = np.zeros(n_all), []
     for tier, parts in enumerate(levels.parts, start=1):
         heads = np.array([each[0] for inside in parts if len(inside) > 1 for each in inside])
         if not len(heads):
@@ -275,7 +282,7 @@ def load_of(key: ModelKey, tiers: tuple[Groups, ...], n_turns: int) -> Load:
     heads = np.array([group[0] for group in levels.tiers[-1]])
     owners = at[levels.collectors[-1][heads], pieces[None]]
     if len(heads) > 1:
-        met += np.bincount(owners.reshape(-1), minlength=n_all) * (len(heads) - 1)
+        exchanged += np.bincount(owners.reshape(-1), minlength=n_all) * (len(heads) - 1)
         both = owners[:, None] * n_all + owners[None]
         pairs.append(both[~np.eye(len(heads), dtype=bool)].reshape(-1))
     flow, between = np.zeros((n, n)), np.zeros((n, n))
@@ -285,57 +292,59 @@ def load_of(key: ModelKey, tiers: tuple[Groups, ...], n_turns: int) -> Load:
         links = cluster_of[which // n_all], cluster_of[which % n_all]
         np.maximum.at(flow, links, counts)
         np.add.at(between, links, counts)
-    return Load(*(each / n_pieces for each in (out, into, met, flow, between)))
+    return Load(*(each / n_pieces for each in (out, into, exchanged, flow, between)))
 
 
-MIXED = 3
-"""Pieces that the last one waits for, where what is collected, exchanged and handed out meets."""
+PIECES_AHEAD = 3
+"""Pieces for which the last one waits, as collecting, exchanging and distributing overlap."""
 
-MOST_LOOKED_AT = 64
-"""Pieces whose ways are looked at; the others take as long."""
+MOST_SAMPLED_PIECES = 64
+"""Limit of pieces whose paths are computed. The others take as long."""
 
 
 def price_levels(model: GridModel, levels: Levels, n_bytes: int) -> tuple[float, float]:
-    """Seconds, and of these how long it takes to send all that is collected and exchanged."""
+    """Return the seconds, and the seconds until all that is collected and exchanged is sent."""
     n_pieces, key = levels.n_pieces, ModelKey(model)
     size = max(-(-n_bytes // n_pieces), 1)
-    gaps_s, ways_s = model.gap_and_one_way_s(np.array([0.0, float(size)]))
-    gap_s, way_s, home_s = gaps_s[:, :, 1], ways_s[:, :, 1], np.diagonal(ways_s[:, :, 0])
+    gaps_s, times_s = model.gap_and_one_way_s(np.array([0.0, float(size)]))
+    gap_s, one_way_s, host_s = gaps_s[:, :, 1], times_s[:, :, 1], np.diagonal(times_s[:, :, 0])
     port_s = np.diagonal(gap_s)
-    looked_at = max(MOST_PRICED // (levels.n_columns * model.n_clusters), 1)
-    n_turns = min(levels.n_turns, looked_at)
+    n_sampled = max(MOST_PRICED // (levels.n_columns * model.n_clusters), 1)
+    n_turns = min(levels.n_turns, n_sampled)
     load = load_of(key, levels.tiers, n_turns)
     by_host = n_pieces * np.repeat(port_s, levels.n_hosts)
-    up_s = float(((np.maximum(load.out, load.into) + load.met) * by_host).max())
-    busy_s = float(((load.out + load.into + load.met) * by_host).max())
+    up_s = float(((np.maximum(load.out, load.into) + load.exchanged) * by_host).max())
+    busy_s = float(((load.out + load.into + load.exchanged) * by_host).max())
     flows_s = float((load.flow * gap_s).max()) * n_pieces
-    passed = np.maximum(load.between.sum(axis=0), load.between.sum(axis=1)) * n_bytes
-    links_s = float((passed / model.uplinks).max())
+    uplink_bytes = np.maximum(load.between.sum(axis=0), load.between.sum(axis=1)) * n_bytes
+    links_s = float((uplink_bytes / model.uplinks).max())
     if model.aggregate_bytes_per_s:
         links_s = max(links_s, float((load.between * n_bytes / model.link_bytes_per_s).max()))
     slots = np.array([max(cluster.node_sizes) for cluster in levels.grid.clusters])
-    mates_s = np.where(slots > 1, home_s + (slots - 2) * np.diagonal(gaps_s[:, :, 0]), 0.0)
+    same_host_s = np.where(slots > 1, host_s + (slots - 2) * np.diagonal(gaps_s[:, :, 0]), 0.0)
     n_hosts = levels.n_hosts
-    # Of a turn, a host collects as many pieces as its cluster has fewer hosts than the largest.
+    # In a turn, a host collects ``n_columns / n_hosts`` pieces on average.
     turn_s = levels.n_columns / n_hosts * port_s
-    inside_s = (n_hosts - 1) * turn_s - port_s + np.diagonal(way_s)
-    inside_s = np.where(n_hosts > 1, inside_s, 0.0) + mates_s
-    there_s = _way_s(Levels(model.grid, levels.tiers, n_turns), turn_s, way_s, inside_s)
-    later = 1 - 1 / levels.n_turns
-    there_s += min(levels.n_turns, MIXED) * float(turn_s.max())
+    inside_s = (n_hosts - 1) * turn_s - port_s + np.diagonal(one_way_s)
+    inside_s = np.where(n_hosts > 1, inside_s, 0.0) + same_host_s
+    path_s = _path_s(Levels(model.grid, levels.tiers, n_turns), turn_s, one_way_s, inside_s)
+    later_part = 1 - 1 / levels.n_turns
+    path_s += min(levels.n_turns, PIECES_AHEAD) * float(turn_s.max())
     up_s = max(up_s, flows_s, links_s)
-    # What crosses a link at once shares it: all pieces of a turn, too.
-    up_later_s = max(later * up_s, (1 - 1 / n_pieces) * links_s)
-    return max(there_s + up_later_s, max(busy_s, flows_s) + float(2 * inside_s.max())), up_s
+    # Messages that cross a link at once share it, also all pieces of a turn.
+    up_later_s = max(later_part * up_s, (1 - 1 / n_pieces) * links_s)
+    return max(path_s + up_later_s, max(busy_s, flows_s) + float(2 * inside_s.max())), up_s
 
 
-def _way_s(levels: Levels, turn_s: FloatArray, way_s: FloatArray, inside_s: FloatArray) -> float:
-    """From all ranks to all ranks, of a piece alone."""
+def _path_s(
+    levels: Levels, turn_s: FloatArray, one_way_s: FloatArray, inside_s: FloatArray
+) -> float:
+    """Return the time of a single piece from all ranks to all ranks."""
     n = len(turn_s)
-    some = np.arange(0, levels.n_pieces, -(-levels.n_pieces // MOST_LOOKED_AT))
-    collectors = [each[:, some] for each in levels.collectors]
+    sampled = np.arange(0, levels.n_pieces, -(-levels.n_pieces // MOST_SAMPLED_PIECES))
+    collectors = [each[:, sampled] for each in levels.collectors]
     every = np.arange(n)
-    up_s = np.repeat(inside_s[:, None], len(some), axis=1)
+    up_s = np.repeat(inside_s[:, None], len(sampled), axis=1)
     down_s: list[FloatArray] = [up_s]
     for tier, parts in enumerate(levels.parts, start=1):
         below, above = collectors[tier - 1], collectors[tier]
@@ -344,8 +353,8 @@ def _way_s(levels: Levels, turn_s: FloatArray, way_s: FloatArray, inside_s: Floa
             others[list(group)] = len(inside) - 1
         wait_s = np.maximum(others - 1, 0)[:, None] * turn_s[above]
         moved = below != above
-        came_s = up_s + np.where(moved, way_s[below, above] + wait_s, 0.0)
-        back_s = np.where(moved, way_s[above, below] + wait_s, 0.0)
+        came_s = up_s + np.where(moved, one_way_s[below, above] + wait_s, 0.0)
+        back_s = np.where(moved, one_way_s[above, below] + wait_s, 0.0)
         down_s.append(back_s)
         order, starts = _by_group(levels.tiers[tier])
         most = np.maximum.reduceat(came_s[order], starts, axis=0)
@@ -358,24 +367,26 @@ def _way_s(levels: Levels, turn_s: FloatArray, way_s: FloatArray, inside_s: Floa
     after_s = np.maximum.reduceat(after_s[order], starts, axis=0)
     heads = every[order][starts]
     at, before_s = collectors[-1][heads], up_s[heads]
-    across_s = way_s[at[:, None], at[None]] + (len(heads) - 2) * turn_s[at][:, None]
+    across_s = one_way_s[at[:, None], at[None]] + (len(heads) - 2) * turn_s[at][:, None]
     return float((before_s[:, None] + across_s + after_s[None]).max())
 
 
 def _by_group(groups: Groups) -> tuple[np.ndarray, np.ndarray]:
-    """Clusters group by group, and where each group begins."""
+    """Return the clusters group by group, and where each group begins."""
     sizes = [len(group) for group in groups]
     return np.concatenate([np.array(group) for group in groups]), np.cumsum([0, *sizes[:-1]])
 
 
-STEP = 4.0
-"""A tier is so many times as wide as the one before."""
+TIER_RATIO = 4.0
+"""Each tier is at least this times as wide as the one before, in latency."""
 
 
 @lru_cache(maxsize=64)
 def tiers_of(key: ModelKey) -> tuple[tuple[Groups, ...], ...]:
-    """Tiers worth pricing: some numbers of groups that exchange, and below them groups that are
-    nearer by `STEP`.
+    """Return the tiers worth pricing.
+
+    They have different numbers of groups that exchange. The groups of each tier below are nearer
+    by a factor of `TIER_RATIO`.
     """
     joined = join_nearest(key.model.latency_s)
     found = []
@@ -386,7 +397,7 @@ def tiers_of(key: ModelKey) -> tuple[tuple[Groups, ...], ...]:
         last = len(groups)
         tiers, below = [groups], widest
         for width, inner in reversed(joined):
-            if width <= below / STEP and len(inner) > len(tiers[0]):
+            if width <= below / TIER_RATIO and len(inner) > len(tiers[0]):
                 tiers.insert(0, inner)
                 below = width
         if joined[0][1] not in tiers:
@@ -396,13 +407,14 @@ def tiers_of(key: ModelKey) -> tuple[tuple[Groups, ...], ...]:
 
 
 def _fastest(model: GridModel, n_bytes: int) -> tuple[float, float, Levels] | None:
-    """Seconds, seconds until all is sent up, and the levels; first by few numbers of turns.
+    """Return the seconds, the seconds until all is sent up, and the levels; None if none fits.
 
-    Of tiers that may turn out the best, the others are tried; the fewest pieces win.
+    Tiers and numbers of turns are searched in turn, downhill. Among numbers of turns that are
+    nearly as fast, the one with the fewest pieces is taken.
     """
     columns = max(len(cluster.nodes) for cluster in model.grid.clusters)
     most = min(MOST_PIECES, n_bytes // SMALLEST_PIECE_BYTES)
-    if columns * model.n_clusters > MOST_AT_ONCE:
+    if columns * model.n_clusters > MOST_HOSTS_TIMES_CLUSTERS:
         return None
     turns = [n for n in TURNS if n * columns <= most]
     turns = [n for n in turns if n == 1 or n_bytes >= SMALLEST_SEGMENT * n * columns]
@@ -415,29 +427,29 @@ def _fastest(model: GridModel, n_bytes: int) -> tuple[float, float, Levels] | No
     if not turns:
         return None
     all_tiers, at = tiers_of(ModelKey(model)), len(turns) // 2
-    if flows_stop(model):
+    if windows_hold_up_flows(model):
         all_tiers = tuple(tiers for tiers in all_tiers if len(tiers[-1]) > 1) or all_tiers
     tiers = min(all_tiers, key=lambda each: price(each, turns[at])[0])
-    while True:  # downhill
-        near = range(max(at - 2, 0), min(at + 3, len(turns)))
-        best = min(near, key=lambda k: price(tiers, turns[k])[0])
-        again = min(all_tiers, key=lambda each: price(each, turns[best])[0])
-        if best == at and again == tiers:
+    while True:  # go downhill
+        nearby = range(max(at - 2, 0), min(at + 3, len(turns)))
+        best = min(nearby, key=lambda k: price(tiers, turns[k])[0])
+        best_tiers = min(all_tiers, key=lambda each: price(each, turns[best])[0])
+        if best == at and best_tiers == tiers:
             break
-        if price(again, turns[best])[0] >= price(tiers, turns[at])[0]:
+        if price(best_tiers, turns[best])[0] >= price(tiers, turns[at])[0]:
             break
-        at, tiers = best, again
+        at, tiers = best, best_tiers
     enough_s = ALL_BUT_AS_GOOD * price(tiers, turns[at])[0]
     while at and price(tiers, turns[at - 1])[0] <= enough_s:
         at -= 1
     return price(tiers, turns[at])
 
 
-def flows_stop(model: GridModel) -> bool:
-    """Whether windows hold up flows between clusters.
+def windows_hold_up_flows(model: GridModel) -> bool:
+    """Whether TCP windows hold up flows between clusters.
 
-    What goes to one collector and back then stops for round trips: 1 MiB over 80 ms was predicted
-    at 77 % of what the walk through the network says. An exchange was not.
+    Data that goes to one collector and back then stops for round trips: for 1 MiB over 80 ms, the
+    prediction was 77 % of the simulated time. The prediction of an exchange was not too low.
     """
     flows, alone = model.flow_bytes_per_s, model.flow_bytes_per_s.diagonal()
     return bool((np.minimum.outer(alone, alone) > WINDOWS_LIMIT * flows).any())
@@ -450,7 +462,7 @@ def flows_stop(model: GridModel) -> bool:
     "gridcoll; hierarchical reduce-scatter and allgather, of any depth",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    # In one cluster there are no levels, and what hosts send at once queues longer than is priced.
+    # One cluster has no levels, and what its hosts send at once queues longer than is priced.
     if model.n_clusters == 1:
         return []
     fastest = _fastest(model, n_bytes)

@@ -1,4 +1,4 @@
-"""Allreduce up several trees and down again, from where all clusters are near."""
+"""Allreduce up several trees and down again, with roots in the cluster nearest to all others."""
 
 from __future__ import annotations
 

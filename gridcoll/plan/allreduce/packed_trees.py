@@ -1,6 +1,7 @@
-"""Allreduce up and down trees that share the message as interfaces and links can carry.
+"""Allreduce up and down trees, each with as much of the message as interfaces and links can carry.
 
-Of middle sizes, trees have several tops, which exchange partial results (`plan.meeting_trees`).
+For messages of middle sizes, trees have several roots, which exchange partial results
+(`plan.meeting_trees`).
 """
 
 from __future__ import annotations

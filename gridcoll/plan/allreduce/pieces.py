@@ -1,13 +1,13 @@
 """Allreduce in pieces: reduce inside clusters, combine between them, broadcast inside, in segments.
 
-The message is cut into pieces. Each piece has an owner in every cluster, which collects it from its
-cluster. The owners of a piece combine it, all of them or one (its home), and distribute the result.
-One piece owned by the coordinators is the papers' scheme for short messages (004 §2.2); a piece per
-member is reduce-scatter, allreduce per lane and allgather, all at once. No op waits for a phase: a
-segment goes on as soon as it is there.
+The message is cut into pieces. Each piece has an owner in every cluster, which collects it from the
+members. All owners of a piece combine it, or only the one in its home cluster, and distribute the
+result. One piece owned by the coordinators is the papers' scheme for short messages (004 §2.2). A
+piece per member is reduce-scatter, allreduce per lane and allgather, all at once. No op waits for a
+phase: a segment is sent on as soon as it has arrived.
 
-Every element is combined at one rank, or at the owners in the same order and at the same places
-in memory: all ranks get the same bits.
+Every element is combined at one rank, or at all owners in the same order and at the same alignment
+in memory, so that all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Piece:
     Attributes
     ----------
     owners : tuple of int
-        ``owners[cluster]``: place in the cluster's `line` of who collects it.
+        ``owners[cluster]``: place in the cluster's `line` of the rank that collects it.
     home : int
         The cluster whose owner combines it: two WAN latencies, every byte crosses the WAN once.
-        `EVERYWHERE`: each owner gets all partial results and combines them: one WAN latency.
+        With `EVERYWHERE`, each owner gets all partial results and combines them: one WAN latency.
     """
 
     start: int
@@ -63,12 +63,12 @@ class Piece:
     home: int = EVERYWHERE
 
     def owner(self, grid: Grid, cluster: int) -> int:
-        """The rank that collects this piece in ``cluster``."""
+        """Return the rank that collects this piece in ``cluster``."""
         return grid.clusters[cluster].line[self.owners[cluster]]
 
 
 class Segment(NamedTuple):
-    """Units ``start`` to ``stop`` of the message, of ``piece``."""
+    """Units ``start`` to ``stop`` of the message, a part of ``piece``."""
 
     piece: Piece
     start: int
@@ -83,10 +83,10 @@ def plan_allreduce(
     shape: str,
     label: str = "",
 ) -> Plan:
-    """Allreduce of ``n_units`` elements in ``pieces``, which cover the message.
+    """Return an allreduce of ``n_units`` elements in ``pieces``, which cover the message.
 
-    Segments have up to ``segment_units``. ``shape``, a name in `SHAPES`, is that of the tree inside
-    clusters, its root at the piece's owner.
+    Segments have up to ``segment_units``. ``shape``, a name in `SHAPES`, is the shape of the tree
+    inside clusters, whose root is the owner of the piece.
     """
     writer = _Writer(grid, n_units, tuple(pieces), segment_units, shape)
     scratch = ByRank(grid.n_ranks, writer.scratch_units)
@@ -106,7 +106,7 @@ def keeps_rank_order(grid: Grid, pieces: Sequence[Piece], shape: str) -> bool:
 
 
 def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
-    """The segments of all ``pieces``: first all the first ones."""
+    """Return the segments of all ``pieces``: the first segment of each, then the second ones."""
     segments = [
         (k, Segment(piece, piece.start + start, piece.start + stop))
         for piece in pieces
@@ -117,10 +117,9 @@ def cut_pieces(pieces: Sequence[Piece], segment_units: int) -> list[Segment]:
 
 
 def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
-    """``segments`` with their numbers, those of ``rank``'s own pieces first, then of the next
-    ranks'.
+    """Return ``segments`` with their numbers, beginning with the pieces that ``rank`` owns.
 
-    So not all ranks send to the same owner at the same time.
+    Those of the next ranks follow, so that ranks do not all send to the same owner at a time.
     """
     cluster = grid.cluster_of[rank]
     place = grid.clusters[cluster].places[rank]
@@ -134,15 +133,15 @@ def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[
     return [
         entry
         for entries in rounds
-        for late in (False, True)
+        for after_own in (False, True)
         for entry in entries
-        if (entry[1].piece.start < first) == late
+        if (entry[1].piece.start < first) == after_own
     ]
 
 
 @lru_cache(maxsize=1024)
 def _tree(shape: str, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Parents (-1 at the root) and children by place."""
+    """Return parents (-1 at the root) and children by place."""
     children = find_shape(shape).children(size)
     parents = [-1] * size
     for place, sends in enumerate(children):
@@ -160,11 +159,11 @@ class _Place:
 
 
 class _Writer:
-    """Writes programs. Scratch is the exchange zone, then slots for what is being combined.
+    """Writes programs. Scratch is the exchange zone, then slots for the terms being combined.
 
-    The zone holds the partial results of every cluster and the sum of all, each as long as the
-    message and at the same place on every owner: a vectorised operation may treat elements of
-    other alignments otherwise, and all owners must get the same bits.
+    The zone holds the partial results of all clusters and their sum, each as long as the message
+    and at the same place on every owner. A vectorised operation may treat elements at other
+    alignments differently, but all owners must get the same bits.
     """
 
     # A segment's number is its tag on the way up.
@@ -179,7 +178,10 @@ class _Writer:
         self._segments = cut_pieces(self._pieces, segment_units)
 
     def _place(self, rank: int, piece: Piece) -> _Place:
-        """The tree lies over the cluster's line turned so that the owner comes first."""
+        """Return the place of ``rank`` in the tree of ``piece``.
+
+        The tree is laid over the cluster's line, rotated so that the owner comes first.
+        """
         cluster = self._grid.clusters[self._grid.cluster_of[rank]]
         line = cluster.line
         first, size = piece.owners[self._grid.cluster_of[rank]], len(line)
@@ -200,7 +202,7 @@ class _Writer:
         return (len(self._grid.clusters) + 1) * self._n_units if shared else 0
 
     def scratch_units(self, rank: int) -> int:
-        """How much scratch ``rank`` needs."""
+        """Return the scratch of ``rank`` in units."""
         total = self._zone_units(rank)
         cluster, n_clusters = self._grid.cluster_of[rank], len(self._grid.clusters)
         for piece in self._pieces:
@@ -213,12 +215,14 @@ class _Writer:
         return total
 
     def program_of(self, rank: int) -> Program:
-        """The ops of ``rank``; for each segment, first what goes up, then what comes down."""
+        """Return the ops of ``rank``; for each segment, first those that go up, then down."""
         ops: list[Op] = []
         slots = Slots(self._zone_units(rank))
         cluster = self._grid.cluster_of[rank]
         segments = list(enumerate(self._segments))
-        if self._shape == "flat":  # in others a rank waits for what others must send it in turn
+        if (
+            self._shape == "flat"
+        ):  # in other shapes, a rank waits for data from others, in their order
             segments = own_first(self._grid, rank, self._segments)
         for tag, (piece, start, stop) in segments:
             place = self._place(rank, piece)
@@ -256,7 +260,7 @@ class _Writer:
         result: Chunk,
         slots: Slots,
     ) -> None:
-        """Send our partial result to all other owners, get theirs, combine all."""
+        """Send our partial result to all other owners, receive theirs, and combine all."""
         n_clusters = len(self._grid.clusters)
         zone = [
             Chunk("scratch", c * self._n_units + result.start, c * self._n_units + result.stop)
@@ -279,11 +283,11 @@ class _Writer:
         result: Chunk,
         slots: Slots,
     ) -> None:
-        """Get the partial results of all other owners, combine all, send them the result."""
+        """Receive the partial results of all other owners, combine all, and send the result."""
         ours = slots(result.size)
         fold(ops, terms, ours, slots)
         others = [c for c in range(len(self._grid.clusters)) if c != cluster]
-        partial: list[tuple[int, Term]] = [(cluster, ours)]
-        partial += [(c, Incoming(piece.owner(self._grid, c), tag, UP)) for c in others]
-        fold(ops, partial, result, slots)
+        partials: list[tuple[int, Term]] = [(cluster, ours)]
+        partials += [(c, Incoming(piece.owner(self._grid, c), tag, UP)) for c in others]
+        fold(ops, partials, result, slots)
         ops += [Send(piece.owner(self._grid, c), result, tag + len(self._segments)) for c in others]

@@ -25,42 +25,42 @@ def plan_ring(
     label: str = "",
     hosts: Sequence[int] = (),
 ) -> Plan:
-    """Allreduce of ``n_units`` elements around ``ring``, a block per host.
+    """Return an allreduce of ``n_units`` elements around ``ring``, with a block per host.
 
     A block starts at its host's first rank, is combined at every further rank, and goes around once
-    more; its segments move on as soon as they are combined. On the host of the last rank, results
-    go back along the ring instead, so that they need not enter that host again. Each block is
-    combined once, so all ranks have the same bits; the order of combination is that of the ring,
-    from another start for each block.
+    more. Its segments are sent on as soon as they are combined. On the host of the last rank,
+    results go back along the ring instead, so that they need not enter that host again. Each block
+    is combined once, so all ranks have the same bits. The order of combination is that of the ring,
+    with a different start for each block.
 
-    ``ring``: all ranks, each sending to the next, in segments of up to ``segment_units``.
-    ``hosts``: how many ranks each host has, as they follow one another there; one by default.
+    ``ring`` has all ranks; each sends to the next, in segments of up to ``segment_units``.
+    ``hosts`` are the numbers of ranks of the hosts, in the order of the ring; by default 1 each.
     """
     n, sizes = len(ring), list(hosts) or [1] * len(ring)
     if sorted(ring) != list(range(n)):
         raise PlanError(f"ring: must visit every rank once, got {list(ring)}")
     if sum(sizes) != n or min(sizes) < 1:
         raise PlanError(f"ring: hosts must have its {n} ranks, got {sizes}")
-    # Where a block starts, how many ranks the host before has, and its segments. Tags number a
-    # channel's messages: those of the first turn, then those of the second.
+    # For each block: its start in the ring, the number of ranks of the host before, and its
+    # segments. Tags number a channel's messages, those of the first round, then of the second.
     blocks: list[tuple[int, int, list[tuple[int, int, int]]]] = []
     n_tags = 0
     for host, first in enumerate(accumulate([0, *sizes[:-1]])):
         start, stop = (k * n_units // len(sizes) for k in (host, host + 1))
-        cuts = cut_segments(stop - start, segment_units)
-        segments = [(n_tags + k, start + a, start + b) for k, (a, b) in enumerate(cuts)]
+        bounds = cut_segments(stop - start, segment_units)
+        segments = [(n_tags + k, start + a, start + b) for k, (a, b) in enumerate(bounds)]
         blocks.append((first, sizes[host - 1], segments))
-        n_tags += len(cuts)
+        n_tags += len(bounds)
 
     def program_of(rank: int) -> Program:
         if n == 1:
             return (Copy(Chunk("input", 0, n_units), Chunk("output", 0, n_units)),)
         at = ring.index(rank)
         before, after = ring[at - 1], ring[(at + 1) % n]
-        # By the number of steps from where the block starts to here: when it comes.
-        coming = sorted(((at - first) % n, last, segments) for first, last, segments in blocks)
+        # Blocks arrive in the order of their distance in steps from their start.
+        arrivals = sorted(((at - first) % n, last, segments) for first, last, segments in blocks)
         ops: list[Op] = []
-        for step, last, segments in coming:
+        for step, last, segments in arrivals:
             for tag, start, stop in segments:
                 ours, result = Chunk("input", start, stop), Chunk("output", start, stop)
                 if step:
@@ -72,11 +72,11 @@ def plan_ring(
                 ops += [Send(before, result, tag + n_tags)] * (last > 1)
         for _, step, last, segments in sorted(
             (step if step < n - last else n - 2 - step, step, last, segments)
-            for step, last, segments in coming
+            for step, last, segments in arrivals
             if step < n - 1
         ):
-            goes_on = step < n - last
-            source, target = (before, after) if goes_on else (after, before)
+            forwards = step < n - last
+            source, target = (before, after) if forwards else (after, before)
             ends = step in (n - last - 1, n - last)
             for tag, start, stop in segments:
                 result = Chunk("output", start, stop)
@@ -89,7 +89,7 @@ def plan_ring(
 
 @algorithm("allreduce", "ring", "long messages: least bytes, one flow per interface", "gridcoll")
 def _ring(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A ring over all ranks, cluster by cluster."""
+    """Return the ring over all ranks, cluster by cluster."""
     n = model.grid.n_ranks
     if n < 3 or n_bytes < SMALLEST_SEGMENT:
         return []

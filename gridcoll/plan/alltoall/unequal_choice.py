@@ -70,8 +70,9 @@ def unequal_method(forced: str) -> str:
 def can_gain(model: GridModel) -> bool:
     """Whether, on this grid, another method could be faster than the direct one for some counts.
 
-    Relays or pacing can be if a link between clusters has less bandwidth than an interface, or than
-    all interfaces of both ends; LG can be if a message between clusters costs more than one inside.
+    Relays or pacing can be faster if a link between clusters has less bandwidth than an interface,
+    or than all interfaces of both ends. LG can be faster if a message between clusters costs more
+    than one inside.
     """
     grid = model.grid
     if model.n_clusters == 1 or not 2 < grid.n_ranks <= MOST_RANKS:

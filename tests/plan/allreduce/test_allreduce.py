@@ -16,7 +16,7 @@ from gridcoll.model import TimesBySize
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Program, Recv, Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce import costs as allreduce_costs
 from gridcoll.plan.allreduce import rank_order
-from gridcoll.plan.allreduce.costs import MEET, PART, Costs, load_of_pieces, price_pieces
+from gridcoll.plan.allreduce.costs import COMBINE, RETURN, Costs, load_of_pieces, price_pieces
 from gridcoll.plan.allreduce.lanes import MOST_PARTS, cut_columns
 from gridcoll.plan.allreduce.pieces import (
     EVERYWHERE,
@@ -138,8 +138,8 @@ def _plans() -> list[Plan]:
     grid = Grid.from_labels([0, 0, 0, 1, 1, 2])
     return [
         plan_allreduce(grid, 6, [Piece(0, 6, (0, 0, 0))], 3, "binomial"),
-        plan_allreduce(grid, 6, cut_columns(grid, 6, homes=False), 3, "flat"),
-        plan_allreduce(grid, 6, cut_columns(grid, 6, homes=True), 3, "flat"),
+        plan_allreduce(grid, 6, cut_columns(grid, 6, with_homes=False), 3, "flat"),
+        plan_allreduce(grid, 6, cut_columns(grid, 6, with_homes=True), 3, "flat"),
         plan_ring(range(6), 6, 1),
     ]
 
@@ -173,10 +173,10 @@ def test_a_contribution_left_out_is_rejected(plan: Plan) -> None:
 
 
 @given(sorted_labels, st.booleans(), st.integers(1, 200))
-def test_columns_cover_the_message(labels: list[int], homes: bool, n_units: int) -> None:
+def test_columns_cover_the_message(labels: list[int], with_homes: bool, n_units: int) -> None:
     """In order, and every member owns an equal part, to a unit."""
     grid = Grid.from_labels(labels)
-    pieces = cut_columns(grid, n_units, homes)
+    pieces = cut_columns(grid, n_units, with_homes)
     assert [u for p in pieces for u in range(p.start, p.stop)] == list(range(n_units))
     for c, cluster in enumerate(grid.clusters):
         owned = np.zeros(len(cluster))
@@ -190,7 +190,7 @@ def test_owners_combine_at_the_same_places(labels: list[int]) -> None:
     """All who combine an element do so in the same order and at the same alignment."""
     grid = Grid.from_labels(labels)
     n, n_clusters = 24, len(grid.clusters)
-    plan = plan_allreduce(grid, n, cut_columns(grid, n, homes=False), 5, "flat")
+    plan = plan_allreduce(grid, n, cut_columns(grid, n, with_homes=False), 5, "flat")
     zone = n_clusters * n
     combined: dict[int, set[tuple[tuple[Chunk, Chunk], ...]]] = {}
     for program in plan.programs:
@@ -212,7 +212,7 @@ def test_owners_combine_at_the_same_places(labels: list[int]) -> None:
 def test_scratch_is_what_is_needed(labels: list[int]) -> None:
     """`check_plan` refuses too little; too much would be memory for nothing."""
     grid = Grid.from_labels(labels)
-    plan = plan_allreduce(grid, 30, cut_columns(grid, 30, homes=True), 4, "flat")
+    plan = plan_allreduce(grid, 30, cut_columns(grid, 30, with_homes=True), 4, "flat")
     for rank, program in enumerate(plan.programs):
         chunks = [c for op in program for c in (*reads(op), *writes(op)) if c.buffer == "scratch"]
         assert plan.scratch_of(rank) == max((c.stop for c in chunks), default=0)
@@ -276,15 +276,15 @@ def test_pieces_combined_at_home_load_both_ends() -> None:
     grid = Grid.from_labels([0, 0, 0, 1], ["a", "a", "b", "c"])
     pieces = [Piece(0, 6, (0, 0), 1), Piece(6, 10, (2, 0), 0)]
     load = load_of_pieces(grid, grid, pieces, [2, 1], "flat")
-    assert load.out[MEET].tolist() == [12, 0, 4]
-    assert load.into[MEET].tolist() == [0, 4, 12]
-    assert load.out[PART].tolist() == [0, 4, 6]
-    assert load.into[PART].tolist() == [6, 0, 4]
-    (meet,), (part,) = load.flows[MEET], load.flows[PART]
+    assert load.out[COMBINE].tolist() == [12, 0, 4]
+    assert load.into[COMBINE].tolist() == [0, 4, 12]
+    assert load.out[RETURN].tolist() == [0, 4, 6]
+    assert load.into[RETURN].tolist() == [6, 0, 4]
+    (meet,), (part,) = load.flows[COMBINE], load.flows[RETURN]
     assert [each.tolist() for each in meet] == [[0, 3], [3, 2], [12, 4]]
     assert [each.tolist() for each in part] == [[3, 2], [0, 3], [6, 4]]
     load = load_of_pieces(grid, grid, pieces, [2, 1], "flat", root=1)
-    assert load.into[PART].tolist() == [10, 0, 0]
+    assert load.into[RETURN].tolist() == [10, 0, 0]
 
 
 @pytest.mark.parametrize("n_bytes", [8, 65536, 1 << 20])

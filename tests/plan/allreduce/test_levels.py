@@ -107,7 +107,7 @@ def test_load_is_what_ranks_send() -> None:
     sent = np.zeros(model.grid.n_ranks)
     for rank, program in enumerate(plan.programs):
         sent[rank] = sum(op.chunk.size for op in program if isinstance(op, Send))
-    np.testing.assert_allclose(sent / n_units, load.out + load.into + load.met)
+    np.testing.assert_allclose(sent / n_units, load.out + load.into + load.exchanged)
 
 
 def test_more_turns_are_faster_until_messages_are_short() -> None:
