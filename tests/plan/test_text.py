@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gridcoll.errors import FileError, UsageError
 from gridcoll.plan import Chunk, Copy, Plan, Recv, Reduce, Send
 from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
-from gridcoll.plan.allgather.ways import LaneWays
+from gridcoll.plan.allgather.ways import LaneTrees
 from gridcoll.plan.bcast.strategies import (
     plan_bcast_rendezvous,
     plan_scatter_collection,
@@ -75,10 +75,10 @@ GOLDEN: dict[str, Callable[[], Plan]] = {
         plan_scatter(rank_order_tree("binomial", 4, 2), 5), "binomial, backwards"
     ),
     "allgather-lanes-uneven": lambda: plan_allgather(
-        LaneWays(THREE), [4, 0, 2, 2, 3, 1], 2, "lanes"
+        LaneTrees(THREE), [4, 0, 2, 2, 3, 1], 2, "lanes"
     ),
     "allgather-leaders": lambda: plan_leaders(SCRAMBLED, [2] * 6, "flat", "scrambled"),
-    "reduce-scatter-lanes": lambda: plan_reduce_scatter(LaneWays(THREE), [2] * 6, 2, "lanes"),
+    "reduce-scatter-lanes": lambda: plan_reduce_scatter(LaneTrees(THREE), [2] * 6, 2, "lanes"),
 }  # fmt: skip
 
 

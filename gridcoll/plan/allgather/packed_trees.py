@@ -1,9 +1,9 @@
-"""Allgather and reduce-scatter by a tree per owner that balance the load of interfaces and links.
+"""Allgather and reduce-scatter by one tree per owner, with balanced load of interfaces and links.
 
 Every block is a broadcast, and all broadcasts share interfaces and links. Trees are grown one after
-another, edge by edge: each edge is the one that ends first with the load so far. Then each tree is
-grown again beside all others, as long as that helps. Hosts with slow interfaces forward nothing,
-and trees avoid thin links.
+another, edge by edge: the next edge is the one that ends first with the load so far. Then each tree
+is grown again with the load of all others, in `N_PASSES` passes in all; the best trees are kept.
+Hosts with slow interfaces forward nothing, and trees avoid thin links.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.units import format_size
 
 MOST_RANKS = 40
-"""Every rank grows all trees, and walks a plan through the network."""
+"""Limit of ranks, since every rank grows all trees and simulates a plan."""
 
-SEGMENTS_PASSED = 96
-"""All blocks together are about so many segments; forwarding delays a block by one of them."""
+TOTAL_SEGMENTS = 96
+"""Number of segments of all blocks together, about. Forwarding delays a block by one segment."""
 
 N_PASSES = 3
 
 
-class TreeWays:
-    """As `Ways`, of any trees: the parent of each rank, -1 of the owner, by owner."""
+class GivenTrees:
+    """`BlockTrees` of any shape. ``parents[owner][rank]`` is the parent, -1 for the owner."""
 
     def __init__(self, parents: Sequence[Sequence[int]]) -> None:
         n = len(parents)
@@ -58,14 +58,14 @@ class TreeWays:
     def children(self, owner: int, rank: int) -> Sequence[int]:
         return self._children[owner][rank]
 
-    def upwards(self, rank: int) -> list[list[int]]:
-        """All owners at the same time, the own one last."""
+    def upward_order(self, rank: int) -> list[list[int]]:
+        """Return all owners in one list, the own one last."""
         n = len(self.order)
         return [[(rank + k) % n for k in range(1, n + 1)]]
 
 
 class _Loads:
-    """Busy times of interfaces and links with the edges so far, for blocks of one size."""
+    """Busy times of interfaces and links with the edges so far. All blocks have the same size."""
 
     def __init__(self, model: GridModel, n_bytes: int) -> None:
         self.cluster = np.array(model.grid.cluster_of)
@@ -76,11 +76,11 @@ class _Loads:
         self.port_s = block_s[self.cluster]
         self.link_s = link_s[ends]
         self.hop_s = (model.latency_s + model.gap_s(n_bytes // 8))[ends]
-        # A block at a busy interface waits on average for half of its load.
+        # At a busy interface, a block waits on average for half of the load.
         self.wait_s = 0.5 * (len(self.cluster) - 1) * self.port_s
         self.apart = self.cluster[:, None] != self.cluster[None, :]
         self.out_s = np.zeros(len(self.cluster))
-        self.pipe_s = np.zeros((model.n_clusters, model.n_clusters))
+        self.link_load_s = np.zeros((model.n_clusters, model.n_clusters))
 
     def take(self, parents: Sequence[int], times: float = 1.0) -> None:
         """Add the load of a tree's edges; remove it with ``times`` -1."""
@@ -88,38 +88,40 @@ class _Loads:
             if parent >= 0:
                 self.out_s[parent] += times * self.port_s[parent]
                 if self.apart[parent, child]:
-                    pipe = self.cluster[parent], self.cluster[child]
-                    self.pipe_s[pipe] += times * self.link_s[parent, child]
+                    link = self.cluster[parent], self.cluster[child]
+                    self.link_load_s[link] += times * self.link_s[parent, child]
 
     def grow(self, owner: int) -> list[int]:
-        """A tree grown by the edge that ends first, beside the load so far."""
+        """Return a tree grown by the edges that end first with the load so far."""
         n = len(self.out_s)
-        parents, way_s = [-1] * n, np.full(n, np.inf)
-        way_s[owner] = 0.0
-        out_s, pipe_s = self.out_s.copy(), self.pipe_s.copy()
-        left = np.ones(n, dtype=bool)
-        left[owner] = False
+        parents, path_s = [-1] * n, np.full(n, np.inf)
+        path_s[owner] = 0.0
+        out_s, link_load_s = self.out_s.copy(), self.link_load_s.copy()
+        missing = np.ones(n, dtype=bool)
+        missing[owner] = False
         for _ in range(n - 1):
-            pipes_s = pipe_s[self.cluster[:, None], self.cluster[None, :]] + self.link_s
-            busy_s = np.maximum((out_s + self.port_s)[:, None], np.where(self.apart, pipes_s, 0.0))
-            done_s = np.where(left[None, :], busy_s + way_s[:, None] + self.hop_s, np.inf)
+            link_loads_s = link_load_s[self.cluster[:, None], self.cluster[None, :]] + self.link_s
+            busy_s = np.maximum(
+                (out_s + self.port_s)[:, None], np.where(self.apart, link_loads_s, 0.0)
+            )
+            done_s = np.where(missing[None, :], busy_s + path_s[:, None] + self.hop_s, np.inf)
             sender, new = divmod(int(np.argmin(done_s)), n)
-            parents[new], left[new] = sender, False
-            way_s[new] = way_s[sender] + self.hop_s[sender, new] + self.wait_s[new]
+            parents[new], missing[new] = sender, False
+            path_s[new] = path_s[sender] + self.hop_s[sender, new] + self.wait_s[new]
             out_s[sender] += self.port_s[sender]
             if self.apart[sender, new]:
-                pipe = self.cluster[sender], self.cluster[new]
-                pipe_s[pipe] += self.link_s[sender, new]
+                link = self.cluster[sender], self.cluster[new]
+                link_load_s[link] += self.link_s[sender, new]
         return parents
 
     def busiest_s(self) -> float:
-        return float(max(self.out_s.max(), self.pipe_s.max()))
+        return float(max(self.out_s.max(), self.link_load_s.max()))
 
 
 def grow_trees(model: GridModel, n_bytes: int) -> list[list[int]]:
-    """Parents by owner and rank, for an allgather of ``n_bytes`` per rank."""
+    """Return parents by owner and rank, for an allgather of ``n_bytes`` per rank."""
     loads = _Loads(model, n_bytes)
-    # Owners of all clusters in turn.
+    # Take owners of all clusters in turn.
     turns = zip_longest(*(cluster.ranks for cluster in model.grid.clusters))
     owners = [rank for turn in turns for rank in turn if rank is not None]
     trees: list[list[int]] = [[] for _ in owners]
@@ -137,8 +139,8 @@ def grow_trees(model: GridModel, n_bytes: int) -> list[list[int]]:
     return best
 
 
-def _backwards(model: GridModel) -> GridModel:
-    """Links the other way."""
+def _reversed(model: GridModel) -> GridModel:
+    """Return the model with the directions of links interchanged."""
     rows = model.aggregate_bytes_per_s
     return GridModel(
         model.grid,
@@ -151,7 +153,7 @@ def _backwards(model: GridModel) -> GridModel:
 def packed_candidates(
     model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool = False
 ) -> list[Candidate]:
-    """One candidate, priced by simulation."""
+    """Return one candidate, priced by simulation; none if it does not apply."""
     grid = model.grid
     n = grid.n_ranks
     if (
@@ -162,15 +164,15 @@ def packed_candidates(
         or not is_unlike(model)
     ):
         return []
-    ways = TreeWays(grow_trees(_backwards(model) if upwards else model, n_bytes))
-    segment = -(-n_bytes // max(SEGMENTS_PASSED // n, 1))
-    predicted_s = price_plan(planner(ways, (n_bytes,) * n, segment, ""), model).makespan_s
+    trees = GivenTrees(grow_trees(_reversed(model) if upwards else model, n_bytes))
+    segment = -(-n_bytes // max(TOTAL_SEGMENTS // n, 1))
+    predicted_s = price_plan(planner(trees, (n_bytes,) * n, segment, ""), model).makespan_s
     label = f"a tree per block, beside all others; {format_size(segment)} segments"
 
     def build_blocks(sizes: Sequence[int]) -> Plan:
-        # Units may be elements: as large a part of a block as it is in bytes.
+        # Units may be elements: a segment has the same fraction of a block as in bytes.
         units = -(-sum(sizes) * segment // (n_bytes * n))
-        return planner(ways, sizes, max(units, 1), f"{PACKED_TREES}: {label}")
+        return planner(trees, sizes, max(units, 1), f"{PACKED_TREES}: {label}")
 
     return [candidate(PACKED_TREES, label, predicted_s, n, build_blocks, segment_bytes=segment)]
 

@@ -14,7 +14,13 @@ import numpy as np
 from gridcoll.constants import MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.allgather.ways import LaneWays, RingWays, Segments, Ways, owners_before
+from gridcoll.plan.allgather.ways import (
+    BlockTrees,
+    LaneTrees,
+    RingTrees,
+    Segments,
+    owners_backwards,
+)
 from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
@@ -38,21 +44,23 @@ state(
 )
 
 
-def plan_allgather(ways: Ways, sizes: Sequence[int], segment_units: int, label: str = "") -> Plan:
-    """Allgather of blocks of ``sizes``, by rank, in segments of at most ``segment_units``."""
+def plan_allgather(
+    trees: BlockTrees, sizes: Sequence[int], segment_units: int, label: str = ""
+) -> Plan:
+    """Return an allgather of blocks of ``sizes``, by rank, in segments of ``segment_units``."""
     segments = Segments(sizes, segment_units)
 
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         ours = segments.starts[rank]
-        for owner in owners_before(ways, rank):
-            parent, children = ways.parent(owner, rank), ways.children(owner, rank)
+        for owner in owners_backwards(trees, rank):
+            parent, children = trees.parent(owner, rank), trees.children(owner, rank)
             for _, tag, start, stop in segments.of(owner):
                 chunk = Chunk("output", start, stop)
                 if owner == rank:
                     chunk = Chunk("input", start - ours, stop - ours)
                 else:
-                    ops.append(Recv(parent, chunk, tag, ways.stream_of[owner]))
+                    ops.append(Recv(parent, chunk, tag, trees.stream_of[owner]))
                 ops += [Send(child, chunk, tag) for child in children]
         return (*ops, *_keep_own(rank, segments.starts))
 
@@ -74,14 +82,20 @@ def _plan(
 
 
 def plan_leaders(grid: Grid, sizes: Sequence[int], shape: str, label: str = "") -> Plan:
-    """Leaders collect the blocks of their clusters, exchange them, and hand all down ``shape``."""
+    """Return an allgather in which leaders collect their clusters' blocks and exchange them.
+
+    Leaders then send all blocks down a tree of ``shape``.
+    """
     writer = _Leaders(grid, sizes, shape)
     scratch = (writer.scratch_units,) * grid.n_ranks
     return _plan(sizes, label, Programs(grid.n_ranks, writer.program_of), scratch)
 
 
 class _Leaders:
-    """A cluster's blocks are one message; through scratch if its ranks are not consecutive."""
+    """Writes programs. The blocks of a cluster are one message.
+
+    If the ranks of the cluster are not consecutive, these blocks are stored in scratch.
+    """
 
     def __init__(self, grid: Grid, sizes: Sequence[int], shape: str) -> None:
         self._grid = grid
@@ -128,17 +142,17 @@ class _Leaders:
         return tuple(ops)
 
     def _others(self, home: int) -> list[int]:
-        """The other clusters, each cluster beginning after itself."""
+        """Return the other clusters, beginning with the next one."""
         n = len(self._grid.clusters)
         return [(home + k) % n for k in range(1, n)]
 
     def _whole(self, cluster: int) -> list[Chunk]:
-        """All blocks of ``cluster``: one chunk, or none where all are empty."""
+        """Return all blocks of ``cluster``: one chunk, or none if all blocks are empty."""
         return self._zones[cluster].runs(self._grid.clusters[cluster].ranks)
 
 
 class _Peers(dict[int, Messages]):
-    """The messages with every peer."""
+    """The messages with each peer, by its rank."""
 
     def __missing__(self, peer: int) -> Messages:
         self[peer] = Messages(peer)
@@ -146,20 +160,20 @@ class _Peers(dict[int, Messages]):
 
 
 class BlockCosts(SegmentCosts):
-    """The same of blocks of ``n_bytes``."""
+    """Costs of segments of blocks of ``n_bytes``."""
 
     @cached_property
     def hosts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """By cluster: how many hosts, and the most and the fewest ranks on one, (C,) each."""
+        """For each cluster, the number of hosts, and most and fewest ranks on one, (C,) each."""
         nodes = [cluster.node_sizes for cluster in self.model.grid.clusters]
         counts, most, least = zip(*((len(n), max(n), min(n)) for n in nodes), strict=True)
         return np.array(counts), np.array(most), np.array(least)
 
 
 def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
-    """To one rank of each other cluster, one of each other host, and the ranks of its host, (S,).
+    """Return the time of lanes, `LaneTrees`, (S,).
 
-    Receivers forward it likewise. ``upwards``: in the other direction, combined on the way.
+    If ``upwards``, blocks go in the other direction and are combined on the path.
     """
     one_way_s, sizes, n = costs.one_way_s, costs.sizes, costs.model.n_clusters
     hosts, most, least = costs.hosts
@@ -169,20 +183,22 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     hop_s = np.einsum("iis->is", one_way_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
     n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + (n - 1)), sizes.sum() - least
-    # What is handed on, or combined, is a segment behind at every hop.
+    # A forwarded or combined segment is one segment late at every hop.
     n_behind = (n - 1) * (n_turns > 0) * (hosts > 1)
     n_passed = np.maximum(n_out, n_in)[:, None] * costs.n_segments + n_behind[:, None]
     total_s = n_passed * port_s - port_s * (hosts > 1)[:, None] + hop_s
-    if n > 1:  # a rank that is alone has nothing to pass until the first segment comes
+    if n > 1:  # a single rank has nothing to send on until the first segment arrives
         first_s = np.where(np.eye(n, dtype=bool)[:, :, None], np.inf, one_way_s).min(axis=0)
         total_s += np.where((sizes == 1)[:, None], np.maximum(first_s - port_s, 0.0), 0.0)
     total_s = total_s.max(axis=0)
-    handed_s = (most - 1) / most * sizes.sum() * home_port_s  # by each rank on its host
+    handed_s = (
+        (most - 1) / most * sizes.sum() * home_port_s
+    )  # by each rank to the others on its host
     total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
     if n == 1:
         return np.asarray(total_s)
     flow_s = _flows_s(costs)
-    if upwards:  # shares for entries are all sent before the first sum is
+    if upwards:  # all contributions for entry ranks are sent before the first sum
         n_before = (most * (hosts - 1) * (1 + n_turns))[:, None] * costs.n_segments
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
         way_s = (n_before * port_s + beside_s[:, None])[:, None] + np.maximum(
@@ -198,14 +214,14 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
 
 
 def _flows_s(costs: BlockCosts) -> FloatArray:
-    """Between two clusters, from the first segment to the last, (C, C, S).
+    """Return the time between two clusters from the first segment to the last, (C, C, S).
 
-    At a flow's rate, or the link's, or that of an uplink that all leaves or enters by.
+    The limit is the rate of a flow, of the link, or of an uplink of either cluster.
     """
     sizes, n = costs.sizes, costs.model.n_clusters
     n_segments = costs.n_segments * sizes[:, None, None]
     crossing = np.maximum(sizes * (n - 1), sizes.sum() - sizes)[:, None]
-    # Of all segments that cross an uplink, not of one flow's, only the first is behind us.
+    # For an uplink, the first one of all segments that cross it is already counted.
     uplinks_s = costs.n_bytes * (crossing - 1 / costs.n_segments) / costs.model.uplinks[:, None]
     shared_s = costs.n_bytes * sizes[:, None] / costs.model.link_bytes_per_s
     own_s = (costs.n_segments - 1) * costs.gap_s
@@ -214,7 +230,7 @@ def _flows_s(costs: BlockCosts) -> FloatArray:
 
 
 def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
-    """Around a ring over all ranks, the clusters in ``order``, host by host, (S,)."""
+    """Return the time of a ring over all ranks, clusters in ``order``, host by host, (S,)."""
     gap_s, one_way_s, (hosts, _, _) = costs.gap_s, costs.one_way_s, costs.hosts
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     inner = [c for c in order if costs.sizes[c] > 1]
@@ -226,23 +242,23 @@ def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
         n_beside = costs.sizes[c] - hosts[c]
         for table, seconds in zip((gaps_s, ways_s), costs.beside, strict=True):
             table += [np.full_like(pace_s, seconds[c, 0])] * n_beside
-    # A block is forwarded when it is there and the one before has left; one of the hops is not
-    # used.
+    # A block is forwarded when it has arrived and the one before has left. It does not use one of
+    # the hops.
     steps_s = np.array([np.maximum(way_s, costs.n_segments * pace_s) for way_s in ways_s])
     last_s = np.min([way_s - gap_s for way_s, gap_s in zip(ways_s, gaps_s, strict=True)], axis=0)
     return np.asarray(steps_s.sum(axis=0) - steps_s.min(axis=0) + last_s)
 
 
 def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
-    """A cluster's blocks together, between coordinators and down ``shape`` inside, in seconds."""
+    """Return the seconds of `plan_leaders`, with one message per cluster and ``shape`` inside."""
     sizes = np.array([len(cluster) for cluster in model.grid.clusters])
     n = len(sizes)
-    # Of the blocks of each cluster, of one block, and of nothing.
+    # For the blocks of each cluster, for one block, and for an empty message.
     gap_s, one_way_s = model.gap_and_one_way_s(np.append(sizes, [1, 0]).astype(float) * n_bytes)
     nodes = [cluster.node_sizes for cluster in model.grid.clusters]
     n_away = np.array([size - hosts[0] for size, hosts in zip(sizes, nodes, strict=True)])
     one = np.arange(n)
-    crossing = np.array([sizes * (n - 2), sizes.sum() - sizes])  # but the last message, and all
+    crossing = np.array([sizes * (n - 2), sizes.sum() - sizes])  # all but the last message, and all
     leaving_s, entering_s = n_bytes * crossing / model.uplinks
     collected_s = np.maximum(n_away - 1, 0) * gap_s[one, one, n]
     collected_s += np.where(
@@ -251,7 +267,7 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     latest_s = 0.0
     for c in range(n):
         sends = place_costs(shape, nodes[c], 0)[4]
-        # Handed out: the own blocks, then those of each other cluster as they come.
+        # Leaders distribute their own blocks, then those of each other cluster as they arrive.
         port_s = sends * float(sum(gap_s[c, c, other] for other in range(n)))
         port_s += (n - 1) * float(gap_s[c, c, c])
         last = max((other for other in range(n)), key=lambda other: float(gap_s[c, c, other]))
@@ -262,7 +278,7 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
                    + one_way_s[o, c, o]) for o in range(n) if o != c),
             default=float(collected_s[c]),
         )  # fmt: skip
-        if n > 1:  # all that comes passes one interface, or an uplink
+        if n > 1:  # all blocks that arrive pass one interface, and an uplink
             others = one != c
             first_s = float((collected_s + one_way_s[:, c, n + 1])[others].min())
             comes_s = max(float(gap_s[c, c, :n][others].sum()), float(entering_s[c]))
@@ -272,7 +288,7 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     return latest_s
 
 
-Planner = Callable[[Ways, Sequence[int], int, str], Plan]
+Planner = Callable[[BlockTrees, Sequence[int], int, str], Plan]
 """`plan_allgather` or `plan_reduce_scatter`."""
 
 
@@ -286,7 +302,7 @@ def candidate(
     segment_bytes: int | None = None,
     rank_order: bool = False,
 ) -> Candidate:
-    """One whose plan is written of the sizes of all blocks."""
+    """Return a candidate whose plan ``build_blocks`` writes from the sizes of all blocks."""
 
     def build(n_units: int) -> Plan:
         return build_blocks((n_units,) * n_ranks)
@@ -296,26 +312,26 @@ def candidate(
     )
 
 
-def _along(
+def _segmented(
     name: str,
     how: str,
-    ways: Callable[[], Ways],
+    trees: Callable[[], BlockTrees],
     costs: BlockCosts,
     totals_s: FloatArray,
     planner: Planner,
     rank_order: bool,
 ) -> list[Candidate]:
-    """``ways`` at the segment size with the least of ``totals_s``."""
+    """Return a candidate with ``trees`` at the segment size with the least of ``totals_s``."""
     best = int(np.argmin(totals_s))
     segment, n_bytes = int(costs.segment_bytes[best]), max(costs.n_bytes, 1)
     n_ranks = costs.model.grid.n_ranks
     label = f"{how}; {format_size(segment)} segments" if segment < n_bytes else how
 
     def build_blocks(sizes: Sequence[int]) -> Plan:
-        # Units may be elements: as large a part of a block as it is in bytes.
+        # Units may be elements: a segment has the same fraction of a block as in bytes.
         units = -(-sum(sizes) * segment // (n_bytes * n_ranks))
         size = min(max(units, 1), LARGEST_MESSAGE)
-        return planner(ways(), sizes, size, f"{name}: {label}")
+        return planner(trees(), sizes, size, f"{name}: {label}")
 
     predicted_s = float(totals_s[best])
     return [
@@ -332,7 +348,7 @@ def _along(
 
 
 def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -> list[Candidate]:
-    """Every block enters each other cluster and host once; its ranks take turns in receiving."""
+    """Return lanes: a block enters each other cluster and host once; members take turns."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []
@@ -346,16 +362,18 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
     if others:
         how += f", one of each other {' and '.join(others)}, who hands it on"
     totals_s = price_lanes(costs, upwards=upwards)
-    return _along("lanes", how, lambda: LaneWays(grid), costs, totals_s, planner, _intervals(grid))
+    return _segmented(
+        "lanes", how, lambda: LaneTrees(grid), costs, totals_s, planner, _intervals(grid)
+    )
 
 
 def _intervals(grid: Grid) -> bool:
-    """Whether the ranks of each cluster and host are consecutive: then sums are in rank order."""
+    """Whether ranks of each cluster and host are consecutive, so that sums are in rank order."""
     return all(c.line == tuple(range(c.coordinator, c.coordinator + len(c))) for c in grid.clusters)
 
 
 def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
-    """Around all ranks, cluster by cluster."""
+    """Return the ring around all ranks, cluster by cluster."""
     if model.grid.n_ranks < 3:
         return []
     order = shortest_path(model.latency_s, 0)
@@ -363,13 +381,17 @@ def _ring(model: GridModel, n_bytes: int, planner: Planner) -> list[Candidate]:
     costs = BlockCosts(model, n_bytes, segment_sizes(n_bytes))
     totals_s = price_ring(costs, order)
     how = "around all ranks in cluster order"
-    return _along("ring", how, lambda: RingWays(ring), costs, totals_s, planner, rank_order=False)
+    return _segmented(
+        "ring", how, lambda: RingTrees(ring), costs, totals_s, planner, rank_order=False
+    )
 
 
-def register_ways(collective: str, planner: Planner, tail: str, *, upwards: bool = False) -> None:
-    """Enter lanes and ring for ``collective``, whose plans ``planner`` writes.
+def register_lanes_and_ring(
+    collective: str, planner: Planner, tail: str, *, upwards: bool = False
+) -> None:
+    """Register lanes and ring for ``collective``. ``planner`` writes their plans.
 
-    ``upwards`` says that blocks go to their owners, combined, instead of from them.
+    If ``upwards``, blocks go to their owners and are combined, instead of coming from them.
     """
     register(
         collective,
@@ -391,7 +413,7 @@ def register_ways(collective: str, planner: Planner, tail: str, *, upwards: bool
     )
 
 
-register_ways("allgather", plan_allgather, "")
+register_lanes_and_ring("allgather", plan_allgather, "")
 
 
 @algorithm(
@@ -401,7 +423,7 @@ register_ways("allgather", plan_allgather, "")
     "004 §2.2, with an exchange in place of its gather and broadcast",
 )
 def _leaders(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Coordinators collect, exchange and hand out, without segments."""
+    """Return plans in which coordinators collect, exchange and distribute, without segments."""
     grid = model.grid
     if grid.n_ranks == 1 or n_bytes * grid.n_ranks > MOST_COLLECTED_BYTES:
         return []

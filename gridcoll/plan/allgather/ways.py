@@ -1,6 +1,6 @@
 """Trees for the blocks of all ranks, one per owner, computed by arithmetic.
 
-An allgather sends every block down its owner's tree; a reduce-scatter combines it on the way up.
+An allgather sends every block down its owner's tree. A reduce-scatter combines it on the path up.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from gridcoll.topology.grid import Grid
 T = TypeVar("T")
 
 
-class Ways(Protocol):
-    """A tree per owner.
+class BlockTrees(Protocol):
+    """A tree per owner of a block.
 
-    ``order`` holds all ranks; a rank first handles blocks of owners shortly before it.
-    ``stream_of[owner]`` is the stream that the owner's segments come over.
+    ``order`` has all ranks. A rank first handles the blocks of the owners just before it in this
+    order. ``stream_of[owner]`` is the stream of the owner's segments.
     """
 
     order: tuple[int, ...]
     stream_of: tuple[int, ...]
 
     def parent(self, owner: int, rank: int) -> int:
-        """The rank that sends the owner's block to ``rank``; -1 for the owner."""
+        """Return the rank that sends the owner's block to ``rank``; -1 for the owner."""
 
     def children(self, owner: int, rank: int) -> Sequence[int]:
-        """The ranks to which ``rank`` forwards the owner's block, in order."""
+        """Return the ranks to which ``rank`` forwards the owner's block, in order."""
 
-    def upwards(self, rank: int) -> list[list[int]]:
-        """All owners in the order of ``rank`` when blocks go up; those of a list at once."""
+    def upward_order(self, rank: int) -> list[list[int]]:
+        """Return all owners in the order in which ``rank`` handles their blocks when these go up.
+
+        The blocks of the owners in one list are handled at the same time.
+        """
 
 
-class RingWays:
-    """From each rank to the next, around ``order``, ending before the owner."""
+class RingTrees:
+    """Chains from each rank to the next around ``order``, which end just before the owner."""
 
     def __init__(self, order: Sequence[int]) -> None:
         if sorted(order) != list(range(len(order))):
@@ -54,16 +57,18 @@ class RingWays:
         following = self.order[(self._place[rank] + 1) % len(self.order)]
         return () if following == owner else (following,)
 
-    def upwards(self, rank: int) -> list[list[int]]:
+    def upward_order(self, rank: int) -> list[list[int]]:
         at = self._place[rank] + 1
         return [[owner] for owner in (*self.order[at:], *self.order[:at])]
 
 
-class LaneWays:
-    """To one rank of each other cluster, to one of each other host of the own, and to those beside.
+class LaneTrees:
+    """Trees in which a block enters every cluster and every host once.
 
-    A rank that gets it from outside forwards it likewise, in its cluster or host. So a block enters
-    every host once. Members take turns in receiving, for any sizes of clusters and hosts.
+    The owner sends its block to one rank of each other cluster, to one rank of each other host of
+    its cluster, and to the other ranks of its host. A rank that gets the block from outside its
+    cluster or host forwards it there in the same way. Members take turns in receiving, for any
+    sizes of clusters and hosts.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -72,7 +77,7 @@ class LaneWays:
             [tuple(process.rank for process in node) for node in cluster.nodes]
             for cluster in grid.clusters
         ]
-        # Node by node: then the ranks of a node meet all other owners in one order.
+        # Node by node, so that all ranks of a node meet other owners in the same order.
         self.order = tuple(rank for cluster in grid.clusters for rank in cluster.line)
         self.stream_of = grid.cluster_of
         self._place = {rank: at for at, rank in enumerate(self.order)}
@@ -82,7 +87,7 @@ class LaneWays:
         }
 
     def entry(self, owner: int, cluster: int) -> int:
-        """The rank of another cluster that the owner sends to."""
+        """Return the rank of another cluster to which the owner sends its block."""
         ranks = self._entries[cluster]
         turn = self._place[owner]
         if turn >= self._first[cluster]:
@@ -98,58 +103,65 @@ class LaneWays:
         node = self._node_of[rank]
         if node == self._node_of[source]:
             return source
-        door = self._door(owner, self._nodes[self.stream_of[rank]][node])
-        return source if rank == door else door
+        node_entry = self._node_entry(owner, self._nodes[self.stream_of[rank]][node])
+        return source if rank == node_entry else node_entry
 
     def children(self, owner: int, rank: int) -> Sequence[int]:
         cluster = self.stream_of[rank]
         at, nodes = self._node_of[rank], self._nodes[cluster]
         source = self._source(owner, cluster)
-        if rank != source and (at == self._node_of[source] or rank != self._door(owner, nodes[at])):
+        if rank != source and (
+            at == self._node_of[source] or rank != self._node_entry(owner, nodes[at])
+        ):
             return ()
-        beside = _after(nodes[at], nodes[at].index(rank))
+        same_node = _others_after(nodes[at], nodes[at].index(rank))
         if rank != source:
-            return beside
-        away = [self._door(owner, node) for node in _after(nodes, at)]
+            return same_node
+        other_nodes = [self._node_entry(owner, node) for node in _others_after(nodes, at)]
         if rank != owner:
-            return [*away, *beside]
+            return [*other_nodes, *same_node]
         n = len(self._nodes)
-        return [*(self.entry(owner, (cluster + k) % n) for k in range(1, n)), *away, *beside]
+        return [
+            *(self.entry(owner, (cluster + k) % n) for k in range(1, n)),
+            *other_nodes,
+            *same_node,
+        ]
 
-    def upwards(self, rank: int) -> list[list[int]]:
-        """Other clusters' blocks first, all entries busy at any time; then ours, our own last.
+    def upward_order(self, rank: int) -> list[list[int]]:
+        """Return other clusters' blocks first, then those of our cluster, our own block last.
 
-        In one order for all ranks of a node, whose sums one of them collects.
+        All entry ranks are busy at any time. The order is the same for all ranks of a node, since
+        one of them collects their sums.
         """
         home = self.stream_of[rank]
         nodes, at = self._nodes[home], self._node_of[rank]
-        beside = nodes[at]
-        size, behind = len(self._entries[home]), self._place[beside[-1]] - self._first[home] + 1
-        far = [owner for owner in self.order if self.stream_of[owner] != home]
-        turns = [far[k : k + size] for k in range(0, len(far), size)]
-        near = [owner for node in _after(nodes, at) for owner in node]
-        own = beside.index(rank)
+        same_node = nodes[at]
+        size, shift = len(self._entries[home]), self._place[same_node[-1]] - self._first[home] + 1
+        far_owners = [owner for owner in self.order if self.stream_of[owner] != home]
+        turns = [far_owners[k : k + size] for k in range(0, len(far_owners), size)]
+        near_owners = [owner for node in _others_after(nodes, at) for owner in node]
+        own = same_node.index(rank)
         return [
-            *([*turn[behind:], *turn[:behind]] for turn in turns),
-            [*near, *_after(beside, own), rank],
+            *([*turn[shift:], *turn[:shift]] for turn in turns),
+            [*near_owners, *_others_after(same_node, own), rank],
         ]
 
     def _source(self, owner: int, cluster: int) -> int:
-        """The rank of ``cluster`` that gets the owner's block first."""
+        """Return the rank of ``cluster`` that gets the owner's block first."""
         return owner if self.stream_of[owner] == cluster else self.entry(owner, cluster)
 
-    def _door(self, owner: int, node: tuple[int, ...]) -> int:
-        """The rank of another node of a cluster that gets the owner's block first."""
+    def _node_entry(self, owner: int, node: tuple[int, ...]) -> int:
+        """Return the rank of another node of a cluster that gets the owner's block first."""
         return node[self._place[owner] % len(node)]
 
 
-def _after(things: Sequence[T], at: int) -> Sequence[T]:
-    """All others, beginning with the one after ``things[at]``, going round."""
+def _others_after(things: Sequence[T], at: int) -> Sequence[T]:
+    """Return all things but ``things[at]``, beginning with the next one, going round."""
     return [*things[at + 1 :], *things[:at]]
 
 
 class Segment(NamedTuple):
-    """Units ``start`` to ``stop`` of the owner's block, counted from the first block's start."""
+    """A part of the owner's block: units ``start`` to ``stop``, counted from the first block."""
 
     owner: int
     tag: int
@@ -170,19 +182,19 @@ class Segments:
         return tuple(accumulate((len(self._cuts[size]) for size in self._sizes), initial=0))
 
     def of(self, owner: int) -> Iterator[Segment]:
-        """The segments of the owner's block."""
+        """Yield the segments of the owner's block."""
         start, tag = self.starts[owner], self._tags[owner]
         for k, (low, high) in enumerate(self._cuts[self._sizes[owner]]):
             yield Segment(owner, tag + k, start + low, start + high)
 
 
 def side_by_side(segments: Segments, owners: Iterable[int]) -> Iterator[Segment]:
-    """The first segments of all ``owners``, then the second ones, and so on."""
-    for together in zip_longest(*(segments.of(owner) for owner in owners)):
-        yield from (segment for segment in together if segment is not None)
+    """Yield the first segments of all ``owners``, then the second ones, and so on."""
+    for same_index in zip_longest(*(segments.of(owner) for owner in owners)):
+        yield from (segment for segment in same_index if segment is not None)
 
 
-def owners_before(ways: Ways, rank: int) -> list[int]:
-    """All owners: ``rank`` itself, then those before it in the order of ``ways``, going round."""
-    at = ways.order.index(rank)
-    return [ways.order[(at - step) % len(ways.order)] for step in range(len(ways.order))]
+def owners_backwards(trees: BlockTrees, rank: int) -> list[int]:
+    """Return all owners: ``rank`` itself, then backwards in the order of ``trees``, going round."""
+    at = trees.order.index(rank)
+    return [trees.order[(at - step) % len(trees.order)] for step in range(len(trees.order))]

@@ -191,8 +191,8 @@ def combine(ops: list[Op], block: Block, places: Mapping[Block, Chunk]) -> Chunk
 class _SegmentScratch:
     """Scratch for segments that need ``needs`` units each, one after another or in turns.
 
-    Segments reuse space if they need more than ``most_units`` in all, and more than the two largest
-    need. ``needs`` is in the order of segments in the rank's program.
+    Segments reuse space if they need more than ``most_units`` in all, and more than twice the
+    largest need. ``needs`` is in the order of segments in the rank's program.
     """
 
     def __init__(self, needs: Sequence[int], most_units: int | None) -> None:
@@ -295,7 +295,7 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def reduce_in_rank_order(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Return reductions: the root combines all, or members of its cluster or all ranks own parts."""
+    """Return reductions: the root combines all, or its cluster's members or all ranks own parts."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []

@@ -6,7 +6,7 @@ from gridcoll.errors import PlanError
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import alias
-from gridcoll.plan.scatter.trees import UNEVEN, WAYS, register_way
+from gridcoll.plan.scatter.trees import STRATEGIES, UNEVEN, register_strategy
 from gridcoll.plan.statements import Statement, moved, state
 
 state(
@@ -61,7 +61,7 @@ def _turned(chunk: Chunk) -> Chunk:
     return Chunk(_TURNED[chunk.buffer], chunk.start, chunk.stop)
 
 
-for _way in WAYS:
-    register_way("gather", plan_gather, _way, f"{_way.source}; backwards")
-register_way("gatherv", plan_gather, UNEVEN, f"{UNEVEN.source}; backwards")
+for _strategy in STRATEGIES:
+    register_strategy("gather", plan_gather, _strategy, f"{_strategy.source}; backwards")
+register_strategy("gatherv", plan_gather, UNEVEN, f"{UNEVEN.source}; backwards")
 alias("gather", "coordinators", "leaders")

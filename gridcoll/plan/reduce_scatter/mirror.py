@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridcoll.plan.allgather.trees import register_ways
-from gridcoll.plan.allgather.ways import Segments, Ways, side_by_side
+from gridcoll.plan.allgather.trees import register_lanes_and_ring
+from gridcoll.plan.allgather.ways import BlockTrees, Segments, side_by_side
 from gridcoll.plan.folding import Incoming, Slots, Term, fold
 from gridcoll.plan.ops import Chunk, Op, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
@@ -32,11 +32,11 @@ state(
 
 
 def plan_reduce_scatter(
-    ways: Ways, sizes: Sequence[int], segment_units: int, label: str = ""
+    trees: BlockTrees, sizes: Sequence[int], segment_units: int, label: str = ""
 ) -> Plan:
     """Reduce-scatter of blocks of ``sizes`` elements, by owner, in segments.
 
-    Every block is combined along its owner's tree of ``ways``, from the leaves to the owner.
+    Every block is combined along its owner's tree of ``trees``, from the leaves to the owner.
     """
     segments = Segments(sizes, segment_units)
     n_ranks = len(sizes)
@@ -44,9 +44,9 @@ def plan_reduce_scatter(
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         slots = Slots(0)
-        for owners in ways.upwards(rank):
+        for owners in trees.upward_order(rank):
             for owner, tag, start, stop in side_by_side(segments, owners):
-                children = ways.children(owner, rank)
+                children = trees.children(owner, rank)
                 into = here = Chunk("input", start, stop)
                 if owner == rank:
                     ours = segments.starts[rank]
@@ -54,12 +54,12 @@ def plan_reduce_scatter(
                 elif children:
                     into = slots(here.size)
                 if into is not here:
-                    stream = ways.stream_of[owner]
+                    stream = trees.stream_of[owner]
                     terms: list[tuple[int, Term]] = [(rank, here)]
                     terms += [(child, Incoming(child, tag, stream)) for child in children]
                     fold(ops, terms, into, slots)
                 if owner != rank:
-                    ops.append(Send(ways.parent(owner, rank), into, tag))
+                    ops.append(Send(trees.parent(owner, rank), into, tag))
         return tuple(ops)
 
     programs = Programs(n_ranks, program_of)
@@ -69,4 +69,4 @@ def plan_reduce_scatter(
     return Plan("reduce_scatter", label, n_units, -1, programs, scratch, blocks)
 
 
-register_ways("reduce_scatter", plan_reduce_scatter, "; backwards", upwards=True)
+register_lanes_and_ring("reduce_scatter", plan_reduce_scatter, "; backwards", upwards=True)

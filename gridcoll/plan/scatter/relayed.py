@@ -1,8 +1,8 @@
 """Scatter and gather with detours around thin links: pieces of blocks go through a third cluster.
 
-The schedule is made piece by piece: whenever the root's interface is free, the next piece goes to
-the cluster with the longest remaining time, over the path on which it arrives first, direct or
-through a host of another cluster. A gather is the same backwards in time.
+The schedule is made piece by piece. Whenever the root's interface is free, the next piece goes to
+the cluster with the longest remaining time, over the path on which it arrives first: the direct one
+or one through a host of another cluster. A gather is the same schedule reversed in time.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gridcoll.plan.registry import Algorithm, Candidate, register
 from gridcoll.topology.grid import Cluster
 
 MOST_RANKS = 64
-"""Most ranks: every rank computes the whole schedule."""
+"""Limit of ranks, since every rank computes the whole schedule."""
 
 SHORTEST_PIECE = 8 << 10
 MOST_PIECES = 16
-"""Pieces of a block; a relay delays the block by one piece."""
+"""Limit of pieces of a block. A relay delays the block by one piece."""
 
 LONGEST_BYTES = 4 << 20
-"""Of a block: pieces are kept whole by relays."""
+"""Limit of a block, since relays store whole pieces."""
 
 
 class Hop(NamedTuple):
-    """Piece ``number`` of the block of ``target`` from ``sender`` to ``receiver``."""
+    """A message from ``sender`` to ``receiver``: piece ``number`` of the block of ``target``."""
 
     start_s: float
-    there_s: float
+    arrival_s: float
     sender: int
     receiver: int
     target: int
@@ -47,7 +47,7 @@ class Hop(NamedTuple):
 
 
 _Times = tuple[float, float, int, int]
-"""When a piece leaves and arrives, and its sender and receiver."""
+"""When a piece leaves, when it arrives, its sender, and its receiver."""
 
 
 @dataclass
@@ -57,45 +57,45 @@ class _Wires:
     port_s: list[float]
     one_way_s: list[list[float]]
     link_s: list[list[float]]
-    up_s: list[float]
+    uplink_s: list[float]
     cluster_of: Sequence[int]
     host_of: Sequence[int]
 
     def __post_init__(self) -> None:
-        self.out_s: defaultdict[int, float] = defaultdict(float)
+        self.port_free_s: defaultdict[int, float] = defaultdict(float)
         self.first_s: dict[int, float] = {}
         self.n_in: defaultdict[int, int] = defaultdict(int)
-        self.pipe_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-        self.leaves_s = [0.0] * len(self.up_s)
-        self.enters_s = [0.0] * len(self.up_s)
+        self.link_free_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self.leaving_free_s = [0.0] * len(self.uplink_s)
+        self.entering_free_s = [0.0] * len(self.uplink_s)
 
     def times(self, sender: int, receiver: int, ready_s: float) -> tuple[float, float]:
-        """When a piece would leave and arrive."""
+        """Return when a piece would leave and when it would arrive."""
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
-        start_s = max(ready_s, self.out_s[self.host_of[sender]], self.pipe_s[a, b])
+        start_s = max(ready_s, self.port_free_s[self.host_of[sender]], self.link_free_s[a, b])
         if a != b:
-            start_s = max(start_s, self.leaves_s[a], self.enters_s[b])
-        there_s = start_s + self.one_way_s[a][b]
+            start_s = max(start_s, self.leaving_free_s[a], self.entering_free_s[b])
+        arrival_s = start_s + self.one_way_s[a][b]
         host = self.host_of[receiver]
-        # Whatever order pieces come in, an interface takes in one at a time.
-        all_in_s = self.first_s.get(host, there_s) + self.n_in[host] * self.port_s[b]
-        return start_s, max(there_s, all_in_s)
+        # In any order of arrival, an interface receives one piece at a time.
+        interface_s = self.first_s.get(host, arrival_s) + self.n_in[host] * self.port_s[b]
+        return start_s, max(arrival_s, interface_s)
 
-    def take(self, sender: int, receiver: int, start_s: float, there_s: float) -> None:
+    def take(self, sender: int, receiver: int, start_s: float, arrival_s: float) -> None:
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
         if self.host_of[sender] == self.host_of[receiver]:
             return
-        self.out_s[self.host_of[sender]] = start_s + self.port_s[a]
+        self.port_free_s[self.host_of[sender]] = start_s + self.port_s[a]
         host = self.host_of[receiver]
-        self.first_s[host] = min(self.first_s.get(host, there_s), there_s)
+        self.first_s[host] = min(self.first_s.get(host, arrival_s), arrival_s)
         self.n_in[host] += 1
         if a != b:
-            self.pipe_s[a, b] = start_s + self.link_s[a][b]
-            # A piece that waits for its link does not keep others from an uplink.
-            if self.up_s[a]:
-                self.leaves_s[a] = (self.leaves_s[a] or start_s) + self.up_s[a]
-            if self.up_s[b]:
-                self.enters_s[b] = (self.enters_s[b] or start_s) + self.up_s[b]
+            self.link_free_s[a, b] = start_s + self.link_s[a][b]
+            # A piece that waits for its link does not delay others at an uplink.
+            if self.uplink_s[a]:
+                self.leaving_free_s[a] = (self.leaving_free_s[a] or start_s) + self.uplink_s[a]
+            if self.uplink_s[b]:
+                self.entering_free_s[b] = (self.entering_free_s[b] or start_s) + self.uplink_s[b]
 
 
 def make_schedule(
@@ -105,12 +105,12 @@ def make_schedule(
     n_pieces: int,
     *,
     inward: bool = False,
-    only_straight: bool = False,
+    only_direct: bool = False,
 ) -> list[Hop]:
-    """All hops of a scatter of ``n_bytes`` per rank from ``root``.
+    """Return all hops of a scatter of ``n_bytes`` per rank from ``root``.
 
-    Each block is cut into ``n_pieces``. ``inward``: over links as they are the other way, for a
-    gather. ``only_straight``: nothing is relayed.
+    Each block is cut into ``n_pieces``. ``inward`` takes the rates and latencies of links in the
+    opposite direction, for a gather. ``only_direct`` relays nothing.
     """
     grid = model.grid
     piece = n_bytes / n_pieces
@@ -128,44 +128,44 @@ def make_schedule(
         grid.host_of,
     )
     home = grid.cluster_of[root]
-    left = {
+    remaining = {
         c: [(rank, k) for k in range(n_pieces) for rank in cluster.ranks if rank != root]
         for c, cluster in enumerate(grid.clusters)
     }
-    left = {c: pieces for c, pieces in left.items() if pieces}
-    for pieces in left.values():
+    remaining = {c: pieces for c, pieces in remaining.items() if pieces}
+    for pieces in remaining.values():
         pieces.reverse()
     turns: defaultdict[int, int] = defaultdict(int)
     hops: list[Hop] = []
-    while left:
-        free_s = wires.out_s[grid.host_of[root]]
+    while remaining:
+        free_s = wires.port_free_s[grid.host_of[root]]
         options = []
-        for c, pieces in left.items():
-            ways = _ways(wires, grid.clusters, turns, root, home, c, pieces[-1][0])
-            ways = ways[:1] if only_straight else ways
-            last_s = _last_s(wires, ways, len(pieces))
-            # Those that would come after the last one of the others are no help.
-            ahead = [way for way in ways if way[-1][1] <= last_s * (1 + 1e-9)]
-            best = min(ahead, key=lambda way: (max(way[0][0], free_s), way[-1][1]))
+        for c, pieces in remaining.items():
+            paths = _paths(wires, grid.clusters, turns, root, home, c, pieces[-1][0])
+            paths = paths[:1] if only_direct else paths
+            last_s = _last_s(wires, paths, len(pieces))
+            # A path is no help if its piece would arrive after the last one of all paths.
+            early_paths = [path for path in paths if path[-1][1] <= last_s * (1 + 1e-9)]
+            best = min(early_paths, key=lambda path: (max(path[0][0], free_s), path[-1][1]))
             options.append((best[0][0] > free_s * (1 + 1e-9), free_s - last_s, c, best))
-        *_, c, way = min(options, key=lambda each: each[:3])
-        target, number = left[c].pop()
-        if not left[c]:
-            del left[c]
-        for start_s, there_s, sender, receiver in way:
-            wires.take(sender, receiver, start_s, there_s)
-            hops.append(Hop(start_s, there_s, sender, receiver, target, number))
-        if len(way) > 1:
-            turns[grid.cluster_of[way[0][3]]] += 1
+        *_, c, path = min(options, key=lambda each: each[:3])
+        target, number = remaining[c].pop()
+        if not remaining[c]:
+            del remaining[c]
+        for start_s, arrival_s, sender, receiver in path:
+            wires.take(sender, receiver, start_s, arrival_s)
+            hops.append(Hop(start_s, arrival_s, sender, receiver, target, number))
+        if len(path) > 1:
+            turns[grid.cluster_of[path[0][3]]] += 1
     return hops
 
 
-def _last_s(wires: _Wires, ways: Sequence[Sequence[_Times]], n: int) -> float:
-    """When the last of ``n`` pieces arrives, if all ``ways`` are fully used."""
-    firsts = sorted((way[-1][1], _period_s(wires, way)) for way in ways)
+def _last_s(wires: _Wires, paths: Sequence[Sequence[_Times]], n: int) -> float:
+    """Return when the last of ``n`` pieces arrives if all ``paths`` are fully used."""
+    firsts = sorted((path[-1][1], _period_s(wires, path)) for path in paths)
     rate, carried = 0.0, 0.0
     for k, (first_s, period_s) in enumerate(firsts):
-        # By T, each way that has begun at a has carried 1 + (T - a) / period.
+        # Until time T, a path whose first piece arrives at a has carried 1 + (T - a) / period.
         rate += 1.0 / period_s
         carried += 1.0 - first_s / period_s
         last_s = (n - carried) / rate
@@ -174,16 +174,16 @@ def _last_s(wires: _Wires, ways: Sequence[Sequence[_Times]], n: int) -> float:
     return 0.0
 
 
-def _period_s(wires: _Wires, way: Sequence[_Times]) -> float:
-    """How long a piece keeps the slowest link of a way, or the root's interface."""
+def _period_s(wires: _Wires, path: Sequence[_Times]) -> float:
+    """Return how long a piece occupies the slowest link of a path, or the root's interface."""
     cluster_of = wires.cluster_of
-    hops = [(cluster_of[a], cluster_of[b]) for _, _, a, b in way]
+    hops = [(cluster_of[a], cluster_of[b]) for _, _, a, b in path]
     links_s = [wires.link_s[a][b] for a, b in hops]
-    ups_s = [max(wires.up_s[a], wires.up_s[b]) for a, b in hops if a != b]
-    return max(wires.port_s[cluster_of[way[0][2]]], *links_s, *ups_s, 1e-12)
+    uplinks_s = [max(wires.uplink_s[a], wires.uplink_s[b]) for a, b in hops if a != b]
+    return max(wires.port_s[cluster_of[path[0][2]]], *links_s, *uplinks_s, 1e-12)
 
 
-def _ways(
+def _paths(
     wires: _Wires,
     clusters: Sequence[Cluster],
     turns: dict[int, int],
@@ -192,9 +192,9 @@ def _ways(
     there: int,
     target: int,
 ) -> list[list[_Times]]:
-    """The direct path, then one through a host of each other cluster: hops with times and ranks."""
-    start_s, there_s = wires.times(root, target, 0.0)
-    found = [[(start_s, there_s, root, target)]]
+    """Return the direct path, then one through a host of each other cluster, as lists of hops."""
+    start_s, arrival_s = wires.times(root, target, 0.0)
+    found = [[(start_s, arrival_s, root, target)]]
     if there == home:
         return found
     for via, cluster in enumerate(clusters):
@@ -210,20 +210,20 @@ def _ways(
 def plan_relayed(
     model: GridModel, root: int, n_pieces: int, hops: Sequence[Hop], n_units: int, label: str = ""
 ) -> Plan:
-    """The scatter that ``hops`` are."""
+    """Return the scatter with these ``hops``."""
     return _plan("scatter", model, root, n_pieces, hops, n_units, label)
 
 
 def plan_collected(
     model: GridModel, root: int, n_pieces: int, hops: Sequence[Hop], n_units: int, label: str = ""
 ) -> Plan:
-    """The gather that is ``hops`` backwards in time."""
-    end_s = max(hop.there_s for hop in hops)
-    turned = [
-        Hop(end_s - hop.there_s, end_s - hop.start_s, hop.receiver, hop.sender, *hop[4:])
+    """Return the gather whose hops are ``hops`` reversed in time."""
+    end_s = max(hop.arrival_s for hop in hops)
+    reversed_hops = [
+        Hop(end_s - hop.arrival_s, end_s - hop.start_s, hop.receiver, hop.sender, *hop[4:])
         for hop in reversed(hops)
     ]
-    return _plan("gather", model, root, n_pieces, turned, n_units, label)
+    return _plan("gather", model, root, n_pieces, reversed_hops, n_units, label)
 
 
 def _plan(
@@ -239,8 +239,8 @@ def _plan(
     at_root, at_end = ("input", "output") if collective == "scatter" else ("output", "input")
 
     def program_of(rank: int) -> Program:
-        held: dict[tuple[int, int], Chunk] = {}
-        top = 0
+        stored: dict[tuple[int, int], Chunk] = {}
+        next_unit = 0
         events: list[tuple[float, Op]] = []
         for hop in hops:
             start, stop = bounds[hop.number], bounds[hop.number + 1]
@@ -253,13 +253,13 @@ def _plan(
                 chunk = Chunk(at_end, start, stop)
             else:
                 key = hop.target, hop.number
-                if key not in held:
-                    held[key] = Chunk("scratch", top, top + stop - start)
-                    top += stop - start
-                chunk = held[key]
+                if key not in stored:
+                    stored[key] = Chunk("scratch", next_unit, next_unit + stop - start)
+                    next_unit += stop - start
+                chunk = stored[key]
             tag = hop.target * n_pieces + hop.number
             if rank == hop.receiver:
-                events.append((hop.there_s, Recv(hop.sender, chunk, tag)))
+                events.append((hop.arrival_s, Recv(hop.sender, chunk, tag)))
                 continue
             # A relay has no due time for a piece, which may arrive late.
             own = rank in (root, hop.target)
@@ -291,10 +291,10 @@ def _candidates(
         return []
     n_pieces = min(n_bytes // SHORTEST_PIECE, MOST_PIECES)
     hops = make_schedule(model, root, n_bytes, n_pieces, inward=inward)
-    straight = make_schedule(model, root, n_bytes, n_pieces, inward=inward, only_straight=True)
-    n_relayed = len(hops) - len(straight)
-    predicted_s, straight_s = (max(hop.there_s for hop in each) for each in (hops, straight))
-    if not n_relayed or predicted_s > (1 - LEAST_SAVED) * straight_s:
+    direct = make_schedule(model, root, n_bytes, n_pieces, inward=inward, only_direct=True)
+    n_relayed = len(hops) - len(direct)
+    predicted_s, direct_s = (max(hop.arrival_s for hop in each) for each in (hops, direct))
+    if not n_relayed or predicted_s > (1 - LEAST_SAVED) * direct_s:
         return []
     label = f"{n_relayed} of {len(hops) - n_relayed} pieces by a third cluster"
     plan, segment = partial(planner, model, root, n_pieces, hops), n_bytes // n_pieces

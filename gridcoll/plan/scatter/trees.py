@@ -1,6 +1,6 @@
 """Scatter: every rank gets its block from the root, directly or down a tree.
 
-Its time is that of the messages per subtree, as they leave the root's interface one by one.
+Its time is that of the messages to subtrees, which leave the root's interface one by one.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from gridcoll.topology.units import format_size
 
 
 def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int, piece_bytes: int = 0) -> float:
-    """Seconds until the last rank has its block, if a message carries a whole subtree's blocks.
+    """Return the seconds until the last rank has its block, with one message per subtree.
 
-    Table 2 of paper 003 for one cluster; a walk over ranks, O(P). With ``piece_bytes``, longer
-    messages go in pieces of at most so many.
+    For one cluster, this is Table 2 of paper 003. It walks over the ranks, O(P). With
+    ``piece_bytes``, longer messages are sent in pieces of at most this length.
     """
     size, cluster_of = subtrees.size, model.grid.cluster_of
     carried = np.unique(size)
     at = {int(count): k for k, count in enumerate(carried)}
-    n_carried = carried.astype(float) * n_bytes
+    carried_bytes = carried.astype(float) * n_bytes
     home, everywhere = cluster_of[subtrees.tree.root], range(model.n_clusters)
     host_of, inside = model.grid.host_of, (everywhere, everywhere)
     gaps, one_way = model.gap_and_one_way_s(np.zeros(1), inside)
-    beside_gap_s, beside_s = gaps[:, 0].tolist(), one_way[:, 0].tolist()
-    gap_s, inside_s = _in_pieces(model, n_carried, piece_bytes, inside)
+    host_gap_s, host_s = gaps[:, 0].tolist(), one_way[:, 0].tolist()
+    gap_s, inside_s = _in_pieces(model, carried_bytes, piece_bytes, inside)
     outward = ([home] * len(everywhere), everywhere)
-    _, outward_s = _in_pieces(model, n_carried, piece_bytes, outward)
-    shared_s = _shared_s(model, home, n_carried).tolist()
-    up_s = (n_carried / model.uplinks[home]).tolist()
-    held_s, up_free_s = [0.0] * len(size), 0.0
-    pipe_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
+    _, outward_s = _in_pieces(model, carried_bytes, piece_bytes, outward)
+    shared_s = _shared_s(model, home, carried_bytes).tolist()
+    uplink_s = (carried_bytes / model.uplinks[home]).tolist()
+    arrived_s, uplink_free_s = [0.0] * len(size), 0.0
+    link_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
     for rank in subtrees.order:
         i, host = cluster_of[rank], host_of[rank]
-        free_s, port_s = held_s[rank], max(held_s[rank], port_free_s[host])
+        free_s, port_s = arrived_s[rank], max(arrived_s[rank], port_free_s[host])
         for child in subtrees.tree.children[rank]:
             j, k = cluster_of[child], at[size[child]]
             if host == host_of[child]:
-                held_s[child] = free_s + beside_s[j]
-                free_s += beside_gap_s[j]
+                arrived_s[child] = free_s + host_s[j]
+                free_s += host_gap_s[j]
                 continue
             if i == j:
-                held_s[child] = port_s + inside_s[j][k]
+                arrived_s[child] = port_s + inside_s[j][k]
             else:
-                leaves_s = max(port_s, up_free_s)
-                up_free_s = leaves_s + up_s[k]
-                enters_s = max(leaves_s, pipe_free_s[j])
-                pipe_free_s[j] = enters_s + shared_s[j][k]
-                held_s[child] = enters_s + outward_s[j][k]
+                leaves_s = max(port_s, uplink_free_s)
+                uplink_free_s = leaves_s + uplink_s[k]
+                enters_s = max(leaves_s, link_free_s[j])
+                link_free_s[j] = enters_s + shared_s[j][k]
+                arrived_s[child] = enters_s + outward_s[j][k]
             port_s += gap_s[i][k]
         port_free_s[host] = port_s
-    return max(held_s)
+    return max(arrived_s)
 
 
 def _in_pieces(
@@ -77,20 +77,21 @@ def _in_pieces(
     piece_bytes: int,
     links: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Gaps and one-way times of messages of ``n_bytes``, whose pieces follow one another."""
+    """Return gaps and one-way times of messages of ``n_bytes``, whose pieces follow one another."""
     n_pieces = np.ceil(n_bytes / piece_bytes) if piece_bytes else np.ones_like(n_bytes)
     gaps, one_way = model.gap_and_one_way_s(n_bytes / n_pieces, links)
     return (n_pieces * gaps).tolist(), ((n_pieces - 1) * gaps + one_way).tolist()
 
 
 def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int) -> float:
-    """Seconds for a chain inside every cluster with a message per block, the farthest first.
+    """Return the seconds for a chain inside every cluster with a message per block.
 
-    The root serves other clusters in this ``order``, then its own.
+    The block with the longest path leaves first. The root serves the other clusters in this
+    ``order``, then its own.
     """
     home = model.grid.cluster_of[root]
     gaps, one_way = model.gap_and_one_way_s(np.array([float(n_bytes), 0.0]))
-    gaps, one_way, beside = gaps[..., 0], one_way[..., 0], one_way[..., 1]
+    gaps, one_way, inside_host = gaps[..., 0], one_way[..., 0], one_way[..., 1]
     shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
     port_s = float(gaps[home, home])
     out_s = max(port_s, n_bytes / float(model.uplinks[home]))
@@ -99,19 +100,19 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
         n_blocks = len(model.grid.clusters[cluster])
         pace_s = max(port_s, float(gaps[home, cluster]), float(shared[cluster]))
         n_sent += n_blocks
-        # While a slow link is busy, messages for others are sent; a fast one ends after all before
-        # it.
+        # While a slow link is busy, messages to other clusters are sent. A fast link ends after all
+        # messages before it.
         last_s = max(turn * out_s + (n_blocks - 1) * pace_s, (n_sent - 1) * out_s)
         n_hops = len(model.grid.clusters[cluster].nodes) - 1
         hops_s = n_hops * float(one_way[cluster, cluster])
-        hops_s += (n_blocks - 1 - n_hops) * float(beside[cluster, cluster])
+        hops_s += (n_blocks - 1 - n_hops) * float(inside_host[cluster, cluster])
         first_s = last_s - (n_blocks - 1) * pace_s
         latest_s = max(latest_s, max(last_s, first_s + hops_s) + float(one_way[home, cluster]))
     own, host_of = model.grid.clusters[home], model.grid.host_of
     n_away = sum(host_of[rank] != host_of[root] for rank in own.ranks)
     n_hops = len(own.nodes) - 1
     own_s = n_hops * float(one_way[home, home]) + (len(own) - 1 - n_hops) * float(
-        beside[home, home]
+        inside_host[home, home]
     )
     if n_away:
         last_s = (n_away - 1) * port_s + float(one_way[home, home])
@@ -120,7 +121,7 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
 
 
 def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
-    """Busy time of the bandwidth that all flows from ``home`` to another cluster share, (C, S)."""
+    """Return the time on the bandwidth that all flows from ``home`` to a cluster share, (C, S)."""
     if not model.aggregate_bytes_per_s:
         return np.zeros((model.n_clusters, len(n_bytes)))
     shared = np.minimum(model.link_bytes_per_s[home], model.uplinks)
@@ -142,13 +143,15 @@ state(
 
 @dataclass(frozen=True)
 class Subtrees:
-    """A tree, and an order of its ranks in which every subtree is consecutive, its top first."""
+    """A tree, and an order of its ranks in which every subtree is consecutive, its root first."""
 
     tree: RankTree
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Children by rank: where subtrees are intervals of ranks, so are their blocks."""
+        """All ranks. Children are in rank order, so that subtrees of adjacent ranks have adjacent
+        blocks.
+        """
         order, left = [], [self.tree.root]
         while left:
             rank = left.pop()
@@ -166,7 +169,7 @@ class Subtrees:
 
     @cached_property
     def size(self) -> tuple[int, ...]:
-        """``size[rank]``: ranks in the subtree whose top it is."""
+        """``size[rank]``: number of ranks in the subtree of ``rank``."""
         size = [1] * len(self.order)
         for rank in reversed(self.order):
             if rank != self.tree.root:
@@ -174,7 +177,7 @@ class Subtrees:
         return tuple(size)
 
     def of(self, rank: int) -> tuple[int, ...]:
-        """The ranks of the subtree of ``rank``."""
+        """Return the ranks of the subtree of ``rank``."""
         return self.order[self.place[rank] : self.place[rank] + self.size[rank]]
 
 
@@ -187,11 +190,12 @@ def plan_scatter(
     longest: int = LARGEST_MESSAGE,
     label: str = "",
 ) -> Plan:
-    """Scatter blocks of ``n_units`` down ``tree``.
+    """Return a scatter of blocks of ``n_units`` down ``tree``.
 
-    A child gets all blocks of its subtree in one message, or more where ``longest`` units are not
-    enough. ``pipelined``: every block is a message of its own and moves on at once, the farthest
-    first. Without a ``pace``, the root starts all sends at once.
+    A child gets all blocks of its subtree in one message, or in several if this has more than
+    ``longest`` units. If ``pipelined``, every block is a message of its own, which is forwarded at
+    once; those with the longest path leave first. Without a ``pace``, the root starts all sends at
+    once.
     """
     subtrees = Subtrees(tree)
     write = _pipelined if pipelined else partial(_bulk, longest=longest)
@@ -207,7 +211,7 @@ def plan_scatter(
 
 
 def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
-    """Where ``rank`` keeps the blocks that it forwards."""
+    """Return where ``rank`` stores the blocks that it forwards."""
     sizes = (n_units,) * len(subtrees.order)
     if rank == subtrees.tree.root:
         return Standing("input", range(len(sizes)), sizes)
@@ -251,20 +255,20 @@ def _pipelined(subtrees: Subtrees, rank: int, n_units: int) -> list[Op]:
         ]
         return [*sends, Copy(here.block(rank), own)]
     ops: list[Op] = []
-    come = Messages(tree.parent[rank])
+    from_parent = Messages(tree.parent[rank])
     for other in reversed(subtrees.of(rank)[1:]):
-        ops += come.receive(here.block(other))
+        ops += from_parent.receive(here.block(other))
         ops += towards[other].send(here.block(other))
-    return [*ops, *come.receive(own)]
+    return [*ops, *from_parent.receive(own)]
 
 
 def serve_blocks(
     root: int, order: Sequence[int], starts: Sequence[int], sizes: Sequence[int]
 ) -> Program:
-    """Program of the root for blocks whose sizes only it and their receivers know.
+    """Return the program of the root for blocks whose sizes only it and their receivers know.
 
-    Every block goes straight to its rank, in this ``order``: a rank in between would not know how
-    much to expect. The block of a rank is where ``starts`` says in the root's input.
+    Every block goes directly to its rank, in this ``order``, since a relay would not know its size.
+    The block of a rank begins at ``starts[rank]`` in the root's input.
     """
     ops: list[Op] = []
     for rank in order:
@@ -277,16 +281,16 @@ def serve_blocks(
 
 
 def take_block(root: int, n_units: int) -> Program:
-    """Program of another rank for such a scatter; its block has ``n_units``."""
+    """Return the program of another rank for such a scatter. Its block has ``n_units``."""
     return tuple(Messages(root).receive(Chunk("output", 0, n_units)))
 
 
-Turn = Callable[[Plan, str], Plan]
-"""Makes the plan wanted of a scatter."""
+PlanTransform = Callable[[Plan, str], Plan]
+"""Turns the plan of a scatter, with a label, into the plan of the collective."""
 
 
 def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
-    """The other clusters in the order in which the root serves them: farthest first."""
+    """Return the other clusters in the order in which the root serves them: farthest first."""
     home = model.grid.cluster_of[root]
     _, one_way = model.gap_and_one_way_s(np.array([float(n_bytes)]))
     others = [c for c in range(model.n_clusters) if c != home]
@@ -294,10 +298,10 @@ def serving_order(model: GridModel, root: int, n_bytes: int) -> list[int]:
 
 
 def serving_ranks(model: GridModel, root: int, n_bytes: int, *, in_turn: bool = False) -> list[int]:
-    """The other ranks as a root serves them that sends to each.
+    """Return the other ranks in the order in which a root sends to each of them directly.
 
-    ``in_turn``: one rank of every other cluster, then the next of each, so that thin links work at
-    the same time. The root's own cluster comes last either way.
+    If ``in_turn``, this is one rank of every other cluster, then the next of each, so that thin
+    links are busy at the same time. The root's own cluster always comes last.
     """
     home = model.grid.cluster_of[root]
     clusters = [model.grid.clusters[c].ranks for c in serving_order(model, root, n_bytes)]
@@ -315,39 +319,39 @@ def _flat_tree(model: GridModel, n_bytes: int, root: int, in_turn: bool) -> Rank
 
 
 def _cluster_tree(shape: str, model: GridModel, n_bytes: int, root: int) -> RankTree:
-    """From the root to the coordinators of other clusters, and ``shape`` inside each."""
+    """Return a tree from the root to the coordinators of other clusters, with ``shape`` inside."""
     n, home = model.n_clusters, model.grid.cluster_of[root]
     transfers = tuple((home, c) for c in serving_order(model, root, n_bytes))
     return GridTree(root, transfers, (shape,) * n, (0,) * n).expand(model.grid)
 
 
-def _flat(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Directly from the root to each rank, all at once."""
-    return _straight("flat", "every block by itself", model, n_bytes, root, turn)
+def _flat(model: GridModel, n_bytes: int, root: int, transform: PlanTransform) -> list[Candidate]:
+    """Return scatters directly from the root to each rank, all at once."""
+    return _direct("flat", "every block by itself", model, n_bytes, root, transform)
 
 
-def uneven(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """The same for block sizes that only the root knows, which also decides whether to pace."""
+def uneven(model: GridModel, n_bytes: int, root: int, transform: PlanTransform) -> list[Candidate]:
+    """Return the same for block sizes that only the root knows; it also decides whether to pace."""
     label = "every block by itself; long ones one after another, unless flat is asked for"
-    # Receivers do not know the sizes, so they could not tell how many pieces come.
-    return _straight("flat", label, model, n_bytes, root, turn, in_pieces=False)
+    # Receivers do not know the sizes, so they could not tell the number of pieces.
+    return _direct("flat", label, model, n_bytes, root, transform, in_pieces=False)
 
 
-def _paced(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Directly from the root to each rank, one block after another."""
+def _paced(model: GridModel, n_bytes: int, root: int, transform: PlanTransform) -> list[Candidate]:
+    """Return scatters directly from the root to each rank, one block after another."""
     pace = pace_of(model, root, n_bytes)
     if pace is None:
         return []
-    return _straight("rate-paced", "one block after another", model, n_bytes, root, turn, pace)
+    return _direct("rate-paced", "one block after another", model, n_bytes, root, transform, pace)
 
 
-def _straight(
+def _direct(
     name: str,
     label: str,
     model: GridModel,
     n_bytes: int,
     root: int,
-    turn: Turn,
+    transform: PlanTransform,
     pace: Pace | None = None,
     *,
     in_pieces: bool = True,
@@ -358,20 +362,27 @@ def _straight(
     found = []
     for in_turn, order in orders:
         tree = _flat_tree(model, n_bytes, root, in_turn)
-        ways = _in_bulk(name, f"{label}, {order}", model, n_bytes, tree, turn, pace)
-        found += ways if in_pieces else ways[:1]
+        variants = _in_bulk(name, f"{label}, {order}", model, n_bytes, tree, transform, pace)
+        found += variants if in_pieces else variants[:1]
     return found
 
 
 def _by_cluster(
-    name: str, label: str, shape: str, model: GridModel, n_bytes: int, root: int, turn: Turn
+    name: str,
+    label: str,
+    shape: str,
+    model: GridModel,
+    n_bytes: int,
+    root: int,
+    transform: PlanTransform,
 ) -> list[Candidate]:
-    """A message per cluster; ``shape`` inside.
+    """Return scatters with a message per cluster, and ``shape`` inside.
 
-    Long ones leave one by one: at once, all would arrive at the end, and then be handed out.
+    Long messages leave one by one. If all left at once, all would arrive at the end, and would only
+    then be forwarded inside clusters.
     """
     tree, pace = _cluster_tree(shape, model, n_bytes, root), pace_of(model, root, n_bytes)
-    return _in_bulk(name, f"a message per cluster, {label}", model, n_bytes, tree, turn, pace)
+    return _in_bulk(name, f"a message per cluster, {label}", model, n_bytes, tree, transform, pace)
 
 
 def _in_bulk(
@@ -380,33 +391,42 @@ def _in_bulk(
     model: GridModel,
     n_bytes: int,
     tree: RankTree,
-    turn: Turn,
+    transform: PlanTransform,
     pace: Pace | None = None,
 ) -> list[Candidate]:
-    """Whole messages, and the better pieces that are short enough to need no rendezvous."""
+    """Return a candidate with whole messages, and one in pieces if that is predicted faster.
+
+    Pieces are short enough to need no rendezvous.
+    """
     subtrees = Subtrees(tree)
     whole_s = price_bulk(model, subtrees, n_bytes)
-    found = [_candidate(name, label, tree, whole_s, turn, pace=pace)]
+    found = [_candidate(name, label, tree, whole_s, transform, pace=pace)]
     longest = n_bytes * max((subtrees.size[child] for child in tree.children[tree.root]), default=0)
     pieces = [p for p in EAGER_PIECES_BYTES if p < longest <= MOST_EAGER_PIECES * p]
     cut_s = [price_bulk(model, subtrees, n_bytes, piece) for piece in pieces]
     if cut_s and min(cut_s) < (1 - LEAST_SAVED) * whole_s:
         piece = pieces[cut_s.index(min(cut_s))]
         how = f"{label}, in pieces of {format_size(piece)}"
-        part = Fraction(piece, n_bytes)
-        found.append(_candidate(name, how, tree, min(cut_s), turn, pace=pace, part=part))
+        fraction = Fraction(piece, n_bytes)
+        found.append(
+            _candidate(name, how, tree, min(cut_s), transform, pace=pace, fraction=fraction)
+        )
     return found
 
 
-def _pipelined_chain(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
+def _pipelined_chain(
+    model: GridModel, n_bytes: int, root: int, transform: PlanTransform
+) -> list[Candidate]:
     tree = _cluster_tree("chain", model, n_bytes, root)
     predicted_s = price_pipelined(model, root, serving_order(model, root, n_bytes), n_bytes)
     label = "block after block, through every cluster from rank to rank"
     home = model.grid.cluster_of[root]
-    # A thin link is busy all the time only if its blocks need not wait for those of other links.
+    # A thin link is always busy only if its blocks need not wait for those of other links.
     pace = None if thin_links(model)[home].any() else pace_of(model, root, n_bytes)
     return [
-        _candidate("pipelined-chain", label, tree, predicted_s, turn, pace=pace, pipelined=True)
+        _candidate(
+            "pipelined-chain", label, tree, predicted_s, transform, pace=pace, pipelined=True
+        )
     ]
 
 
@@ -415,56 +435,58 @@ def _candidate(
     label: str,
     tree: RankTree,
     predicted_s: float,
-    turn: Turn,
+    transform: PlanTransform,
     *,
     pace: Pace | None = None,
     pipelined: bool = False,
-    part: Fraction | None = None,
+    fraction: Fraction | None = None,
 ) -> Candidate:
-    """``part``: of a block, the longest message."""
+    """Return a candidate. With ``fraction``, messages have at most this part of a block."""
     full_label = f"{name}: {label}"
 
     def build(n_units: int) -> Plan:
-        longest = max(math.ceil(part * n_units), 1) if part else LARGEST_MESSAGE
+        longest = max(math.ceil(fraction * n_units), 1) if fraction else LARGEST_MESSAGE
         plan = plan_scatter(
             tree, n_units, pipelined=pipelined, pace=pace, longest=longest, label=full_label
         )
-        return turn(plan, full_label)
+        return transform(plan, full_label)
 
     return Candidate(name, label, predicted_s, build)
 
 
-def _leaders(model: GridModel, n_bytes: int, root: int, turn: Turn) -> list[Candidate]:
-    """Only where there are messages both inside a cluster and between two."""
+def _leaders(
+    model: GridModel, n_bytes: int, root: int, transform: PlanTransform
+) -> list[Candidate]:
+    """Return none unless there are messages both inside clusters and between clusters."""
     if not 1 < model.n_clusters < model.grid.n_ranks:
         return []
     label = "handed out by its coordinator"
-    return _by_cluster("leaders", label, "flat", model, n_bytes, root, turn)
+    return _by_cluster("leaders", label, "flat", model, n_bytes, root, transform)
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to scatter; it gives an algorithm for scatter and one for gather.
+class Strategy:
+    """A strategy to scatter, which becomes an algorithm for scatter and one for gather.
 
-    With more than ``most_clusters`` clusters it is tried only when it is asked for.
+    With more than ``most_clusters`` clusters it is tried only if it is asked for.
     """
 
     name: str
     good_for: str
     source: str
-    candidates: Callable[[GridModel, int, int, Turn], list[Candidate]]
+    candidates: Callable[[GridModel, int, int, PlanTransform], list[Candidate]]
     most_clusters: int = 1 << 30
 
 
-WAYS = (
-    Way("flat", "long blocks: no interface passes anything twice", "003 Table 2", _flat),
-    Way(
+STRATEGIES = (
+    Strategy("flat", "long blocks: no interface passes anything twice", "003 Table 2", _flat),
+    Strategy(
         "leaders",
         "short blocks for clusters of many ranks: fewest messages between clusters",
         "gridcoll",
         _leaders,
     ),
-    Way(
+    Strategy(
         "chain",
         "for comparison: every rank passes on all that is behind it",
         "003 Table 2",
@@ -472,13 +494,13 @@ WAYS = (
         # Predicted as fast as flat for short blocks, but measured 4-8 % slower on three sites.
         most_clusters=0,
     ),
-    Way(
+    Strategy(
         "pipelined-chain",
         "long blocks where a link between clusters is slower than interfaces",
         "003 Table 2",
         _pipelined_chain,
     ),
-    Way(
+    Strategy(
         "binomial",
         "short blocks: a logarithm of messages one after another",
         "003 Table 2",
@@ -487,30 +509,35 @@ WAYS = (
 )
 
 
-def as_it_is(plan: Plan, label: str) -> Plan:
-    """A scatter."""
+def unchanged(plan: Plan, label: str) -> Plan:
+    """Return ``plan``, which is a scatter already."""
     return plan
 
 
-def register_way(collective: str, turn: Turn, way: Way, source: str) -> None:
-    """Enter ``way`` for ``collective``, whose plans ``turn`` makes of those of a scatter."""
+def register_strategy(
+    collective: str, transform: PlanTransform, strategy: Strategy, source: str
+) -> None:
+    """Register ``strategy`` for ``collective``. ``transform`` makes its plans from scatters."""
 
     def candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         if model.grid.n_ranks == 1:
             return []
-        found = way.candidates(model, n_bytes, root, turn)
-        if model.n_clusters > 1 or way.name not in SCATTER_COSTS:
+        found = strategy.candidates(model, n_bytes, root, transform)
+        if model.n_clusters > 1 or strategy.name not in SCATTER_COSTS:
             return found
-        closed_form_s = SCATTER_COSTS[way.name].seconds(
+        closed_form_s = SCATTER_COSTS[strategy.name].seconds(
             model.link(0, 0), model.grid.n_ranks, n_bytes
         )
         return [replace(candidate, closed_form_s=closed_form_s) for candidate in found]
 
-    register(collective, Algorithm(way.name, way.good_for, source, candidates, way.most_clusters))
+    register(
+        collective,
+        Algorithm(strategy.name, strategy.good_for, source, candidates, strategy.most_clusters),
+    )
 
 
-# First, since its prediction equals that of the flat one, as do its measured times.
-_PACED = Way(
+# Registered first, since its predicted and measured times equal those of the flat one.
+_PACED = Strategy(
     "rate-paced",
     "long blocks for far clusters: what leaves first is there first, and shares no interface",
     "gridcoll",
@@ -518,11 +545,11 @@ _PACED = Way(
 )
 
 
-for _way in (_PACED, *WAYS):
-    register_way("scatter", as_it_is, _way, _way.source)
+for _strategy in (_PACED, *STRATEGIES):
+    register_strategy("scatter", unchanged, _strategy, _strategy.source)
 
-# Only the root knows the block sizes: no other rank can relay, and no choice is possible.
-UNEVEN = replace(WAYS[0], good_for="blocks of any sizes, which only the root knows all of")
-register_way("scatterv", as_it_is, replace(UNEVEN, candidates=uneven), UNEVEN.source)
+# Only the root knows the block sizes, so no other rank can relay, and no choice is possible.
+UNEVEN = replace(STRATEGIES[0], good_for="blocks of any sizes, which only the root knows all of")
+register_strategy("scatterv", unchanged, replace(UNEVEN, candidates=uneven), UNEVEN.source)
 alias("scatter", "paced", "rate-paced")
 alias("scatter", "coordinators", "leaders")

@@ -10,7 +10,7 @@ from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
 from gridcoll.plan import Plan, check_plan, choose
 from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
-from gridcoll.plan.allgather.ways import LaneWays, RingWays
+from gridcoll.plan.allgather.ways import LaneTrees, RingTrees
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
@@ -41,7 +41,7 @@ def test_a_byte_crosses_to_every_other_cluster_once(labels: list[int], segment: 
     grid = Grid.from_labels(labels)
     sizes = [rank % 5 + 1 for rank in range(len(labels))]
     for plan in (
-        plan_allgather(LaneWays(grid), sizes, segment),
+        plan_allgather(LaneTrees(grid), sizes, segment),
         plan_leaders(grid, sizes, "binomial"),
     ):
         units = count_traffic(plan, grid).units
@@ -50,7 +50,7 @@ def test_a_byte_crosses_to_every_other_cluster_once(labels: list[int], segment: 
                 if i != j:
                     assert units[i, j] == sum(sizes[rank] for rank in cluster.ranks)
     order = [rank for cluster in grid.clusters for rank in cluster.ranks]
-    ring = count_traffic(plan_allgather(RingWays(order), sizes, segment), grid).units
+    ring = count_traffic(plan_allgather(RingTrees(order), sizes, segment), grid).units
     assert all(n <= sum(sizes) for (i, j), n in ring.items() if i != j)
     assert sum(i != j for i, j in ring) in (0, len(grid.clusters))
 
@@ -58,10 +58,10 @@ def test_a_byte_crosses_to_every_other_cluster_once(labels: list[int], segment: 
 def test_members_take_turns_in_receiving() -> None:
     """Nine owners elsewhere, four members: none enters more than three blocks."""
     grid = Grid.from_labels([0] * 4 + [1] * 2 + [2] * 7)
-    ways = LaneWays(grid)
-    entered = [ways.entry(owner, 0) for owner in range(4, 13)]
+    trees = LaneTrees(grid)
+    entered = [trees.entry(owner, 0) for owner in range(4, 13)]
     assert sorted(entered.count(rank) for rank in range(4)) == [2, 2, 2, 3]
-    sevens = [ways.entry(owner, 2) for owner in range(6)]
+    sevens = [trees.entry(owner, 2) for owner in range(6)]
     assert len(set(sevens)) == 6
 
 
@@ -85,18 +85,18 @@ def test_plans_take_about_what_was_predicted(grid: str, n_bytes: int) -> None:
 
 
 def test_uneven_blocks_as_text() -> None:
-    plan = plan_allgather(RingWays([0, 2, 1]), [3, 0, 2], 2, "ring")
+    plan = plan_allgather(RingTrees([0, 2, 1]), [3, 0, 2], 2, "ring")
     assert parse_plan(format_plan(plan)) == plan
     assert plan.blocks == (3, 0, 2)
 
 
 def test_a_ring_visits_all_once() -> None:
     with pytest.raises(PlanError, match="must visit every rank once"):
-        RingWays([0, 1, 1])
+        RingTrees([0, 1, 1])
 
 
 def test_a_missing_block_is_found() -> None:
-    good = plan_allgather(LaneWays(Grid.from_labels([0, 0, 1])), [2, 2, 2], 2)
+    good = plan_allgather(LaneTrees(Grid.from_labels([0, 0, 1])), [2, 2, 2], 2)
     programs = [
         program[:-1] if rank == 2 else program for rank, program in enumerate(good.programs)
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.plan.allgather.packed_trees import TreeWays, grow_trees
+from gridcoll.plan.allgather.packed_trees import GivenTrees, grow_trees
 from gridcoll.plan.allgather.trees import plan_allgather
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
@@ -30,9 +30,9 @@ def test_plans_are_right(spec: GridSpec, segment: int, data: st.DataObject) -> N
     model = declared_model(spec, spec.rank_hosts())
     n = model.grid.n_ranks
     sizes = data.draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
-    ways = TreeWays(grow_trees(model, 40_000))
-    check_plan(plan_allgather(ways, sizes, segment))
-    check_plan(plan_reduce_scatter(ways, sizes, segment))
+    trees = GivenTrees(grow_trees(model, 40_000))
+    check_plan(plan_allgather(trees, sizes, segment))
+    check_plan(plan_reduce_scatter(trees, sizes, segment))
 
 
 @pytest.mark.parametrize(("collective", "most"), [("allgather", 1.1), ("reduce_scatter", 1.2)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
 from gridcoll.plan import check_plan, choose
-from gridcoll.plan.allgather.ways import LaneWays, RingWays
+from gridcoll.plan.allgather.ways import LaneTrees, RingTrees
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.topology import Grid
@@ -42,7 +42,7 @@ def test_rank_order_needs_clusters_of_neighbours() -> None:
 
     assert claims([0, 0, 1, 1]) == {"lanes": True, "ring": False}
     assert claims([0, 1, 0, 1]) == {"lanes": False, "ring": False}
-    interleaved = plan_reduce_scatter(LaneWays(Grid.from_labels([0, 1, 0, 1])), [1] * 4, 1)
+    interleaved = plan_reduce_scatter(LaneTrees(Grid.from_labels([0, 1, 0, 1])), [1] * 4, 1)
     with pytest.raises(PlanError, match="must leave"):
         check_plan(interleaved, rank_order=True)
 
@@ -68,12 +68,12 @@ def test_one_sum_per_cluster_crosses_to_each_owner(labels: list[int], segment: i
     grid = Grid.from_labels(labels)
     sizes = [rank % 5 + 1 for rank in range(len(labels))]
     order = [rank for cluster in grid.clusters for rank in cluster.ranks]
-    lanes = count_traffic(plan_reduce_scatter(LaneWays(grid), sizes, segment), grid)
+    lanes = count_traffic(plan_reduce_scatter(LaneTrees(grid), sizes, segment), grid)
     for i in range(len(grid.clusters)):
         for j, cluster in enumerate(grid.clusters):
             if i != j:
                 assert lanes.units[i, j] == sum(sizes[rank] for rank in cluster.ranks)
-    ring = count_traffic(plan_reduce_scatter(RingWays(order), sizes, segment), grid)
+    ring = count_traffic(plan_reduce_scatter(RingTrees(order), sizes, segment), grid)
     assert ring.n_inter_units <= sum(sizes) * len(grid.clusters)
 
 
