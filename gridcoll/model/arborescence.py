@@ -1,4 +1,4 @@
-"""Shortest ways between all nodes, and the cheapest tree that reaches all of them from a root."""
+"""Shortest paths between all nodes, and the cheapest tree that reaches all nodes from a root."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from gridcoll.model.plogp import FloatArray
 
 
-def shortest_ways(cost: FloatArray) -> FloatArray:
-    """The cost from each node to each other by the cheapest way, (N, N); the diagonal as it is."""
+def shortest_paths(cost: FloatArray) -> FloatArray:
+    """Return the cost of the cheapest path between nodes, (N, N). The diagonal does not change."""
     found = np.array(cost, dtype=float)
     for k in range(len(found)):
         found = np.minimum(found, found[:, k, None] + found[None, k, :])
@@ -18,9 +18,10 @@ def shortest_ways(cost: FloatArray) -> FloatArray:
 
 
 def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[int]:
-    """The parent of each node, -1 of the root, such that the costs of their edges add up to least.
+    """Return the parent of each node, -1 for the root, in the directed tree of least total cost.
 
-    By Chu and Liu 1965, Edmonds 1967. ``costs[a][b]`` is of the edge from ``a`` to ``b``.
+    The algorithm is that of Chu and Liu 1965 and Edmonds 1967. ``costs[a][b]`` is the cost of the
+    edge from ``a`` to ``b``.
     """
     n = len(costs)
     nodes = range(n)
@@ -31,7 +32,7 @@ def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[i
     cycle = _cycle_of(parents)
     if not cycle:
         return parents
-    # The cycle becomes one node. An edge into it at v replaces the cycle's own edge to v.
+    # Contract the cycle to one node. An edge that enters it at v replaces the cycle's edge to v.
     inside = set(cycle)
     outside = [v for v in nodes if v not in inside]
     m = len(outside)
@@ -50,7 +51,7 @@ def cheapest_arborescence(costs: Sequence[Sequence[float]], root: int) -> list[i
 
 
 def _cycle_of(parents: Sequence[int]) -> list[int]:
-    """A cycle of ``parents``, or none."""
+    """Return the nodes of a cycle of ``parents``; empty if there is none."""
     seen = [0] * len(parents)
     for start in range(len(parents)):
         at = start

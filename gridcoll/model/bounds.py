@@ -1,10 +1,9 @@
-"""What the wires themselves allow: no algorithm is faster than this.
+"""Lower bounds of the times of collectives, from the wires alone: no algorithm is faster.
 
-The limit of a collective is the largest of what every cut of the grid demands: each host's network
-interface, each cluster's uplink, each set of links that separates clusters from the source; plus
-the latency of the shortest path, relays counted as free; and no ways together bring a message
-sooner than `model.flow_over_time` says. Of what all of them demand together, see
-`model.flow_bounds`.
+The limit of a collective is the largest time that any cut of the grid needs, plus the latency of
+the shortest path, where relays cost nothing. A cut is a host's network interface, a cluster's
+uplink, or a set of links that separates clusters from the source. `model.flow_over_time` bounds the
+time of a message over all paths together, `model.flow_bounds` that of all resources together.
 """
 
 from __future__ import annotations
@@ -16,42 +15,44 @@ from itertools import combinations
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.model.arborescence import shortest_ways
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.flow_bounds import (
     allgather_trees_limit_s,
     exchange_limit_s,
     scatter_flow_limit_s,
     trees_limit_s,
 )
-from gridcoll.model.flow_over_time import over_all_ways_s
+from gridcoll.model.flow_over_time import over_all_paths_s
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
 
-MOST_TURNS = 3
-"""Of a cut: more change nothing that was seen."""
+MOST_CUT_STEPS = 3
+"""Steps in the search for the least cut. More steps never changed a result."""
 
 MOST_CLUSTERS_CUT = 10
-"""Beyond this many clusters only cuts around one cluster are tried; the limit stays valid."""
+"""With more clusters, only cuts around one cluster are tried. The limit stays valid."""
 
 
 def shortest_latency_s(wires: Wires) -> FloatArray:
-    """Latency of the shortest path between clusters, (C, C), relays allowed."""
+    """Return the latency of the shortest path between clusters, (C, C), relays allowed."""
     distance = np.array(wires.latency_s, dtype=float)
     np.fill_diagonal(distance, 0.0)
-    return shortest_ways(distance)
+    return shortest_paths(distance)
 
 
 def bcast_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     """No broadcast of ``n_bytes`` from ``root`` ends earlier.
 
-    Every host gets the message by the shortest way and the widest cut. All hosts but the root's are
-    sent it by some host, all clusters but the root's by some cluster.
+    The message reaches every host after the latency of the shortest path and its time on the least
+    cut. Some host must send it to every host but the root's, and some cluster to every cluster but
+    the root's.
     """
-    known_s = _reached_s(wires, n_bytes, root)
+    known_s = _all_reached_s(wires, n_bytes, root)
     return max(known_s, trees_limit_s(wires, shortest_latency_s(wires), n_bytes, known_s, root))
 
 
-def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
+def _all_reached_s(wires: Wires, n_bytes: int, root: int) -> float:
+    """No ``n_bytes`` from ``root`` reach all hosts earlier."""
     grid = wires.grid
     source = grid.cluster_of[root]
     distance = shortest_latency_s(wires)
@@ -67,11 +68,11 @@ def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
         )
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
     for c in range(len(grid.clusters)) if len(grid.clusters) <= MOST_CLUSTERS_CUT else ():
-        # What goes straight on is there by then: no bound is above that.
+        # A direct message arrives at this time, so the bound over all paths is not above it.
         rates = wires.uplink_bytes_per_s[source], wires.rate_bytes_per_s[source, c]
-        straight_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
-        if c != source and straight_s > latest:
-            latest = max(latest, over_all_ways_s(wires, source, c, n_bytes))
+        direct_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
+        if c != source and direct_s > latest:
+            latest = max(latest, over_all_paths_s(wires, source, c, n_bytes))
     n_hosts = np.array([len(cluster.nodes) for cluster in grid.clusters])
     passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
     latest = max(latest, float(passed / (n_hosts * wires.nic_bytes_per_s).sum()))
@@ -82,13 +83,14 @@ def _reached_s(wires: Wires, n_bytes: int, root: int) -> float:
 
 
 def _wire_s(n_bytes: int, bytes_per_s: float, burst_bytes: int) -> float:
+    """Return how long an interface is busy with ``n_bytes``. A burst passes at no cost."""
     return float(max(n_bytes - burst_bytes, 0) / bytes_per_s)
 
 
 def _least_cut(wires: Wires, source: int, target: int) -> float:
-    """Bytes per second from one cluster to another over all paths at once: the least cut.
+    """Return the bytes per second of the least cut between two clusters.
 
-    Any cut is an upper bound of the flow, so trying fewer cuts only loosens the limit.
+    Every cut is an upper bound of the flow over all paths, so fewer cuts only loosen the limit.
     """
     n = len(wires.grid.clusters)
     others = [c for c in range(n) if c not in (source, target)]
@@ -102,7 +104,7 @@ def _least_cut(wires: Wires, source: int, target: int) -> float:
 
 
 def _cut(wires: Wires, side: set[int]) -> float:
-    """Bytes per second that can leave the clusters in ``side``, whatever is limited by it."""
+    """Return at most how many bytes per second can leave the clusters in ``side``; cached."""
     key = frozenset(side)
     if key not in wires.cuts:
         wires.cuts[key] = _find_cut(wires, side)
@@ -110,10 +112,11 @@ def _cut(wires: Wires, side: set[int]) -> float:
 
 
 def _find_cut(wires: Wires, side: set[int]) -> float:
-    """The same, found.
+    """Compute `_cut`.
 
-    Each of them is cut off by its links, or by its interfaces or uplink, and each beyond likewise.
-    Which of these is least is found for one side given the other, in turns; any of them bounds.
+    Each cluster is cut off either at its links or at its end: its interfaces or its uplink,
+    whichever carries less. The best choice for one side, given that of the other, is made for both
+    sides in turns. Every choice is an upper bound.
     """
     inside = sorted(side)
     beyond = [c for c in range(len(wires.grid.clusters)) if c not in side]
@@ -125,12 +128,12 @@ def _find_cut(wires: Wires, side: set[int]) -> float:
         links, near, far = (rates, ends[inside], ends[beyond])
         if not first_inside:
             links, near, far = links.T, far, near
-        by_end = np.zeros(len(far), dtype=bool)
-        for _ in range(MOST_TURNS):
-            by_near = near < np.where(by_end, 0.0, links).sum(axis=1)
-            by_end = far < np.where(by_near[:, None], 0.0, links).sum(axis=0)
-            cut = near[by_near].sum() + far[by_end].sum()
-            crossing = links[np.ix_(~by_near, ~by_end)].sum()
+        far_is_cut = np.zeros(len(far), dtype=bool)
+        for _ in range(MOST_CUT_STEPS):
+            near_is_cut = near < np.where(far_is_cut, 0.0, links).sum(axis=1)
+            far_is_cut = far < np.where(near_is_cut[:, None], 0.0, links).sum(axis=0)
+            cut = near[near_is_cut].sum() + far[far_is_cut].sum()
+            crossing = links[np.ix_(~near_is_cut, ~far_is_cut)].sum()
             least = min(least, float(cut + crossing))
     return least
 
@@ -138,17 +141,18 @@ def _find_cut(wires: Wires, side: set[int]) -> float:
 def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     """No all-to-all of ``n_bytes`` per pair ends earlier; ``root`` is ignored.
 
-    Every host's interface passes ``P - 1`` blocks for each of its ranks, either way; a block that
-    it passes then is still its latency away. Even with the farthest first, the ``k``-th comes after
-    ``k`` blocks and the ``k``-th largest latency. What crosses a cut takes the cut's links. And
-    while blocks are on their way, interfaces wait for them.
+    Every host's interface sends and receives the blocks between its ranks and all ranks on other
+    hosts. A block that has passed it still needs its latency. Even if blocks with the largest
+    latency go first, the ``k``-th one arrives no sooner than after ``k`` blocks and the ``k``-th
+    largest latency. Blocks that cross a cut need time on its links. Interfaces are also idle while
+    blocks are in flight.
     """
     grid, distance = wires.grid, shortest_latency_s(wires)
     latest = _in_flight_s(wires, distance, n_bytes)
     for c, cluster in enumerate(grid.clusters):
         for n_here in sorted({len(node) for node in cluster.nodes}):
-            for away_s in (distance[c], distance[:, c]):
-                latest = max(latest, _host_s(wires, c, n_here, away_s, n_bytes))
+            for latency_s in (distance[c], distance[:, c]):
+                latest = max(latest, _host_s(wires, c, n_here, latency_s, n_bytes))
     for side in _sides(len(grid.clusters)):
         inside = sum(len(grid.clusters[c]) for c in side)
         crossing_bytes = inside * (grid.n_ranks - inside) * n_bytes
@@ -157,51 +161,54 @@ def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
 
 
 def _in_flight_s(wires: Wires, distance: FloatArray, n_bytes: int) -> float:
-    """When the last block is there, by when bytes are sent and arrive on average.
+    """Bound the end of an all-to-all by the average times at which bytes are sent and arrive.
 
-    An interface that passes ``B`` bytes at ``r`` until ``T`` has sent them no sooner on average
-    than ``B / 2r`` and received them no later than ``T - B / 2r``. Between the two is the average
-    latency, so ``T`` is at least that and ``B / r``.
+    An interface that passes ``B`` bytes at rate ``r`` until time ``T`` has sent them on average no
+    sooner than ``B / 2r`` and received them on average no later than ``T - B / 2r``. The difference
+    is at least the average latency, so ``T`` is at least that plus ``B / r``.
     """
     n_ranks = wires.grid.n_ranks
-    away_s = np.array(distance)
-    np.fill_diagonal(away_s, wires.latency_s.diagonal())
+    latency_s = np.array(distance)
+    np.fill_diagonal(latency_s, wires.latency_s.diagonal())
     sizes = [len(cluster) for cluster in wires.grid.clusters]
-    passed = busy = under_way = 0.0
+    passed = busy = in_flight = 0.0
     for c, cluster in enumerate(wires.grid.clusters):
         for n_here in map(len, cluster.nodes):
             out_bytes = n_here * (n_ranks - n_here) * n_bytes
             passed += out_bytes
             busy += max(out_bytes - wires.burst_bytes, 0) ** 2 / wires.nic_bytes_per_s[c]
-            to_all_s = float(np.dot(sizes, away_s[c])) - n_here * away_s[c, c]
-            under_way += n_here * to_all_s * n_bytes
-    return float((busy + under_way) / passed) if passed else 0.0
+            to_all_s = float(np.dot(sizes, latency_s[c])) - n_here * latency_s[c, c]
+            in_flight += n_here * to_all_s * n_bytes
+    return float((busy + in_flight) / passed) if passed else 0.0
 
 
-def _host_s(wires: Wires, cluster: int, n_here: int, away_s: FloatArray, n_bytes: int) -> float:
-    """When the last block between a host with ``n_here`` ranks and all others is there."""
+def _host_s(wires: Wires, cluster: int, n_here: int, latency_s: FloatArray, n_bytes: int) -> float:
+    """Bound the time of the last block between a host with ``n_here`` ranks and all others."""
     counts = [n_here * len(other) for other in wires.grid.clusters]
     counts[cluster] -= n_here * n_here
-    return _interface_s(wires, cluster, counts, away_s, n_bytes)
+    return _interface_s(wires, cluster, counts, latency_s, n_bytes)
 
 
 def _interface_s(
-    wires: Wires, cluster: int, counts: Sequence[int], away_s: FloatArray, n_bytes: int
+    wires: Wires, cluster: int, counts: Sequence[int], latency_s: FloatArray, n_bytes: int
 ) -> float:
-    """When the last of ``counts`` blocks by cluster has passed an interface and its way."""
-    away_s = np.array(away_s)
-    away_s[cluster] = wires.latency_s[cluster, cluster]
+    """Bound the time when the last block has passed an interface in ``cluster`` and arrived.
+
+    ``counts`` and ``latency_s`` are by cluster of the other end. The farthest blocks pass first.
+    """
+    latency_s = np.array(latency_s)
+    latency_s[cluster] = wires.latency_s[cluster, cluster]
     passed, latest = 0, 0.0
-    for other in np.argsort(-away_s, kind="stable"):
+    for other in np.argsort(-latency_s, kind="stable"):
         if counts[other]:
             passed += counts[other]
             wire_s = _wire_s(passed * n_bytes, wires.nic_bytes_per_s[cluster], wires.burst_bytes)
-            latest = max(latest, wire_s + float(away_s[other]))
+            latest = max(latest, wire_s + float(latency_s[other]))
     return latest
 
 
 def _sides(n: int) -> list[set[int]]:
-    """One side of every cut through ``n`` clusters, or of those around one where there are many."""
+    """Return one side of each cut through ``n`` clusters; of many, only of cuts around one."""
     if n > MOST_CLUSTERS_CUT:
         return [{c} for c in range(n)] + [set(range(n)) - {c} for c in range(n)]
     return [set(some) for k in range(1, n) for some in combinations(range(n), k)]
@@ -210,7 +217,10 @@ def _sides(n: int) -> list[set[int]]:
 def _crossed_s(
     wires: Wires, distance: FloatArray, side: set[int], sources: set[int], n_bytes: int
 ) -> float:
-    """When ``n_bytes`` have left ``side``, and what left last has come from ``sources``."""
+    """Bound the time when ``n_bytes`` from ``sources`` have left ``side`` and arrived.
+
+    It is their time on the cut, plus the least latency from ``sources`` to the other side.
+    """
     beyond = [c for c in range(len(distance)) if c not in side]
     return float(n_bytes / _cut(wires, side) + distance[np.ix_(sorted(sources), beyond)].min())
 
@@ -218,8 +228,8 @@ def _crossed_s(
 def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     """No scatter of ``n_bytes`` per rank from ``root`` ends earlier.
 
-    The root's interface passes a block for every rank of other hosts, those with the longest way
-    first; what is for ranks behind a cut takes the cut's links.
+    The root's interface passes a block for every rank on other hosts, at best those with the
+    longest path first. Blocks for ranks behind a cut need time on its links.
     """
     grid, distance = wires.grid, shortest_latency_s(wires)
     home = grid.cluster_of[root]
@@ -239,15 +249,15 @@ def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
 
 
 def gather_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
-    """No gather of ``n_bytes`` per rank to ``root`` ends earlier: a scatter's limit, backwards."""
-    return scatter_limit_s(_backwards(wires), n_bytes, root)
+    """No gather of ``n_bytes`` per rank to ``root`` ends earlier: a scatter's limit, reversed."""
+    return scatter_limit_s(_reversed(wires), n_bytes, root)
 
 
 def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     """No allgather of ``n_bytes`` per rank ends earlier; ``root`` is ignored.
 
-    Every host's interface takes in the blocks of all ranks on other hosts, the last to come having
-    the shortest way; what is on one side of a cut must cross it once.
+    Every host's interface receives the blocks of all ranks on other hosts, at best those with the
+    shortest path last. The blocks on one side of a cut must cross it once.
     """
     grid, distance = wires.grid, shortest_latency_s(wires)
     latest = 0.0
@@ -263,25 +273,27 @@ def allgather_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
 
 
 def reduce_scatter_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """No reduce-scatter of ``n_bytes`` per rank ends earlier: an allgather's limit, backwards."""
-    return allgather_limit_s(_backwards(wires), n_bytes)
+    """No reduce-scatter of ``n_bytes`` per rank ends earlier: an allgather's limit, reversed."""
+    return allgather_limit_s(_reversed(wires), n_bytes)
 
 
-def _backwards(wires: Wires) -> Wires:
+def _reversed(wires: Wires) -> Wires:
+    """Return ``wires`` with the directions of all links exchanged."""
     return replace(wires, latency_s=wires.latency_s.T, rate_bytes_per_s=wires.rate_bytes_per_s.T)
 
 
 def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     """No allreduce of ``n_bytes`` ends earlier; ``root`` is ignored.
 
-    Every rank needs a message's worth of bytes that depend on the rank farthest from it: no shorter
-    than a broadcast between the two. Every element is combined ``P - 1`` times and handed out as
-    often, so that all interfaces together pass ``2 m (P-1)`` bytes each way, ``2 m (P-1) / P`` each
-    where they are equal; until something arrives from other clusters, only what combines a
-    cluster's own elements. Taken between clusters, the same holds for what leaves them.
+    Every rank needs a whole message that depends on the rank farthest from it: this takes no less
+    time than a broadcast between the two. Every element is combined ``P - 1`` times and distributed
+    ``P - 1`` times. All interfaces together pass ``2 m (P-1)`` bytes in each direction, or ``2 m
+    (P-1) / P`` each if they are equal. Until data from other clusters arrives, interfaces can only
+    work on their own cluster's elements. The same count holds between clusters, for the data that
+    leaves them.
     """
     clusters, rates = wires.grid.clusters, wires.nic_bytes_per_s
-    latest = max(_reached_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
+    latest = max(_all_reached_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
     n_hosts = np.array([len(cluster.nodes) for cluster in clusters])
     together = float((n_hosts * rates).sum())
     passed = 2 * n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
@@ -297,12 +309,12 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
 
 
 def reduce_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
-    """No reduction of ``n_bytes`` to ``root`` ends earlier: a broadcast's limit, backwards."""
-    return bcast_limit_s(_backwards(wires), n_bytes, root)
+    """No reduction of ``n_bytes`` to ``root`` ends earlier: a broadcast's limit, reversed."""
+    return bcast_limit_s(_reversed(wires), n_bytes, root)
 
 
 def barrier_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """No rank can know of all others earlier; size and root play no part."""
+    """No barrier ends earlier; ``n_bytes`` and ``root`` are ignored."""
     return allreduce_limit_s(wires, 0)
 
 
@@ -324,7 +336,7 @@ LIMITED = frozenset(_LIMITS)
 
 
 def limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """The physical limit of ``collective`` on ``wires``, in seconds.
+    """Return the physical limit of ``collective`` on ``wires``, in seconds.
 
     Raises `UsageError` for a collective without a known limit.
     """
@@ -339,12 +351,12 @@ _OUTWARD, _INWARD = ("bcast", "scatter"), ("reduce", "gather")
 
 
 def plain_limit_s(collective: str, wires: Wires, n_bytes: int, root: int = 0) -> float:
-    """What the busiest wire is busy, and after that the longest way: a limit as people reckon it.
+    """Return the time of the busiest wire plus the largest latency: a simple estimate, no bound.
 
-    For a broadcast ``m / NIC + L``, for an allreduce ``2 m (P-1) / P / NIC + L``, for an all-to-all
-    ``(P-1) m / NIC + L``, or what an uplink or a link between clusters takes, if that is more.
-    Never less than `limit_s`, and no bound: what is relayed over nearer clusters, or lets latency
-    pass while wires work, may be faster.
+    This is ``m / NIC + L`` for a broadcast, ``2 m (P-1) / P / NIC + L`` for an allreduce and
+    ``(P-1) m / NIC + L`` for an all-to-all, or the time of an uplink or a link between clusters if
+    that is more. It is never less than `limit_s`. An algorithm may be faster if it relays over
+    nearer clusters, or if wires are busy while the latency passes.
     """
     latency_s = np.array(wires.latency_s, dtype=float)
     strict_s = limit_s(collective, wires, n_bytes, root)

@@ -1,7 +1,7 @@
 """Closed forms of broadcasts, scatters and all-to-alls inside one cluster: papers 002 and 003.
 
-Every strategy is also a plan with a cost of its own. Where ``holds`` says ``exact``, the two agree
-under the one-port full-duplex pLogP model; elsewhere the ``remark`` says which way they differ.
+Every strategy also exists as a plan with its own cost. If ``holds`` is ``exact``, the two costs are
+equal in the one-port full-duplex pLogP model; otherwise ``remark`` says how they differ.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TABLE_2007 = "Steffenel & Mounié 2007, Table 1"
 BOTH = "Barchet-Estefanel & Mounié 2004 and 2007, Table 1"
 
 REQUEST_BYTES = 1
-"""A rendezvous' request and its answer, as the tables count them: ``g(1)``."""
+"""Size of a rendezvous request and of its answer; the tables count ``g(1)`` for each."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A broadcast among equals, in the tables' letters."""
+    """A broadcast in a homogeneous cluster, with the letters of the tables."""
 
     link: PLogP
     """Between any two ranks."""
@@ -57,7 +57,7 @@ class Call:
 
     @property
     def handshake_s(self) -> float:
-        """``2 g(1) + 2 L``: a request and its answer."""
+        """``2 g(1) + 2 L``: the time of a request and its answer."""
         return 2 * (self.link.gap(REQUEST_BYTES) + self.latency_s)
 
     @property
@@ -83,16 +83,16 @@ class Call:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A line of the tables."""
+    """A row of the tables."""
 
     name: str
-    """Of the strategy."""
+    """The name of the strategy."""
     formula: str
     source: str
     holds: Literal["exact", "bound", "approximate"]
     """A bound: no plan of this kind takes longer."""
     remark: str
-    """Where it holds, or how it differs from the plan."""
+    """When it holds, or how it differs from the plan."""
     _total_s: Callable[[Call], float]
 
     @property
@@ -101,7 +101,7 @@ class ClosedForm:
         return f"{self.holds}: {self.remark}"
 
     def cost_s(self, call: Call) -> float:
-        """Seconds that ``call`` takes; nothing among one rank."""
+        """Return the time of ``call`` in seconds; 0 for one rank."""
         return self._total_s(call) if call.n_ranks > 1 else 0.0
 
 
@@ -185,15 +185,15 @@ CLOSED_FORMS: dict[str, ClosedForm] = {
 
 @dataclass(frozen=True)
 class ScatterCost:
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
     formula: str
-    """In the paper's letters: ``P`` ranks, a block of ``m`` bytes for each."""
+    """With the letters of the paper: ``P`` ranks, a block of ``m`` bytes for each."""
     seconds: Callable[[PLogP, int, int], float]
-    """Of link, ranks (two or more) and bytes of a block."""
+    """A function of the link, the number of ranks (two or more) and the bytes of a block."""
     exact_for: Callable[[int], bool] = lambda n_ranks: True
-    """For which numbers of ranks that is the time of the plan; for others it is more."""
+    """Whether it is the time of the plan for a number of ranks. Otherwise it is more."""
 
 
 def _flat(link: PLogP, n_ranks: int, n_bytes: int) -> float:
@@ -229,16 +229,17 @@ SCATTER_COSTS: dict[str, ScatterCost] = {
         ),
     )
 }
-"""By the name of the algorithm."""
+"""By name of the algorithm."""
 
 
 PAPER_CONTENTION = 2.0 / 3.0
-"""γ of the paper's cluster (§5.1); a property of a network, measured by `gridcoll discover`."""
+"""γ of the paper's cluster (§5.1). It is a property of a network; `gridcoll discover` measures it
+for others."""
 
 
 @dataclass(frozen=True)
 class AlltoallBound:
-    """One line: ``per_message_s`` is what each of the P - 1 messages adds to ``L``."""
+    """One bound: ``per_message_s`` is the time that each of the P - 1 messages adds to ``L``."""
 
     name: str
     formula: str
@@ -246,7 +247,7 @@ class AlltoallBound:
     per_message_s: Callable[[PLogP, int], float]
 
     def cost_s(self, link: PLogP, n_ranks: int, n_bytes: int) -> float:
-        """Seconds for blocks of ``n_bytes`` among ``n_ranks``; nothing among one."""
+        """Return the seconds for blocks of ``n_bytes`` among ``n_ranks``; 0 for one rank."""
         if n_ranks < 2:
             return 0.0
         return (n_ranks - 1) * self.per_message_s(link, n_bytes) + link.latency_s
@@ -258,10 +259,11 @@ def _overheads(link: PLogP, n_bytes: int) -> float:
 
 _TABLE = "Barchet-Estefanel & Mounié 2004, Table 3"
 
-# Both bounds agree on what a message costs at the least, its overheads. At the most, the paper adds
-# what a rank sends and what it receives, ``g + or`` per message, as if an interface did one at a
-# time. Ours are full duplex (paper 002, §2, assumes so too): only the longer counts, ``max(g, os +
-# or)``. With long messages ``or`` is as long as ``g``, and the paper's bound up to twice ours.
+# The lower bounds agree: a message costs at least its overheads. In its upper bound, the paper adds
+# the times of sending and receiving, ``g + or`` per message, as if an interface were half duplex.
+# Our interfaces are full duplex, as paper 002, §2, assumes too: only the longer time counts,
+# ``max(g, os + or)``. For long messages ``or`` is as long as ``g``, and the paper's upper bound is
+# up to twice ours.
 ALLTOALL_BOUNDS: dict[str, AlltoallBound] = {
     bound.name: bound
     for bound in (
@@ -285,5 +287,5 @@ ALLTOALL_BOUNDS: dict[str, AlltoallBound] = {
 
 
 def between_s(lower_s: float, upper_s: float, contention: float = PAPER_CONTENTION) -> float:
-    """``T = Lower + (Upper - Lower) γ`` (paper 003, §5.1)."""
+    """Return ``T = Lower + (Upper - Lower) γ`` (paper 003, §5.1)."""
     return lower_s + (upper_s - lower_s) * contention

@@ -1,4 +1,4 @@
-"""What a model misses of a way to do a collective, as a factor by size."""
+"""Correction of a model's predictions for an algorithm, as a factor by message size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gridcoll.errors import UsageError
 
 
 class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured time over predicted time at some sizes: interpolated between, constant beyond."""
+    """Measured time over predicted time at some sizes; interpolated between, constant beyond."""
 
     sizes_bytes: tuple[int, ...]
     """Ascending, positive."""
@@ -27,11 +27,11 @@ class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def at(self, n_bytes: int) -> float:
-        """The factor for ``n_bytes``, linear in the logarithm of size."""
+        """Return the factor for ``n_bytes``, interpolated over the logarithm of size."""
         return float(np.interp(np.log2(max(n_bytes, 1)), np.log2(self.sizes_bytes), self.factors))
 
     def updated(self, n_bytes: int, factor: float) -> Correction:
-        """With ``factor`` at ``n_bytes``, whatever was there."""
+        """Return a copy with ``factor`` at ``n_bytes``; an old value there is replaced."""
         by_size = {**dict(zip(self.sizes_bytes, self.factors, strict=True)), n_bytes: factor}
         sizes = sorted(by_size)
         return Correction(tuple(sizes), tuple(by_size[size] for size in sizes))

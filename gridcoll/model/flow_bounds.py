@@ -1,10 +1,11 @@
-"""Limits by linear programs: all interfaces, links and uplinks at once, where a cut sees a few.
+"""Limits by linear programs, which consider all interfaces, links and uplinks at once.
 
-Give a price to a second of each resource, such that all prices add up to 1. Any trees or routes
-cost at least as much as the cheapest ones at these prices, and the busiest resource is busy for at
-least that long (LP duality). A resource also has nothing to do until something can reach it, and
-while the last byte is on its way: that time is added. For a resource that nothing uses it is not
-known, and counts only up to ``known_s``, a limit that holds anyway.
+A single cut considers only a few of them. Give a price to a second of each resource, such that all
+prices add up to 1. Any trees or routes cost at least as much as the cheapest ones at these prices,
+and the busiest resource is busy for at least that long (LP duality). A resource is also idle until
+data can reach it, and while the last byte is in flight: that time is added. For a resource that
+nothing uses, the idle time is not known. It counts only up to ``known_s``, a limit that is already
+known to hold.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ import numpy as np
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import least_exchange_s
-from gridcoll.model.tree_packing import Platform, Spare, least_from_all_s, least_s
+from gridcoll.model.tree_packing import IdleTimes, Platform, least_from_all_s, least_s
 from gridcoll.model.wires import Wires
 
 MOST_CLUSTERS = 24
-"""Beyond, programs take seconds, and cuts have to do."""
+"""With more clusters, linear programs take seconds, and only cuts are used."""
 
 MOST_ROOTS = 8
-"""The same where all clusters begin trees. On 25 unlike grids of more, cuts said all there is."""
+"""The same if every cluster is a root of trees. On 25 unlike grids with more clusters, cuts alone
+gave the same limits."""
 
 
 def trees_limit_s(
     wires: Wires, distance_s: FloatArray, n_bytes: int, known_s: float, root: int = -1
 ) -> float:
-    """No trees take ``n_bytes`` from ``root`` to all earlier; -1: from all to all, combined."""
+    """No trees take ``n_bytes`` from ``root`` to all hosts earlier.
+
+    With ``root`` -1, the trees of an allreduce: up to the top and down again.
+    """
     grid = wires.grid
     n = len(grid.clusters)
     if n > MOST_CLUSTERS or n_bytes < 1 or sum(len(c.nodes) for c in grid.clusters) < 2:
@@ -59,7 +64,7 @@ def trees_limit_s(
         links_s = distance_s[home][:, None] + between_s
         leaves_s, enters_s = _apart(links_s).min(axis=1), _apart(links_s).min(axis=0)
     rates = wires.nic_bytes_per_s[clusters]
-    spare = Spare(
+    idle = IdleTimes(
         tuple((np.minimum(idle_s, known_s) - wires.burst_bytes / rates).tolist()),
         tuple(map(tuple, np.minimum(links_s, known_s).tolist())),
         tuple(np.minimum(leaves_s, known_s).tolist()),
@@ -74,18 +79,18 @@ def trees_limit_s(
         tuple(map(tuple, between_s.tolist())),
         root_kind,
     )
-    return least_s(platform, n_bytes, spare)
+    return least_s(platform, n_bytes, idle)
 
 
 def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
-    """No trees take a block of ``n_bytes`` from every rank to all others earlier."""
+    """No trees take a block of ``n_bytes`` from every rank to all other ranks earlier."""
     clusters = wires.grid.clusters
     if not 1 < len(clusters) <= MOST_ROOTS or n_bytes < 1:
         return 0.0
     outward_s, _ = _nearest_s(wires)
     between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
     rates = wires.nic_bytes_per_s
-    spare = Spare(
+    idle = IdleTimes(
         tuple((np.minimum(outward_s, known_s) - wires.burst_bytes / rates).tolist()),
         tuple(map(tuple, between_s.tolist())),
         tuple(between_s.min(axis=1).tolist()),
@@ -98,26 +103,26 @@ def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float
         tuple(map(tuple, wires.rate_bytes_per_s.tolist())),
         tuple(wires.uplink_bytes_per_s.tolist()),
         tuple(map(tuple, wires.latency_s.tolist())),
-        root=0,  # of one tree; each cluster is the root of its own blocks
+        root=0,  # makes trees directed; each cluster is the root for its own blocks
     )
     blocks = [float(len(cluster)) for cluster in clusters]
-    return least_from_all_s(platform, blocks, n_bytes, spare, known_s)
+    return least_from_all_s(platform, blocks, n_bytes, idle, known_s)
 
 
 def exchange_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
-    """No routes over any clusters take an all-to-all of ``n_bytes`` per pair to its end earlier."""
+    """No routes, over any clusters, complete an all-to-all of ``n_bytes`` per pair earlier."""
     clusters = wires.grid.clusters
     sizes = np.array([len(cluster) for cluster in clusters], float)
-    beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in clusters]
+    on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in clusters]
     demand = np.outer(sizes, sizes)
-    np.fill_diagonal(demand, sizes**2 - np.array(beside, float))
+    np.fill_diagonal(demand, sizes**2 - np.array(on_host, float))
     return _flow_limit_s(wires, n_bytes, known_s, demand)
 
 
 def scatter_flow_limit_s(wires: Wires, n_bytes: int, known_s: float, home: int) -> float:
-    """The same of a scatter of ``n_bytes`` per rank from cluster ``home``.
+    """No routes complete a scatter of ``n_bytes`` per rank from cluster ``home`` earlier.
 
-    What its root sends to hosts beside it is left out.
+    Blocks for the root's own cluster are left out.
     """
     sizes = np.array([len(cluster) for cluster in wires.grid.clusters], float)
     demand = np.zeros((len(sizes),) * 2)
@@ -127,14 +132,14 @@ def scatter_flow_limit_s(wires: Wires, n_bytes: int, known_s: float, home: int) 
 
 
 def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray) -> float:
-    """Of ``demand``, blocks between clusters."""
+    """No routes deliver ``demand``, in blocks of ``n_bytes`` between clusters, earlier."""
     clusters = wires.grid.clusters
     if not 1 < len(clusters) <= MOST_CLUSTERS or n_bytes < 1:
         return 0.0
     outward_s, inward_s = _nearest_s(wires)
     burst_s = wires.burst_bytes / wires.nic_bytes_per_s
     between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
-    spare = (
+    idle_s = (
         between_s.ravel(),
         np.minimum(outward_s, known_s) - burst_s,
         np.minimum(inward_s, known_s) - burst_s,
@@ -147,20 +152,20 @@ def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray
         wires.rate_bytes_per_s,
         n_hosts * wires.nic_bytes_per_s,
         wires.uplink_bytes_per_s,
-        np.concatenate(spare),
+        np.concatenate(idle_s),
     )
 
 
 def _nearest_s(wires: Wires) -> tuple[FloatArray, FloatArray]:
-    """By cluster, the least latency from a host to any other one, and from any other one."""
-    away = np.array(wires.latency_s)
+    """Return, by cluster, the least latency from a host to any other, and from any other."""
+    latency_s = np.array(wires.latency_s)
     for c, cluster in enumerate(wires.grid.clusters):
         if len(cluster.nodes) < 2:
-            away[c, c] = np.inf
-    out, into = away.min(axis=1), away.min(axis=0)
+            latency_s[c, c] = np.inf
+    out, into = latency_s.min(axis=1), latency_s.min(axis=0)
     return np.where(np.isfinite(out), out, 0.0), np.where(np.isfinite(into), into, 0.0)
 
 
 def _apart(times_s: FloatArray) -> FloatArray:
-    """``times_s`` between different clusters."""
+    """Return ``times_s`` between different clusters; the diagonal becomes infinite."""
     return np.asarray(np.where(np.eye(len(times_s), dtype=bool), np.inf, times_s))

@@ -1,8 +1,8 @@
-"""How soon a message can be at another cluster over all ways at once.
+"""How soon a message can arrive at another cluster over all paths at once.
 
-The widest way may be long and the shortest one thin. By time ``T``, ways of length ``L`` have
-carried what they carry in ``T - L``: the maximum flow over time (Ford and Fulkerson 1958), which
-repeats the flows that successive shortest ways find.
+The path with the highest bandwidth may be long, and the shortest one may be slow. By time ``T``, a
+path of latency ``L`` has carried data for ``T - L``. The maximum flow over time (Ford and Fulkerson
+1958) repeats the flows that are found on successive shortest paths.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ from dataclasses import dataclass
 
 from gridcoll.model.wires import Wires
 
-MOST_WAYS = 64
-"""More are not looked for: so long as the next one would be it takes at least."""
+MOST_PATHS = 64
+"""The search ends after this many paths; the length of the last one is then the lower bound."""
 
 
 @dataclass
 class _Arc:
-    """Its ``back`` way gives back what goes over it."""
+    """An arc of the residual network; ``reverse`` is the index of the opposite arc."""
 
     end: int
-    left: float
+    residual: float
     length_s: float
-    back: int
+    reverse: int
 
 
 class _Network:
-    """Clusters, what enters them and what leaves them; links between, uplinks on either side."""
+    """The residual network of clusters. A cluster has a node each for itself, its exit, its entry.
+
+    Arcs are uplinks, from a cluster to its exit and from its entry to it, and links between.
+    """
 
     def __init__(self, wires: Wires) -> None:
         n = len(wires.grid.clusters)
         self.n = n
         self.arcs: list[_Arc] = []
-        self.at: list[list[int]] = [[] for _ in range(3 * n)]
+        self.arcs_from: list[list[int]] = [[] for _ in range(3 * n)]
         for c in range(n):
             uplink = float(wires.uplink_bytes_per_s[c])
             self._join(c, n + c, uplink, 0.0)  # leaves
@@ -46,52 +49,52 @@ class _Network:
     def _join(self, start: int, end: int, rate: float, length_s: float) -> None:
         k = len(self.arcs)
         self.arcs += [_Arc(end, rate, length_s, k + 1), _Arc(start, 0.0, -length_s, k)]
-        self.at[start].append(k)
-        self.at[end].append(k + 1)
+        self.arcs_from[start].append(k)
+        self.arcs_from[end].append(k + 1)
 
     def shortest(self, source: int, target: int) -> tuple[float, list[int]]:
-        """Length and arcs of the shortest way that is not full; infinite where there is none."""
-        away = [float("inf")] * (3 * self.n)
-        by = [-1] * (3 * self.n)
-        away[source] = 0.0
-        waiting, inside = deque([source]), {source}
-        while waiting:
-            here = waiting.popleft()
-            inside.discard(here)
-            for k in self.at[here]:
+        """Return length and arcs of the shortest path with capacity left; infinite if none."""
+        distance_s = [float("inf")] * (3 * self.n)
+        arc_to = [-1] * (3 * self.n)
+        distance_s[source] = 0.0
+        queue, queued = deque([source]), {source}
+        while queue:
+            here = queue.popleft()
+            queued.discard(here)
+            for k in self.arcs_from[here]:
                 arc = self.arcs[k]
-                there_s = away[here] + arc.length_s
-                if arc.left > 0 and there_s < away[arc.end] - 1e-12:
-                    away[arc.end], by[arc.end] = there_s, k
-                    if arc.end not in inside:
-                        inside.add(arc.end)
-                        waiting.append(arc.end)
-        way: list[int] = []
+                there_s = distance_s[here] + arc.length_s
+                if arc.residual > 0 and there_s < distance_s[arc.end] - 1e-12:
+                    distance_s[arc.end], arc_to[arc.end] = there_s, k
+                    if arc.end not in queued:
+                        queued.add(arc.end)
+                        queue.append(arc.end)
+        path: list[int] = []
         end = target
-        while end != source and by[end] >= 0:
-            way.append(by[end])
-            end = self.arcs[self.arcs[by[end]].back].end
-        return away[target], way
+        while end != source and arc_to[end] >= 0:
+            path.append(arc_to[end])
+            end = self.arcs[self.arcs[arc_to[end]].reverse].end
+        return distance_s[target], path
 
 
-def over_all_ways_s(wires: Wires, source: int, target: int, n_bytes: float) -> float:
-    """No ``n_bytes`` get from one cluster to another sooner, whatever passes them on.
+def over_all_paths_s(wires: Wires, source: int, target: int, n_bytes: float) -> float:
+    """No ``n_bytes`` arrive from another cluster sooner, over any paths and relays.
 
-    Interfaces are left out. Infinite where there is no way.
+    Interfaces are left out. Infinite if there is no path.
     """
     network = _Network(wires)
-    rate = delayed = 0.0  # of all ways so far, and the sum of rate times length
+    rate = delayed = 0.0  # of all paths so far: their rate, and the sum of rate times length
     length_s, soonest_s = 0.0, float("inf")
-    for _ in range(MOST_WAYS):
-        length_s, way = network.shortest(source, target)
+    for _ in range(MOST_PATHS):
+        length_s, path = network.shortest(source, target)
         if length_s >= soonest_s:
             return soonest_s
-        more = min(network.arcs[k].left for k in way)
+        more = min(network.arcs[k].residual for k in path)
         if more == float("inf"):
             return length_s
-        for k in way:
-            network.arcs[k].left -= more
-            network.arcs[network.arcs[k].back].left += more
+        for k in path:
+            network.arcs[k].residual -= more
+            network.arcs[network.arcs[k].reverse].residual += more
         rate, delayed = rate + more, delayed + more * length_s
         soonest_s = (n_bytes + delayed) / rate
     return length_s

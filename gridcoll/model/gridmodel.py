@@ -1,4 +1,4 @@
-"""How long messages take, between every two clusters and inside each."""
+"""How long messages take between every two clusters and inside each cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured seconds at some sizes: interpolated in between, in proportion to size beyond."""
+    """Measured times at some sizes.
+
+    Interpolated linearly between sizes; beyond the largest size, proportional to size.
+    """
 
     sizes_bytes: tuple[int, ...]
     """Ascending."""
@@ -45,20 +48,21 @@ class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @overload
     def predict(self, n_bytes: FloatArray) -> FloatArray: ...
     def predict(self, n_bytes: float | FloatArray) -> float | FloatArray:
-        """Seconds for ``n_bytes``, a number or an array."""
+        """Return the time in seconds for ``n_bytes``, a number or an array."""
         inside = np.interp(n_bytes, self.sizes_bytes, self.seconds)
         result = inside * np.maximum(1.0, np.asarray(n_bytes) / max(self.sizes_bytes[-1], 1))
         return result if isinstance(n_bytes, np.ndarray) else float(result)
 
     def updated(self, n_bytes: int, seconds: float) -> TimesBySize:
-        """With ``seconds`` at ``n_bytes``, whatever was there."""
+        """Return a copy with ``seconds`` at ``n_bytes``; an old value there is replaced."""
         by_size = {**dict(zip(self.sizes_bytes, self.seconds, strict=True)), n_bytes: seconds}
         sizes = sorted(by_size)
         return TimesBySize(tuple(sizes), tuple(by_size[size] for size in sizes))
 
 
-MOST_ASKED, LARGEST_ASKED = 64, 8192
-"""Results of `GridModel.gap_and_one_way_s` that are kept, and numbers in each: 8 MiB in all."""
+MOST_CACHED, LARGEST_CACHED = 64, 8192
+"""`GridModel.gap_and_one_way_s` caches at most this many results, with at most this many elements
+in each array: 8 MiB in all."""
 
 
 @dataclass(frozen=True)
@@ -67,48 +71,49 @@ class GridModel:
 
     grid: Grid
     links: tuple[tuple[PLogP | None, ...], ...]
-    """``links[i][j]`` from cluster i to cluster j; ``links[i][i]`` inside i, None for a cluster of
-    one process."""
+    """``links[i][j]`` is the link from cluster i to cluster j; ``links[i][i]`` is inside i, and
+    None for a cluster of one process."""
     origin: Literal["measured", "declared"] = "declared"
     tolerance: float = 0.3
-    """ρ the clusters were found with."""
+    """The tolerance ρ with which the clusters were found."""
     native: Mapping[str, TimesBySize] = field(default_factory=dict)
-    """By collective name; what is missing was not measured."""
+    """Times of the native collectives, by collective name. A missing one was not measured."""
     relay_gap: TimesBySize | None = None
-    """Time per segment, by segment size, when all ranks pass segments on at once: what our own
-    engine and ranks that share cores make of the links. No plan goes faster."""
+    """Time per segment, by segment size, when all ranks relay segments at once. It includes the
+    cost of our engine and of ranks that share cores. No plan is faster."""
     aggregate_bytes_per_s: tuple[tuple[float, ...], ...] = ()
-    """What several flows carry together between clusters, (C, C); empty: not measured. Above the
-    rate of one flow where a TCP window limits that."""
+    """Rate of several flows together between clusters, (C, C); empty if not measured. It is higher
+    than the rate of one flow if a TCP window limits each flow."""
     start_s: float = 0.0
-    """What the shortest plan takes longer than its links say: the cost of waiting politely and of
-    ranks that share cores. Counted once for every plan."""
+    """Time that the shortest plan takes beyond what its links explain: the cost of polite waiting
+    and of ranks that share cores. Counted once for every plan."""
     contention: tuple[float, ...] = ()
-    """γ inside each cluster (paper 003, section 5.1): where between its bounds an all-to-all lies,
-    0 where overheads alone limit, 1 where every message keeps its interface for a gap; above that
-    where flows hinder one another. Empty: not measured, counted as 1."""
+    """γ inside each cluster (paper 003, section 5.1): the position of an all-to-all between its
+    bounds. 0: only overheads limit it. 1: every message occupies its interface for a gap. Above 1:
+    flows slow each other down. Empty: not measured, counted as 1."""
     corrections: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
-    """By collective and family of algorithms: how much longer plans took than the model said when
-    they were tried at discovery."""
+    """By collective and family of algorithms: measured time over predicted time of the plans that
+    discovery tried."""
     native_variants: Mapping[str, Mapping[str, TimesBySize]] = field(default_factory=dict)
-    """By collective and name: other calls of the library that do the same, up to the size at which
-    timing one was given up because it could not win."""
+    """By collective and name: times of other library calls with the same result. The largest size
+    is the one at which timing stopped because the variant could not win."""
     mpi: str = ""
-    """The MPI library it was measured under; empty where that is not known, or does not matter."""
+    """The MPI library under which it was measured; empty if unknown or irrelevant."""
     native_priors: tuple[str, ...] = ()
-    """Collectives whose ``native`` times nobody measured: they are reckoned from the library's
-    known algorithms."""
+    """Collectives whose ``native`` times were not measured but estimated from the library's known
+    algorithms."""
     native_runs: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
-    """How many runs of natives were counted: by collective, by native, by size. Empty where nobody
-    said."""
+    """Number of measured runs of natives: by collective, by native, by size. Empty if not
+    recorded."""
     stages: tuple[str, ...] = ()
-    """What a discovery has finished of its stages; the rest was estimated, or left out."""
+    """The stages that discovery has finished; the others were estimated or left out."""
     sources: tuple[tuple[str, ...], ...] = ()
-    """Where each of ``links`` comes from, for people, as "measured 2026-11-20"; empty where nothing
-    is known but ``origin``."""
+    """Where each of ``links`` comes from, as text for people: "measured 2026-11-20". Empty if only
+    ``origin`` is known."""
     uplink_bytes_per_s: tuple[float, ...] = ()
-    """By cluster, what all that leaves it carries together, and all that enters it; 0 where nothing
-    is known that limits. Empty: of no cluster. Of a lone host: its interface."""
+    """By cluster, the rate of all its outgoing flows together, which is also that of all its
+    incoming flows; 0 if no limit is known. Empty: no limit is known for any cluster. For a cluster
+    of one host, the rate of its interface."""
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -134,20 +139,24 @@ class GridModel:
         return len(self.links)
 
     def source(self, i: int, j: int) -> str:
-        """Where the link from cluster ``i`` to ``j`` comes from, for people."""
+        """Return where the link from cluster ``i`` to ``j`` comes from, as text for people."""
         return (self.sources[i][j] if self.sources else "") or self.origin
 
     def link(self, i: int, j: int) -> PLogP:
-        """The pLogP from cluster ``i`` to cluster ``j``; inside for ``i == j``.
+        """Return the pLogP from cluster ``i`` to cluster ``j``; inside for ``i == j``.
 
-        For a cluster of one process its fastest link outward stands in, with the rate of its
-        uplink, or of what several flows carry over its widest link: its interface can do that.
+        A cluster of one process has no link inside. Its fastest outgoing link is used instead, with
+        the rate of its uplink or else the highest rate of several flows over one of its links: its
+        interface can carry that much.
         """
         return self.links[i][j] or self._fastest_outward[i]
 
     @cached_property
     def _fastest_outward(self) -> tuple[PLogP, ...]:
-        """By cluster; where there is but one, of one process, nothing is ever sent."""
+        """What stands in for each cluster's link inside.
+
+        A grid of one process has no links; its entry is never used.
+        """
         found = []
         for i, row in enumerate(self.links):
             outward = [other for other in row if other is not None]
@@ -165,31 +174,33 @@ class GridModel:
 
     @cached_property
     def sample(self) -> Sample:
-        """Some ranks that stand for all, where every rank talks to every other."""
+        """Some ranks that represent all, to price collectives in which all ranks exchange data."""
         return draw_sample(self)
 
     @cached_property
     def latency_s(self) -> FloatArray:
-        """``L`` between clusters, (C, C); the diagonal is inside a cluster."""
+        """``L`` between clusters, (C, C). The diagonal is inside a cluster."""
         n = self.n_clusters
         return np.array([[self.link(i, j).latency_s for j in range(n)] for i in range(n)])
 
     def gap_s(self, n_bytes: float) -> FloatArray:
-        """``g(n_bytes)`` between clusters, (C, C); the diagonal is inside a cluster."""
+        """Return ``g(n_bytes)`` between clusters, (C, C). The diagonal is inside a cluster."""
         sizes, gaps, _ = self._tables
         return _table_at(sizes, gaps, np.array([float(n_bytes)]))[..., 0]
 
     @cached_property
     def _tables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The union of all links' sizes (K,), and gaps and lone times there, (C, C, K) each."""
+        """The union of all links' sizes, (K,), and the gaps and one-way times there, (C, C, K)."""
         n = self.n_clusters
         links = [self.link(i, j) for i in range(n) for j in range(n)]
-        # Links that carry alike differ in their latency only: thousands of them are a few curves.
-        number: dict[tuple[tuple[int, ...], tuple[float, ...]], int] = {}
-        curve = [number.setdefault((link.sizes_bytes, link.gap_s), len(number)) for link in links]
-        sizes = np.array(sorted({size for of_curve, _ in number for size in of_curve}), dtype=float)
-        one_of = dict(zip(curve, links, strict=True))
-        gaps = np.array([one_of[k].gap(sizes) for k in range(len(number))])[curve]
+        # Many links share one gap curve and differ only in latency. Each curve is evaluated once.
+        curves: dict[tuple[tuple[int, ...], tuple[float, ...]], int] = {}
+        curve_of = [
+            curves.setdefault((link.sizes_bytes, link.gap_s), len(curves)) for link in links
+        ]
+        sizes = np.array(sorted({size for sizes, _ in curves for size in sizes}), dtype=float)
+        example = dict(zip(curve_of, links, strict=True))
+        gaps = np.array([example[k].gap(sizes) for k in range(len(curves))])[curve_of]
         one_way = np.array([link.latency_s for link in links])[:, None] + gaps
         for k, link in enumerate(links):
             if link.one_way_s:
@@ -200,27 +211,27 @@ class GridModel:
     def gap_and_one_way_s(
         self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """``g`` and the lone-message time of links at each of S sizes.
+        """Return the gap and the one-way time of links at each of S sizes.
 
-        Two (C, C, S) arrays; two (n, S) arrays for the ``links`` named by senders and receivers.
-        The gap is at least `relay_gap`: a plan cannot send faster than its ranks run.
+        Two (C, C, S) arrays; with ``links``, given as senders and receivers, two (n, S) arrays. The
+        gap is at least `relay_gap`: a plan cannot send faster than its ranks run.
 
-        Not to be written to: candidates of a choice ask for the same sizes again and again.
+        The arrays are cached and read-only: the candidates of a choice ask for the same sizes.
         """
         key = n_bytes.tobytes(), links and (tuple(links[0]), tuple(links[1]))
-        found = self._asked.get(key)
+        found = self._cached_times.get(key)
         if found is None:
             found = self._gap_and_one_way_s(n_bytes, links)
             for each in found:
                 each.flags.writeable = False
-            if len(self._asked) >= MOST_ASKED:
-                self._asked.clear()
-            if found[0].size <= LARGEST_ASKED:
-                self._asked[key] = found
+            if len(self._cached_times) >= MOST_CACHED:
+                self._cached_times.clear()
+            if found[0].size <= LARGEST_CACHED:
+                self._cached_times[key] = found
         return found
 
     @cached_property
-    def _asked(self) -> dict[object, tuple[FloatArray, FloatArray]]:
+    def _cached_times(self) -> dict[object, tuple[FloatArray, FloatArray]]:
         """The last results of `gap_and_one_way_s`."""
         return {}
 
@@ -233,17 +244,17 @@ class GridModel:
         gap_s, one_way_s = (_table_at(sizes, each, n_bytes) for each in (gaps, one_way))
         if self.relay_gap:
             rates = self.flow_bytes_per_s if links is None else self.flow_bytes_per_s[links]
-            # A few messages pass in a burst; those of a stream take as long as the rate says.
+            # A few messages may pass in a burst; a long stream is limited by the link's rate.
             stream_s = np.maximum(gap_s, n_bytes / rates[..., None])
-            gap_s = np.maximum(gap_s, self._floor_s(n_bytes, stream_s))
+            gap_s = np.maximum(gap_s, self._relay_floor_s(n_bytes, stream_s))
         return gap_s, one_way_s
 
-    def _floor_s(self, n_bytes: FloatArray, stream_s: FloatArray) -> FloatArray:
-        """What ranks that all pass segments on make of links with gaps ``stream_s``, (…, S).
+    def _relay_floor_s(self, n_bytes: FloatArray, stream_s: FloatArray) -> FloatArray:
+        """Return the least gap while all ranks relay, over links with gaps ``stream_s``, (…, S).
 
-        They waited for the slowest interface. Where interfaces are unlike and that alone explains
-        `relay_gap`, it says nothing of what faster ones are kept from: they are slowed down in
-        proportion.
+        When `relay_gap` was measured, all ranks waited for the slowest interface. If interfaces
+        differ in speed and the slowest one explains `relay_gap`, the value does not limit faster
+        interfaces; then every link is slowed down by the same factor as the slowest.
         """
         floor = self.relay_gap.predict(n_bytes) if self.relay_gap else np.zeros_like(n_bytes)
         sizes, gaps, _ = self._tables
@@ -257,61 +268,62 @@ class GridModel:
 
     @cached_property
     def flow_bytes_per_s(self) -> FloatArray:
-        """What one flow of long messages carries, (C, C); the diagonal is an interface's rate."""
+        """Rate of one flow of long messages, (C, C). The diagonal is the rate of an interface."""
         large = float(LONG_BYTES)
         return np.asarray(large / np.maximum(self.gap_s(large), 1e-12))
 
     @cached_property
     def link_bytes_per_s(self) -> FloatArray:
-        """Between clusters, what all flows of a direction carry together, (C, C)."""
+        """Rate of all flows in one direction between clusters together, (C, C)."""
         if not self.aggregate_bytes_per_s:
             return self.flow_bytes_per_s
         return np.asarray(np.maximum(self.flow_bytes_per_s, np.array(self.aggregate_bytes_per_s)))
 
     @cached_property
     def uplinks(self) -> FloatArray:
-        """What leaves or enters each cluster, (C,); infinite where nothing is known that limits."""
+        """Rate at which data can leave or enter each cluster, (C,); infinite if not known."""
         rates = np.array(self.uplink_bytes_per_s or (0.0,) * self.n_clusters)
         return np.asarray(np.where(rates > 0, rates, np.inf))
 
     @cached_property
     def windows_limit(self) -> np.ndarray:
-        """Where several flows carry more than `WINDOWS_LIMIT` times what one does, (C, C) bool."""
+        """Whether several flows carry more than `WINDOWS_LIMIT` times the rate of one, (C, C)."""
         return np.asarray(self.link_bytes_per_s > WINDOWS_LIMIT * self.flow_bytes_per_s)
 
     @cached_property
     def exchange_demand(self) -> tuple[FloatArray, FloatArray]:
-        """Blocks of an all-to-all between clusters, (C, C), and what their interfaces carry, (C,).
+        """Numbers of all-to-all blocks between clusters, (C, C), and rates of interfaces, (C,).
 
-        The diagonal is what passes interfaces inside clusters.
+        The diagonal counts the blocks between hosts of one cluster. A rate is that of all the
+        cluster's interfaces together.
         """
         sizes = np.array([len(cluster) for cluster in self.grid.clusters], float)
         n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
         demand = np.outer(sizes, sizes)
-        beside = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
-        np.fill_diagonal(demand, sizes * sizes - np.array(beside, float))
+        on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
+        np.fill_diagonal(demand, sizes * sizes - np.array(on_host, float))
         return demand, n_hosts * self.flow_bytes_per_s.diagonal()
 
     @cached_property
     def exchange_routes(self) -> Routes:
-        """Which way the blocks of an all-to-all go; found once, as it does not depend on sizes."""
+        """Routes for the blocks of an all-to-all. They do not depend on the block size."""
         demand, rates = self.exchange_demand
         uplinks = self.uplinks
         return find_routes(demand, self.link_bytes_per_s, rates, uplink_bytes_per_s=uplinks)
 
     def restrict(self, ranks: Sequence[int]) -> GridModel:
-        """The model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
+        """Return the model of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
 
-        Native times do not carry over: another number of ranks has other times.
+        Native times are dropped: they depend on the number of ranks.
         """
         grid, origin = self.grid.restrict(ranks)
 
         def link(a: int, b: int, cluster: Cluster) -> PLogP | None:
             if a != b or len(cluster) > 1:
                 return self.link(a, b)
-            # Between processes of one host it says nothing of the interface of what is left.
-            before = self.grid.clusters[a]
-            return self.links[a][a] if len(before.nodes) > 1 or len(before) == 1 else None
+            # A link measured inside one host says nothing about its network interface.
+            whole = self.grid.clusters[a]
+            return self.links[a][a] if len(whole.nodes) > 1 or len(whole) == 1 else None
 
         links = tuple(
             tuple(link(a, b, cluster) for b in origin)
@@ -341,10 +353,10 @@ class GridModel:
 
 
 def _table_at(sizes: FloatArray, table: FloatArray, n_bytes: FloatArray) -> FloatArray:
-    """``table`` (..., K) over ``sizes`` (K,), interpolated at ``n_bytes`` (S,): (..., S).
+    """Interpolate ``table`` (..., K) over ``sizes`` (K,) at ``n_bytes`` (S,): (..., S).
 
-    Beyond the largest size measured, the last interval's slope goes on, but never down. Below the
-    smallest, its value holds, as in `PLogP`: times must not fall below zero.
+    Beyond the largest size, the slope of the last interval continues if it is positive. Below the
+    smallest size, its value is used, as in `PLogP`: times must not fall below zero.
     """
     upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
     part = np.maximum((n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1]), 0.0)
@@ -355,9 +367,10 @@ def _table_at(sizes: FloatArray, table: FloatArray, n_bytes: FloatArray) -> Floa
 
 
 def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
-    """The model that a grid file implies for a job whose rank ``i`` runs on ``hosts[i]``.
+    """Return the model that a grid file implies for a job whose rank ``i`` runs on ``hosts[i]``.
 
-    ``g(m)`` is ``m`` over the slowest of both NICs, the link, and one TCP window per round trip.
+    The rate in ``g(m)`` is the least of both NICs, both uplinks, the link, and one TCP window per
+    round trip.
     """
     grid, origin = spec.assign(hosts)
 
@@ -371,7 +384,7 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
             rates.append(spec.window_bytes / (2 * latency_s))
         return linear_plogp(latency_s, float(min(rates)))
 
-    # Of a lone host, too: what its interface carries over several links at once.
+    # The diagonal is kept for a lone host, too: the rate of its interface over several links.
     links = tuple(tuple(link(a, b) for b in origin) for a in origin)
     uplinks = [float(spec.uplink_bytes_per_s[c]) for c in origin]
     known = tuple(rate if np.isfinite(rate) else 0.0 for rate in uplinks)
@@ -379,13 +392,15 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
         grid,
         links,
         "declared",
-        aggregate_bytes_per_s=_together(spec, grid, origin),
+        aggregate_bytes_per_s=_declared_aggregates(spec, grid, origin),
         uplink_bytes_per_s=known if any(known) and len(origin) > 1 else (),
     )
 
 
-def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
-    """What the declared wires carry between clusters when all their hosts send."""
+def _declared_aggregates(
+    spec: GridSpec, grid: Grid, origin: tuple[int, ...]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the declared rate between clusters when all their hosts send."""
 
     def rate(i: int, j: int) -> float:
         hosts = [len(cluster.nodes) for cluster in grid.clusters]
@@ -401,7 +416,7 @@ def _together(spec: GridSpec, grid: Grid, origin: tuple[int, ...]) -> tuple[tupl
 
 
 class ModelKey:
-    """A model as a key, by identity: hashing its numbers would cost more than pricing."""
+    """A dictionary key that compares models by identity: hashing their numbers takes too long."""
 
     def __init__(self, model: GridModel) -> None:
         self.model = model
@@ -414,26 +429,27 @@ class ModelKey:
 
 
 MOST_SAMPLED = 64
-"""About so many ranks in all, since pairs grow with the square; but `FEWEST_PER_CLUSTER`."""
+"""A sample has about this many ranks in all, but at least `FEWEST_PER_CLUSTER` of each cluster. The
+number of pairs, and so the cost of pricing, grows with the square."""
 
 FEWEST_PER_CLUSTER = 2
-"""Two at least: one alone has no message inside its cluster."""
+"""One rank alone would have no messages inside its cluster."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some ranks of every cluster, all of them where there are few."""
+    """Some ranks of every cluster; all ranks of a small grid."""
 
     model: GridModel
-    """Of these ranks."""
+    """The model of these ranks."""
     weights: tuple[float, ...]
-    """By cluster, for how many each sampled rank stands."""
+    """By cluster, how many ranks each sampled rank represents."""
     host_weights: tuple[float, ...]
-    """By sampled rank, the same among the ranks of its host."""
+    """By sampled rank, how many ranks of its host it represents."""
 
 
 def draw_sample(model: GridModel) -> Sample:
-    """A sample of `MOST_SAMPLED` ranks or few more, from each cluster in proportion."""
+    """Return a sample of about `MOST_SAMPLED` ranks, from clusters in proportion to their size."""
     grid = model.grid
     sizes = tuple(map(len, grid.clusters))
     if grid.n_ranks <= MOST_SAMPLED:
@@ -442,16 +458,16 @@ def draw_sample(model: GridModel) -> Sample:
         min(size, max(FEWEST_PER_CLUSTER, -(-size * MOST_SAMPLED // grid.n_ranks)))
         for size in sizes
     ]
-    kept = sorted(
+    sampled_ranks = sorted(
         cluster.ranks[k * len(cluster) // n]
         for cluster, n in zip(grid.clusters, counts, strict=True)
         for k in range(n)
     )
     host_of = grid.host_of
-    on_host, sampled = Counter(host_of), Counter(host_of[rank] for rank in kept)
-    _, origin = grid.restrict(kept)
+    on_host, sampled = Counter(host_of), Counter(host_of[rank] for rank in sampled_ranks)
+    _, origin = grid.restrict(sampled_ranks)
     return Sample(
-        model.restrict(kept),
+        model.restrict(sampled_ranks),
         tuple(sizes[c] / counts[c] for c in origin),
-        tuple(on_host[host_of[rank]] / sampled[host_of[rank]] for rank in kept),
+        tuple(on_host[host_of[rank]] / sampled[host_of[rank]] for rank in sampled_ranks),
     )

@@ -1,4 +1,4 @@
-"""pLogP: what one message costs, by its size."""
+"""pLogP: the cost of a message by its size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridcoll.errors import UsageError
 FloatArray = npt.NDArray[np.float64]
 
 LONG_BYTES = 1 << 20
-"""A message whose gap tells a link's rate."""
+"""The rate of a link is computed from the gap of a message of this length."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,22 @@ class PLogP:
     """Parameterised LogP of one link (Kielmann et al. 2000).
 
     A message of ``m`` bytes sent at time 0 arrives at ``L + g(m)``; the next may be sent at
-    ``g(m)``. Between the sizes measured, values are interpolated linearly; below the smallest, its
-    value holds; beyond the largest, the last slope goes on.
+    ``g(m)``. Values are interpolated linearly between the measured sizes. Below the smallest size,
+    its value is used; beyond the largest, the last slope continues if it is positive.
     """
 
     latency_s: float
-    """``L``: end-to-end latency, without the gap."""
+    """``L``: end-to-end latency without the gap."""
     sizes_bytes: tuple[int, ...]
-    """Two or more, ascending; the first is 0 where empty messages were measured."""
+    """Two or more, ascending. The first is 0 if empty messages were measured."""
     gap_s: tuple[float, ...]
     send_s: tuple[float, ...]
     recv_s: tuple[float, ...]
     """``g(m)``, ``os(m)`` and ``or(m)`` at those sizes."""
     one_way_s: tuple[float, ...] = ()
-    """Time from send to arrival of a message with no other before or after it. By the model it is
-    ``L + g(m)``; where a rendezvous costs an extra round trip it is more, and pipelines do not pay
-    it. Empty: as by the model."""
+    """Time from send to arrival of a single message. In the model it is ``L + g(m)``. It is more if
+    a rendezvous costs an extra round trip, which messages of a pipeline do not pay. Empty: the
+    model's value is used."""
 
     def __post_init__(self) -> None:
         n = len(self.sizes_bytes)
@@ -56,15 +56,15 @@ class PLogP:
     @overload
     def gap(self, n_bytes: FloatArray) -> FloatArray: ...
     def gap(self, n_bytes: float | FloatArray) -> float | FloatArray:
-        """``g(m)`` in seconds for ``m = n_bytes``, a number or an array."""
+        """Return ``g(m)`` in seconds for ``m = n_bytes``, a number or an array."""
         return _interpolate(n_bytes, self.sizes_bytes, self.gap_s)
 
     def send_overhead(self, n_bytes: float) -> float:
-        """``os(m)`` in seconds."""
+        """Return ``os(m)`` in seconds."""
         return float(_interpolate(n_bytes, self.sizes_bytes, self.send_s))
 
     def recv_overhead(self, n_bytes: float) -> float:
-        """``or(m)`` in seconds."""
+        """Return ``or(m)`` in seconds."""
         return float(_interpolate(n_bytes, self.sizes_bytes, self.recv_s))
 
     @overload
@@ -72,13 +72,16 @@ class PLogP:
     @overload
     def one_way(self, n_bytes: FloatArray) -> FloatArray: ...
     def one_way(self, n_bytes: float | FloatArray) -> float | FloatArray:
-        """Seconds until a lone message of ``n_bytes`` has arrived."""
+        """Return the time in seconds until a single message of ``n_bytes`` has arrived."""
         if self.one_way_s:
             return _interpolate(n_bytes, self.sizes_bytes, self.one_way_s)
         return self.latency_s + self.gap(n_bytes)
 
     def at_rate(self, bytes_per_s: float) -> PLogP:
-        """The same link with another rate of long messages; an empty one costs what it did."""
+        """Return the same link with another rate of long messages.
+
+        The gap of the smallest message does not change.
+        """
         start_s = self.gap_s[0]
         wire_s = max(LONG_BYTES / bytes_per_s - start_s, 1e-9)
         factor = wire_s / max(self.gap(float(LONG_BYTES)) - start_s, 1e-12)
@@ -101,7 +104,7 @@ def _interpolate(
 
 
 def linear_plogp(latency_s: float, bytes_per_s: float, overhead_s: float = 10e-6) -> PLogP:
-    """The pLogP of a link known by latency and rate only: ``g(m) = overhead + m / rate``."""
+    """Return the pLogP of a link with known latency and rate: ``g(m) = overhead + m / rate``."""
     largest = LONG_BYTES
     wire = largest / bytes_per_s
     return PLogP(

@@ -1,11 +1,11 @@
-"""Which way data between clusters should go: direct, or by way of a third cluster.
+"""Routes for data between clusters: direct, or relayed by a third cluster.
 
-An exchange is limited by the link or interface that is busy longest. Where a link is thin, part of
-what would cross it can go by way of a third cluster, at the cost of interfaces there. Spreading the
-demand so that the busiest resource is busy as short as possible is a concurrent-flow problem (paths
-of one or two links): a matrix game between routes and resources. It is solved by mirror prox
-(Nemirovski 2004) with entropies, which also gives a lower bound, so that it stops when it is within
-a given part of the optimum. A general LP solver takes as long and would be one more dependency.
+An exchange is limited by the link or interface that is busy longest. If a link is thin, part of its
+data can be relayed by a third cluster, which loads the interfaces there. To spread the demand such
+that the busiest resource is busy for the least time is a concurrent-flow problem with paths of one
+or two links: a matrix game between routes and resources. It is solved by mirror prox (Nemirovski
+2004) with entropies, which also gives a lower bound, so it can stop within a given fraction of the
+optimum. A general LP solver takes as long and would be one more dependency.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from gridcoll.model.plogp import FloatArray
 IntArray = npt.NDArray[np.int64]
 
 TOLERANCE = 0.01
-"""Above the optimum, at most."""
+"""The result is at most this fraction above the optimum."""
 
 MOST_STEPS = 4000
 
 SHARE_STEPS = 1024
-"""Shares are rounded to one in so many: what processors round differently, ranks see alike."""
+"""Shares are rounded to multiples of one over this, so that all ranks compute the same shares even
+if their processors round differently."""
 
 
 @dataclass(frozen=True)
 class Routes:
-    """How a demand is spread."""
+    """How a demand is spread over routes."""
 
     shares: FloatArray
-    """(C, C, C) array. Of what goes from ``a`` to ``b``, the part by way of ``c``; ``c == b`` is
-    the direct way. Multiples of 1 / `SHARE_STEPS`; they add up to 1 where there is a demand."""
+    """(C, C, C) array. ``shares[a, b, c]`` is the share of the data from ``a`` to ``b`` that ``c``
+    relays; ``c == b`` is the direct route. Multiples of 1 / `SHARE_STEPS`, which add up to 1 if
+    there is a demand."""
     busy_s: float
-    """How long the busiest resource is busy with these."""
+    """How long the busiest resource is busy with these routes."""
     direct_s: float
-    """The same where all goes the direct way."""
+    """The same if all data takes the direct route."""
     least_s: float
-    """No routes over one cluster in between do better."""
+    """Lower bound of ``busy_s`` for all routes with at most one relay cluster."""
     prices: FloatArray
-    """(R,) array. Of a second of each resource, adding up to 1, with which that is shown: the
+    """(R,) array. Prices of a second of each resource, which add up to 1 and prove ``least_s``: the
     links, then the interfaces of each cluster out and in, then uplinks out and in."""
 
     @property
     def gain(self) -> float:
-        """How many times as long the direct way keeps the busiest resource."""
+        """How many times longer the busiest resource is busy with direct routes only."""
         return self.direct_s / self.busy_s if self.busy_s else 1.0
 
 
 class _Network:
-    """Loads of resources by routes, and prices of routes by those of resources.
+    """Computes the loads that routes put on resources, and the prices of routes from theirs.
 
-    Resources are the links, (C, C) of them, then the interfaces of each cluster, out and in, then
-    uplinks likewise.
+    Resources are the (C, C) links, then the interfaces of each cluster, out and in, then the
+    uplinks, out and in.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class _Network:
         is_direct = np.zeros((n, n, n), bool)
         is_direct[:, every, every] = True
         self.direct = is_direct & self.allowed
-        self._by_way = self.allowed & ~is_direct
+        self._relayed = self.allowed & ~is_direct
         self._link_s = np.where(own, 0.0, 1.0 / np.where(own, 1.0, link_bytes_per_s))
         self._host_s = 1.0 / host_bytes_per_s
         self._up_s = 1.0 / uplink_bytes_per_s
@@ -83,39 +85,42 @@ class _Network:
         self.fixed_s = np.concatenate([np.zeros(n * n), *ends, out * self._up_s, into * self._up_s])
 
     def busy_s(self, shares: FloatArray) -> FloatArray:
-        """How long each resource is busy."""
+        """Return how long each resource is busy, (R,)."""
         carried = shares * self.demand[:, :, None]
-        by_way = np.where(self._by_way, carried, 0.0)
+        relayed = np.where(self._relayed, carried, 0.0)
         on_links = np.where(self.direct, carried, 0.0).sum(axis=2)
-        on_links = on_links + by_way.sum(axis=1) + by_way.sum(axis=0).T
-        relayed_s = by_way.sum(axis=(0, 1)) * self._host_s
-        up_s = by_way.sum(axis=(0, 1)) * self._up_s
-        zones = ((on_links * self._link_s).ravel(), relayed_s, relayed_s, up_s, up_s)
-        return np.asarray(np.concatenate(zones) + self.fixed_s)
+        on_links = on_links + relayed.sum(axis=1) + relayed.sum(axis=0).T
+        host_s = relayed.sum(axis=(0, 1)) * self._host_s
+        up_s = relayed.sum(axis=(0, 1)) * self._up_s
+        loads_s = ((on_links * self._link_s).ravel(), host_s, host_s, up_s, up_s)
+        return np.asarray(np.concatenate(loads_s) + self.fixed_s)
 
     def route_prices(self, prices: FloatArray) -> FloatArray:
-        """What each share costs, (C, C, C), where a second of each resource costs ``prices``."""
-        link, host = self._passing(prices)
-        by_way = link[:, None, :] + link.T[None, :, :] + host
-        return np.asarray(np.where(self.direct, link[:, None, :], by_way) * self.demand[:, :, None])
+        """Return the cost of each route, (C, C, C), at ``prices`` per second of each resource."""
+        link, relay = self._byte_prices(prices)
+        via = link[:, None, :] + link.T[None, :, :] + relay
+        return np.asarray(np.where(self.direct, link[:, None, :], via) * self.demand[:, :, None])
 
-    def _passing(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What a byte costs over each link, (C, C), and at each cluster that it is relayed by."""
+    def _byte_prices(self, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the cost of a byte on each link, (C, C), and at each relay cluster, (C,)."""
         n = len(self.demand)
         link = prices[: n * n].reshape(n, n) * self._link_s
         out, into, up, down = prices[n * n :].reshape(4, n)
         return link, (out + into) * self._host_s + (up + down) * self._up_s
 
     def least_by_any_s(self, prices: FloatArray) -> float:
-        """As `least_s`, over any number of clusters in between."""
-        link, host = self._passing(prices)
+        """Return the same bound as `least_s` for routes over any number of relay clusters."""
+        link, relay = self._byte_prices(prices)
         cost = link.copy()
         for c in range(len(cost)):
-            cost = np.minimum(cost, cost[:, c, None] + host[c] + cost[None, c, :])
+            cost = np.minimum(cost, cost[:, c, None] + relay[c] + cost[None, c, :])
         return float((cost * self.demand).sum() + prices @ self.fixed_s)
 
     def least_s(self, prices: FloatArray) -> float:
-        """What any routes keep the busiest resource: the dual bound, ``prices`` adding up to 1."""
+        """Return the dual bound: no routes keep the busiest resource busy for less time.
+
+        ``prices`` add up to 1.
+        """
         cheapest = np.where(self.allowed, self.route_prices(prices), np.inf).min(axis=2)
         return float(cheapest[self.allowed.any(axis=2)].sum() + prices @ self.fixed_s)
 
@@ -127,11 +132,12 @@ def find_routes(
     tolerance: float = TOLERANCE,
     uplink_bytes_per_s: FloatArray | None = None,
 ) -> Routes:
-    """Routes that keep the busiest link or interface as short as possible, within ``tolerance``.
+    """Return routes with the least time of the busiest resource, within ``tolerance``.
 
-    ``demand`` is in bytes from each cluster to each, (C, C); the diagonal is what interfaces pass
-    inside clusters. ``host_bytes_per_s`` is what the interfaces of a cluster carry together, each
-    way; what leaves or enters a cluster shares its uplink.
+    ``demand`` is in bytes between clusters, (C, C); the diagonal is the data that interfaces pass
+    inside clusters. ``host_bytes_per_s``, (C,), is the rate of all interfaces of a cluster
+    together, in each direction. All data that leaves a cluster shares its uplink, and so does all
+    data that enters it.
 
     Raises `UsageError` for rates that are not positive.
     """
@@ -165,10 +171,11 @@ def whole_parts(
     host_bytes_per_s: FloatArray,
     uplink_bytes_per_s: FloatArray,
 ) -> IntArray:
-    """How many of the ``n_parts`` between two clusters go each way, (C, C, C), close to ``shares``.
+    """Return how many of the ``n_parts`` between clusters take each route, close to ``shares``.
 
-    All are rounded down; each part that is left takes the way that is least busy with it. Rounded
-    to the nearest instead, a thin link that should carry one and a half would carry two.
+    The result is (C, C, C). All counts are rounded down; then each remaining part takes the route
+    that is least busy with it. Rounding to the nearest would put two parts on a thin link that
+    should carry one and a half.
     """
     n = len(demand)
     wanted = shares * n_parts[:, :, None]
@@ -177,25 +184,26 @@ def whole_parts(
     network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
     loads_s = network.busy_s(counts / np.maximum(n_parts, 1)[:, :, None])
     link_s, ends_s = loads_s[: n * n].reshape(n, n), loads_s[n * n :].reshape(4, n)
-    # What a byte takes at a relay's interfaces, out and in, and at its uplink.
+    # Time per byte at a relay's interfaces, out and in, and at its uplink, out and in.
     per_byte_s = 1.0 / np.stack([host_bytes_per_s, host_bytes_per_s, *[uplink_bytes_per_s] * 2])
     scale_s = max(float(network.busy_s(shares).max()), 1e-300)
     left = n_parts - counts.sum(axis=2)
 
-    def with_one(a: int, b: int, c: int) -> tuple[int, float, int]:
+    def cost_of_one_more(a: int, b: int, c: int) -> tuple[int, float, int]:
+        """Return the busiest time on the route with one part more, then tie-breakers."""
         new = part[a, b]
         hops = [(a, b)] if c == b else [(a, c), (c, b)]
         most_s = max(link_s[hop] + new / link_bytes_per_s[hop] for hop in hops)
         if c != b:
             most_s = max(most_s, float((ends_s[:, c] + new * per_byte_s[:, c]).max()))
-        missing = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
-        return round(most_s / scale_s * 1e6), missing, c
+        surplus = round(float(counts[a, b, c] - wanted[a, b, c]), 4)
+        return round(most_s / scale_s * 1e6), surplus, c
 
     pairs = sorted(zip(*np.nonzero(left > 0), strict=True), key=lambda ab: (-part[ab], ab))
     for a, b in pairs:
-        ways = [c for c in range(n) if shares[a, b, c] > 0]
+        relays = [c for c in range(n) if shares[a, b, c] > 0]
         for _ in range(left[a, b]):
-            c = min(ways, key=partial(with_one, a, b))
+            c = min(relays, key=partial(cost_of_one_more, a, b))
             counts[a, b, c] += 1
             for hop in [(a, b)] if c == b else [(a, c), (c, b)]:
                 link_s[hop] += part[a, b] / link_bytes_per_s[hop]
@@ -211,7 +219,7 @@ def busy_s(
     host_bytes_per_s: FloatArray,
     uplink_bytes_per_s: FloatArray,
 ) -> FloatArray:
-    """How long each resource is busy where so many parts go each way, as of `whole_parts`."""
+    """Return how long each resource is busy, (R,), with the ``counts`` of `whole_parts`."""
     network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
     return network.busy_s(counts / np.maximum(counts.sum(axis=2, keepdims=True), 1))
 
@@ -221,22 +229,22 @@ def least_exchange_s(
     link_bytes_per_s: FloatArray,
     host_bytes_per_s: FloatArray,
     uplink_bytes_per_s: FloatArray,
-    spare_s: FloatArray,
+    idle_s: FloatArray,
 ) -> float:
-    """No routes, over any number of clusters, are done with ``demand`` earlier.
+    """No routes, over any number of clusters, complete ``demand`` earlier.
 
-    ``spare_s`` is how long each resource, as in `Routes.prices`, has nothing to do by then.
+    ``idle_s`` is how long each resource is idle until then, in the order of `Routes.prices`.
     """
     rates = link_bytes_per_s, host_bytes_per_s, TOLERANCE, uplink_bytes_per_s
     prices = find_routes(demand, *rates).prices
     network = _Network(demand, link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s)
-    return network.least_by_any_s(prices) + float(prices @ spare_s)
+    return network.least_by_any_s(prices) + float(prices @ idle_s)
 
 
 def _solve(
     network: _Network, scale_s: float, tolerance: float
 ) -> tuple[FloatArray, float, FloatArray]:
-    """Shares near the optimum, a lower bound of it in seconds, and prices that show that."""
+    """Return near-optimal shares, a lower bound in seconds, and the prices that prove it."""
     allowed = network.allowed
     even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
     shares = 0.5 * even + 0.5 * network.direct
@@ -281,7 +289,7 @@ def _solve(
 
 
 def _moved_shares(shares: FloatArray, by: FloatArray, allowed: np.ndarray) -> FloatArray:
-    """``shares`` times ``exp(by)``, those of a pair adding up to 1 again."""
+    """Return ``shares`` times ``exp(by)``, scaled so that those of each pair add up to 1."""
     logs = np.where(allowed, np.log(np.maximum(shares, 1e-300)) + by, -np.inf)
     highest = np.where(allowed.any(axis=2, keepdims=True), logs.max(axis=2, keepdims=True), 0.0)
     moved = np.where(allowed, np.exp(logs - highest), 0.0)
@@ -290,17 +298,19 @@ def _moved_shares(shares: FloatArray, by: FloatArray, allowed: np.ndarray) -> Fl
 
 
 def _moved(prices: FloatArray, by: FloatArray) -> FloatArray:
+    """Return ``prices`` times ``exp(by)``, scaled so that they add up to 1."""
     logs = np.log(np.maximum(prices, 1e-300)) + by
     moved = np.exp(logs - logs.max())
     return np.asarray(moved / moved.sum())
 
 
 def _divergence(p: FloatArray, q: FloatArray) -> float:
+    """Return the Kullback-Leibler divergence of ``p`` from ``q``."""
     return float((p * (np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(q, 1e-300)))).sum())
 
 
 def _rounded(shares: FloatArray, allowed: np.ndarray) -> FloatArray:
-    """Multiples of 1 / `SHARE_STEPS` that still add up to 1: the largest remainders go up."""
+    """Round to multiples of 1 / `SHARE_STEPS` that add up to 1; the largest remainders go up."""
     wanted = np.where(allowed, shares * SHARE_STEPS, 0.0)
     steps = np.floor(wanted + 1e-6)
     left = np.where(allowed.any(axis=2), SHARE_STEPS, 0) - steps.sum(axis=2)

@@ -1,4 +1,4 @@
-"""Grid models as files: JSON, versioned, validated on the way in."""
+"""Grid models as files: JSON with a version, validated when read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gridcoll.topology.grid import Cluster, Grid, Process
 
 FORMAT = "gridcoll-model"
 FORMAT_VERSION = 7
-"""The first one that a release reads; those before were of no release."""
+"""The first version that a release can read; earlier versions were never released."""
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
-_AS_IT_IS = (
+_COPIED_FIELDS = (
     *("origin", "tolerance", "relay_gap", "aggregate_bytes_per_s", "start_s", "contention", "mpi"),
     *("native_priors", "stages", "sources", "uplink_bytes_per_s"),
 )
-"""What a file has as the model has it."""
+"""Fields that are the same in a file and in a model."""
 
 
 class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def format_model(model: GridModel) -> bytes:
-    """``model`` as JSON. `parse_model` is its reverse."""
+    """Return ``model`` as JSON. `parse_model` is the inverse."""
     document = _Document(
         format=FORMAT,
         version=FORMAT_VERSION,
@@ -104,14 +104,14 @@ def format_model(model: GridModel) -> bytes:
             }
             for collective, natives in model.native_runs.items()
         },
-        **{name: getattr(model, name) for name in _AS_IT_IS},
+        **{name: getattr(model, name) for name in _COPIED_FIELDS},
     )
     encoded = msgspec.json.encode(document, order="deterministic")
     return msgspec.json.format(encoded, indent=1)
 
 
 def parse_model(data: bytes, place: str = "<bytes>") -> GridModel:
-    """The model that ``data`` holds; ``place`` names it in errors. Raises `FileError`."""
+    """Return the model in ``data``; ``place`` names it in errors. Raises `FileError`."""
     try:
         document = msgspec.json.decode(data, type=_Document)
     except msgspec.DecodeError as error:
@@ -160,7 +160,7 @@ def _build(document: _Document) -> GridModel:
             }
             for collective, natives in document.native_runs.items()
         },
-        **{name: getattr(document, name) for name in _AS_IT_IS},
+        **{name: getattr(document, name) for name in _COPIED_FIELDS},
     )
 
 
@@ -170,7 +170,7 @@ def write_model(model: GridModel, path: str | Path) -> None:
 
 
 def read_model(path: str | Path) -> GridModel:
-    """The model in the file at ``path``. Raises `FileError`."""
+    """Return the model in the file at ``path``. Raises `FileError`."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -179,5 +179,5 @@ def read_model(path: str | Path) -> GridModel:
 
 
 def digest(model: GridModel) -> str:
-    """A fingerprint of everything in ``model``: equal digests, equal choices."""
+    """Return a hash of everything in ``model``. Models with equal digests give equal choices."""
     return hashlib.sha256(format_model(model)).hexdigest()

@@ -1,4 +1,4 @@
-"""A grid's links in two figures each, for people and for pictures."""
+"""Latency and rate of each link of a grid, for people and for pictures."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RATE_BYTES = 1 << 20
 
 
 def rates_bytes_per_s(model: GridModel) -> FloatArray:
-    """What each link sustains with messages of 1 MiB, (C, C); the diagonal is inside a cluster.
+    """Return each link's rate with messages of 1 MiB, (C, C). The diagonal is inside a cluster.
 
-    A declared model says what was declared: its constant cost per message is not counted.
+    A declared model gives the declared rate: its constant cost per message is not counted.
     """
     gap_s = model.gap_s(RATE_BYTES)
     if model.origin == "declared":
@@ -27,28 +27,28 @@ def rates_bytes_per_s(model: GridModel) -> FloatArray:
 
 
 def rounded_rate(bytes_per_s: float) -> str:
-    """``bytes_per_s`` in bits per second with three digits."""
+    """Return ``bytes_per_s`` as text, in bits per second with three digits."""
     return format_rate(float(f"{8 * bytes_per_s:.3g}") / 8)
 
 
 def is_symmetric(model: GridModel) -> bool:
-    """Whether every link is the same both ways, as far as the model says."""
+    """Whether every link is the same in both directions, as far as the model knows."""
     n = model.n_clusters
     return all(model.links[i][j] == model.links[j][i] for i in range(n) for j in range(i))
 
 
 def sources_said(model: GridModel) -> str:
-    """Where links between clusters come from, as ``2 measured 2026-11-20, 1 declared``."""
+    """Return where links between clusters come from, as ``2 measured 2026-11-20, 1 declared``."""
     n = model.n_clusters
     pairs = [(i, j) for i in range(n) for j in range(i)] or [(0, 0)]
-    said = Counter(model.source(*pair) for pair in pairs)
-    if len(said) == 1:
-        return next(iter(said))
-    return ", ".join(f"{count} {source}" for source, count in said.most_common())
+    counts = Counter(model.source(*pair) for pair in pairs)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {source}" for source, count in counts.most_common())
 
 
 def summarise(model: GridModel) -> dict[str, Any]:
-    """The map of ``model`` as plain data for JSON: units in names, clusters by index in links."""
+    """Return ``model`` as plain data for JSON. Names have units; links name clusters by index."""
     rates = rates_bytes_per_s(model)
     clusters = model.grid.clusters
     return {

@@ -1,19 +1,19 @@
-"""Which trees over hosts, and how much over each, so that no interface or link is busy for long.
+"""Find trees over hosts, and a share of the message for each, to keep all resources busy least.
 
 In the steady state a broadcast, a reduction or an allreduce is a fractional packing of trees
 (Edmonds 1973; Beaumont, Legrand, Marchal and Robert 2005 for unlike platforms). Hosts of a cluster
-are alike and take turns, so that only what a tree asks of a cluster's interfaces together counts,
-and of each link. An allreduce goes up a tree and down again: each of its edges costs both ends the
-same, either way, and the cheapest tree is a minimum spanning tree. A broadcast has its root, an
-edge costs who sends, and the cheapest tree is an arborescence.
+are alike and take turns, so only a tree's total load on all interfaces of a cluster counts, and its
+load on each link. An allreduce goes up a tree and down again: an edge costs both ends the same, in
+both directions, and the cheapest tree is a minimum spanning tree. A broadcast has a root, an edge
+costs its sender, and the cheapest tree is an arborescence.
 
-The linear program has a column per tree. They are made when they are needed (Gilmore and Gomory
+The linear program has a column per tree. Columns are generated when needed (Gilmore and Gomory
 1961): the simplex method gives a price to each interface and link, and the cheapest tree at those
-prices comes in, until it is no cheaper than what is there. Trees of short ways come first, and what
-was found with them is where longer ways begin. As hosts of a kind are alike, trees are grown over
-kinds: one host of each, then the others of a kind beside one another. No sums or products of whole
-arrays are left to a library that may round otherwise on another processor: all ranks find the same
-trees.
+prices becomes a column, until no tree is cheaper than those already there. Trees with short paths
+come first; the search with longer paths starts from their result. As hosts of a kind are alike,
+trees are grown over kinds: first one host of each kind, then the other hosts of each kind with a
+common parent. Sums and products of whole arrays are written out, because a library may round them
+differently on another processor: all ranks must find the same trees.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from functools import lru_cache
 
 import numpy as np
 
-from gridcoll.model.arborescence import cheapest_arborescence, shortest_ways
+from gridcoll.model.arborescence import cheapest_arborescence, shortest_paths
 from gridcoll.model.plogp import FloatArray
 
 TOLERANCE = 0.003
-"""Above the optimum, at most, where any tree may be taken."""
+"""The result is at most this fraction above the optimum if paths are not limited."""
 
 MOST_PIVOTS = 3000
 
 MOST_TOPS = 4
-"""Trees with a limited way are grown from so many hosts, the most central ones."""
+"""Trees with limited path lengths are grown from this many kinds of hosts, the most central."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """Kinds of hosts; hosts of a kind are alike. All are tuples, so that it may be a key."""
+    """Kinds of hosts; hosts of a kind are alike. All fields are hashable, for use as a key."""
 
     counts: tuple[int, ...]
     clusters: tuple[int, ...]
-    """By kind: how many hosts, and of which cluster."""
+    """By kind: the number of hosts, and their cluster."""
     rates: tuple[float, ...]
     """By kind: bytes per second of each host's interface."""
     links: tuple[tuple[float, ...], ...]
-    """Bytes per second between clusters, of all flows of a direction together."""
+    """Bytes per second between clusters, of all flows in one direction together."""
     uplinks: tuple[float, ...]
-    """By cluster: bytes per second of all that leaves, and of all that enters."""
+    """By cluster: bytes per second of all outgoing flows, and also of all incoming flows."""
     hops_s: tuple[tuple[float, ...], ...]
-    """By cluster: a short message's way."""
+    """The time of a short message between clusters."""
     root: int = -1
-    """The kind, of one host, that all trees begin at; -1 for trees that go up and down."""
+    """The kind, of one host, that is the root of all trees; -1 for trees used up and down."""
 
     @property
     def kind_of(self) -> tuple[int, ...]:
-        """The kind of each host, hosts of a kind in a row."""
+        """The kind of each host. Hosts of a kind are consecutive."""
         return tuple(kind for kind, count in enumerate(self.counts) for _ in range(count))
 
 
 @dataclass(frozen=True)
 class HostTree:
-    """Parents by host, -1 at the top."""
+    """The parent of each host, -1 at the top."""
 
     parents: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Trees, which part of the message goes over each, and how long a byte keeps the busiest.
+    """Trees, the share of the message for each, and the time of the busiest resource per byte.
 
-    ``least_s`` is a bound for all trees, and 0 where it is not known. The receiving interfaces of a
-    broadcast count in both.
+    ``least_s`` is a lower bound of ``busy_s`` for any trees, 0 if not known. The receiving
+    interfaces of a broadcast count in both.
     """
 
     trees: tuple[HostTree, ...]
@@ -83,32 +83,35 @@ class Packing:
 
 @dataclass(frozen=True)
 class _KindTree:
-    """Over kinds: the parent of the first host of each, -1 at the top, and that of all others."""
+    """A tree over kinds: for each, the parent of its first host, -1 at the top, and of its others.
+
+    ``others`` is -1 for a kind of one host.
+    """
 
     above: tuple[int, ...]
     others: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Spare:
-    """How long resources are idle, whatever trees are taken: arrays as of a `Platform`."""
+class IdleTimes:
+    """How long resources are idle, whatever trees are chosen; indexed as in `Platform`."""
 
     kinds_s: tuple[float, ...]
     """Interfaces, by kind."""
     links_s: tuple[tuple[float, ...], ...]
     leaves_s: tuple[float, ...]
     enters_s: tuple[float, ...]
-    """Uplinks, either way."""
+    """Uplinks, outgoing and incoming."""
 
 
 class _Network:
-    """Loads of resources by trees: kinds' interfaces, and links and uplinks that may limit.
+    """The load that trees put on resources: interfaces by kind, and limiting links and uplinks.
 
-    In seconds for ``n_bytes``, with what is to spare counted as load.
+    Loads are in seconds for ``n_bytes``. Idle time counts as load.
     """
 
     def __init__(
-        self, platform: Platform, n_bytes: float = 1.0, spare: Spare | None = None
+        self, platform: Platform, n_bytes: float = 1.0, idle: IdleTimes | None = None
     ) -> None:
         self.platform = platform
         self.both_ways = platform.root < 0
@@ -123,23 +126,24 @@ class _Network:
         together = np.zeros(n)
         np.add.at(together, clusters, capacity)
         self.hops = np.array(platform.hops_s)[np.ix_(clusters, clusters)].tolist()
-        # What interfaces alone keep from being busy longer than they are is left out.
+        # Links and uplinks that carry as much as the interfaces behind them can never limit.
         senders = np.broadcast_to(together[:, None], (n, n))
         ends = np.minimum(senders, senders.T) if self.both_ways else senders
-        second = (n_bytes / capacity).tolist()
-        spare_s = list(spare.kinds_s) if spare else [0.0] * self.n_kinds
+        use_s = (n_bytes / capacity).tolist()
+        idle_s = list(idle.kinds_s) if idle else [0.0] * self.n_kinds
 
-        def row(rate: float, enough: float, idle_s: float) -> int:
+        def row(rate: float, enough: float, row_idle_s: float) -> int:
+            """Add a resource; return its row, or -1 if ``enough`` shows that it never limits."""
             if rate >= enough * (1 - 1e-9):
                 return -1
-            second.append(n_bytes / rate)
-            spare_s.append(idle_s)
-            return len(second) - 1
+            use_s.append(n_bytes / rate)
+            idle_s.append(row_idle_s)
+            return len(use_s) - 1
 
-        nothing = np.zeros((n, n))
-        links_s = np.array(spare.links_s) if spare else nothing
-        leaves_s = np.array(spare.leaves_s) if spare else nothing[0]
-        enters_s = np.array(spare.enters_s) if spare else nothing[0]
+        zeros = np.zeros((n, n))
+        links_s = np.array(idle.links_s) if idle else zeros
+        leaves_s = np.array(idle.leaves_s) if idle else zeros[0]
+        enters_s = np.array(idle.enters_s) if idle else zeros[0]
         of_link = np.full((n, n), -1)
         for a in range(n):
             for b in range(n):
@@ -148,14 +152,15 @@ class _Network:
                 elif a != b:
                     of_link[a, b] = row(links[a, b], ends[a, b], links_s[a, b])
         leaves = np.array([row(uplinks[c], together[c], leaves_s[c]) for c in range(n)])
-        # Going both ways, as much enters as leaves.
+        # With trees used up and down, as much data enters a cluster as leaves it.
         enters = leaves
         if not self.both_ways:
             enters = np.array([row(uplinks[c], together[c], enters_s[c]) for c in range(n)])
-        self.n_rows = len(second)
-        self.spare_s = np.array(spare_s)
-        self.second = np.array([*second, 0.0])
-        # Resources that each edge loads, (R of it, K, K): sender, receiver, link, uplinks.
+        self.n_rows = len(use_s)
+        self.idle_s = np.array(idle_s)
+        self.use_s = np.array([*use_s, 0.0])
+        # The resources that each edge loads, -1 for none: one (K, K) array each for the sender,
+        # the link, the uplinks, and the receiver of trees used up and down.
         out, into = clusters[:, None], clusters[None, :]
         apart = np.not_equal(out, into)
         sender = np.broadcast_to(np.arange(self.n_kinds)[:, None], apart.shape)
@@ -175,7 +180,7 @@ class _Network:
 
     @property
     def floor_s(self) -> float:
-        """How long a byte keeps the slowest interface that takes it in; nothing is faster."""
+        """Time per byte of the slowest receiving interface of a broadcast: a lower bound."""
         if self.both_ways:
             return 0.0
         return max(
@@ -183,8 +188,8 @@ class _Network:
         )
 
     def edge_costs(self, prices: FloatArray) -> list[list[float]]:
-        """What each edge costs, (K, K), where a second of each resource costs ``prices``."""
-        per_use = np.append(prices, 0.0) * self.second
+        """Return the cost of each edge, (K, K), at ``prices`` per second of each resource."""
+        per_use = np.append(prices, 0.0) * self.use_s
         total = np.zeros((self.n_kinds, self.n_kinds))
         for resource in self.used:
             total = total + per_use[resource]
@@ -192,7 +197,7 @@ class _Network:
         return found
 
     def loads(self, tree: _KindTree) -> FloatArray:
-        """Seconds, by resource."""
+        """Return the load of each resource in seconds, idle time included."""
         counts = [0.0] * self.n_rows
         for kind, (above, others) in enumerate(zip(tree.above, tree.others, strict=True)):
             if above >= 0:
@@ -201,12 +206,12 @@ class _Network:
             if others >= 0:
                 for resource in self._used[others][kind]:
                     counts[resource] += self.counts[kind] - 1
-        return np.asarray(np.array(counts) * self.second[:-1] + self.spare_s)
+        return np.asarray(np.array(counts) * self.use_s[:-1] + self.idle_s)
 
     def cheapest(self, costs: list[list[float]], most_s: float) -> _KindTree | None:
-        """A tree of least cost whose hosts are no farther from its top than ``most_s``.
+        """Return a tree of least cost whose hosts are at most ``most_s`` from its top.
 
-        With a limit this is a heuristic.
+        With a finite limit this is a heuristic; None if it finds no tree.
         """
         root = self.platform.root
         if most_s == np.inf and not self.both_ways:
@@ -222,6 +227,7 @@ class _Network:
         return best[1] if best else None
 
     def cost(self, costs: list[list[float]], tree: _KindTree) -> float:
+        """Return the sum of ``costs`` over the edges of ``tree``."""
         total = 0.0
         for kind, (above, others) in enumerate(zip(tree.above, tree.others, strict=True)):
             if above >= 0:
@@ -231,105 +237,110 @@ class _Network:
         return total
 
     def _tops(self, most_s: float) -> list[int]:
-        """The kinds that trees are grown from."""
+        """Return the kinds from which trees are grown."""
         if not self.both_ways:
             return [self.platform.root]
         if most_s == np.inf:
             return [0]
-        farthest = shortest_ways(np.array(self.hops)).max(axis=1).tolist()
+        farthest = shortest_paths(np.array(self.hops)).max(axis=1).tolist()
         near = sorted(range(self.n_kinds), key=lambda k: (farthest[k], k))
         return [k for k in near if farthest[k] <= most_s][:MOST_TOPS]
 
     def _grow(self, costs: list[list[float]], top: int, most_s: float) -> _KindTree | None:
-        """Prim's tree from ``top``; of edges that cost the same, those of short ways."""
+        """Grow a tree from ``top`` by Prim's algorithm; ties go to the edge with the shorter path.
+
+        None if some kind is farther than ``most_s`` on all paths that are tried.
+        """
         n, hops = self.n_kinds, self.hops
-        above, away = [-1] * n, [0.0] * n
+        above, depth = [-1] * n, [0.0] * n
         left = [k for k in range(n) if k != top]
         open_cost = [costs[top][k] if hops[top][k] <= most_s else np.inf for k in range(n)]
-        way, beside = list(hops[top]), [top] * n
+        open_depth, open_parent = list(hops[top]), [top] * n
         while left:
             least = min(open_cost[k] for k in left)
             if least == np.inf:
                 return None
-            alike = least * (1 + 1e-9) + 1e-18
-            new = min((k for k in left if open_cost[k] <= alike), key=lambda k: way[k])
+            tied = least * (1 + 1e-9) + 1e-18
+            new = min((k for k in left if open_cost[k] <= tied), key=lambda k: open_depth[k])
             left.remove(new)
-            above[new], away[new] = beside[new], way[new]
+            above[new], depth[new] = open_parent[new], open_depth[new]
             for k in left:
-                ahead = away[new] + hops[new][k]
-                if ahead > most_s:
+                new_depth = depth[new] + hops[new][k]
+                if new_depth > most_s:
                     continue
                 cost, before = costs[new][k], open_cost[k]
-                close = abs(cost - before) <= 1e-9 * before + 1e-18 if before < np.inf else False
-                if ahead < way[k] if close else cost < before:
-                    open_cost[k], way[k], beside[k] = cost, ahead, new
-        return self._with_others(costs, above, away, most_s)
+                is_tie = abs(cost - before) <= 1e-9 * before + 1e-18 if before < np.inf else False
+                if new_depth < open_depth[k] if is_tie else cost < before:
+                    open_cost[k], open_depth[k], open_parent[k] = cost, new_depth, new
+        return self._with_others(costs, above, depth, most_s)
 
     def _with_others(
-        self, costs: list[list[float]], above: Sequence[int], away: Sequence[float], most_s: float
+        self, costs: list[list[float]], above: Sequence[int], depth: Sequence[float], most_s: float
     ) -> _KindTree:
-        """The others of a kind where they cost least, and come soonest."""
+        """Add the other hosts of each kind below their cheapest parent, of these the nearest."""
         others = [-1] * self.n_kinds
         for kind, count in enumerate(self.counts):
             if count > 1:
-                ways = [away[k] + self.hops[k][kind] for k in range(self.n_kinds)]
-                near = [k for k in range(self.n_kinds) if ways[k] <= most_s]
-                alike = min(costs[k][kind] for k in near) * (1 + 1e-9) + 1e-18
-                cheap = [k for k in near if costs[k][kind] <= alike]
-                others[kind] = min(cheap, key=lambda k: ways[k])
+                depths = [depth[k] + self.hops[k][kind] for k in range(self.n_kinds)]
+                near = [k for k in range(self.n_kinds) if depths[k] <= most_s]
+                tied = min(costs[k][kind] for k in near) * (1 + 1e-9) + 1e-18
+                cheap = [k for k in near if costs[k][kind] <= tied]
+                others[kind] = min(cheap, key=lambda k: depths[k])
         return _KindTree(tuple(above), tuple(others))
 
     def hosts_of(self, tree: _KindTree) -> HostTree:
-        """``tree`` over hosts; if it goes both ways, with its top in the middle."""
+        """Return ``tree`` over hosts; a tree used up and down gets its top in the middle."""
         firsts = np.concatenate([[0], np.cumsum(self.counts)[:-1]]).tolist()
         parents: list[int] = []
         for kind, count in enumerate(self.counts):
             above, others = tree.above[kind], tree.others[kind]
             parents.append(firsts[above] if above >= 0 else -1)
             parents += [firsts[others]] * (count - 1)
-        return self._turned(parents) if self.both_ways else HostTree(tuple(parents))
+        return self._centred(parents) if self.both_ways else HostTree(tuple(parents))
 
-    def _turned(self, parents: Sequence[int]) -> HostTree:
+    def _centred(self, parents: Sequence[int]) -> HostTree:
+        """Return the same tree with its top in the middle of its longest path."""
         kinds = self.platform.kind_of
-        beside: list[list[int]] = [[] for _ in parents]
+        neighbours: list[list[int]] = [[] for _ in parents]
         for child, parent in enumerate(parents):
             if parent >= 0:
-                beside[parent].append(child)
-                beside[child].append(parent)
+                neighbours[parent].append(child)
+                neighbours[child].append(parent)
 
-        def hung(top: int) -> tuple[list[int], list[float], list[int]]:
-            above, away, order = [-1] * len(beside), [0.0] * len(beside), [top]
+        def rooted_at(top: int) -> tuple[list[int], list[float], list[int]]:
+            """Return parents, depths and breadth-first order of the tree with this top."""
+            above, depth, order = [-1] * len(neighbours), [0.0] * len(neighbours), [top]
             for host in order:
-                for other in beside[host]:
+                for other in neighbours[host]:
                     if other != above[host]:
                         above[other] = host
-                        away[other] = away[host] + self.hops[kinds[host]][kinds[other]]
+                        depth[other] = depth[host] + self.hops[kinds[host]][kinds[other]]
                         order.append(other)
-            return above, away, order
+            return above, depth, order
 
-        # The middle of the longest way.
-        _, away, order = hung(0)
-        above, away, _ = hung(max(order, key=lambda host: (away[host], -host)))
-        end = max(range(len(away)), key=lambda host: (away[host], -host))
+        # The host farthest from any host is one end of the longest path.
+        _, depth, order = rooted_at(0)
+        above, depth, _ = rooted_at(max(order, key=lambda host: (depth[host], -host)))
+        end = max(range(len(depth)), key=lambda host: (depth[host], -host))
         top = end
-        while above[top] >= 0 and 2 * away[top] > away[end]:
-            if away[top] <= away[end] - away[above[top]]:
+        while above[top] >= 0 and 2 * depth[top] > depth[end]:
+            if depth[top] <= depth[end] - depth[above[top]]:
                 break
             top = above[top]
-        return HostTree(tuple(hung(top)[0]))
+        return HostTree(tuple(rooted_at(top)[0]))
 
 
 class _Program:
-    """Least ``t`` such that shares, adding up to 1, load no resource for longer than ``t``.
+    """Find the least ``t`` such that shares, which add up to 1, load no resource longer than ``t``.
 
-    The revised simplex method with an explicit inverse. Right sides are moved apart by a trifle, so
-    that no pivot is without progress.
+    This is the revised simplex method with an explicit inverse. The right-hand sides are perturbed
+    slightly, so that every pivot makes progress.
     """
 
     def __init__(self, first: FloatArray) -> None:
         m = len(first)
         self.columns = [first]
-        # Rows: a resource each, then the sum of shares. Variables: slacks, t (m), shares (m + 1 …).
+        # Rows: one per resource, then the sum of shares. Variables: slacks, t (m), shares (m + 1…).
         busiest = int(np.argmax(first))
         self.basis = [*range(m), m + 1]
         self.basis[busiest] = m
@@ -339,27 +350,27 @@ class _Program:
         self.inverse[:m, busiest] = -1.0
         self.inverse[m, busiest] = 0.0
         scale = float(first[busiest])
-        # With t in the busiest's row: L x + s - t = d, so that s_i = t - L_i + d_i.
-        apart = scale * 1e-9 * (1 + np.arange(m + 1) % 97 / 97)
-        apart[busiest], apart[m] = 0.0, 1.0
-        self.values = _product(self.inverse, apart)
+        # With t in the row of the busiest: L x + s - t = d, so that s_i = t - L_i + d_i.
+        right_side = scale * 1e-9 * (1 + np.arange(m + 1) % 97 / 97)
+        right_side[busiest], right_side[m] = 0.0, 1.0
+        self.values = _product(self.inverse, right_side)
 
     @property
     def least(self) -> float:
-        """``t``, of the columns there are."""
+        """``t`` with the present columns."""
         return float(self.values[self.basis.index(len(self.inverse) - 1)])
 
     @property
     def prices(self) -> FloatArray:
-        """Of a second of each resource; they add up to 1."""
+        """The price of a second of each resource; prices add up to 1."""
         at = self.basis.index(len(self.inverse) - 1)
         return np.asarray(-self.inverse[at, :-1])
 
     def enter(self, variable: int, column: FloatArray) -> bool:
-        """Take ``variable`` into the basis; False where nothing limits it."""
+        """Take ``variable`` into the basis; return False if nothing limits it."""
         change = _product(self.inverse, column)
         limits = np.where(change > 1e-12, self.values / np.where(change > 1e-12, change, 1), np.inf)
-        # ``t`` stays: nothing takes no time at all, but of a few bytes it rounds to that.
+        # ``t`` must stay in the basis: it is positive, but may round to 0 for a few bytes.
         limits[self.basis.index(len(self.inverse) - 1)] = np.inf
         row = int(np.argmin(limits))
         if limits[row] == np.inf:
@@ -373,7 +384,7 @@ class _Program:
         return True
 
     def settle(self) -> None:
-        """Pivot slacks in until no price is below 0."""
+        """Pivot slacks into the basis until no price is below 0."""
         m = len(self.inverse) - 1
         for _ in range(MOST_PIVOTS):
             prices = self.prices
@@ -386,7 +397,7 @@ class _Program:
                 return
 
     def shares(self) -> list[float]:
-        """By column."""
+        """Return the share of each column."""
         m = len(self.inverse) - 1
         found = [0.0] * len(self.columns)
         for row, variable in enumerate(self.basis):
@@ -396,7 +407,7 @@ class _Program:
 
 
 def _product(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    """Column by column: the same sums on every processor."""
+    """Return ``matrix @ vector``, summed column by column: the same on every processor."""
     total = np.zeros(len(matrix))
     for k in np.flatnonzero(vector).tolist():
         total = total + matrix[:, k] * vector[k]
@@ -404,18 +415,18 @@ def _product(matrix: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=256)
-def pack_by_way(platform: Platform, limits_s: tuple[float, ...]) -> tuple[Packing, ...]:
-    """Different packings, by how far hosts may be from a tree's top: the shortest ways first.
+def pack_by_depth(platform: Platform, limits_s: tuple[float, ...]) -> tuple[Packing, ...]:
+    """Return different packings for limits on the distance from a tree's top, shortest first.
 
-    None for limits that no tree can do with, nor for those beyond which nothing is gained.
+    Limits that no tree can meet give no packing, nor do those after the optimum is reached.
     """
     network = _Network(platform)
     search: _Search | None = None
     found: list[Packing] = []
     for most_s in sorted(limits_s):
         if search is None:
-            even = network.edge_costs(np.ones(network.n_rows))
-            start = network.cheapest(even, most_s)
+            equal_costs = network.edge_costs(np.ones(network.n_rows))
+            start = network.cheapest(equal_costs, most_s)
             if start is None:
                 continue
             search = _Search(network, start)
@@ -428,36 +439,36 @@ def pack_by_way(platform: Platform, limits_s: tuple[float, ...]) -> tuple[Packin
     return tuple(found)
 
 
-def least_s(platform: Platform, n_bytes: float, spare: Spare) -> float:
-    """Trees of any shape take no less for ``n_bytes``, where resources are idle for some time."""
-    network = _Network(platform, n_bytes, spare)
+def least_s(platform: Platform, n_bytes: float, idle: IdleTimes) -> float:
+    """Return a lower bound of the time of any trees for ``n_bytes``, with idle times added."""
+    network = _Network(platform, n_bytes, idle)
     start = network.cheapest(network.edge_costs(np.ones(network.n_rows)), np.inf)
     if start is None:
         return 0.0
     search = _Search(network, start)
-    search.least_s = 0.0  # how long the slowest is idle that takes the message in is not known here
+    search.least_s = 0.0  # floor_s does not apply: the idle time of that receiver is not known here
     search.improve(np.inf)
     return search.least_s
 
 
 def least_from_all_s(
-    platform: Platform, blocks: Sequence[float], n_bytes: float, spare: Spare, known_s: float
+    platform: Platform, blocks: Sequence[float], n_bytes: float, idle: IdleTimes, known_s: float
 ) -> float:
-    """The same where hosts of each kind begin so many ``blocks``, of ``n_bytes``: an allgather.
+    """Return the same bound for an allgather: hosts of each kind have ``blocks`` of ``n_bytes``.
 
-    A column of its program is a tree for each kind, the cheapest one the cheapest of each. 0 if
-    there are trees that take no more than ``known_s``.
+    A column of the linear program holds a tree for each kind; the cheapest column holds the
+    cheapest tree of each. Return 0 if there are trees that take no longer than ``known_s``.
     """
-    network = _Network(platform, n_bytes, spare)
-    nowhere = [0.0] * network.n_kinds
+    network = _Network(platform, n_bytes, idle)
+    no_depths = [0.0] * network.n_kinds
 
     def cheapest(costs: list[list[float]]) -> tuple[float, FloatArray]:
-        cost, loads = 0.0, np.array(network.spare_s)
+        cost, loads = 0.0, np.array(network.idle_s)
         for kind, n_blocks in enumerate(blocks):
             above = cheapest_arborescence(costs, kind)
-            tree = network._with_others(costs, above, nowhere, np.inf)
+            tree = network._with_others(costs, above, no_depths, np.inf)
             cost += n_blocks * network.cost(costs, tree)
-            loads = loads + n_blocks * (network.loads(tree) - network.spare_s)
+            loads = loads + n_blocks * (network.loads(tree) - network.idle_s)
         return cost, loads
 
     program = _Program(cheapest(network.edge_costs(np.ones(network.n_rows)))[1])
@@ -468,7 +479,7 @@ def least_from_all_s(
             return 0.0
         prices = np.maximum(program.prices, 0.0)
         cost, loads = cheapest(network.edge_costs(prices))
-        found_s = max(found_s, cost + _total(prices * network.spare_s))
+        found_s = max(found_s, cost + _total(prices * network.idle_s))
         if program.least <= found_s * (1 + TOLERANCE):
             break
         program.columns.append(loads)
@@ -479,7 +490,7 @@ def least_from_all_s(
 
 
 class _Search:
-    """Columns that come in until none is cheaper; it goes on from where it was with longer ways."""
+    """Column generation. It continues from its present columns when longer paths are allowed."""
 
     def __init__(self, network: _Network, start: _KindTree) -> None:
         self.network = network
@@ -489,7 +500,7 @@ class _Search:
         self._known = {start: 0}
 
     def improve(self, most_s: float) -> None:
-        """Take in trees whose ways are no longer than ``most_s``."""
+        """Add trees in which hosts are at most ``most_s`` from the top, until none is cheaper."""
         network, program = self.network, self.program
         for _ in range(MOST_PIVOTS):
             program.settle()
@@ -497,8 +508,8 @@ class _Search:
             tree = network.cheapest(costs, most_s)
             if tree is None:
                 return
-            spare_s = _total(np.maximum(program.prices, 0.0) * network.spare_s)
-            cost = network.cost(costs, tree) + spare_s
+            idle_s = _total(np.maximum(program.prices, 0.0) * network.idle_s)
+            cost = network.cost(costs, tree) + idle_s
             if program.least <= max(cost, network.floor_s) * (1 + TOLERANCE):
                 break
             if tree not in self._known:
@@ -509,12 +520,12 @@ class _Search:
             variable = len(loads) + 1 + self._known[tree]
             if variable in program.basis or not program.enter(variable, np.append(loads, 1.0)):
                 break
-        shortest = network.cheapest(costs, np.inf)
-        if shortest:
-            self.least_s = max(self.least_s, network.cost(costs, shortest) + spare_s)
+        cheapest = network.cheapest(costs, np.inf)
+        if cheapest:
+            self.least_s = max(self.least_s, network.cost(costs, cheapest) + idle_s)
 
     def packing(self) -> Packing:
-        """Of what is there now."""
+        """Return the packing of the present columns."""
         shares = np.array(self.program.shares())
         shares = shares / _total(shares)
         used = [k for k in range(len(self.trees)) if shares[k] > 0]
@@ -531,5 +542,5 @@ class _Search:
 
 
 def _total(values: FloatArray) -> float:
-    """The sum, from the first on."""
+    """Return the sum, added in order: the same on every processor."""
     return float(sum(values.tolist()))

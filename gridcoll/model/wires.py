@@ -1,4 +1,4 @@
-"""A grid as its wires: what interfaces, uplinks and links carry, and how long they are."""
+"""A grid as its wires: bandwidths of interfaces, uplinks and links, and latencies."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gridcoll.topology.rounds import lanes_between
 
 @dataclass(frozen=True)
 class Wires:
-    """The grid as its wires: arrays by cluster of ``grid``."""
+    """The wires of a grid. Arrays are indexed by cluster of ``grid``."""
 
     grid: Grid
     latency_s: FloatArray
-    """(C, C) array. One way; the diagonal is inside a cluster."""
+    """(C, C) array. One-way latency; the diagonal is inside a cluster."""
     nic_bytes_per_s: FloatArray
     uplink_bytes_per_s: FloatArray
     rate_bytes_per_s: FloatArray
-    """(C, C) array. Shared by all flows of one direction."""
+    """(C, C) array. Shared by all flows in one direction."""
     burst_bytes: int = 0
-    """What a network interface passes before its rate holds."""
+    """Bytes that a network interface passes before its rate limit applies."""
     cuts: dict[frozenset[int], float] = field(default_factory=dict, init=False, compare=False)
-    """What `bounds` found already: bytes per second that can leave some clusters."""
+    """A cache of `bounds`: bytes per second that can leave a set of clusters."""
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
-    """The wires that a grid file declares, for a job whose rank ``i`` runs on ``hosts[i]``."""
+    """Return the wires that a grid file declares, with rank ``i`` on host ``hosts[i]``."""
     grid, origin = spec.assign(hosts)
     index = list(origin)
     return Wires(
@@ -47,11 +47,11 @@ def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:
 
 
 def links_of(model: GridModel) -> FloatArray:
-    """Bandwidth of each link, (C, C), as far as known.
+    """Return the bandwidth of each link, (C, C), as far as known.
 
-    It was measured with flows between some hosts. If those filled their interfaces, the link
-    was not the limit; then the sum of all interfaces is taken. A bandwidth declared in a grid file
-    is taken as it is.
+    It was measured with flows between some hosts. If these filled their interfaces, the link was
+    not the limit; then the sum of all interfaces is used. A bandwidth declared in a grid file is
+    used unchanged.
     """
     if model.origin == "declared":
         return model.link_bytes_per_s
@@ -68,7 +68,7 @@ def links_of(model: GridModel) -> FloatArray:
 
 
 def wires_from_model(model: GridModel) -> Wires:
-    """The wires as far as flows show them: an estimate, where no file declares them."""
+    """Estimate the wires from measured flows, for a grid that no file declares."""
     rates = model.flow_bytes_per_s
     links = np.maximum(rates, links_of(model))
     return Wires(model.grid, model.latency_s, np.diag(rates).copy(), model.uplinks, links)

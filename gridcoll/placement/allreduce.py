@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridcoll.errors import UsageError
-from gridcoll.model.arborescence import shortest_ways
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.plogp import FloatArray
 from gridcoll.placement.resources import Resources
 
@@ -110,5 +110,5 @@ def _detour_ratio(latency_s: FloatArray) -> float:
     direct = latency_s.copy()
     np.fill_diagonal(direct, 0.0)
     with np.errstate(invalid="ignore"):
-        ratio = np.where(direct > 0, shortest_ways(direct) / direct, 1.0)
+        ratio = np.where(direct > 0, shortest_paths(direct) / direct, 1.0)
     return float(ratio.min())

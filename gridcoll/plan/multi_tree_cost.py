@@ -15,7 +15,7 @@ from itertools import permutations
 import numpy as np
 
 from gridcoll.constants import ALL_BUT_AS_GOOD
-from gridcoll.model.arborescence import shortest_ways
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.multi_tree import MultiTree, Transfers, first_host, grow_tree
@@ -326,7 +326,7 @@ def nearest_to_all(model: GridModel) -> int:
     """The cluster whose longest shortest path to another cluster is the shortest."""
     distance = np.array(model.latency_s)
     np.fill_diagonal(distance, 0.0)
-    distance = shortest_ways(distance)
+    distance = shortest_paths(distance)
     hosts = [len(cluster.nodes) for cluster in model.grid.clusters]
     farthest = distance.max(axis=0) + distance.max(axis=1)
     return min(range(len(hosts)), key=lambda c: (farthest[c], -hosts[c], c))

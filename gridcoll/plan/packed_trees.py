@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT, WINDOWS_SURELY_LIMIT
-from gridcoll.model.arborescence import shortest_ways
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_way
+from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_depth
 from gridcoll.model.wires import links_of
 from gridcoll.plan.meeting_trees import Met, meeting_trees
 from gridcoll.plan.multi_tree import Node
@@ -362,7 +362,7 @@ def grown_trees(platform: Platform, n_bytes: int) -> tuple[Packing, ...]:
     Where latency counts as much as bandwidth, neither shortest paths nor packings are best.
     """
     hops, clusters = np.array(platform.hops_s), np.array(platform.clusters)
-    far_s = shortest_ways(hops)[np.ix_(clusters, clusters)].max(axis=1)
+    far_s = shortest_paths(hops)[np.ix_(clusters, clusters)].max(axis=1)
     tops = [platform.root]
     if platform.root < 0:
         tops = sorted(range(len(clusters)), key=lambda k: (far_s[k], k))[:MOST_GROWN]
@@ -453,10 +453,10 @@ def _is_below(parents: Sequence[int], host: int, tops: Sequence[int]) -> bool:
 def _packings(platform: Platform) -> tuple[Packing, ...]:
     """Different packings, by the limit of the depth."""
     clusters = np.array(platform.clusters)
-    far = shortest_ways(np.array(platform.hops_s))
+    far = shortest_paths(np.array(platform.hops_s))
     starts = [platform.root] if platform.root >= 0 else range(len(clusters))
     least = min(float(far[clusters[kind]][clusters].max()) for kind in starts)
-    return pack_by_way(platform, tuple(least * part * (1 + 1e-9) for part in WAYS))
+    return pack_by_depth(platform, tuple(least * part * (1 + 1e-9) for part in WAYS))
 
 
 def label_of(found: Found) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridcoll.model.bounds import limit_s
-from gridcoll.model.flow_over_time import over_all_ways_s
+from gridcoll.model.flow_over_time import over_all_paths_s
 from tests.model.wires import wires
 
 MESSAGE = 100_000
@@ -21,10 +21,10 @@ def test_a_thin_short_way_and_a_wide_long_one() -> None:
     rates[0, 1] = 1e6
     grid = replace(grid, rate_bytes_per_s=rates, latency_s=latency_s)
     both_s = (MESSAGE + 1e6 * 10e-3 + 10e6 * 20e-3) / 11e6
-    assert over_all_ways_s(grid, 0, 1, MESSAGE) == pytest.approx(both_s)
-    assert over_all_ways_s(grid, 0, 2, MESSAGE) == pytest.approx(10e-3 + MESSAGE / 10e6)
+    assert over_all_paths_s(grid, 0, 1, MESSAGE) == pytest.approx(both_s)
+    assert over_all_paths_s(grid, 0, 2, MESSAGE) == pytest.approx(10e-3 + MESSAGE / 10e6)
     # Five KB are there before anything comes the long way.
-    assert over_all_ways_s(grid, 0, 1, 5_000) == pytest.approx(15e-3)
+    assert over_all_paths_s(grid, 0, 1, 5_000) == pytest.approx(15e-3)
     for collective in ("bcast", "allreduce"):
         assert limit_s(collective, grid, MESSAGE) >= both_s
 
@@ -37,9 +37,9 @@ def test_what_was_sent_one_way_is_sent_another() -> None:
     grid = replace(wires([0, 1, 2, 3]), rate_bytes_per_s=rates, latency_s=latency_s)
     # By 3 ms, then another of 5 + 5 - 3.
     took_s = (MESSAGE + 1e6 * (3e-3 + 7e-3)) / 2e6
-    assert over_all_ways_s(grid, 0, 3, MESSAGE) == pytest.approx(took_s, rel=1e-4)
+    assert over_all_paths_s(grid, 0, 3, MESSAGE) == pytest.approx(took_s, rel=1e-4)
 
 
 def test_uplinks_limit_all_ways_together() -> None:
     grid = wires([0, 1, 2], uplink=2e6)
-    assert over_all_ways_s(grid, 0, 1, MESSAGE) == pytest.approx(10e-3 + MESSAGE / 2e6)
+    assert over_all_paths_s(grid, 0, 1, MESSAGE) == pytest.approx(10e-3 + MESSAGE / 2e6)

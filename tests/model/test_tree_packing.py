@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.model.tree_packing import TOLERANCE, Packing, Platform, pack_by_way
+from gridcoll.model.tree_packing import TOLERANCE, Packing, Platform, pack_by_depth
 
 
 def platform(
@@ -20,7 +20,7 @@ def platform(
 
 def pack_trees(some: Platform, most_s: float = float("inf")) -> Packing | None:
     """The best packing in which no host is farther than ``most_s`` from a tree's top."""
-    found = pack_by_way(some, (most_s,))
+    found = pack_by_depth(some, (most_s,))
     return found[-1] if found else None
 
 
@@ -111,13 +111,13 @@ def test_longer_ways_carry_more_and_those_that_gain_nothing_are_left_out() -> No
     some = Platform(
         (1, 1, 3, 3), (0, 1, 2, 3), (1.0, 8.0, 4.0, 4.0), ((9.0,) * 4,) * 4, (9.0,) * 4, hops
     )
-    found = pack_by_way(some, (0.5, 2.1, 4.5, np.inf))
+    found = pack_by_depth(some, (0.5, 2.1, 4.5, np.inf))
     assert [packing.busy_s for packing in found] == sorted(
         (packing.busy_s for packing in found), reverse=True
     )
     assert len(found) > 1
     assert found[-1].busy_s <= found[-1].least_s * (1 + 2 * TOLERANCE)
-    assert pack_by_way(some, (0.5,)) == ()
+    assert pack_by_depth(some, (0.5,)) == ()
 
 
 @settings(max_examples=40, deadline=None)
