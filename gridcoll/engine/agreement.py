@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 ROW_BYTES = 1 << 10
-"""Longest pickle of a rank that `tell_all` sends in one step: a few hundred bytes are usual, and a
-kilobyte takes no longer."""
+"""`tell_all` sends this many bytes of each rank in its first step. Most pickles have a few hundred
+bytes, and a kilobyte takes no longer."""
 
 _LENGTH_BYTES = 8
 
 
 def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
-    """As ``comm.allgather``, in one collective where all pickles are short. Collective.
+    """Like ``comm.allgather``, but in one MPI call if all pickles are short. Collective.
 
-    mpi4py exchanges lengths first; at the start of a job each exchange opens connections.
+    mpi4py would exchange lengths first. At the start of a job each exchange opens connections.
     """
     data = MPI.pickle.dumps(item)
     n_ranks, room = comm.Get_size(), ROW_BYTES - _LENGTH_BYTES
@@ -45,10 +45,10 @@ def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
 
 
 def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
-    """Run ``step`` on every rank; if any rank's raises a `GridcollError`, all raise that one.
+    """Run ``step`` on every rank; if it fails on any rank, raise the error on all ranks.
 
-    The error of the lowest failing rank is raised. Errors of other kinds, as of a file system, are
-    raised as a `GridcollError` so that no rank waits for ever. Collective over ``comm``.
+    The error of the lowest failing rank is raised. Errors of other types, for example of a file
+    system, become a `GridcollError`, so that no rank waits for ever. Collective over ``comm``.
     """
     failure: GridcollError | None = None
     result: T | None = None
@@ -70,19 +70,19 @@ def agree_on(
     text: Callable[[T], str],
     row: Callable[[T], R],
 ) -> tuple[T, list[R]]:
-    """As `together`, and `require_equal` of the results' ``text``, in one exchange. Collective.
+    """Do `together`, then `require_equal` on the results' ``text``, in one exchange. Collective.
 
-    The exchange also gathers the ``row`` of every rank's result.
+    Return this rank's result and the ``row`` of every rank's result.
     """
-    failure, result, said, mine = ("", ""), None, "", None
+    failure, result, own_text, own_row = ("", ""), None, "", None
     try:
         result = step()
-        said, mine = text(result), row(result)
+        own_text, own_row = text(result), row(result)
     except GridcollError as error:
         failure = type(error).__name__, str(error)
     except Exception as error:
         failure = "GridcollError", f"rank {comm.Get_rank()}: {type(error).__name__}: {error}"
-    rows = tell_all(comm, (failure, said, mine))
+    rows = tell_all(comm, (failure, own_text, own_row))
     for (name, why), _, _ in rows:
         if name:
             raise getattr(errors, name, GridcollError)(why)
@@ -93,7 +93,7 @@ def agree_on(
 
 
 def from_root(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
-    """What ``step`` returns on rank 0, on all ranks, or the error it raises there. Collective."""
+    """Run ``step`` on rank 0; return its result, or raise its error, on all ranks. Collective."""
     row: tuple[str, str, T | None] = "", "", None
     if comm.Get_rank() == 0:
         try:
@@ -110,12 +110,12 @@ def from_root(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
 
 
 def raise_together(comm: MPI.Intracomm, failure: GridcollError | None) -> None:
-    """Raise on all ranks what the lowest rank with a ``failure`` has; return if none has any."""
+    """Raise the ``failure`` of the lowest rank that has one on all ranks. Collective."""
     size = comm.Get_size()
     first = comm.allreduce(size if failure is None else comm.Get_rank(), MPI.MIN)
     if first == size:
         return
-    # Names and text, not a pickled exception: unpickling could run any code.
+    # Send name and text, not a pickled exception: unpickling could run any code.
     name, text = comm.bcast(
         (type(failure).__name__, str(failure)) if comm.Get_rank() == first else None, first
     )
@@ -134,9 +134,9 @@ def require_equal(comm: MPI.Intracomm, what: str, value: str) -> None:
 
 
 def require_alike(comm: MPI.Intracomm, what: str, signatures: Iterable[str]) -> None:
-    """Raise `DisagreementError` on all ranks unless all ``signatures`` of all are one. Collective.
+    """Raise `DisagreementError` on all ranks unless all signatures are equal. Collective.
 
-    An empty signature agrees with any.
+    ``signatures`` are those of one rank. An empty signature agrees with any other.
     """
     mine = sorted({each for each in signatures if each})
     known = [(rank, each) for rank, have in enumerate(tell_all(comm, mine)) for each in have]

@@ -1,10 +1,10 @@
-/* Runs one rank's program, as executor.py does and in the same order: starts what is ready, notices
- * what is done, never blocks inside MPI. What it saves is the interpreter: some 80 us per segment
- * and hop where ranks share cores.
+/* Runs one rank's program like executor.py, in the same order: starts ready ops, tests transfers for
+ * completion, never blocks inside MPI. It saves the time of the interpreter: about 80 us per segment
+ * and hop if ranks share cores.
  *
- * It knows no MPI library: functions come as pointers and handles as numbers (int in MPICH's family,
- * pointers in Open MPI's), so that one object file serves them all. compiled.py has the other half
- * of every declaration in this file.
+ * It depends on no MPI library: functions come as pointers and handles as numbers (int in MPICH's
+ * family, pointers in Open MPI's), so that one object file serves them all. Every declaration that
+ * Python uses has its counterpart in compiled.py.
  */
 
 #define _GNU_SOURCE
@@ -21,18 +21,18 @@ enum kind { SEND, RECV, REDUCE_BEFORE, REDUCE_AFTER, COPY };
 /* A program as plan/flat.py writes it: a header, then these sections. */
 typedef struct {
     int64_t kind, peer, tag, lane;
-    int64_t buffer, start, size; /* sent, received, or the source of what is done locally */
+    int64_t buffer, start, size; /* data to send or receive, or the source of a local op */
     int64_t into_buffer, into_start;
     int64_t n_waits;
     int64_t due_us;        /* since the run began */
-    int64_t first_release; /* up to the next op's */
+    int64_t first_release; /* its releases end at first_release of the next op */
 } op_t;
 
 typedef struct {
     int64_t n_ops, n_lanes, n_releases, n_receives, n_ready;
-    const op_t *ops;               /* one more than n_ops: its first_release ends the last list */
+    const op_t *ops;               /* n_ops + 1: the last one only ends the list of releases */
     const int64_t *releases;
-    const int64_t *first_receive;  /* by lane, one more */
+    const int64_t *first_receive;  /* by lane, n_lanes + 1 */
     const int64_t *receives;
     const int64_t *ready;
 } program_t;
@@ -46,13 +46,13 @@ typedef struct {
 
 typedef struct {
     int64_t comm, first_tag, n_tags, window;
-    intptr_t buffers[3];  /* addresses, as in plan/ops.py's BUFFERS */
-    const int64_t *places; /* by op, its chunk and where it goes, in bytes from where their buffers
-                            * begin, if those lie in parts; or null */
-    const int64_t *types; /* by op, how many items of which datatype a transfer has, datatype 0 for
-                           * bytes; null where all are of bytes */
-    const int64_t *ranks; /* by the plan's rank, the communicator's; or null where they are the same */
-    int64_t *n_sent, *bytes_sent; /* by the plan's rank, counted up; or null */
+    intptr_t buffers[3];  /* addresses, in the order of BUFFERS in plan/ops.py */
+    const int64_t *places; /* for buffers in parts, else null: two byte offsets by op, of its chunk
+                            * and of its destination, from the start of their buffers */
+    const int64_t *types; /* by op, number of items and datatype of a transfer, datatype 0 for
+                           * bytes; null if all are bytes */
+    const int64_t *ranks; /* the communicator's rank by the plan's rank; null if they are the same */
+    int64_t *n_sent, *bytes_sent; /* counters by the plan's rank; or null */
     int64_t unit_bytes, datatype, operation;
 } call_t;
 
@@ -60,15 +60,15 @@ typedef struct {
     int64_t spin_ns, first_pause_ns, longest_pause_ns, waits_per_pause;
     int64_t n_polls;
     int64_t watch; /* a descriptor that is readable when a message may have come, or -1 */
-    int64_t trust; /* how often in turn it was what ended a pause; longer ones need it */
-    int64_t n_missed; /* pauses after which there was a message that it did not tell of */
+    int64_t trust; /* how many pauses in a row it ended; allows longer pauses */
+    int64_t n_missed; /* pauses after which a message was there that it did not report */
 } wait_t;
 
 enum {
-    INTERFACE = 8, /* counted up with every change of what compiled.py must know */
+    INTERFACE = 8, /* incremented with every change that compiled.py must know */
     NO_MEMORY = -1,
     MOST_TRUST = 6,
-    MOST_VAIN = 64,
+    MOST_FALSE_WAKEUPS = 64,
     IDLE_POLLS = 100, /* as in executor.py */
 };
 
@@ -77,28 +77,28 @@ typedef struct run {
     call_t call;
     program_t program;
     int64_t began_ns;
-    int64_t due_ns; /* when the first of what is ready may start; 0 for now */
+    int64_t due_ns; /* when the first ready op may start; 0 for now */
     int64_t n_left;
     int64_t error; /* of the first transfer that failed */
-    int64_t n_idle; /* polls since anything ended */
-    int64_t wider;  /* by how much a window grows */
+    int64_t n_idle; /* polls since a transfer ended */
+    int64_t window_step; /* by how much the window grows */
     int64_t *n_waits;
-    char *is_spoilt;         /* by op, whether it failed or needs what failed */
-    int64_t *next;           /* by op, what entered its lane after it */
+    char *is_spoilt;         /* by op, whether it failed or depends on a failed op */
+    int64_t *next;           /* by op, the next transfer of its lane */
     char *requests;          /* by op */
-    int64_t *posted;         /* by lane, how many of its receives */
-    int64_t *behind, *last;  /* by lane, ops waiting to be its head, as a queue over next */
-    int64_t *n_open;         /* by lane, transfers under way */
-    char *heads;             /* requests, without gaps */
+    int64_t *posted;         /* by lane, number of receives posted so far */
+    int64_t *behind, *last;  /* by lane, transfers behind its head: a queue linked by next */
+    int64_t *n_open;         /* by lane, pending transfers */
+    char *heads;             /* the oldest request of each lane that has any, contiguous */
     int64_t *head_ops;
     int64_t n_heads;
     int64_t *ready;          /* a heap */
     int64_t n_ready;
-    int *places;             /* where ended heads are told */
+    int *places;             /* positions of ended heads */
     char *statuses;
-    int64_t waits_since_ns;       /* since when nothing has ended; 0 if something just did */
-    int64_t n_vain;               /* how often since then the watch woke us for nothing */
-    int paused, woken;            /* whether the last pause was one under watch; what ended it */
+    int64_t waits_since_ns;  /* since when no transfer has ended; 0 if one just did */
+    int64_t n_false_wakeups; /* how often since then the watch ended a pause for nothing */
+    int watched_pause, woken; /* whether the last pause was watched; whether the watch ended it */
 } run_t;
 
 static int64_t now_ns(void)
@@ -180,8 +180,8 @@ static char *target(const run_t *run, int64_t index)
     return (char *)(run->call.buffers[op->into_buffer] + at);
 }
 
-/* What is due earlier starts first, and what is due at the same time in program order: nothing waits
- * for what is not due yet. */
+/* Ops start by due time, and in program order if they are due at the same time. So no op waits for
+ * one that is not due yet. */
 static int starts_before(const run_t *run, int64_t a, int64_t b)
 {
     int64_t due_a = run->program.ops[a].due_us, due_b = run->program.ops[b].due_us;
@@ -226,7 +226,7 @@ static void fail(run_t *run, int64_t index, int64_t error)
 
 static void complete(run_t *run, int64_t index);
 
-/* A transfer that was started takes its place in its lane. */
+/* Add a started transfer to its lane. */
 static void enter(run_t *run, int64_t index)
 {
     int64_t lane = run->program.ops[index].lane, size = run->mpi->handle_bytes;
@@ -243,7 +243,7 @@ static void enter(run_t *run, int64_t index)
     run->head_ops[run->n_heads++] = index;
 }
 
-/* Receives of a lane, as far as the window and their buffers allow. */
+/* Post as many receives of a lane as the window and free buffers allow. */
 static void post(run_t *run, int64_t lane)
 {
     const program_t *program = &run->program;
@@ -274,7 +274,7 @@ static void combine(run_t *run, int64_t index, char *source, char *into)
     if (op->kind == REDUCE_BEFORE)
         error = reduce_local(run, source, into, op->size);
     else {
-        /* As aligned as scratch is: vectorised operations treat all ranks' elements alike. */
+        /* Aligned like scratch, so that vectorised operations treat elements alike on all ranks. */
         char *result = aligned_alloc(64, (size_t)(n_bytes + 63) / 64 * 64);
         if (result) {
             memcpy(result, source, (size_t)n_bytes);
@@ -288,7 +288,7 @@ static void combine(run_t *run, int64_t index, char *source, char *into)
         fail(run, index, error);
 }
 
-/* Whether what is ready and due first may not start yet. */
+/* Whether the first ready op is not due yet. */
 static int too_early(run_t *run)
 {
     int64_t due_us = run->program.ops[run->ready[0]].due_us;
@@ -339,7 +339,7 @@ static void complete(run_t *run, int64_t index)
     }
 }
 
-/* Whether a message came empty that was to have something in it: its sender has nothing. */
+/* Whether a message is empty that should have data: its sender has no valid data. */
 static int is_empty(const mpi_t *mpi, const op_t *op, const char *status)
 {
     int n_bytes = 1;
@@ -352,7 +352,7 @@ static int is_empty(const mpi_t *mpi, const op_t *op, const char *status)
     return !n_bytes;
 }
 
-/* The places of heads that ended, into run->places; a failed one counts as ended. */
+/* Write the positions of ended heads to run->places and return their number. Failed ones count. */
 static int test_some(run_t *run)
 {
     const mpi_t *mpi = run->mpi;
@@ -368,20 +368,20 @@ static int test_some(run_t *run)
         }
         return n_ended;
     }
-    /* MPICH has freed those that failed, and only statuses have their error: with our arguments it can
-     * only be truncation. Open MPI keeps them, and says so again. */
+    /* MPICH has freed the failed requests, and only their statuses have the error: with our arguments
+     * it can only be truncation. Open MPI keeps them and reports the error again. */
     n_ended = 0, error = (int)mpi->truncated;
     for (int64_t place = 0; place < run->n_heads; place++) {
         char *request = run->heads + place * mpi->handle_bytes;
-        int ended = is_null(mpi, request), its_own = 0;
+        int ended = is_null(mpi, request), request_error = 0;
         if (!ended)
-            its_own = ((test_f)mpi->test)(request, &ended, run->statuses);
-        if (its_own)
-            error = its_own;
-        if (ended || its_own)
+            request_error = ((test_f)mpi->test)(request, &ended, run->statuses);
+        if (request_error)
+            error = request_error;
+        if (ended || request_error)
             run->places[n_ended++] = (int)place;
     }
-    for (int k = 0; k < n_ended; k++) /* which of them it was, not all libraries say */
+    for (int k = 0; k < n_ended; k++) /* not all libraries say which of them failed */
         fail(run, run->head_ops[run->places[k]], error);
     return n_ended;
 }
@@ -391,29 +391,29 @@ static int compare_places(const void *a, const void *b)
     return *(const int *)b - *(const int *)a;
 }
 
-/* Post what else can be received: see Executor._widen. */
+/* Post more receives: see Executor._widen. */
 static void widen(run_t *run)
 {
     run->n_idle = 0;
-    run->call.window += run->wider;
+    run->call.window += run->window_step;
     for (int64_t lane = 0; lane < run->program.n_lanes; lane++)
         post(run, lane);
     start_ready(run);
 }
 
-/* Test what is under way and start what became ready; whether anything ended. */
+/* Test pending transfers and start ready ops; return whether any transfer ended. */
 int gridcoll_advance(run_t *run)
 {
     int64_t size = run->mpi->handle_bytes;
     int n_ended = run->n_heads ? test_some(run) : 0;
     if (!n_ended) {
-        start_ready(run); /* what became due */
+        start_ready(run); /* ops may have become due */
         if (++run->n_idle >= IDLE_POLLS)
             widen(run);
         return 0;
     }
     run->n_idle = 0;
-    /* From the last one: what takes a freed place then comes from behind it. */
+    /* From the last position down: the request that fills a freed place was handled already. */
     qsort(run->places, (size_t)n_ended, sizeof *run->places, compare_places);
     for (int k = 0; k < n_ended; k++) {
         int place = run->places[k];
@@ -452,7 +452,7 @@ static void read_program(program_t *program, const int64_t *flat)
     program->ready = program->receives + program->n_receives;
 }
 
-/* Its error, 0 without. */
+/* Free the run and return its error, 0 if there is none. */
 int64_t gridcoll_end(run_t *run)
 {
     int64_t error = run->error;
@@ -460,17 +460,17 @@ int64_t gridcoll_end(run_t *run)
     return error;
 }
 
-/* What a run of the program takes. */
+/* The bytes of memory that a run of the program needs. */
 static size_t size_of_run(const program_t *program, const mpi_t *mpi)
 {
     size_t n = (size_t)program->n_ops, lanes = (size_t)program->n_lanes;
     size_t handle = (size_t)mpi->handle_bytes, status = (size_t)mpi->status_bytes;
-    /* Words first, then what is narrower: everything lies at a multiple of its size. */
+    /* Arrays of 64-bit words come first, then narrower ones, so that all are aligned. */
     return sizeof(run_t) + (3 * n + 5 * lanes) * sizeof(int64_t) + (n + lanes) * handle
            + lanes * (status + sizeof(int)) + n + 64;
 }
 
-/* Begin a run in so much memory, all zeros. */
+/* Begin a run in memory of size_of_run bytes, all zeros. */
 static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, const call_t *call)
 {
     size_t n = (size_t)program->n_ops, lanes = (size_t)program->n_lanes;
@@ -481,7 +481,7 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
     run->program = *program;
     run->n_left = program->n_ops;
     run->began_ns = now_ns();
-    run->wider = call->window;
+    run->window_step = call->window;
     run->n_waits = words, words += n;
     run->next = words, words += n;
     run->ready = words, words += n;
@@ -492,7 +492,7 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
     run->head_ops = words, words += lanes;
     run->requests = (char *)words;
     run->heads = run->requests + n * handle;
-    /* Statuses of MPI libraries hold a size_t at most. */
+    /* The widest member of a status in MPI libraries is a size_t. */
     run->statuses = (char *)(((uintptr_t)(run->heads + lanes * handle) + 15) / 16 * 16);
     run->places = (int *)(run->statuses + lanes * status);
     run->is_spoilt = (char *)(run->places + lanes);
@@ -507,7 +507,7 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
     start_ready(run);
 }
 
-/* A run that has begun, to be ended; null without memory. */
+/* Begin a run, which gridcoll_end must end. Return null if there is no memory. */
 run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
 {
     program_t program;
@@ -523,13 +523,12 @@ int64_t gridcoll_n_left(const run_t *run) { return run->n_left; }
 
 /* ---- waiting: see waiting.py -------------------------------------------------------------- */
 
-/* Longer pauses need to be ended by the watch, in time, when a message comes. So it is trusted with
- * as much as it has shown: every end that it told of doubles the shortest pause, and one that it
- * missed starts from the beginning. A socket that stays readable, because it is not MPI's, must not
- * keep us from sleeping: what wakes us again and again for nothing is not listened to any more until
- * something ends. */
+/* The watch must end a longer pause in time when a message comes. So trust in it has to grow: every
+ * time it ends a pause for a message, the shortest pause doubles, and a message that it missed resets
+ * this. A socket that is not MPI's may stay readable, but must not prevent sleep: after many wakeups
+ * for nothing, the watch is ignored until a transfer ends. */
 
-/* Whether it ended because of the watch. */
+/* Sleep; return whether the watch ended the pause. */
 static int pause_ns(int64_t watch, int64_t ns)
 {
     struct timespec time = {ns / 1000000000, ns % 1000000000};
@@ -541,21 +540,21 @@ static int pause_ns(int64_t watch, int64_t ns)
     return ppoll(&descriptor, 1, &time, NULL) > 0;
 }
 
-/* Something has ended: what that says of the watch. */
+/* A transfer has ended: update the trust in the watch. */
 static void judge_watch(run_t *run, wait_t *wait)
 {
-    if (run->paused && run->woken)
+    if (run->watched_pause && run->woken)
         wait->trust += wait->trust < MOST_TRUST;
-    else if (run->paused) {
+    else if (run->watched_pause) {
         wait->trust = 0;
         wait->n_missed++;
     }
-    run->paused = run->woken = 0;
-    run->n_vain = run->waits_since_ns = 0;
+    run->watched_pause = run->woken = 0;
+    run->n_false_wakeups = run->waits_since_ns = 0;
 }
 
-/* Run until everything is done (1), or until nothing has ended at a look patience_ns after the first
- * that found nothing (0). */
+/* Run to the end and return 1. Return 0 earlier if a poll finds nothing and the first such poll was
+ * more than patience_ns ago. */
 int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
 {
     int64_t began_ns = 0;
@@ -574,8 +573,8 @@ int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
             run->waits_since_ns = now;
         if (now - began_ns > patience_ns)
             return 0;
-        run->n_vain += run->woken;
-        int64_t watch = run->n_vain < MOST_VAIN ? wait->watch : -1;
+        run->n_false_wakeups += run->woken;
+        int64_t watch = run->n_false_wakeups < MOST_FALSE_WAKEUPS ? wait->watch : -1;
         int64_t trust = watch < 0 ? 0 : wait->trust;
         int64_t waited = now - run->waits_since_ns, ns = waited / wait->waits_per_pause;
         if (waited < wait->spin_ns && !trust) {
@@ -589,18 +588,18 @@ int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
         if (until_due)
             ns = run->due_ns > now ? run->due_ns - now : 0;
         run->woken = pause_ns(watch, ns);
-        run->paused = watch >= 0 && !until_due; /* else it says nothing of the watch */
+        run->watched_pause = watch >= 0 && !until_due; /* others tell nothing about the watch */
     }
     return 1;
 }
 
 /* ---- calls from Python --------------------------------------------------------------------- */
 
-/* A call that was made before, as a function that Python calls: it looks at the buffers, which is
- * all that may differ, and runs. What is needed of Python comes as pointers to functions that keep
- * their form from version to version, so that one object file serves them all. */
+/* A function that Python calls to repeat an earlier call. It checks the buffers, because only these
+ * may differ, and runs the program. Functions of Python come as pointers. Their signatures do not
+ * change between versions, so that one object file serves all versions. */
 
-/* PyObject_GetBuffer's. */
+/* As Py_buffer. */
 typedef struct {
     char *data;
     void *object;
@@ -623,11 +622,11 @@ typedef struct {
     void *none;
 } python_t;
 
-/* What a buffer must be like. */
+/* Requirements for a buffer. */
 typedef struct {
-    int64_t place;    /* among the arguments; 0 for a buffer that there is not */
+    int64_t place;    /* position among the arguments; 0 if there is no such buffer */
     int64_t n_bytes;
-    int64_t n_blocks; /* its items can be divided into so many */
+    int64_t n_blocks; /* the number of items must be a multiple of this */
     char format[8];   /* empty for any number that MPI takes without a type */
 } form_t;
 
@@ -639,12 +638,12 @@ typedef struct {
     int64_t patience_ns;
     form_t given, output;
     int64_t writes;      /* whether output is written to */
-    const void *in_place; /* the object that stands for output in the place of given */
-    char *own;            /* where that is copied to; null where it must not be given */
-    void *read;           /* called for all other arguments */
-    void *finish;         /* called when Python has something left to do */
-    run_t *memory;        /* of a run, kept for the next */
-    run_t *run;           /* that finish is to end, or null */
+    const void *in_place; /* MPI.IN_PLACE: given instead of an input, it means output */
+    char *own;            /* where output is then copied to; null if in_place is not allowed */
+    void *read;           /* called with arguments that do not meet the requirements */
+    void *finish;         /* called if Python has to finish the run */
+    run_t *memory;        /* of the last run, to be reused */
+    run_t *run;           /* the run that finish has to end, or null */
 } repeat_t;
 
 static const python_t *python_functions;
@@ -662,7 +661,7 @@ static int is_plain(const char *format)
     return strchr("?bBhHiIlLqQfd", format[0]) && !format[1];
 }
 
-/* Whether the object is such a buffer, which then is to be released. */
+/* Get the object's buffer; return whether it meets the requirements, and must be released. */
 static int take(const python_t *python, void *object, const form_t *form, int flags, buffer_t *buffer)
 {
     if (python->get_buffer(object, buffer, flags | FORMAT | C_CONTIGUOUS)) {
@@ -677,7 +676,7 @@ static int take(const python_t *python, void *object, const form_t *form, int fl
     return 0;
 }
 
-/* A function with METH_FASTCALL, of a capsule and the communicator, then what the method takes. */
+/* A METH_FASTCALL function. Arguments are the communicator, then those of the method. */
 void *gridcoll_repeat(void *capsule, void *const *args, ptrdiff_t n_args)
 {
     const python_t *python = python_functions;

@@ -1,7 +1,7 @@
-"""The engine in C, called by ctypes: each declaration has its counterpart in compiled.c.
+"""The engine in C, called through ctypes. Each declaration has its counterpart in compiled.c.
 
-It is built when gridcoll is installed where a C compiler is at hand; without it, or with
-``GRIDCOLL_ENGINE=python``, `Executor` does the same. Ranks of one job may differ in that.
+It is built if a C compiler is available when gridcoll is installed. Without it, or with
+``GRIDCOLL_ENGINE=python``, `Executor` does the same. Ranks of one job may use different engines.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INTERFACE = 8
 _NO_MEMORY = -1
 
 PATIENCE_S = 10e-3
-"""A run in C returns after so long, for Python to handle signals."""
+"""A run in C returns after waiting this long, so that Python can handle signals."""
 
 _LONGEST_MESSAGE_BYTES = (1 << 31) - 1  # MPI counts are ints
 
@@ -72,12 +72,12 @@ class _Wait(ctypes.Structure):
 
 
 class _Library:
-    """The functions of compiled.c, and what they need to know of MPI."""
+    """The functions of compiled.c, and the MPI functions and constants that they need."""
 
     def __init__(self, path: Path) -> None:
         try:
             library = ctypes.CDLL(str(path))
-        except OSError as error:  # built for another machine, where sites share the installation
+        except OSError as error:  # sites may share an installation that was built on one of them
             raise UsageError(f"{path}: {error}; install gridcoll again") from None
         if library.gridcoll_interface() != _INTERFACE:
             raise UsageError(f"{path}: was built from another version; install gridcoll again")
@@ -109,31 +109,32 @@ class _Library:
 
 
 _prefix = ""
-"""Of names of MPI's functions: "P" for those that no profiler sees."""
+"""Prefix of the names of MPI functions: "P" for those that profilers do not intercept."""
 
 
 def _mpi_functions() -> list[ctypes._FuncPointer]:
-    """Functions of the MPI library that mpi4py uses, found through mpi4py's module.
+    """Return functions of the MPI library that mpi4py uses, found through mpi4py's module.
 
-    Globally loaded ones come first, as those of a profiler that was preloaded, unless skipped.
+    Globally loaded functions come first, for example those of a preloaded profiler, unless
+    `skip_profilers` was called.
     """
     names = [f"{_prefix}MPI_{name.capitalize()}" for name in _MPI._functions]
-    everybodys = ctypes.CDLL(None)
-    library = everybodys if hasattr(everybodys, names[0]) else ctypes.CDLL(MPI.__file__)
+    global_symbols = ctypes.CDLL(None)
+    library = global_symbols if hasattr(global_symbols, names[0]) else ctypes.CDLL(MPI.__file__)
     return [getattr(library, name) for name in names]
 
 
 def skip_profilers() -> None:
-    """From now on use the functions of MPI itself. To be called before any other function here."""
+    """Use the functions of MPI itself from now on. Call this before any other function here."""
     global _prefix
     _prefix = "P"
 
 
 @cache
 def _library() -> _Library | None:
-    """The library; None where it is switched off, was not built, or does not work here (logged).
+    """Return the library; None if it is switched off, was not built, or does not work (logged).
 
-    Raises `UsageError` if it was asked for by name.
+    Raises `UsageError` instead if ``GRIDCOLL_ENGINE`` asks for it.
     """
     wanted = os.environ.get("GRIDCOLL_ENGINE", "")
     if wanted not in ("", "python", "compiled"):
@@ -152,12 +153,15 @@ def _library() -> _Library | None:
 
 
 def require_engine() -> None:
-    """Raise `UsageError` where ``GRIDCOLL_ENGINE`` asks for an engine that is not available."""
+    """Raise `UsageError` if ``GRIDCOLL_ENGINE`` asks for an engine that is not available."""
     _library()
 
 
 def c_functions() -> tuple[int | None, ...]:
-    """Addresses of what begins, runs and ends a run in C, and of how it waits; None without it."""
+    """Return the addresses of the begin, run and end functions in C and of the wait settings.
+
+    All are None without the library.
+    """
     library = _library()
     if library is None:
         return None, None, None, None
@@ -170,42 +174,42 @@ def c_functions() -> tuple[int | None, ...]:
 class Prepared:
     """A program and the addresses of its buffers: all that a run needs. One run at a time.
 
-    Made by `prepare`. Runs over other buffers of the same sizes need no other: see `repeat`.
+    Made by `prepare`. It can be reused for other buffers of the same sizes: see `repeat`.
     """
 
-    def __init__(self, library: _Library, flow: Dataflow, call: _Call, *kept: object) -> None:
+    def __init__(self, library: _Library, flow: Dataflow, call: _Call, *keep_alive: object) -> None:
         self.c_library = library
-        flat = flow.flat  # two threads may each have made one; the flow keeps the last
+        flat = flow.flat  # two threads may each make one, and the flow keeps only the last
         self._call = call
-        self._kept = (flat, call, *kept)  # buffers must outlive the run
+        self._keep_alive = (flat, call, *keep_alive)  # C holds addresses of these
         self.pointers = MPI.Get_address(flat), ctypes.addressof(library.mpi), ctypes.addressof(call)
         self._n_ops = len(flow.program)
 
     def move(self, *begins: int) -> None:
-        """Input and output begin at other addresses now; the caller keeps what is there."""
+        """Set new addresses of input and output. The caller keeps these buffers alive."""
         self._call.buffers[: len(begins)] = begins
 
-    def begin(self, *kept: object) -> CompiledRun:
-        """Start a run; ``kept`` are buffers that must outlive it."""
+    def begin(self, *keep_alive: object) -> CompiledRun:
+        """Start a run; ``keep_alive`` are buffers that must outlive it."""
         run = self.c_library.begin(*self.pointers)
         if not run:
             raise MemoryError(f"a run of {self._n_ops} ops")
-        return CompiledRun(self, run, *kept)
+        return CompiledRun(self, run, *keep_alive)
 
     def run(self) -> None:
-        """Run it once, to its end."""
+        """Run it once, to the end."""
         run = self.begin()
         run.run()
         run.check()
 
 
 class CompiledRun:
-    """As `Executor`, in C. Made by `Prepared.begin`."""
+    """Like `Executor`, in C. Made by `Prepared.begin`."""
 
-    def __init__(self, prepared: Prepared, run: int, *kept: object) -> None:
+    def __init__(self, prepared: Prepared, run: int, *keep_alive: object) -> None:
         self._prepared, self._library = prepared, prepared.c_library
         self._run: int | None = run
-        self._kept = kept
+        self._keep_alive = keep_alive
 
     @property
     def done(self) -> bool:
@@ -215,7 +219,7 @@ class CompiledRun:
         return bool(self._library.advance(self._run))
 
     def run(self) -> None:
-        """Run to the end, waiting politely; what a signal's handler raises is raised after that."""
+        """Run to the end, waiting politely. Exceptions of signal handlers are raised after that."""
         wait, patience_ns = ctypes.addressof(self._library.wait), int(PATIENCE_S * 1e9)
         hold = Hold(self)
         while not hold.back(self._library.run, self._run, wait, patience_ns):
@@ -241,7 +245,7 @@ class CompiledRun:
 def prepare(
     flow: Dataflow, transport: Transport, memory: Memory, window: int = RECEIVES_POSTED
 ) -> Prepared | None:
-    """A program over ``memory``; None where that is left to `Executor`."""
+    """Return a program over ``memory``; None if `Executor` has to run it."""
     library = _library()
     wire = transport.carrier if isinstance(transport, CountingTransport) else transport
     if library is None or not isinstance(wire, MPITransport):
@@ -263,6 +267,7 @@ def prepare(
 
 
 def _counters(transport: Transport) -> tuple[int | None, int | None]:
+    """Return the addresses of the counts of messages and bytes; None if they are not counted."""
     if not isinstance(transport, CountingTransport):
         return None, None
     return MPI.Get_address(transport.sent.messages), MPI.Get_address(transport.sent.n_bytes)
@@ -271,6 +276,6 @@ def _counters(transport: Transport) -> tuple[int | None, int | None]:
 def begin_compiled(
     flow: Dataflow, transport: Transport, memory: Memory, window: int = RECEIVES_POSTED
 ) -> CompiledRun | None:
-    """Start a program; None where that is left to `Executor`."""
+    """Start a program; None if `Executor` has to run it."""
     prepared = prepare(flow, transport, memory, window)
     return prepared.begin() if prepared else None

@@ -1,4 +1,4 @@
-"""Counts messages and bytes that are really sent, where they are handed to MPI."""
+"""Counts the messages and bytes that are handed to MPI."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gridcoll.engine.memory import Pieces, Typed
 
 
 class Sent:
-    """Messages and bytes of one rank, by receiver, one of ``n_ranks``.
+    """Messages and bytes that one rank sent, by receiver: two arrays (``n_ranks``,).
 
-    The engine in C counts in these arrays itself.
+    The engine in C updates these arrays directly.
     """
 
     def __init__(self, n_ranks: int) -> None:
@@ -25,18 +25,18 @@ class Sent:
         self.n_bytes[peer] += n_bytes
 
     def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
-        """``(rank, receiver, messages, bytes)`` by receiver, of the ``rank`` that sent.
+        """Return ``(rank, receiver, messages, bytes)`` by receiver; ``rank`` is the sender.
 
-        What a rank sends to itself is a copy from type to type.
+        Messages of a rank to itself are left out: they only copy between datatypes.
         """
         rows = enumerate(zip(self.messages.tolist(), self.n_bytes.tolist(), strict=True))
         return [(rank, peer, n, n_bytes) for peer, (n, n_bytes) in rows if n and peer != rank]
 
 
 class CountingTransport:
-    """Passes everything on to ``carrier`` and counts sends in `sent`.
+    """Forwards everything to ``carrier`` and counts sends in ``sent``.
 
-    One count may serve several transports of one thread.
+    Several transports of one thread may share a count.
     """
 
     def __init__(self, carrier: Transport, sent: Sent) -> None:

@@ -1,4 +1,4 @@
-"""Runs one rank's program: starts what is ready, notices what is done, never blocks."""
+"""Runs one rank's program: starts ready ops, tests transfers for completion, never blocks."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from gridcoll.plan.dataflow import Dataflow, without_data
 from gridcoll.plan.ops import Chunk, Copy, Recv, Reduce, Send
 
 IDLE_POLLS = 100
-"""After so many polls in which nothing ended, more receives are posted."""
+"""More receives are posted after this many polls in which no transfer ended."""
 
 
 class Request(Protocol):
-    """A transfer under way."""
+    """A transfer in progress."""
 
     def Test(self) -> bool: ...
 
 
 class Transport(Protocol):
-    """Where messages go: MPI, or a queue in the reference runner."""
+    """Carries messages: over MPI, or through a queue in the reference runner."""
 
     def isend(self, view: Any, peer: int, tag: int) -> Request: ...
     def irecv(self, view: Any, peer: int, tag: int) -> Request: ...
 
     def test_some(self, requests: list[Request]) -> Sequence[int]:
-        """Positions of the requests that ended, in any order; each is reported once.
+        """Return the positions of requests that ended, in any order; each is reported once.
 
-        Raises `TransferError` with these positions when some of them failed.
+        Raises `TransferError` with these positions if some of them failed.
         """
 
 
 class Run(Protocol):
-    """One rank's share of a call, under way."""
+    """One rank's share of a call, in progress."""
 
     @property
     def done(self) -> bool: ...
@@ -47,8 +47,10 @@ class Run(Protocol):
 
 
 class TransferError(Exception):
-    """Some transfers failed: the positions of all that ended, and of those that failed if that is
-    known; and the error to raise.
+    """Some transfers failed.
+
+    ``ended`` are the positions of all that ended, ``failed`` of those that failed, by default the
+    same; ``cause`` is the error to raise.
     """
 
     def __init__(
@@ -63,10 +65,10 @@ class Memory(Protocol):
     """The buffers of one call."""
 
     def view(self, chunk: Chunk) -> Any:
-        """``chunk`` as a buffer for the transport."""
+        """Return ``chunk`` as a buffer for the transport."""
 
     def place(self, flow: Dataflow) -> Placement | None:
-        """Addresses of the buffers that ``flow`` uses; None if a chunk lies in pieces."""
+        """Return the addresses of the buffers of ``flow``; None if a chunk is not contiguous."""
 
     def copy(self, source: Chunk, into: Chunk) -> None: ...
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None: ...
@@ -79,16 +81,16 @@ Trace = Callable[[int, str], None]
 class Executor:
     """The run of one program over one set of buffers.
 
-    Ready ops start when they are due by ``clock`` (seconds), those due at once in program order.
-    Receives are posted ahead, at most ``window`` per lane (a source and a stream; more of them once
-    nothing ended for `IDLE_POLLS` polls), in the order in which their messages are matched. Of the
-    transfers of one lane only the oldest is tested, all lanes in one call: that bounds the cost of
-    a poll by the number of lanes and lets MPI look at its network once.
+    Ready ops start when they are due by ``clock`` (seconds); ops due at the same time start in
+    program order. Receives are posted ahead, in the order in which their messages are matched: at
+    most ``window`` per lane (a source and a stream), and more once nothing ended for `IDLE_POLLS`
+    polls. Only the oldest transfer of each lane is tested, for all lanes in one call. This bounds
+    the cost of a poll by the number of lanes, and MPI checks its network once per poll.
 
-    A failed op (a message longer than its receive buffer) stops nothing: transfers still under way
-    would write into freed buffers, or be matched by later calls. But what needs its result is
-    spoilt. In the place of spoilt data goes a message without any, which fails where it comes: so
-    all ranks that need them raise the same.
+    After an op fails (a message is longer than its receive buffer), the run continues: otherwise
+    pending transfers could write into freed buffers or be matched by later calls. The ops that need
+    the result are marked as spoilt. Instead of spoilt data an empty message is sent, which fails at
+    its receiver: so all ranks that need the data raise the same error.
     """
 
     def __init__(
@@ -107,20 +109,20 @@ class Executor:
         self._n_waits = list(flow.n_waits)
         self._transport = transport
         self._memory = memory
-        self._window = self._wider = window
+        self._window = self._window_step = window
         self._n_idle = 0
         self._clock, self._began_s = clock, clock()
         self._trace = trace
         self._n_left = len(flow.program)
         self._failure: Exception | None = None
-        self._spoilt: set[int] = set()  # ops that failed or need what failed
-        self._ready: list[tuple[int, int]] = []  # heap of local ops and sends, as they are due
+        self._spoilt: set[int] = set()  # ops that failed or depend on failed ops
+        self._ready: list[tuple[int, int]] = []  # heap of local ops and sends, by due time
         for index in flow.ready:
             self._push(index)
         self._to_post = [deque(lane) for lane in flow.receives]
         self._behind: list[deque[tuple[int, Request]]] = [deque() for _ in flow.receives]
-        self._is_open = [False] * len(flow.receives)
-        # The oldest transfer of each open lane: its request, and its op.
+        self._has_head = [False] * len(flow.receives)
+        # The oldest transfer of each lane that has any: its request and its op.
         self._heads: list[Request] = []
         self._head_ops: list[int] = []
         for lane, receives in enumerate(flow.receives):
@@ -134,12 +136,12 @@ class Executor:
         return not self._n_left
 
     def check(self) -> None:
-        """Raise the error of the first failed transfer, if any. To be called when `done`."""
+        """Raise the error of the first failed transfer, if any. Call this when `done`."""
         if self._failure is not None:
             raise self._failure
 
     def advance(self) -> bool:
-        """Test what is under way and start what became ready; returns whether anything ended."""
+        """Test pending transfers and start ready ops; return whether any transfer ended."""
         heads = self._heads
         try:
             ended = self._transport.test_some(heads) if heads else ()
@@ -147,20 +149,20 @@ class Executor:
             ended, self._failure = error.ended, self._failure or error.cause
             self._spoilt.update(self._head_ops[place] for place in error.failed)
         if not ended:
-            self._start_ready()  # what became due
+            self._start_ready()  # ops may have become due
             self._n_idle += 1
             if self._n_idle >= IDLE_POLLS:
                 self._widen()
             return False
         self._n_idle = 0
-        # From the last position on: the request that fills a freed place was handled already.
+        # From the last position down: the request that fills a freed place was handled already.
         for place in sorted(ended, reverse=True):
             index = self._head_ops[place]
             lane = self._lane_of[index]
             if self._behind[lane]:
                 self._head_ops[place], heads[place] = self._behind[lane].popleft()
             else:
-                self._is_open[lane] = False
+                self._has_head[lane] = False
                 last_op, last = self._head_ops.pop(), heads.pop()
                 if place < len(heads):
                     self._head_ops[place], heads[place] = last_op, last
@@ -170,33 +172,34 @@ class Executor:
         return True
 
     def _widen(self) -> None:
-        """Post what else can be received.
+        """Post more receives.
 
         A peer may have sent more early messages than its MPI library buffers (Intel MPI: 64 over
-        TCP). The message that we wait for is then stuck behind these for ever.
+        TCP). The message that this rank waits for would then be stuck behind them for ever.
         """
         self._n_idle = 0
-        self._window += self._wider
+        self._window += self._window_step
         for lane, receives in enumerate(self._to_post):
             if receives:
                 self._post(lane)
         self._start_ready()
 
     def _enter(self, lane: int, index: int, request: Request) -> None:
-        if self._is_open[lane]:
+        """Add a started transfer to its lane."""
+        if self._has_head[lane]:
             self._behind[lane].append((index, request))
         else:
-            self._is_open[lane] = True
+            self._has_head[lane] = True
             self._heads.append(request)
             self._head_ops.append(index)
 
     def _post(self, lane: int) -> None:
-        """Post receives of ``lane`` as far as the window and their buffers allow."""
+        """Post as many receives of ``lane`` as the window and free buffers allow."""
         to_post, behind = self._to_post[lane], self._behind[lane]
         while (
             to_post
             and not self._n_waits[to_post[0]]
-            and len(behind) + self._is_open[lane] < self._window
+            and len(behind) + self._has_head[lane] < self._window
         ):
             index = to_post.popleft()
             op = self._program[index]
@@ -217,7 +220,7 @@ class Executor:
         heappush(self._ready, (op.due_us if isinstance(op, Send) else 0, index))
 
     def _too_early(self) -> bool:
-        """Whether the next ready op is not due yet."""
+        """Whether the first ready op is not due yet."""
         due_us, _ = self._ready[0]
         return bool(due_us) and self._clock() < self._began_s + due_us * 1e-6
 
@@ -245,7 +248,7 @@ class Executor:
                     self._complete(index)
 
     def _fail(self, index: int, error: Exception) -> None:
-        """The op is over; the others go on."""
+        """Record that an op failed; the other ops continue."""
         self._failure = self._failure or error
         self._spoilt.add(index)
         self._complete(index)

@@ -1,4 +1,4 @@
-"""The buffers of one call: bytes in one piece, bytes in parts, and elements that are combined."""
+"""The buffers of one call: contiguous bytes, bytes in parts, or elements for reductions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class Placement(NamedTuple):
-    """Where the buffers of one run are, as addresses; the caller keeps the buffers alive.
+    """The addresses of the buffers of one run. The caller keeps the buffers alive.
 
-    ``buffers`` are in the order of `BUFFERS`; ``places``, where they lie in parts, has two for each
-    op: of its chunk and of where it goes, from where their buffers begin. ``types`` has two numbers
-    for each op: how many items, and the handle of their datatype; 0 for bytes. None where all are
-    of bytes. ``datatype`` and ``operation`` are handles, 0 where there is nothing to combine.
+    ``buffers`` are in the order of `BUFFERS`. ``places`` is for buffers in parts. It has two
+    offsets for each op, from the start of their buffers: of its chunk and of its destination.
+    ``types`` has two numbers for each op: the number of items and the handle of their datatype, 0
+    for bytes. It is None if all items are bytes. ``datatype`` and ``operation`` are handles, 0 if
+    there is nothing to combine.
     """
 
     buffers: tuple[int, ...]
@@ -36,7 +37,7 @@ class Placement(NamedTuple):
 
 
 def address_of(part: Part) -> int:
-    """Where the bytes of ``part`` begin; 0 where it has none."""
+    """Return the address of the first byte of ``part``; 0 if it is empty."""
     # MPI's function takes a tenth of the time of NumPy's.
     from mpi4py.MPI import Get_address
 
@@ -47,9 +48,9 @@ def address_of(part: Part) -> int:
 
 
 class ByteMemory:
-    """Buffers whose unit is a byte; enough for every collective that only moves data.
+    """Buffers whose unit is a byte, for collectives that only move data.
 
-    All are contiguous, of format ``B``; ``input`` is never written.
+    All are contiguous, of format ``B``. ``input`` is never written.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ByteMemory:
         self._views = {"output": output, "input": input, "scratch": scratch}
 
     def view(self, chunk: Chunk) -> memoryview:
-        """The bytes of ``chunk``, not copied."""
+        """Return the bytes of ``chunk``, not copied. Raises `PlanError` if there are too few."""
         view = self._views[chunk.buffer]
         if view is None or chunk.stop > len(view):
             size = "none" if view is None else f"{len(view)} bytes"
@@ -69,7 +70,7 @@ class ByteMemory:
         return view[chunk.start : chunk.stop]
 
     def place(self, flow: Dataflow, unit_bytes: int = 1) -> Placement:
-        """The buffers that ``flow`` uses. Raises `PlanError` where they are too short."""
+        """Return the addresses for ``flow``. Raises `PlanError` if a buffer is too short."""
         addresses = []
         for name in BUFFERS:
             n_bytes, view = flow.extent[name] * unit_bytes, self._views[name]
@@ -86,13 +87,13 @@ class ByteMemory:
 
 
 def byte_memory(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMemory:
-    """The buffers of a new run from ``source`` to ``into``."""
+    """Return the buffers of a new run from ``source`` to ``into``, with new scratch."""
     return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A chunk that reaches across parts: memory in several places, sent as one message."""
+    """A chunk that spans several parts, sent as one message."""
 
     views: tuple[memoryview, ...]
 
@@ -103,10 +104,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Memory described by a datatype: MPI packs and unpacks it.
+    """Memory described by a datatype; MPI packs and unpacks it.
 
-    ``spec`` is an `MPI.buffer`, count and datatype, as mpi4py takes them; ``nbytes`` is what
-    crosses a wire.
+    ``spec`` is an `MPI.buffer`, a count and a datatype, as mpi4py takes them. ``nbytes`` is the
+    number of bytes in a message.
     """
 
     spec: tuple[Any, int, Any]
@@ -120,11 +121,11 @@ Part = memoryview | Typed
 
 
 class PartedMemory:
-    """Buffers whose parts are numbered as if they stood one after another.
+    """Buffers that consist of parts, numbered as if the parts were one after another.
 
-    Views are contiguous, of format ``B``; a typed part is taken as a whole, by one message.
-    ``input`` is never written. ``begins`` are the addresses of the caller's memory that has input
-    and output: places of the engine in C are counted from there.
+    Views are contiguous, of format ``B``. A typed part is always sent or received as a whole, by
+    one message. ``input`` is never written. ``begins`` are the addresses of the caller's input and
+    output: the engine in C counts offsets from there.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class PartedMemory:
         }
 
     def view(self, chunk: Chunk) -> memoryview | Pieces | Typed:
-        """The bytes of ``chunk``, not copied. Raises `PlanError` if it lies outside all parts."""
+        """Return the bytes of ``chunk``, not copied. Raises `PlanError` if it is out of range."""
         pieces = tuple(self._pieces(chunk))
         if len(pieces) == 1:
             return pieces[0]
@@ -154,15 +155,16 @@ class PartedMemory:
             raise PlanError(f"{chunk}: the call's {chunk.buffer} buffer is {starts[-1]} bytes")
         at = chunk.start
         while at < chunk.stop:
-            # Where empty parts begin at the same place, the last one is the one with bytes.
+            # Of several parts that start here, all but the last are empty.
             part = bisect_right(starts, at) - 1
             stop = min(chunk.stop, starts[part + 1])
             yield _cut(parts[part], at - starts[part], stop - starts[part], chunk)
             at = stop
 
     def place(self, flow: Dataflow) -> Placement | None:
-        """The chunks that ``flow`` reaches into, one by one; None if one reaches across parts, or
-        has a datatype and is to be copied.
+        """Return the offset of every chunk of ``flow``.
+
+        None if a chunk spans several parts, or if a typed part is to be copied.
         """
         places: list[int] = []
         types: list[tuple[int, int]] = []
@@ -184,17 +186,18 @@ class PartedMemory:
     def copy(self, source: Chunk, into: Chunk) -> None:
         at = into.start
         for piece in _views(self._pieces(source), source):
-            done = 0
-            for place in _views(self._pieces(Chunk(into.buffer, at, at + len(piece))), into):
-                place[:] = piece[done : done + len(place)]
-                done += len(place)
-            at += done
+            n_copied = 0
+            for target in _views(self._pieces(Chunk(into.buffer, at, at + len(piece))), into):
+                target[:] = piece[n_copied : n_copied + len(target)]
+                n_copied += len(target)
+            at += n_copied
 
     def reduce(self, source: Chunk, into: Chunk, source_first: bool) -> None:
         raise PlanError(f"reduce {source} into {into}: bytes have no operation")
 
 
 def _cut(part: Part, start: int, stop: int, chunk: Chunk) -> Part:
+    """Return a slice of ``part``. Raises `PlanError` for a fraction of a typed part."""
     if isinstance(part, memoryview):
         return part[start:stop]
     if start or stop < len(part):
@@ -203,6 +206,7 @@ def _cut(part: Part, start: int, stop: int, chunk: Chunk) -> Part:
 
 
 def _views(parts: Iterable[Part], chunk: Chunk) -> tuple[memoryview, ...]:
+    """Return ``parts`` as views. Raises `PlanError` if one is typed."""
     views: list[memoryview] = []
     for part in parts:
         if not isinstance(part, memoryview):
@@ -212,7 +216,7 @@ def _views(parts: Iterable[Part], chunk: Chunk) -> tuple[memoryview, ...]:
 
 
 def _chunks(op: Op) -> tuple[Chunk, Chunk]:
-    """Source and destination of ``op``; a transfer has one chunk for both."""
+    """Return source and destination of ``op``; a transfer has one chunk for both."""
     match op:
         case Send(chunk=chunk) | Recv(chunk=chunk):
             return chunk, chunk
@@ -221,25 +225,25 @@ def _chunks(op: Op) -> tuple[Chunk, Chunk]:
 
 
 def _items(part: Part) -> tuple[int, int]:
-    """How many items of which datatype, as `Placement.types` has it."""
+    """Return the number of items and the datatype's handle, as in `Placement.types`."""
     if not isinstance(part, Typed):
         return 0, 0
-    from mpi4py.MPI import _handleof  # of an int, its bits as unsigned
+    from mpi4py.MPI import _handleof  # an int handle comes as an unsigned number
 
     _, count, datatype = part.spec
     return count, _handleof(datatype)
 
 
 ALIGNMENT_BYTES = 64
-"""Scratch starts at a multiple of this on every rank: plans that combine the same elements on
-several ranks do so at the same alignment, so that vectorised operations treat them alike."""
+"""Scratch starts at a multiple of this on every rank. If a plan combines the same elements on
+several ranks, they have the same alignment there, and vectorised operations treat them alike."""
 
 
 class ElementMemory:
     """Buffers whose unit is one element of ``datatype``, without gaps.
 
-    All are contiguous, of format ``B``; ``input`` is never written, and ``output`` is None where
-    ``flow``, the program to be run, has no use for it.
+    All are contiguous, of format ``B``. ``input`` is never written. ``output`` is None if ``flow``,
+    the program to run, does not use it.
     """
 
     def __init__(
@@ -257,12 +261,12 @@ class ElementMemory:
         self._op = op
 
     def view(self, chunk: Chunk) -> memoryview:
-        """The bytes of ``chunk``, not copied."""
+        """Return the bytes of ``chunk``, not copied."""
         unit = self._unit_bytes
         return self._bytes.view(Chunk(chunk.buffer, chunk.start * unit, chunk.stop * unit))
 
     def place(self, flow: Dataflow) -> Placement:
-        """As `ByteMemory.place`."""
+        """Like `ByteMemory.place`, with handles of the datatype and the operation."""
         from mpi4py import MPI
 
         return self._bytes.place(flow, self._unit_bytes)._replace(
@@ -285,13 +289,13 @@ class ElementMemory:
         right[:] = result
 
     def _reduce(self, left: memoryview, right: memoryview) -> None:
-        """``right = left (op) right``."""
+        """Compute ``right = left (op) right``."""
         n_units = len(left) // self._unit_bytes
         self._op.Reduce_local((left, n_units, self._datatype), (right, n_units, self._datatype))
 
 
 def aligned_bytes(n_bytes: int) -> memoryview:
-    """Uninitialised memory at a multiple of `ALIGNMENT_BYTES`."""
+    """Return uninitialised memory that starts at a multiple of `ALIGNMENT_BYTES`."""
     block = np.empty(n_bytes + ALIGNMENT_BYTES, np.uint8)
     skip = -address_of(block.data) % ALIGNMENT_BYTES
     return block.data[skip : skip + n_bytes]

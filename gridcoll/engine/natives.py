@@ -1,6 +1,6 @@
-"""Calls the MPI library's own collectives: by the method of that name, or an equivalent one.
+"""Calls the MPI library's own collectives, by the method of that name or an equivalent one.
 
-All ranks must take the same one: MPI does not match a blocking call with a non-blocking one.
+All ranks must use the same method: MPI does not match a blocking call with a non-blocking one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gridcoll.engine.waiting import wait_politely
 from gridcoll.plan.natives import NONBLOCKING, VECTOR
 
 NativeCall = Callable[..., None]
-"""Takes the communicator and what ``method`` takes."""
+"""A function that takes the communicator and the arguments of ``method``."""
 
 
 def native_call(native: str, method: str) -> NativeCall:
-    """A function that does mpi4py's ``method`` by ``native``, one of `plan.natives.NATIVES`.
+    """Return a function that does mpi4py's ``method`` by ``native`` of `plan.natives.NATIVES`.
 
-    `VECTOR` takes contiguous buffers of equal blocks, as `are_plain_blocks` says.
+    `VECTOR` requires contiguous buffers of equal blocks: see `are_plain_blocks`.
     """
     if native == NONBLOCKING:
         return _politely(getattr(MPI.Intracomm, f"I{method.lower()}"))
@@ -42,7 +42,10 @@ def _as_vectors(comm: MPI.Intracomm, *buffers: Any) -> None:
 
 
 def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
-    """Whether these are arrays of equal contiguous blocks, whose arguments need no reading."""
+    """Whether both are plain arrays that divide into ``n_blocks`` equal blocks.
+
+    Such arguments need no further checks.
+    """
     return (
         is_plain(sendbuf)
         and is_plain(recvbuf)
@@ -54,7 +57,7 @@ def are_plain_blocks(sendbuf: Any, recvbuf: Any, n_blocks: int) -> bool:
 
 
 def is_plain(array: Any) -> bool:
-    """Whether it is contiguous, of numbers in this machine's byte order: MPI needs no type then."""
+    """Whether ``array`` is contiguous, of numbers in native byte order: MPI needs no type then."""
     return (
         type(array) is np.ndarray
         and array.flags.c_contiguous

@@ -1,14 +1,14 @@
-"""Programs that run beside the application, in one thread per process.
+"""Programs that run in the background of the application, in one thread per process.
 
-The request of a call is a synchronous send to ourselves, which the thread receives when the program
-is done: that completes it. It is the MPI library's own request, and as good as any other in
-`MPI.Request.Waitall` and the like. (A generalized request, MPI-4.1 section 13.2, would be less: it
-cannot be persistent, and MPICH 5.0.2 ends the job when one is pending among others in a Waitall.)
-Whatever starts a persistent request, `MPI.Prequest.Startall` included, starts its send, which the
-thread finds.
+The request of a call is a synchronous send from the process to itself. The thread receives it when
+the program is done, and so completes the request. As a request of the MPI library itself, it works
+with `MPI.Request.Waitall` and similar functions. (A generalized request, MPI-4.1 section 13.2,
+cannot be persistent, and MPICH 5.0.2 ends the job if one is pending in a Waitall with others.)
+Starting a persistent request, also by `MPI.Prequest.Startall`, starts its send, which the thread
+finds.
 
 Arguments were checked before, so a failure here is unexpected. It ends the job with a traceback,
-since a send cannot report an error.
+because a send cannot report an error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gridcoll.engine.transport import n_tags
 from gridcoll.engine.waiting import PoliteWait, polls_at_once
 
 IDLE_PAUSE_S = 2e-3
-"""How often to look for starts of persistent requests that were not made through our methods."""
+"""How often to look for persistent requests that were started without our methods."""
 
 EXIT_PATIENCE_S = 1.0
-"""How long the end of a job waits for programs under way, in case another rank is no more."""
+"""How long the end of a job waits for running programs: another rank may be dead."""
 
-_WAIT_S = 10e-3  # between two polls; the thread wakes us when something ended
+_WAIT_S = 10e-3  # between two polls; the thread wakes the waiter earlier when a program ends
 _NOTHING = (memoryview(bytearray(0)), MPI.BYTE)
 
 
@@ -45,10 +45,10 @@ class Job:
     """A program to run for a request."""
 
     transport: Transport
-    """Runs over one transport take turns in the order in which they were started; it must be the
-    same order on all ranks."""
+    """Runs over one transport execute one after another, in the order in which they were started.
+    The order must be the same on all ranks."""
     begin: Callable[[], tuple[Run, Callable[[], None]]]
-    """Called in the thread at each start; returns the run, and a function to call at its end."""
+    """Called in the thread at each start. Returns the run, and a function to call at its end."""
 
 
 @dataclass(eq=False)
@@ -58,14 +58,14 @@ class _Run:
     begun: tuple[Run, Callable[[], None]] | None = None
 
     def advance(self) -> bool:
-        """Whether anything happened."""
+        """Begin or advance the run; return whether anything happened."""
         if self.begun is None:
             self.begun = self.job.begin()
             return True
         return self.begun[0].advance()
 
     def end(self) -> bool:
-        """Finish the run, if it is done; returns whether it was."""
+        """Finish the run if it is done; return whether it was."""
         if self.begun is None or not self.begun[0].done:
             return False
         self.begun[0].check()
@@ -74,7 +74,7 @@ class _Run:
 
 
 class GridRequest(MPI.Request):
-    """The request of a non-blocking call; waits politely."""
+    """The request of a non-blocking call. It waits politely."""
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """As `mpi4py.MPI.Request.Wait`."""
@@ -86,19 +86,19 @@ class GridRequest(MPI.Request):
         self.Wait(status)
 
     def Cancel(self) -> None:
-        """As `mpi4py.MPI.Request.Cancel` of a collective, which MPI does not cancel: raises.
+        """Raise `MPI.Exception`: MPI does not allow to cancel a collective.
 
-        The send that stands for the collective could be cancelled, but `Wait` would never return.
+        The send that represents the call could be cancelled, but `Wait` would then never return.
         """
         raise MPI.Exception(MPI.ERR_REQUEST)
 
     def cancel(self) -> None:
-        """As `Cancel`."""
+        """Like `Cancel`."""
         self.Cancel()
 
 
 class GridPrequest(GridRequest, MPI.Prequest):
-    """The request of a persistent call; waits politely and starts without delay."""
+    """The request of a persistent call. It waits politely and starts without delay."""
 
     _free: Callable[[], None] | None = None
 
@@ -121,10 +121,10 @@ class GridPrequest(GridRequest, MPI.Prequest):
 
 
 class Progress:
-    """The thread and what it works on. Needs ``MPI.THREAD_MULTIPLE``."""
+    """The background thread and its queues. Needs ``MPI.THREAD_MULTIPLE``."""
 
     def __init__(self) -> None:
-        self._once_comm, self._again_comm = (MPI.COMM_SELF.Dup() for _ in range(2))
+        self._once_comm, self._persistent_comm = (MPI.COMM_SELF.Dup() for _ in range(2))
         self._changed = threading.Condition()
         self._queues: dict[Transport, deque[_Run]] = {}
         self._prepared: dict[int, Job] = {}
@@ -142,13 +142,13 @@ class Progress:
         return request
 
     def prepare(self, job: Job, free: Callable[[], None]) -> MPI.Prequest:
-        """Run ``job`` whenever the request is started; call ``free`` when that is freed."""
+        """Run ``job`` whenever the request is started; call ``free`` when the request is freed."""
         with self._changed:
             tag = next(self._numbers) % self._n_tags
-            while tag in self._prepared:  # still used since numbers wrapped around
+            while tag in self._prepared:  # numbers wrapped around, and this tag is still in use
                 tag = next(self._numbers) % self._n_tags
             self._prepared[tag] = job
-        request = GridPrequest(self._again_comm.Ssend_init(_NOTHING, 0, tag))
+        request = GridPrequest(self._persistent_comm.Ssend_init(_NOTHING, 0, tag))
 
         def forget() -> None:
             with self._changed:
@@ -160,24 +160,24 @@ class Progress:
         return request
 
     def look(self) -> None:
-        """Have the thread look for something to do, at once."""
+        """Wake the thread, so that it looks for work at once."""
         with self._changed:
             if self._thread is None or not self._thread.is_alive():
                 self._ends_at_s = None
-                # A daemon: Python joins other threads before the exit handlers, one of which ends
-                # this one.
+                # A daemon, because an exit handler ends it, and Python joins all other threads
+                # before it calls exit handlers.
                 self._thread = threading.Thread(target=self._work, name="gridcoll", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def wait_until(self, poll: Callable[[], bool]) -> None:
-        """Call ``poll`` whenever something completed, and at intervals, until it returns true."""
+        """Call ``poll`` whenever a run ends, and at intervals, until it returns true."""
         with self._changed:
             while not poll():
                 self._changed.wait(_WAIT_S)
 
     def drain(self, transports: Collection[Transport]) -> None:
-        """Wait for all runs over ``transports``."""
+        """Wait until all runs over ``transports`` have ended."""
         with self._changed:
             self._changed.wait_for(lambda: not any(each in self._queues for each in transports))
 
@@ -204,8 +204,8 @@ class Progress:
 
     def _serve(self) -> None:
         wait = PoliteWait()
-        while self._awaits_work():
-            progressed = self._find_started()
+        while self._wait_for_work():
+            progressed = self._enqueue_started()
             with self._changed:
                 heads = [queue[0] for queue in self._queues.values()]
             for run in heads:
@@ -215,8 +215,8 @@ class Progress:
             else:
                 wait()
 
-    def _awaits_work(self) -> bool:
-        """Sleep while there is nothing to do; returns false when the thread has to end."""
+    def _wait_for_work(self) -> bool:
+        """Sleep while there is no work; return false when the thread has to end."""
         with self._changed:
             if self._ends_at_s is not None:
                 return bool(self._queues) and time.monotonic() < self._ends_at_s
@@ -224,18 +224,18 @@ class Progress:
                 self._changed.wait(IDLE_PAUSE_S if self._prepared else None)
             return True
 
-    def _find_started(self) -> bool:
-        """Enter a run for each persistent request that was started."""
+    def _enqueue_started(self) -> bool:
+        """Enqueue a run for each persistent request that was started; return whether any was."""
         found = False
         status = MPI.Status()
-        while self._prepared and (message := self._again_comm.Improbe(0, MPI.ANY_TAG, status)):
+        while self._prepared and (message := self._persistent_comm.Improbe(0, MPI.ANY_TAG, status)):
             job = self._prepared[status.tag]
             self._enter(_Run(job, partial(message.Recv, _NOTHING)))
             found = True
         return found
 
     def _advance(self, run: _Run) -> bool:
-        """Whether anything happened."""
+        """Advance ``run`` and complete it if it is done; return whether anything happened."""
         progressed = any(run.advance() for _ in range(polls_at_once()))
         if not run.end():
             return progressed
@@ -253,16 +253,16 @@ _progress: list[Progress] = []
 
 
 def open_progress() -> None:
-    """Get ready for `progress`. Call while no other thread runs; the first call counts."""
+    """Prepare `progress`. Call this while no other thread runs; later calls do nothing."""
     if _progress or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return
     opened = Progress()
     _progress.append(opened)
-    # If MPI ends at exit, it does so after Python; after an explicit Finalize it calls back.
+    # At exit, MPI ends after Python's exit handlers. An explicit Finalize calls `delete_fn`.
     atexit.register(opened.stop)
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=opened.stop), True)
 
 
 def progress() -> Progress:
-    """This process's, after `open_progress` under ``MPI.THREAD_MULTIPLE``."""
+    """Return this process's `Progress`. Needs `open_progress` and ``MPI.THREAD_MULTIPLE``."""
     return _progress[0]

@@ -1,8 +1,8 @@
-"""Short calls that were made before, run again from one function in C.
+"""Repeats short calls by one function in C.
 
 In Python, reading arguments, placing buffers and starting a run takes longer than a short call
 itself. So the engine in C has a function for repeated calls, called like a built-in: it checks the
-buffers and runs. See the end of compiled.c.
+buffers and runs the program. See the end of compiled.c.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gridcoll.engine import compiled
 from gridcoll.engine.compiled import CompiledRun, Prepared
 
 SHORT_BYTES = 16 << 10
-"""Most bytes in all buffers of a call that is kept prepared: longer calls would gain nothing."""
+"""Calls with more bytes than this in all buffers are not prepared: they would gain nothing."""
 
 _FASTCALL = 0x80
 
@@ -62,28 +62,27 @@ class _MethodDef(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Form:
-    """What a buffer argument must be like, besides contiguous."""
+    """Requirements for a buffer argument, which must also be contiguous."""
 
     place: int
-    """Where it stands among the arguments; the communicator is argument 0."""
+    """Its position among the arguments; the communicator is argument 0."""
     n_bytes: int
     """Its length."""
     format: str = ""
-    """The elements, as `memoryview.format` has them; empty for any number as this machine has
-    it."""
+    """The format of its elements, as in `memoryview.format`; empty for any native number."""
     n_blocks: int = 1
-    """Its elements can be divided into so many."""
+    """Its number of elements must be a multiple of this."""
 
 
 _NO_BUFFER = Form(0, 0)
 
 
 class Repeat:
-    """Makes `function`, which does a call of one kind from its raw arguments.
+    """Makes `function`, which repeats a call of one kind from its raw arguments.
 
-    ``given`` and ``output`` are the plan's input and output, ``own`` is where ``output`` is copied
-    to and sent from with ``MPI.IN_PLACE``. ``read`` is called with all arguments if they have
-    another form.
+    ``given`` and ``output`` are the plan's input and output. With ``MPI.IN_PLACE``, ``output`` is
+    copied to ``own`` and sent from there. ``read`` is called with all arguments if they do not have
+    the required form.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Repeat:
         flat, mpi, call = prepared.pointers
         library = prepared.c_library
         self._prepared, self._library = prepared, library
-        self._kept = own, read, self._finish
+        self._keep_alive = own, read, self._finish
         self._state = _Repeat(
             *(flat, mpi, call, ctypes.addressof(library.wait)),
             int(compiled.PATIENCE_S * 1e9),
@@ -107,11 +106,11 @@ class Repeat:
             int(writes),
             id(MPI.IN_PLACE),
             None if own is None else MPI.Get_address(own),
-            *map(id, self._kept[1:]),
+            *map(id, self._keep_alive[1:]),
         )
 
     def _finish(self, *args: object) -> None:
-        """Finish a run that C hands over: after a long wait, an error, or for new sockets."""
+        """Finish a run that C hands over: after a long wait, after an error, or for new sockets."""
         pointer, self._state.run = self._state.run, None
         run = CompiledRun(self._prepared, pointer, *args)
         run.run()
@@ -122,7 +121,7 @@ class Repeat:
 
     @property
     def function(self) -> Callable[..., None]:
-        """To be called with the communicator and what the method takes."""
+        """The function to call with the communicator and the arguments of the method."""
         return _new_function(self._library, self, ctypes.addressof(self._state))
 
 
@@ -131,13 +130,13 @@ def _form(form: Form) -> _Form:
 
 
 def can_repeat() -> bool:
-    """Whether this Python can do that."""
+    """Whether this Python supports repeated calls in C."""
     return hasattr(ctypes, "pythonapi") and sys.implementation.name == "cpython"
 
 
 @cache
 def _method(library: compiled._Library) -> tuple[_MethodDef, _Python]:
-    """How Python is to call the function in C, and the fallback in Python."""
+    """Return the method definition of the function in C, and the Python functions it needs."""
     functions = [
         ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER) for name in _Python._functions
     ]
@@ -147,7 +146,7 @@ def _method(library: compiled._Library) -> tuple[_MethodDef, _Python]:
 
 
 def _new_function(library: compiled._Library, keeper: object, state: int) -> Callable[..., None]:
-    """A built-in function; ``keeper`` takes the place of its module, and lives as long."""
+    """Return a built-in function. ``keeper`` is stored as its module and so lives as long."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.argtypes, new.restype = [_POINTER, ctypes.py_object, ctypes.py_object], ctypes.py_object
     capsule = ctypes.pythonapi.PyCapsule_New

@@ -1,4 +1,4 @@
-"""Runs this rank's share of a plan over MPI."""
+"""Runs this rank's program of a plan over MPI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gridcoll.plan.dataflow import Dataflow
 
 
 def begin_program(flow: Dataflow, transport: Transport, memory: Memory) -> Run:
-    """Start one rank's program by the fastest available engine."""
+    """Start one rank's program with the fastest available engine."""
     return begin_compiled(flow, transport, memory) or Executor(flow, transport, memory)
 
 
@@ -18,9 +18,9 @@ def run_program(
 ) -> None:
     """Run one rank's program to its end, waiting politely.
 
-    Raises the error of a transfer or of a signal's handler when no transfer is left under way. A
-    second interrupt, or one that hits the Python engine between two waits, is raised at once: see
-    `Hold`.
+    Errors of transfers and exceptions of signal handlers are raised when no transfer is pending any
+    more. A second interrupt, or one that comes in the Python engine between two waits, is raised at
+    once: see `Hold`.
     """
     if trace is None and (compiled := begin_compiled(flow, transport, memory)):
         compiled.run()

@@ -1,4 +1,4 @@
-"""Polite waiting: a wait as long as a WAN latency must not burn a core."""
+"""Polite waiting: a wait as long as a WAN latency must not use up a core."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SPIN_S = 50e-6
-"""How long to poll without pause: about what a message inside a cluster takes."""
+"""How long to poll without pause: about the time of a message inside a cluster."""
 
-FIRST_PAUSE_S = 10e-6  # asked for: a sleep lasts some 60 us longer on a stock Linux
+FIRST_PAUSE_S = 10e-6  # as requested; a sleep lasts about 60 us longer on a stock Linux
 LONGEST_PAUSE_S = 10e-3
 WAITS_PER_PAUSE = 100
 
 
 @cache
 def polls_at_once() -> int:
-    """Polls between pauses. Open MPI looks at its sockets in every eighth call only."""
+    """Return the number of polls between pauses. Open MPI polls sockets only in every 8th call."""
     from mpi4py import MPI
 
     return 8 if MPI.get_vendor()[0] == "Open MPI" else 1
 
 
 class PoliteWait:
-    """Paces a polling loop: spin first, then sleep a hundredth of the time waited so far.
+    """Paces a polling loop: spins first, then sleeps a hundredth of the time waited so far.
 
-    So waiting adds about a percent to the time of a message, and it costs a tenth of a core while
-    a WAN latency goes by and next to nothing while a rank is late.
+    Waiting adds about a percent to the time of a message. It uses a tenth of a core during a WAN
+    latency, and almost nothing while a rank is late.
 
-    Call the object after a poll that found nothing, and `reset` after one that found something.
+    Call the object after a poll without progress, and `reset` after a poll with progress.
     """
 
     __slots__ = ("_since", "_spin_s")
@@ -59,13 +59,11 @@ class PoliteWait:
 
 
 class Hold:
-    """Holds back exceptions of signal handlers, as `KeyboardInterrupt`, while transfers are under
-    way.
+    """Holds back exceptions of signal handlers, as `KeyboardInterrupt`, during transfers.
 
-    Transfers use their buffers, and may match later calls, until they end. So the first exception
-    waits for the end, as it would in a blocking call of the MPI library. A second one is raised at
-    once; then ``kept``, the buffers in use, is never freed, and the communicator cannot be used any
-    more.
+    Until transfers end, they use their buffers and may match later calls. So the first exception is
+    raised at the end, as in a blocking call of the MPI library. A second one is raised at once.
+    Then ``kept``, the buffers in use, is never freed, and the communicator cannot be used any more.
     """
 
     __slots__ = ("_held", "_kept")
@@ -77,7 +75,10 @@ class Hold:
         self._held: BaseException | None = None
 
     def back(self, step: Callable[..., T], *args: object) -> T | None:
-        """What ``step`` returns; None if it was interrupted. It must not raise anything itself."""
+        """Return the result of ``step``, or None if a signal handler raised an exception.
+
+        ``step`` itself must not raise.
+        """
         try:
             return step(*args)
         except BaseException as error:
@@ -88,7 +89,7 @@ class Hold:
             return None
 
     def release(self) -> None:
-        """Raise what was held back; to be called when everything has ended."""
+        """Raise the exception that was held back, if any. Call this when all transfers ended."""
         if self._held is not None:
             raise self._held
 
@@ -96,9 +97,9 @@ class Hold:
 def wait_politely(
     poll: Callable[[], bool], wait: PoliteWait | None = None, kept: object = None
 ) -> None:
-    """Call ``poll`` until it returns true, pausing politely in between.
+    """Call ``poll`` until it returns true, with polite pauses in between.
 
-    Exceptions of signal handlers are raised after that: see `Hold`, also for ``kept``.
+    Exceptions of signal handlers are raised after that. See `Hold`, also for ``kept``.
     """
     wait, hold = wait or PoliteWait(), Hold((poll, kept))
     while not any(poll() for _ in range(polls_at_once())):
@@ -107,8 +108,9 @@ def wait_politely(
 
 
 def wait_for_all(comm: MPI.Intracomm) -> None:
-    """Wait politely until every rank is here. Collective.
+    """Wait politely until every rank has called this. Collective.
 
-    A blocking call after it is short: early ranks do not spin on cores that late ranks need.
+    The blocking call that follows is then short, and early ranks do not spin on cores that late
+    ranks need.
     """
     wait_politely(comm.Ibarrier().Test)

@@ -1,4 +1,4 @@
-"""What tells a waiting rank that a message may have come: the sockets of its process."""
+"""Watches the sockets of this process, to wake a waiting rank when a message may have come."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from pathlib import Path
 
 OPEN_FILES = Path("/proc/self/fd")
 
-FIRST_LOOK_AGAIN_S = 20e-3
-LAST_LOOK_AGAIN_S = 1.0
+SHORTEST_WAIT_S = 20e-3
+LONGEST_WAIT_S = 1.0
 
 
 class SocketWatch:
-    """A descriptor that is readable while any socket that was open at the last look is.
+    """A descriptor that is readable while any known socket is readable.
 
-    Nothing is read from the sockets. They are the MPI library's or others': a readable one
-    says that a message may have come, no more. Where messages come another way, the descriptor is
-    never readable for them. Without epoll, `descriptor` is -1.
+    Known are the sockets that were open at the last look. Nothing is read from them. They may
+    belong to the MPI library or not, so a readable one only means that a message may have come.
+    Messages that do not come over sockets do not make the descriptor readable. Without epoll,
+    `descriptor` is -1.
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll() if hasattr(select, "epoll") and OPEN_FILES.exists() else None
         self.descriptor = -1 if self._epoll is None else self._epoll.fileno()
         self._looked_s = 0.0
-        self._pause_s = FIRST_LOOK_AGAIN_S
+        self._wait_s = SHORTEST_WAIT_S
 
     def look(self) -> None:
-        """Take in sockets opened since the last look; less and less often while there are none."""
+        """Register sockets opened since the last look. Looks get rarer while there are none."""
         now = time.monotonic()
-        if self._epoll is None or now - self._looked_s < self._pause_s:
+        if self._epoll is None or now - self._looked_s < self._wait_s:
             return
         n_new = 0
         for path in OPEN_FILES.iterdir():
-            with contextlib.suppress(OSError):  # known already, or gone
+            with contextlib.suppress(OSError):  # registered already, or closed
                 if path.is_socket():
                     self._epoll.register(int(path.name), select.EPOLLIN)
                     n_new += 1
-        self._pause_s = FIRST_LOOK_AGAIN_S if n_new else min(2 * self._pause_s, LAST_LOOK_AGAIN_S)
+        self._wait_s = SHORTEST_WAIT_S if n_new else min(2 * self._wait_s, LONGEST_WAIT_S)
         self._looked_s = now
 
 
 @cache
 def watch() -> SocketWatch:
-    """This process's."""
+    """Return this process's watch."""
     return SocketWatch()

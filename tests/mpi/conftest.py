@@ -216,7 +216,7 @@ def count_repeated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     assert plain is not None
 
     def counted(self: Repeat) -> Callable[..., None]:
-        read = self._kept[1]
+        read = self._keep_alive[1]
 
         def missed(*args: object) -> None:
             count[0] -= 1

@@ -84,7 +84,7 @@ def begin(
     memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
     run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, tags, ranks), memory, window)
     assert run is not None
-    run._kept = (*run._kept, *kept)
+    run._keep_alive = (*run._keep_alive, *kept)
     return run, fake
 
 
@@ -306,4 +306,4 @@ def test_a_run_keeps_the_program_that_it_reads() -> None:
     memory = ByteMemory(memoryview(bytearray(1)))
     prepared = prepare(flow, MPITransport(MPI.COMM_SELF), memory)
     assert prepared is not None
-    assert any(each is flow.flat for each in prepared._kept)
+    assert any(each is flow.flat for each in prepared._keep_alive)

@@ -358,7 +358,7 @@ def test_what_reading_raises_is_raised() -> None:
     def refuse(*_: Any) -> None:
         raise ValueError("read")
 
-    call._again._kept = (None, refuse)  # type: ignore[assignment]
+    call._again._keep_alive = (None, refuse)  # type: ignore[assignment]
     call._again._state.read = id(refuse)
     with pytest.raises(ValueError, match="read"):
         call._again.function("comm", 1, 2)
