@@ -1,4 +1,4 @@
-"""Pictures are drawn without a screen, written whole, and the same each time."""
+"""Draws and writes pictures: without a screen, atomically, and with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS = ("png", "svg")
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure. Raises `UsageError` without matplotlib (extra ``plot``)."""
+    """Return an empty figure. Raises `UsageError` without matplotlib (extra ``plot``)."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -25,9 +25,9 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def write_picture(figure: Figure, path: str | Path) -> None:
-    """Write ``figure`` in the format of `FORMATS` that ``path`` ends in.
+    """Write ``figure`` to ``path``, whose suffix gives the format, one of `FORMATS`.
 
-    Raises `UsageError` for another ending, `FileError` when the file cannot be written.
+    Raises `UsageError` for another suffix, `FileError` if the file cannot be written.
     """
     kind = Path(path).suffix.removeprefix(".")
     if kind not in FORMATS:

@@ -1,4 +1,4 @@
-"""A timeline drawn: one lane per rank, grouped by cluster, sends by where they go."""
+"""Draws a timeline: one lane per rank, grouped by cluster, with sends coloured by target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["send far", "send near", "receive", "compute"]
 MAX_LANES = 12
-"""Of larger clusters the first lanes are drawn."""
+"""Of larger clusters, only this many lanes are drawn."""
 
 COLOURS: dict[Kind, str] = {
     "send far": "#d1495b",
@@ -38,7 +38,7 @@ GLYPHS: dict[Kind, str] = {"send far": "█", "send near": "▓", "receive": "�
 
 @dataclass(frozen=True)
 class Bar:
-    """What one op takes of its rank's time."""
+    """The time that an op takes on its rank."""
 
     kind: Kind
     start_s: float
@@ -46,7 +46,7 @@ class Bar:
 
 
 def bars_of(plan: Plan, timeline: Timeline, grid: Grid, rank: int) -> Iterator[Bar]:
-    """The bars of ``rank``, in program order."""
+    """Yield the bars of ``rank``, in program order."""
     times = zip(timeline.start_s[rank], timeline.end_s[rank], strict=True)
     for op, (start, end) in zip(plan.programs[rank], times, strict=True):
         kind: Kind
@@ -62,7 +62,7 @@ def bars_of(plan: Plan, timeline: Timeline, grid: Grid, rank: int) -> Iterator[B
 
 
 def _lanes(grid: Grid) -> list[tuple[str, int | None]]:
-    """Cluster names and ranks from top to bottom; None stands for what is left out."""
+    """Return cluster names and ranks from top to bottom; None stands for omitted ranks."""
     lanes: list[tuple[str, int | None]] = []
     for cluster in grid.clusters:
         lanes += [(cluster.name, rank) for rank in cluster.ranks[:MAX_LANES]]
@@ -72,9 +72,9 @@ def _lanes(grid: Grid) -> list[tuple[str, int | None]]:
 
 
 def gantt_text(plan: Plan, timeline: Timeline, grid: Grid, width: int = 72) -> Text:
-    """The chart for a terminal, ``width`` cells to the makespan; readable without colour, too.
+    """Return the chart for a terminal; ``width`` cells are the makespan. Colour is not needed.
 
-    A cell shows what fills most of it; a send hides the receives under it.
+    A send or local op hides receives in the same cell, unless it fills only a little of it.
     """
     from rich.text import Text
 
@@ -101,7 +101,7 @@ def gantt_text(plan: Plan, timeline: Timeline, grid: Grid, width: int = 72) -> T
 
 
 def _cells(bars: list[Bar], cell_s: float, width: int) -> list[Kind | None]:
-    """What each cell of a lane shows."""
+    """Return what each cell of a lane shows."""
     filled: dict[Kind, list[float]] = {kind: [0.0] * width for kind in LABELS}
     for bar in bars:
         first, last = int(bar.start_s / cell_s), int(bar.end_s / cell_s)
@@ -119,7 +119,7 @@ def _cells(bars: list[Bar], cell_s: float, width: int) -> list[Kind | None]:
 
 
 def draw_gantt(plan: Plan, timeline: Timeline, grid: Grid) -> Figure:
-    """The chart as a picture: sends in the upper half of a lane, receives in the lower.
+    """Draw the chart as a picture: sends in the upper half of a lane, receives in the lower half.
 
     Raises `UsageError` without matplotlib.
     """
@@ -172,7 +172,7 @@ def _draw_legend(figure: Figure, kinds: set[Kind]) -> None:
 
 
 def _label_lanes(axes: Any, lanes: list[tuple[str, int | None]]) -> None:
-    """Ranks at the left, clusters further out, a line between clusters."""
+    """Label ranks at the left and clusters left of them, and draw a line between clusters."""
     axes.set_ylim(len(lanes) - 0.5, -0.5)
     axes.set_yticks(range(len(lanes)), ["" if rank is None else str(rank) for _, rank in lanes])
     axes.tick_params(axis="y", length=0, labelsize=8)

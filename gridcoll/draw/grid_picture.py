@@ -1,4 +1,4 @@
-"""The map of a grid as a picture: clusters by latency, ranks as dots, links with their figures."""
+"""Draws the map of a grid: clusters placed by latency, ranks as dots, links with their figures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SITE_MARGIN = 0.25
 def place_clusters(
     latency_s: FloatArray, radii: FloatArray, width: float, height: float
 ) -> FloatArray:
-    """Positions of C circles in a ``width`` x ``height`` box, (C, 2).
+    """Return the positions of C circles in a ``width`` x ``height`` box, (C, 2).
 
-    Classical multidimensional scaling of the square roots of the latencies (a site's microseconds
-    stay visible beside a continent's milliseconds), fitted to the box, then circles that touch are
-    pushed apart. ``radii`` are those of the circles with all that is written around them.
+    The positions come from classical multidimensional scaling of the square roots of the latencies:
+    microseconds in a site stay visible beside milliseconds in a continent. They are fitted to the
+    box, then overlapping circles are pushed apart. ``radii`` include the text around the circles.
     """
     n = len(radii)
     centre = np.array([width, height]) / 2
@@ -51,9 +51,10 @@ def place_by_site(
     width: float,
     height: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Places of C circles, (C, 2), each inside its site's; and those of the sites, (S, 2), (S,).
+    """Return the positions of C circles, (C, 2), and the centres and radii of sites, (S, 2), (S,).
 
-    ``sites[s]`` are the circles of site ``s``. Sites stand by the mean latency between them.
+    ``sites[s]`` are the circles of site ``s``, which lie inside its own circle. Sites are placed by
+    the mean latency between them.
     """
     inside = [_gather(radii[list(members)]) for members in sites]
     site_radii = np.array([radius for _, radius in inside])
@@ -66,31 +67,31 @@ def place_by_site(
 
 
 def _gather(radii: FloatArray) -> tuple[FloatArray, float]:
-    """Circles close together around the origin, (k, 2), and the radius of the disc they fill."""
+    """Pack circles around the origin; return positions, (k, 2), and the radius of their disc."""
     k, largest = len(radii), float(radii.max())
     if k == 1:
         return np.zeros((1, 2)), largest
-    # Seven stand in a ring at 0.7 of sunflower's radius; more have about 1.9 R / sqrt(k) each.
+    # `sunflower` puts up to seven in a ring of 0.7 R; more are about 1.9 R / sqrt(k) apart.
     ring = largest / np.sin(np.pi / k) / 0.7 if k <= 7 else 1.25 * largest * np.sqrt(k)
     offsets = sunflower(k, float(ring))
     return offsets, float(np.linalg.norm(offsets, axis=1).max()) + largest
 
 
 def _scale_down(distance: FloatArray) -> FloatArray:
-    """The two principal coordinates of a distance matrix, (C, 2), the wider one first."""
+    """Return the two principal coordinates of a distance matrix, (C, 2), the wider one first."""
     n = len(distance)
     centring = np.eye(n) - 1.0 / n
     values, vectors = np.linalg.eigh(-0.5 * centring @ distance**2 @ centring)
     order = np.argsort(values)[::-1][:2]
     places = np.asarray(vectors[:, order] * np.sqrt(np.maximum(values[order], 0.0)))
-    # The sign of an eigenvector is arbitrary: put the first cluster left and on top.
+    # The sign of an eigenvector is arbitrary: put the first cluster at the top left.
     places[:, 0] *= -1.0 if places[0, 0] > 0 else 1.0
     places[:, 1] *= -1.0 if places[0, 1] < 0 else 1.0
     return places
 
 
 def _fit(places: FloatArray, radii: FloatArray, width: float, height: float) -> FloatArray:
-    """Stretch each direction to the box; a flat arrangement may grow, but not to any height."""
+    """Stretch places to the box, their height by at most 1.7 times as much as their width."""
     margin = radii.max()
     room = np.array([width, height]) - 2 * margin
     extent = np.ptp(places, axis=0)
@@ -101,7 +102,7 @@ def _fit(places: FloatArray, radii: FloatArray, width: float, height: float) -> 
 
 
 def _push_apart(places: FloatArray, radii: FloatArray) -> bool:
-    """Move overlapping pairs apart in place; returns whether there were any."""
+    """Move overlapping pairs apart in place; return whether there were any."""
     moved = False
     for i in range(len(radii)):
         for j in range(i):
@@ -109,7 +110,7 @@ def _push_apart(places: FloatArray, radii: FloatArray) -> bool:
             length = float(np.hypot(*apart))
             missing = radii[i] + radii[j] - length
             if missing > 1e-3:
-                # Coincident ones leave in a direction of their own.
+                # Circles at the same position are moved in a direction that depends on i.
                 angle = 0.7 + 2.4 * i
                 unit = apart / length if length > 1e-9 else np.array([np.cos(angle), np.sin(angle)])
                 places[i] += unit * missing * 0.5
@@ -119,7 +120,7 @@ def _push_apart(places: FloatArray, radii: FloatArray) -> bool:
 
 
 def spanning_tree(cost: FloatArray) -> list[tuple[int, int]]:
-    """The edges of a minimum spanning tree, each ascending, cheapest growth first (Prim)."""
+    """Return the edges of a minimum spanning tree in Prim's order; each edge is ascending."""
     n = len(cost)
     inside, edges = {0}, []
     while len(inside) < n:
@@ -132,9 +133,9 @@ def spanning_tree(cost: FloatArray) -> list[tuple[int, int]]:
 
 
 def sunflower(n: int, radius: float) -> FloatArray:
-    """``n`` points spread evenly over a disc of ``radius`` around the origin, (n, 2).
+    """Return ``n`` points spread evenly over a disc of ``radius`` around the origin, (n, 2).
 
-    Up to seven stand in a ring, the first on top.
+    Up to seven points form a ring, with the first at the top.
     """
     k = np.arange(n)
     if 1 < n <= 7:
@@ -158,14 +159,14 @@ TITLE_IN = 0.5
 INK, FAINT, RANK, COORDINATOR = "#1d2433", "#6b7280", "#3b6fb6", "#e0862d"
 SITE, CLUSTER = "#eef2f8", "#ffffff"
 MAX_ALL_LINKS = 8
-"""Of more clusters only the links of the spanning tree are drawn."""
+"""With more clusters, only the links of the spanning tree are drawn."""
 
 CHARACTER_IN, LINE_IN = 0.068, 0.15
-"""About what a character and a line of small text take."""
+"""Approximate width of a character and height of a line of small text."""
 
 
 def draw_grid(model: GridModel) -> Figure:
-    """The picture. Coordinates are inches, so that text and circles can be weighed together.
+    """Draw the map of ``model``. Coordinates are inches, as sizes of text are.
 
     Raises `UsageError` without matplotlib.
     """
@@ -185,7 +186,7 @@ def draw_grid(model: GridModel) -> Figure:
 
 
 def _draw_by_site(model: GridModel, sites: list[tuple[int, ...]], circles: FloatArray) -> Figure:
-    """Many clusters: by site, with the links of the sites' spanning tree only."""
+    """Draw many clusters by site, with only the links of the sites' spanning tree."""
     room = np.maximum(circles + 0.38, 0.62)
     _, _, grounds = place_by_site(model.latency_s, sites, room, 1.0, 1.0)
     scale = max(1.0, float(np.sqrt(3.0 * (2 * grounds) ** 2 @ np.ones(len(grounds)) / 50)))
@@ -206,32 +207,32 @@ def _draw_by_site(model: GridModel, sites: list[tuple[int, ...]], circles: Float
 
 
 def _canvas(model: GridModel, width: float, height: float) -> tuple[Figure, Any]:
-    """A titled figure whose axes count inches."""
+    """Return a figure with a title, and its axes in inches."""
     figure = new_figure(width, height)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
     grid, top = model.grid, height - 0.3
     axes.text(0.25, top, grid.name or "grid", color=INK, size=15, weight="bold", va="center")
-    said = f"{grid.n_ranks} ranks in {model.n_clusters} clusters, {model.origin}"
+    summary = f"{grid.n_ranks} ranks in {model.n_clusters} clusters, {model.origin}"
     if _common_rate(model):
-        said += f"; {_common_rate(model)} between all"
-    axes.text(width - 0.25, top, said, color=FAINT, size=10, ha="right", va="center")
-    for x, colour, what in ((0.3, COORDINATOR, "coordinator"), (1.4, RANK, "rank")):
+        summary += f"; {_common_rate(model)} between all"
+    axes.text(width - 0.25, top, summary, color=FAINT, size=10, ha="right", va="center")
+    for x, colour, label in ((0.3, COORDINATOR, "coordinator"), (1.4, RANK, "rank")):
         axes.scatter(x, 0.2, s=28, c=colour, linewidths=0, zorder=7)
-        axes.text(x + 0.1, 0.2, what, color=FAINT, size=8, va="center", zorder=7)
+        axes.text(x + 0.1, 0.2, label, color=FAINT, size=8, va="center", zorder=7)
     return figure, axes
 
 
 def _common_rate(model: GridModel) -> str:
-    """The rate of all links between clusters, if it is one and the same; else empty."""
+    """Return the rate of all links between clusters if they have the same; else ``""``."""
     between = ~np.eye(model.n_clusters, dtype=bool)
     rates = {rounded_rate(float(rate)) for rate in rates_bytes_per_s(model)[between]}
     return rates.pop() if len(rates) == 1 else ""
 
 
 def _draw_sites(axes: Any, model: GridModel, places: FloatArray, circles: FloatArray) -> None:
-    """A common ground under the clusters of a site."""
+    """Draw a common background for the clusters of each site."""
     for site, indices in model.grid.sites.items():
         if len(indices) < 2:
             continue
@@ -259,7 +260,7 @@ def _disc(axes: Any, place: FloatArray, radius: float, face: str, edge: str, ord
 def _draw_clusters(
     axes: Any, model: GridModel, places: FloatArray, circles: FloatArray
 ) -> list[tuple[float, float, float, float]]:
-    """Discs with a dot per rank; returns the boxes that they and their names take."""
+    """Draw discs with a dot per rank; return the boxes that they and their text occupy."""
     taken = []
     rates = rates_bytes_per_s(model)
     shared = {i for indices in model.grid.sites.values() if len(indices) > 1 for i in indices}
@@ -289,7 +290,7 @@ def _draw_clusters(
 def _draw_links(
     axes: Any, model: GridModel, places: FloatArray, taken: list[tuple[float, float, float, float]]
 ) -> None:
-    """A line per pair, figures where there is room; the spanning tree of latencies comes first."""
+    """Draw a line per pair, with figures if there is room, from the latency spanning tree on."""
     n, common = model.n_clusters, _common_rate(model)
     latency_s = np.maximum(model.latency_s, model.latency_s.T)
     rates = rates_bytes_per_s(model)
@@ -319,7 +320,7 @@ def _label(
     colour: Any,
     taken: list[tuple[float, float, float, float]],
 ) -> None:
-    """Write ``lines`` on a link where nothing is yet, and enter them in ``taken``; else nowhere."""
+    """Write ``lines`` at a free place on a link, if there is any, and add it to ``taken``."""
     half_w = CHARACTER_IN * max(map(len, lines)) / 2 + 0.03
     half_h = LINE_IN * len(lines) / 2
     for part in (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73):
@@ -334,14 +335,14 @@ def _label(
             return
 
 
-def _both(values: FloatArray, i: int, j: int, say: Any) -> str:
-    """One figure, or both where the directions differ."""
-    there, back = say(float(values[i, j])), say(float(values[j, i]))
+def _both(values: FloatArray, i: int, j: int, format_value: Any) -> str:
+    """Return the value as text, or both values if the directions differ."""
+    there, back = format_value(float(values[i, j])), format_value(float(values[j, i]))
     return str(there) if there == back else f"{there} / {back}"
 
 
 def _colours(latencies_s: list[float]) -> list[Any]:
-    """Near links green, far ones violet, by the logarithm."""
+    """Return a colour per link by the logarithm of its latency: green if near, violet if far."""
     from matplotlib import colormaps
 
     if not latencies_s:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a grid: its map, its links, and what calls would do there."""
+"""A self-contained HTML page about a grid: its map, its links, and the decisions for calls."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ figure { margin: 1em 0; } .wide { overflow-x: auto; }
 
 
 def report_page(model: GridModel, choices: Sequence[Choice], trace: JobTrace | None = None) -> str:
-    """The page about ``model`` and the decisions ``choices``. Nothing is fetched from elsewhere.
+    """Return the page about ``model`` and the decisions ``choices``. It needs no other files.
 
-    With the ``trace`` of a job, also what went between clusters.
+    With the ``trace`` of a job, the page also shows its traffic.
 
     Raises `UsageError` without matplotlib.
     """

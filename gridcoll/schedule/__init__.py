@@ -1,4 +1,4 @@
-"""In which order clusters talk: the papers' heuristics, the exact optimum, and better ones."""
+"""The order of transfers between clusters: the papers' heuristics, newer ones, and the optimum."""
 
 from gridcoll.schedule.anytime import best, warm_up
 from gridcoll.schedule.batch import Batch, BatchSchedules

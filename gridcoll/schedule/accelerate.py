@@ -1,8 +1,8 @@
-"""Compile the search's inner loops where numba is installed (extra ``fast``).
+"""Compiles the inner loops of the search if numba is installed (extra ``fast``).
 
 A kernel is a plain function over flat sequences: lists in plain Python, arrays when compiled. Both
-do the same operations in the same order, so results do not depend on which one ran. What a kernel
-calls is marked `helper`.
+do the same operations in the same order, so results do not depend on which one ran. Functions that
+kernels call are marked with `helper`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Problem(NamedTuple):
     """An `Instance` as kernels read it. Matrices are flat: entry (i, j) is at ``i * n + j``.
 
     ``cost_in`` and ``busy_in`` have the receiver first, for loops over the senders to one receiver.
-    ``tail[v]`` is what follows v's last send, ``lift[v]`` what its arrival alone implies: T and 0
-    when internal broadcasts wait for the last send, 0 and T when they start at the arrival.
-    ``near`` lists the others of each cluster, those first that keep it busy the shortest.
+    ``tail[v]`` is the time that v needs after its last send, ``lift[v]`` the time that it needs
+    after its arrival: T and 0 if internal broadcasts start after the last send, 0 and T if they
+    start at the arrival. ``near`` lists, for each cluster, all others by how long they keep it
+    busy, ascending.
     """
 
     n: int
@@ -47,7 +48,7 @@ class Problem(NamedTuple):
 
 @functools.cache
 def has_numba() -> bool:
-    """Whether the accelerator is installed. Does not import it: that takes half a second."""
+    """Whether numba is installed. It is not imported, which would take half a second."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -56,7 +57,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def helper(function: _Function) -> _Function:
-    """Mark a function that kernels call. It stays what it is; compiled kernels compile it too."""
+    """Mark a function that kernels call, so that it is compiled with them; return it unchanged."""
     _HELPERS.append(function)
     return function
 
@@ -76,7 +77,7 @@ _warm = threading.Event()
 
 
 def set_warm() -> None:
-    """Note that compiled kernels are loaded in this process."""
+    """Record that compiled kernels are loaded in this process."""
     _warm.set()
 
 
@@ -86,10 +87,10 @@ def is_warm() -> bool:
 
 
 class Runner:
-    """Runs kernels compiled or plain, and makes the buffers that fit.
+    """Runs kernels, compiled or plain, and makes buffers for them.
 
-    ``compiled`` None: if they are loaded already (`warm_up`). Raises `UsageError` when asked to
-    compile and numba is not installed.
+    With ``compiled`` None, kernels run compiled if they are loaded already (`warm_up`). Raises
+    `UsageError` if ``compiled`` is true and numba is not installed.
     """
 
     def __init__(self, compiled: bool | None) -> None:
@@ -102,7 +103,7 @@ class Runner:
 
     @property
     def steps_per_s(self) -> float:
-        """A guess at the elementary steps done in a second."""
+        """A guess at the number of elementary steps per second."""
         return 2e8 if self.compiled else 5e6
 
     def floats(self, size: int, value: float = 0.0) -> Buffer:
@@ -118,15 +119,15 @@ class Runner:
         return values.ravel() if self.compiled else [float(x) for x in values.ravel()]
 
     def problem(self, instance: Instance) -> Problem:
-        """The instance in the form that kernels read."""
+        """Return the instance in the form that kernels read."""
         own = instance.internal_s
-        nothing = np.zeros_like(own)
+        zeros = np.zeros_like(own)
         late = instance.accounting.internal == "after-last-send"
-        tail, lift = (own, nothing) if late else (nothing, own)
+        tail, lift = (own, zeros) if late else (zeros, own)
         cost, busy = instance.cost_s, instance.busy_s
-        apart = busy.copy()
-        np.fill_diagonal(apart, np.inf)
-        near = apart.argsort(axis=1, kind="stable")[:, :-1].ravel()
+        to_others = busy.copy()
+        np.fill_diagonal(to_others, np.inf)
+        near = to_others.argsort(axis=1, kind="stable")[:, :-1].ravel()
         return Problem(
             n=instance.n_clusters,
             root=instance.root,

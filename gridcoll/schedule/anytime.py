@@ -1,4 +1,4 @@
-"""`best`, the schedule to use within a budget, and `optimal`, the exact optimum."""
+"""`best`, the best schedule within a budget, and `optimal`, the exact optimum."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def best(
     accelerate: bool | None = None,
     accounting: Accounting | None = None,
 ) -> Schedule:
-    """The best schedule found within a budget, with a proven `Schedule.lower_bound_s`.
+    """Return the best schedule found within a budget, with a proven `Schedule.lower_bound_s`.
 
     Raises `UsageError` naming the invalid argument.
 
     Parameters
     ----------
     budget_s : float, optional
-        Stop after about this long. For a single caller: two of them may get different schedules.
+        Stop after about this time. Not for use on several ranks: they may get different schedules.
         The seven heuristics always run.
     budget_steps : int
-        Without ``budget_s``, stop after this many elementary steps. The result then depends on the
-        arguments alone, not on the machine, its load or the accelerator: every rank gets the same.
+        Without ``budget_s``, stop after this many elementary steps. The result then depends only on
+        the arguments, not on the machine, its load or the accelerator: all ranks get the same.
     accelerate : bool, optional
-        Whether to use compiled kernels; by default if `warm_up` has loaded them. Changes the speed
-        only.
+        Whether to use compiled kernels; by default if `warm_up` has loaded them. This changes only
+        the speed.
     """
     instance = Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]
     return solve(instance, budget_s=budget_s, budget_steps=budget_steps, accelerate=accelerate)
@@ -58,7 +58,7 @@ def solve(
     accelerate: bool | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Schedule:
-    """`best` for an instance that is already made; ``clock`` is what ``budget_s`` is read on."""
+    """Like `best`, for an `Instance`; ``clock`` measures ``budget_s``."""
     for name, value in (("budget_s", budget_s), ("budget_steps", budget_steps)):
         if value is not None and not value >= 0:
             raise UsageError(f"{name}: must not be negative, got {value}")
@@ -69,7 +69,7 @@ def solve(
 def warm_up() -> bool:
     """Load the compiled kernels, if numba is installed; return whether it is.
 
-    Takes about a second, and some four the first time on a machine, when they are compiled.
+    This takes about a second, and about four the first time on a machine, to compile them.
     """
     if has_numba() and not acceleration.is_warm():
         search = Search(
@@ -82,26 +82,26 @@ def warm_up() -> bool:
 
 
 EXACT_CLUSTERS = 12
-"""Up to here the recursion over all subsets always ends in good time."""
+"""Up to this many clusters the recursion over all subsets always runs to the end."""
 
-BEYOND_STEPS = 50_000_000
-"""The default budget beyond `EXACT_CLUSTERS`: seconds in plain Python, a fraction compiled."""
+DEFAULT_OPTIMAL_STEPS = 50_000_000
+"""Budget beyond `EXACT_CLUSTERS`: seconds in plain Python, a fraction of a second compiled."""
 
 
 def optimal(
     instance: Instance,
     *,
     budget_s: float | None = None,
-    budget_steps: int = BEYOND_STEPS,
+    budget_steps: int = DEFAULT_OPTIMAL_STEPS,
     accelerate: bool | None = None,
 ) -> Schedule:
-    """A schedule with the least makespan: `Schedule.lower_bound_s` equals it.
+    """Return a schedule with the least makespan, equal to its `Schedule.lower_bound_s`.
 
-    Up to `EXACT_CLUSTERS` clusters that is always so, whatever the budget. Beyond, the search may
-    run out of it; `Schedule.is_optimal` says whether the bounds met.
+    Up to `EXACT_CLUSTERS` clusters the result is always optimal, whatever the budget. Beyond, the
+    budget may not be enough; `Schedule.is_optimal` says whether the bounds met.
 
-    The search is branch and bound on which clusters the relaxation of
-    `gridcoll.schedule.relaxation` must reach; with all of them it is the recursion over subsets.
+    The search is branch and bound over the set of clusters that the relaxation of
+    `gridcoll.schedule.relaxation` must reach. With all clusters it is the recursion over subsets.
     """
     runner = Runner(accelerate)
     if instance.n_clusters <= EXACT_CLUSTERS:

@@ -1,4 +1,4 @@
-"""Many instances at once, for studies: arrays with one more axis in front."""
+"""Many instances at once, for studies. Arrays have one more axis in front."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.intp]
 class Batch:
     """``b`` instances of equal size. The diagonals of the matrices must be 0.
 
-    Raises `UsageError` when the shapes do not fit together.
+    Raises `UsageError` if the shapes do not match.
     """
 
     latency_s: Floats
@@ -42,7 +42,7 @@ class Batch:
 
     @classmethod
     def of(cls, one: Instance) -> Batch:
-        """A batch of ``one``."""
+        """Return a batch of one instance."""
         times = one.latency_s[None], one.gap_s[None], one.internal_s[None]
         return cls(*times, one.root, one.accounting)
 
@@ -61,16 +61,16 @@ class Batch:
 
     @cached_property
     def cost_in_s(self) -> Floats:
-        """`cost_s` by receiver first: a copy, so that one receiver's row lies together."""
+        """`cost_s` with the receiver first: a copy, so that one receiver's row is contiguous."""
         return np.ascontiguousarray(self.cost_s.transpose(0, 2, 1))
 
     @property
     def busy_s(self) -> Floats:
-        """How long each send keeps its sender."""
+        """How long each send keeps its sender busy."""
         return self.gap_s if self.accounting.busy == "gap" else self.cost_s
 
     def instance(self, index: int) -> Instance:
-        """One of them."""
+        """Return one instance."""
         times = self.latency_s[index], self.gap_s[index], self.internal_s[index]
         return Instance(*times, self.root, self.accounting)
 
@@ -82,12 +82,12 @@ class BatchSchedules:
     root: int
     senders: Integers
     receivers: Integers
-    """(b, n - 1) arrays. The transfers, in order."""
+    """(b, n - 1) arrays: the transfers, in order."""
     makespan_s: Floats
     lower_bound_s: Floats
 
     def schedule(self, index: int) -> Schedule:
-        """One of them."""
+        """Return one schedule."""
         pairs = zip(self.senders[index], self.receivers[index], strict=True)
         return Schedule(
             self.senders.shape[1] + 1,
@@ -99,7 +99,7 @@ class BatchSchedules:
 
 
 def price_batch(batch: Batch, senders: Integers, receivers: Integers) -> BatchSchedules:
-    """The makespans of given transfers, one row per instance."""
+    """Return schedules of the given transfers with their makespans, one row per instance."""
     rows = np.arange(batch.n_instances)
     ready = np.zeros(batch.internal_s.shape)
     arrival = np.zeros(batch.internal_s.shape)
@@ -113,12 +113,12 @@ def price_batch(batch: Batch, senders: Integers, receivers: Integers) -> BatchSc
 
 
 def alone(pick_batch: Callable[[Batch], BatchSchedules]) -> Callable[[Instance], Schedule]:
-    """A heuristic of its batched form."""
+    """Return a heuristic for one instance, made from its batched form."""
     return lambda instance: pick_batch(Batch.of(instance)).schedule(0)
 
 
 def one_by_one(pick: Callable[[Instance], Schedule]) -> Callable[[Batch], BatchSchedules]:
-    """The batched form of a heuristic that has none of its own."""
+    """Return a batched form of a heuristic that handles the instances one after another."""
 
     def pick_batch(batch: Batch) -> BatchSchedules:
         found = [pick(batch.instance(index)) for index in range(batch.n_instances)]

@@ -1,7 +1,7 @@
-"""The greedy heuristics on many instances at once, at O(n) per step and instance.
+"""The greedy heuristics on many instances at once, in O(n) per step and instance.
 
-For every waiting cluster its quickest sender and its look-ahead are kept, and looked up again only
-when that sender has sent, or the cluster the look-ahead saw has been reached.
+The best sender and the look-ahead of every waiting cluster are stored. They are computed again only
+after that sender has sent, or after the cluster of the look-ahead was reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class BatchProgress:
-    """Broadcasts half scheduled; every array has the instance first."""
+    """Partly scheduled broadcasts. The first axis of every array is the instance."""
 
     def __init__(self, batch: Batch, edge_s: Floats, with_ready: bool) -> None:
         b, n = batch.internal_s.shape
@@ -31,14 +31,14 @@ class BatchProgress:
         self.waiting = np.ones((b, n), dtype=bool)
         self.waiting[:, batch.root] = False
         self.ready_s = np.full((b, n), np.inf)
-        """When each reached cluster can send next; infinite for the waiting."""
+        """When each reached cluster can send next; infinite for waiting clusters."""
         self.ready_s[:, batch.root] = 0.0
         self.best_s = edge_s[:, batch.root, :].copy()
         self.source = np.full((b, n), batch.root, dtype=np.intp)
-        """The least edge into each waiting cluster, and the reached cluster it comes from."""
+        """The least edge into each waiting cluster, and the reached cluster that it comes from."""
 
     def choose(self, score: Floats) -> tuple[Integers, Integers]:
-        """Senders and receivers of least score; ties to the smallest sender, then receiver."""
+        """Return senders and receivers of least score; ties go to the least sender and receiver."""
         score = np.where(self.waiting, score, np.inf)
         receiver = score.argmin(axis=1)
         tied = score == score[self.rows, receiver][:, None]
@@ -48,7 +48,7 @@ class BatchProgress:
         return self.source[self.rows, receiver], receiver
 
     def send(self, sender: Integers, receiver: Integers) -> None:
-        """Commit to one transfer per instance, and renew what it changed."""
+        """Add one transfer per instance, and update what it changes."""
         rows, batch = self.rows, self.batch
         start = self.ready_s[rows, sender]
         arrival = start + batch.cost_s[rows, sender, receiver]
@@ -67,6 +67,7 @@ class BatchProgress:
             self._look_up(stale)
 
     def _look_up(self, stale: Flags) -> None:
+        """Find the best sender again for the clusters marked in ``stale``."""
         at, receiver = np.nonzero(stale)
         times = self.ready_s[at] + self.batch.cost_in_s[at, receiver]
         source = times.argmin(axis=1)
@@ -75,7 +76,7 @@ class BatchProgress:
 
 
 class Extreme:
-    """F_j for every waiting j as a rule says: the least or the largest of g_jk + L_jk (+ T_k)."""
+    """F_j for every waiting j by a rule: the least or the largest of g_jk + L_jk (+ T_k)."""
 
     def __init__(self, rule: Rule, batch: Batch) -> None:
         self.sign = float(rule.look)
@@ -89,13 +90,13 @@ class Extreme:
         self._look_up(waiting, waiting)
 
     def values(self, progress: BatchProgress) -> Floats:
-        """F, (b, n); entries of reached clusters mean nothing."""
+        """Return F, (b, n). Entries of reached clusters have no meaning."""
         return self.ahead
 
     def reach(self, progress: BatchProgress, receiver: Integers) -> None:
-        """Take note that the receivers no longer wait."""
-        seen = (self.next_hop == receiver[:, None]) & progress.waiting
-        self._look_up(seen, progress.waiting)
+        """Update F after one receiver per instance was reached."""
+        stale = (self.next_hop == receiver[:, None]) & progress.waiting
+        self._look_up(stale, progress.waiting)
 
     def _look_up(self, wanted: Flags, waiting: Flags) -> None:
         at, j = np.nonzero(wanted)
@@ -112,9 +113,10 @@ class Extreme:
 
 
 class Average:
-    """The average of g_jk + L_jk over waiting k; with ``senders`` from all reached and j.
+    """F_j as the average of g_jk + L_jk over waiting k.
 
-    Sums are kept by subtraction, so they may differ from a plain sum's in the last bit.
+    With ``senders``, the average is over waiting k and over senders: all reached clusters and j.
+    Sums are updated by subtraction, so they may differ from a plain sum in the last bit.
     """
 
     def __init__(self, batch: Batch, *, senders: bool = False) -> None:
@@ -147,7 +149,10 @@ class Average:
 def run_batch_greedy(
     rule: Rule, batch: Batch, *, average: Callable[[Batch], Average] | None = None
 ) -> BatchSchedules:
-    """Pick transfers by ``rule`` until every cluster is reached; ``average``: a look-ahead."""
+    """Pick transfers by ``rule`` until every cluster is reached.
+
+    ``average`` is the look-ahead to use if the rule has none.
+    """
     ahead: Extreme | Average | None = average(batch) if average else None
     if rule.look:
         ahead = Extreme(rule, batch)
@@ -171,12 +176,12 @@ def run_batch_greedy(
 
 
 ecef_la_avg = partial(run_batch_greedy, RULES["ecef"], average=Average)
-"""F_j = the average over waiting k of g_jk + L_jk (Bhat's "latency" is the whole transfer)."""
+"""F_j is the average over waiting k of g_jk + L_jk (Bhat's "latency" is the whole transfer)."""
 
 ecef_la_avg_senders = partial(
     run_batch_greedy, RULES["ecef"], average=partial(Average, senders=True)
 )
-"""F_j = the average of g_ik + L_ik over reached i and j itself, and waiting k."""
+"""F_j is the average of g_ik + L_ik over i, which is j or a reached cluster, and waiting k."""
 
 
 def flat_batch(batch: Batch) -> BatchSchedules:

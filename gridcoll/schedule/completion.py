@@ -1,8 +1,8 @@
-"""Critical path first: finish a schedule by a given time, the slowest cluster first.
+"""Complete a schedule within a given time by scheduling critical paths first.
 
-Take the clusters in order (slowest first, unless told otherwise) and give each its earliest path
-from those reached, through unreached ones if that is quicker, as long as every sender on the way
-still ends its internal broadcast by the target. Clusters on the path are reached too.
+Clusters are taken in a given order, normally the slowest first. Each gets its earliest path from
+the reached clusters, through unreached ones if that is faster, as long as every sender on the path
+still ends its internal broadcast within the target time. Clusters on the path are reached too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INFINITY = float("inf")
 
 
 class Completed(NamedTuple):
-    """What came of it: ``missed`` is the first cluster that had no path in time, or -1."""
+    """The result: ``missed`` is the first cluster without a path in time, or -1."""
 
     transfers: list[tuple[int, int]]
     missed: int
@@ -25,9 +25,9 @@ class Completed(NamedTuple):
 def complete(
     run: Runner, problem: Problem, target_s: float, order: list[int], given: list[tuple[int, int]]
 ) -> Completed:
-    """A schedule that starts with ``given`` and ends by ``target_s``, if this way finds one.
+    """Try to find a schedule that starts with ``given`` and ends by ``target_s``.
 
-    Of several transfers to one cluster in ``given`` the first counts.
+    If ``given`` has several transfers to one cluster, only the first counts.
     """
     n = problem.n
     trial = _Trial(
@@ -55,9 +55,9 @@ def complete(
 class _Trial(NamedTuple):
     """A schedule under construction.
 
-    ``ready`` is when a reached cluster may send next; ``direct`` when an unreached one can have the
-    message from a reached ``source`` (-1: to be looked up, n: nobody can). ``arrival``, ``before``,
-    ``done`` and ``path`` belong to the path search in progress.
+    ``ready`` is when a reached cluster may send next. ``direct`` is when an unreached cluster can
+    get the message directly from a reached one, ``source`` (-1: not known, n: there is none).
+    ``arrival``, ``before``, ``done`` and ``path`` belong to the path search in progress.
     """
 
     target_s: float
@@ -75,7 +75,7 @@ class _Trial(NamedTuple):
 
 
 def _fill(problem: Problem, trial: _Trial, order: Buffer, given: Buffer) -> tuple[int, int]:
-    """Write the transfers; return the cluster missed (or -1) and the steps done."""
+    """Write the transfers; return the missed cluster, or -1, and the number of steps."""
     n, own, tail, ready = problem.n, problem.own, problem.tail, trial.ready
     ready[problem.root], trial.reached[problem.root] = 0.0, 1
     for k in range(0, len(given), 2):
@@ -107,7 +107,7 @@ def _fill(problem: Problem, trial: _Trial, order: Buffer, given: Buffer) -> tupl
 
 @helper
 def _send(problem: Problem, trial: _Trial, i: int, j: int) -> None:
-    """Append a transfer; ranks that counted on its sender must look again."""
+    """Append a transfer. Clusters whose ``source`` is its sender must look it up again."""
     n, ready = problem.n, trial.ready
     ready[j], trial.reached[j] = ready[i] + problem.cost[i * n + j], 1
     ready[i] += problem.busy[i * n + j]
@@ -120,7 +120,7 @@ def _send(problem: Problem, trial: _Trial, i: int, j: int) -> None:
 
 @helper
 def _take_as_sender(problem: Problem, trial: _Trial, i: int) -> None:
-    """Let those unreached know a new sender whose arrival they could beat theirs with."""
+    """Make ``i`` the source of unreached clusters that it can reach earlier."""
     n, ready = problem.n, trial.ready[i]
     for v in range(n):
         time = ready + problem.cost[i * n + v]
@@ -131,7 +131,7 @@ def _take_as_sender(problem: Problem, trial: _Trial, i: int) -> None:
 
 @helper
 def _look_up(problem: Problem, trial: _Trial, v: int) -> None:
-    """The earliest arrival at ``v`` from a reached cluster that can still afford the transfer."""
+    """Find the earliest arrival at ``v`` from a reached cluster that then still ends in time."""
     n, cost, busy, tail, ready = problem.n, problem.cost, problem.busy, problem.tail, trial.ready
     trial.direct[v], trial.source[v] = INFINITY, n
     for i in range(n):
@@ -143,9 +143,9 @@ def _look_up(problem: Problem, trial: _Trial, v: int) -> None:
 
 @helper
 def _find_path(problem: Problem, trial: _Trial, u: int) -> int:
-    """The earliest path to ``u`` into ``arrival`` and ``before``; return the steps done.
+    """Write the earliest path to ``u`` to ``arrival`` and ``before``; return the steps done.
 
-    Relays are looked at in order of their arrival, until none could bring ``u`` forward.
+    Relays are considered in order of their arrival, until none could reach ``u`` earlier.
     """
     n, cost, busy, tail = problem.n, problem.cost, problem.busy, problem.tail
     target, arrival, before, done = trial.target_s, trial.arrival, trial.before, trial.done

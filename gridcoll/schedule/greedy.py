@@ -1,13 +1,14 @@
-"""The greedy heuristics: rules that pick one transfer after another, and a kernel that obeys them.
+"""The greedy heuristics: rules that pick one transfer after another, and a kernel for all rules.
 
-The papers' A and B are the clusters that have the message and those that wait; RT_i is when cluster
-i can send next. A rule scores the pairs of a reached i and a waiting j, and the least score wins;
-ties go to the smallest sender, then to the smallest receiver. Look-aheads F_j say how useful j
-would be afterwards: over the clusters still waiting but for j itself, 0 when none is left.
+The papers' sets A and B are the clusters that have the message and those that wait for it; RT_i is
+when cluster i can send next. A rule scores each pair of a reached i and a waiting j, and the least
+score wins. Ties go to the smallest sender, then to the smallest receiver. A look-ahead F_j says how
+useful j would be as a sender. It considers the clusters still waiting except j; without any, it is
+0.
 
-The kernel keeps, for every waiting cluster, its best sender and its look-ahead, and renews only
-those that the last transfer changed, so that 500 clusters take milliseconds. `batch_greedy` obeys
-the same rules on many instances at once. Tests hold both to forms that read as the papers do.
+The kernel stores the best sender and the look-ahead of every waiting cluster, and updates only
+those that the last transfer changed, so that 500 clusters take milliseconds. `batch_greedy` applies
+the same rules to many instances at once. Tests compare both with versions written as in the papers.
 """
 
 from __future__ import annotations
@@ -29,43 +30,43 @@ SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bo
 
 
 class Rule(NamedTuple):
-    """What a heuristic looks at."""
+    """The terms in the score of a heuristic."""
 
     ready: bool = False
-    """Whether senders' ready times count."""
+    """Whether the ready times of senders count."""
     latency: bool = False
-    """Whether edges are latencies, rather than gaps and latencies."""
+    """Whether an edge costs its latency only, not gap plus latency."""
     upwards: bool = False
     """Whether the largest edge + T wins."""
     look: int = 0
-    """+1 or -1 for a look-ahead that is the least or the largest g_jk + L_jk, 0 for none."""
+    """The look-ahead: +1 for the least g_jk + L_jk, -1 for the largest, 0 for none."""
     ends: bool = False
     """Whether the look-ahead counts T_k."""
 
 
 RULES = {
-    # L_ij (paper 000, §4.2): gaps and waiting senders are not seen, its known weakness.
+    # L_ij (paper 000, §4.2). Its known weakness: it ignores gaps and the ready times of senders.
     "fef": Rule(latency=True),
     # RT_i + g_ij + L_ij + F_j (paper 000, §4.3, §4.4, §5.1, §5.2; paper 002, equations 4 to 7).
     "ecef": Rule(ready=True),
     "ecef-la": Rule(ready=True, look=1),
     "ecef-la-min-t": Rule(ready=True, look=1, ends=True),
     "ecef-la-max-t": Rule(ready=True, look=-1, ends=True),
-    # The largest g_ij + L_ij + T_j, by the quickest way to each j (paper 000, §5.3). As the paper
-    # prints it, RT_i does not count: with it the mean makespan for 10 clusters with the parameters
-    # of its Table 2 is 1.3 % longer.
+    # The largest g_ij + L_ij + T_j, by the fastest edge to each j (paper 000, §5.3). As printed in
+    # the paper, RT_i does not count. If it did, the mean makespan for 10 clusters with the
+    # parameters of its Table 2 would be 1.3 % longer.
     "bottom-up": Rule(upwards=True),
-    # The largest g_ij + L_ij + T_j - F_j: paper 000 (§6) suggests a look-ahead and leaves it open.
-    # Slow clusters first, and of two as slow the one that can pass the message on sooner.
+    # The largest g_ij + L_ij + T_j - F_j: paper 000 (§6) suggests a look-ahead but defines none.
+    # Slow clusters come first; of two equally slow ones, the one that can relay sooner.
     "bottom-up-la": Rule(upwards=True, look=1),
 }
 
 FEW_CLUSTERS = 10
-"""Paper 000 calls up to 10 clusters a reduced number; it gives no other threshold."""
+"""Paper 000 calls up to 10 clusters a reduced number. It gives no other threshold."""
 
 
 def mixed_rule(n_clusters: int) -> Rule:
-    """The papers' recommendation (paper 000, §6): ECEF-LA for few clusters, ECEF-LAT beyond."""
+    """Return the recommended rule (paper 000, §6): ECEF-LA for few clusters, ECEF-LAT for more."""
     return RULES["ecef-la" if n_clusters <= FEW_CLUSTERS else "ecef-la-max-t"]
 
 
@@ -79,18 +80,18 @@ def _flat(n: int, root: int) -> list[tuple[int, int]]:
 
 
 def greedy(rule: Rule, instance: Instance) -> Schedule:
-    """Transfers by ``rule`` until every cluster is reached."""
+    """Pick transfers by ``rule`` until every cluster is reached."""
     run = Runner(None)
     return make_schedule(_transfers(rule, run, run.problem(instance)), instance)
 
 
 def mixed(instance: Instance) -> Schedule:
-    """`greedy` by `mixed_rule`."""
+    """Return the schedule of `greedy` with `mixed_rule`."""
     return greedy(mixed_rule(instance.n_clusters), instance)
 
 
 def run_seven(run: Runner, problem: Problem) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """The name of each of the papers' seven and its transfers."""
+    """Yield the name and the transfers of each of the papers' seven heuristics."""
     yield "flat", _flat(problem.n, problem.root)
     for name in SEVEN[1:]:
         yield name, _transfers(RULES[name], run, problem)
@@ -122,7 +123,11 @@ def _greedy(
     ahead: Buffer,
     next_hop: Buffer,
 ) -> None:
-    """Write the transfers. ``best`` and ``source``: quickest edge in; ``ahead``: F, at next_hop."""
+    """Write the transfers.
+
+    ``best`` and ``source`` are the best edge into each waiting cluster and its sender. ``ahead``
+    and ``next_hop`` are F and the cluster that gives it.
+    """
     n, cost, busy, own = problem.n, problem.cost, problem.busy, problem.own
     edge = problem.latency if with_latency else cost
     reached[problem.root] = 1
@@ -133,7 +138,7 @@ def _greedy(
             if reached[j]:
                 continue
             time = ready[newest] + edge[newest * n + j] if with_ready else edge[newest * n + j]
-            if source[j] == last and with_ready:  # its sender is busy longer now: look again
+            if source[j] == last and with_ready:  # its sender has sent again: find the best anew
                 best[j] = INFINITY
                 for i in range(n):
                     if reached[i] and ready[i] + cost[i * n + j] < best[j]:
@@ -164,13 +169,12 @@ def _greedy(
 
 
 def by_level(instance: Instance) -> Schedule:
-    """ECEF between the groups of each level, from the widest down.
+    """Use ECEF between the groups of each level, from the widest level down.
 
-    Between sites, then between the clusters of each. Paper 000's Table 1 (after Karonis) sends to
-    the farthest level first, by flat trees; paper 003 leaves more than two levels to the future.
-    Levels are found by latency (`find_levels`). Other heuristics schedule all clusters at once and
-    may use what every level offers, so that the optimum is among theirs: this one is to compare
-    with.
+    For example, first between sites, then between the clusters of each site. Paper 000's Table 1
+    (after Karonis) sends to the farthest level first, by flat trees; paper 003 leaves more than two
+    levels to future work. Levels are found by latency (`find_levels`). This heuristic serves as a
+    comparison: others schedule all clusters at once, and so may also find the optimum.
     """
     n = instance.n_clusters
     latency_s = (instance.latency_s + instance.latency_s.T) / 2
@@ -193,10 +197,10 @@ def by_level(instance: Instance) -> Schedule:
 
 
 def _between(instance: Instance, heads: list[int], holder: int) -> list[Transfer]:
-    """From ``holder`` to all of ``heads``, which it is one of."""
-    some = np.ix_(heads, heads)
-    alone = Instance(
-        instance.latency_s[some], instance.gap_s[some], np.zeros(len(heads)), heads.index(holder),
+    """Return transfers from ``holder``, one of ``heads``, to all others of them."""
+    index = np.ix_(heads, heads)
+    level = Instance(
+        instance.latency_s[index], instance.gap_s[index], np.zeros(len(heads)), heads.index(holder),
         instance.accounting,
     )  # fmt: skip
-    return [Transfer(heads[s], heads[r]) for s, r in greedy(RULES["ecef"], alone).transfers]
+    return [Transfer(heads[s], heads[r]) for s, r in greedy(RULES["ecef"], level).transfers]

@@ -1,4 +1,4 @@
-"""What a broadcast between clusters is made of, and how its time is counted."""
+"""The parameters of a broadcast between clusters, and how its time is counted."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ Floats = npt.NDArray[np.float64]
 class Accounting:
     """How a schedule's time is counted.
 
-    The default: a sender is busy for the gap; the message arrives at start + gap + latency, and the
-    receiver may relay from then on; a cluster broadcasts internally when its own last send's gap is
-    over (at its arrival if it sends nothing; the root likewise). The makespan is the latest end.
+    By default, a sender is busy for the gap. The message arrives at start + gap + latency, and the
+    receiver may relay it from then on. A cluster, also the root, starts its internal broadcast
+    after the gap of its last send, or at its arrival if it sends nothing. The makespan is the
+    latest end.
 
-    The alternatives are for readers who want to see what the choice changes.
+    The alternatives allow to study the effect of these choices.
     """
 
     busy: Literal["gap", "gap+latency"] = "gap"
-    """How long a send keeps its sender from the next (one-port LogP, or Bhat's whole transfer)."""
+    """How long a send keeps its sender busy: as in one-port LogP, or Bhat's whole transfer."""
     internal: Literal["after-last-send", "from-arrival"] = "after-last-send"
-    """When the internal broadcast starts; ``from-arrival`` lets it overlap the cluster's sends."""
+    """When the internal broadcast starts. With ``from-arrival`` it overlaps the cluster's sends."""
 
     def __post_init__(self) -> None:
         if self.busy not in ("gap", "gap+latency"):
@@ -42,14 +43,14 @@ class Accounting:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """One broadcast to schedule between ``n`` clusters. Validated copies; do not write to them.
+    """A broadcast to schedule between ``n`` clusters. Arrays are copies; do not write to them.
 
-    Raises `UsageError` naming the field that has the wrong shape, or a negative or infinite entry.
+    Raises `UsageError`, which names the field, for a wrong shape or a negative or infinite entry.
     """
 
     latency_s: Floats
     gap_s: Floats
-    """(n, n) arrays. From sender (row) to receiver (column); the diagonals are ignored."""
+    """(n, n) arrays, from sender (row) to receiver (column). The diagonals are ignored."""
     internal_s: Floats
     """(n,) array. How long each cluster's internal broadcast takes."""
     root: int = 0
@@ -84,17 +85,17 @@ class Instance:
 
     @cached_property
     def cost_s(self) -> Floats:
-        """``gap_s + latency_s``: from the start of a send to its arrival."""
+        """``gap_s + latency_s``: time from the start of a send to its arrival."""
         return self.gap_s + self.latency_s
 
     @cached_property
     def busy_s(self) -> Floats:
-        """How long each send keeps its sender, (n, n)."""
+        """How long each send keeps its sender busy, (n, n)."""
         return self.gap_s if self.accounting.busy == "gap" else self.cost_s
 
     @cached_property
     def cost_rows(self) -> list[list[float]]:
-        """`cost_s` as lists: plain Python reads those several times faster than arrays."""
+        """`cost_s` as lists: plain Python reads lists several times faster than arrays."""
         return [list(map(float, row)) for row in self.cost_s]
 
     @cached_property

@@ -1,38 +1,41 @@
-"""Paths through all clusters, and where they meet."""
+"""Shortest paths that visit all clusters, and the most central cluster."""
 
 from __future__ import annotations
 
 import numpy as np
 
-EXACT_TO = 9
-"""Vertices to which the shortest path is found exactly."""
+MOST_EXACT = 9
+"""Up to this many vertices the shortest path is exact."""
 
 
 def shortest_path(cost: np.ndarray, start: int) -> tuple[int, ...]:
-    """Visit all of ``cost``'s vertices from ``start``: exact to `EXACT_TO`, greedy beyond."""
+    """Return a short path from ``start`` that visits all vertices of ``cost``, (N, N).
+
+    It is the shortest one up to `MOST_EXACT` vertices, and greedy beyond.
+    """
     n = len(cost)
-    if n > EXACT_TO:
-        path, left = [start], np.array(cost, dtype=float)
+    if n > MOST_EXACT:
+        path, remaining = [start], np.array(cost, dtype=float)
         for _ in range(n - 1):
-            left[:, path[-1]] = np.inf
-            path.append(int(np.argmin(left[path[-1]])))
+            remaining[:, path[-1]] = np.inf
+            path.append(int(np.argmin(remaining[path[-1]])))
         return tuple(path)
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {
         (1 << start, start): (0.0, (start,))
     }
     for _ in range(n - 1):
         longer: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        for (seen, last), (length, path_so_far) in best.items():
+        for (visited, last), (length, path_so_far) in best.items():
             for v in range(n):
-                if not seen >> v & 1:
-                    key = (seen | 1 << v, v)
-                    offer = (length + float(cost[last, v]), (*path_so_far, v))
-                    if key not in longer or offer < longer[key]:
-                        longer[key] = offer
+                if not visited >> v & 1:
+                    key = (visited | 1 << v, v)
+                    candidate = (length + float(cost[last, v]), (*path_so_far, v))
+                    if key not in longer or candidate < longer[key]:
+                        longer[key] = candidate
         best = longer
     return min(best.values())[1]
 
 
 def find_hub(latency_s: np.ndarray) -> int:
-    """The vertex that all others reach soonest, there and back."""
+    """Return the vertex with the least sum of its largest latencies to and from others."""
     return int(np.argmin(latency_s.max(axis=0) + latency_s.max(axis=1)))

@@ -1,4 +1,4 @@
-"""Every heuristic by name: what it is good for, where it comes from, and the function."""
+"""All heuristics by name, with their use, their source and their function."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PMEO = "Barchet-Steffenel & Mounié, PMEO-PDS 2006"
 
 @dataclass(frozen=True)
 class Heuristic:
-    """One way to order the transfers. Call it with matrices, or `pick` with an `Instance`."""
+    """A heuristic to order transfers. Call it with matrices, or `pick` with an `Instance`."""
 
     name: str
-    """What commands and settings call it."""
+    """The name in commands and settings."""
     label: str
-    """The papers' spelling."""
+    """The name as spelled in the papers."""
     good_for: str
     source: str
     pick: Callable[[Instance], Schedule]
@@ -50,9 +50,9 @@ class Heuristic:
         *,
         accounting: Accounting | None = None,
     ) -> Schedule:
-        """The schedule for n clusters: (n, n), (n, n) and (n,) arrays in seconds.
+        """Return the schedule for n clusters from (n, n), (n, n) and (n,) arrays in seconds.
 
-        Raises `UsageError` naming the invalid argument.
+        Raises `UsageError`, which names the invalid argument.
         """
         return self.pick(
             Instance(latency_s, gap_s, internal_s, root, accounting or Accounting())  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ class Heuristic:
 
 
 def _greedy(name: str, label: str, good_for: str, source: str) -> Heuristic:
-    """The one that obeys the rule of its name."""
+    """Return the heuristic with the rule of this name."""
     pick, pick_batch = partial(greedy, RULES[name]), partial(run_batch_greedy, RULES[name])
     return Heuristic(name, label, good_for, source, pick, pick_batch)
 
@@ -128,7 +128,7 @@ HEURISTICS: dict[str, Heuristic] = {entry.name: entry for entry in _ENTRIES}
 
 
 def find_heuristic(name: str) -> Heuristic:
-    """The heuristic called ``name``. Raises `UsageError` listing the known names."""
+    """Return the heuristic called ``name``. Raises `UsageError`, which lists the known names."""
     try:
         return HEURISTICS[name]
     except KeyError:

@@ -1,18 +1,18 @@
-"""A lower bound that is nearly always the optimum: reach a few clusters, relay as you like.
+"""A lower bound of the makespan, nearly always equal to the optimum, by relaxation.
 
-Some clusters (the terminals, normally the slowest) must be reached; the others may relay or be left
-out. Every schedule, cut down to the branches that lead to terminals, is such a tree, so the fastest
-tree is a lower bound. It is found by a Dreyfus-Wagner recursion over subsets of terminals:
+Only some clusters (the terminals, normally the slowest) must be reached; the others may relay or be
+left out. Every schedule, reduced to the branches that lead to terminals, is such a tree, so the
+fastest tree is a lower bound. It is found by a Dreyfus-Wagner recursion over subsets of terminals:
 
     f(v, {}) = T_v
     f(v, S) = min over first child c and the part C of S it serves of
               max(g_vc + L_vc + f(c, C without c), g_vc + f(v, S without C))
 
-A relay that two branches share is counted twice, which only lowers the bound. With every cluster a
-terminal there are no relays left, and the value is the optimum itself.
+A relay that two branches share is treated as two relays, which only lowers the bound. If every
+cluster is a terminal, there are no such relays, and the value is the optimum itself.
 
-Entries that cannot be part of anything faster than ``upper`` are dropped: v cannot have the message
-before its shortest path from the root.
+Entries that cannot be part of a tree faster than ``upper`` are dropped: v cannot have the message
+before the length of its shortest path from the root.
 """
 
 from __future__ import annotations
@@ -29,20 +29,24 @@ class Relaxed(NamedTuple):
     """The fastest relaxed tree."""
 
     bound_s: float
-    """Its time: no schedule is faster. Infinite when nothing is faster than the given upper
-    bound."""
+    """Its time: no schedule is faster. Infinite if no tree is faster than the given upper bound."""
     transfers: list[tuple[int, int]]
-    """Its transfers, senders before their receivers' own; empty when ``bound_s`` is infinite."""
+    """Its transfers, each after the one that reaches its sender; empty if ``bound_s`` is infinite.
+    """
     shared: list[int]
-    """Relays that occur more than once, ascending. None: the tree is part of a schedule."""
+    """Relays that occur more than once, ascending. If there are none, the tree is part of a
+    schedule."""
     n_steps: int
     """Elementary steps done."""
     finished: bool
-    """False when the step limit was reached; ``bound_s`` is 0 then."""
+    """False if the step limit was reached; ``bound_s`` is then 0."""
 
 
 def earliest_arrivals(run: Runner, problem: Problem) -> Buffer:
-    """The shortest path from the root to each cluster, as if relays had nothing else to do."""
+    """Return the length of the shortest path from the root to each cluster.
+
+    No schedule reaches a cluster earlier.
+    """
     reach = run.floats(problem.n, INFINITY)
     run(_dijkstra, problem, reach, run.integers(problem.n))
     return reach
@@ -70,9 +74,10 @@ def relax(
     upper_s: float,
     max_steps: int,
 ) -> Relaxed:
-    """The fastest tree reaching ``terminals``, if it is faster than ``upper_s``.
+    """Return the fastest tree that reaches ``terminals``, if it is faster than ``upper_s``.
 
-    ``reach`` is what `earliest_arrivals` returned. Time grows as n² 3^k, space as n 2^k.
+    ``reach`` is the result of `earliest_arrivals`. For k terminals, time grows as n² 3^k and memory
+    as n 2^k.
     """
     n, n_subsets = problem.n, 1 << len(terminals)
     bit = run.integers(n)
@@ -109,13 +114,13 @@ def relax(
 
 
 class _Tables(NamedTuple):
-    """What the recursion reads and writes. Tables of subsets have entry (S, v) at ``S * n + v``.
+    """The tables of the recursion. Tables over subsets have entry (S, v) at ``S * n + v``.
 
-    ``bit`` is a terminal's bit, 0 for others; ``nearest`` and ``soonest`` the least cost and busy
-    time of a cluster's transfers;
-    ``value`` is f, its tree's first child is ``first`` and serves ``part``. ``candidate`` lists the
-    ``n_candidates`` children that may serve a subset, the quickest first, ``below`` their times;
-    ``served`` has the same times by child.
+    ``bit`` is the bit of a terminal, 0 for other clusters. ``nearest`` and ``soonest`` are the
+    least cost and busy time of a cluster's transfers. ``value`` is f; the first child in its tree
+    is ``first`` and serves ``part``. ``candidate`` lists the ``n_candidates`` children that may
+    serve a subset, the fastest first, and ``below`` their times; ``served`` has the same times by
+    child.
     """
 
     upper_s: float
@@ -136,7 +141,7 @@ class _Tables(NamedTuple):
 
 
 def _recursion(problem: Problem, tables: _Tables, max_steps: int) -> int:
-    """Fill the tables; return the steps done, or -1 when they were too many."""
+    """Fill the tables; return the steps done, or -1 if they were more than ``max_steps``."""
     n = problem.n
     for v in range(n):
         tables.value[v] = problem.tail[v]
@@ -159,7 +164,7 @@ def _recursion(problem: Problem, tables: _Tables, max_steps: int) -> int:
 
 @helper
 def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
-    """Entry (S, v) as far as smaller subsets tell: a terminal serves all of S, or two share it."""
+    """Compute entry (S, v) from smaller subsets: a terminal serves all of S, or S is split."""
     n, cost, busy = problem.n, problem.cost, problem.busy
     value, candidate, below = tables.value, tables.candidate, tables.below
     steps, nearest = 0, tables.nearest[v]
@@ -179,7 +184,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
         quickest = below[C * n] + nearest
         if max(soonest, quickest) >= best:
             pass
-        elif quickest > soonest:  # what the child serves decides: try the quickest first
+        elif quickest > soonest:  # the child's time dominates: try the fastest child first
             for place in range(C * n, C * n + tables.n_candidates[C]):
                 if below[place] + nearest >= best:
                     break
@@ -188,7 +193,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
                 time = max(below[place] + cost[v * n + c], busy[v * n + c] + after)
                 if time < best and c != v:
                     best, child, taken = time, c, C
-        else:  # what comes after decides: try the child that keeps v the shortest first
+        else:  # v's later sends dominate: try the child that keeps v busy the shortest first
             for place in range(v * (n - 1), (v + 1) * (n - 1)):
                 c = problem.near[place]
                 if busy[v * n + c] + after >= best:
@@ -206,7 +211,7 @@ def _split(problem: Problem, tables: _Tables, S: int, v: int) -> int:
 
 @helper
 def _relay(problem: Problem, tables: _Tables, S: int) -> int:
-    """Let one relay serve all of S, quickest relays first; return how many were looked at."""
+    """Let one relay serve all of S, fastest relays first; return the number of relays tried."""
     n, root, cost_in, busy_in = problem.n, problem.root, problem.cost_in, problem.busy_in
     value, bit, done = tables.value, tables.bit, tables.done
     row, n_popped = S * n, 0
@@ -233,7 +238,7 @@ def _relay(problem: Problem, tables: _Tables, S: int) -> int:
 
 @helper
 def _rank(problem: Problem, tables: _Tables, S: int, n_popped: int) -> None:
-    """List the children that may serve S, the quickest first: those relays, and S's terminals."""
+    """List the children that may serve S, fastest first: the relays tried and S's terminals."""
     n, candidate, below = problem.n, tables.candidate, tables.below
     for place in range(len(tables.terminals)):
         if S >> place & 1:
@@ -255,15 +260,15 @@ def _rank(problem: Problem, tables: _Tables, S: int, n_popped: int) -> None:
 
 
 def _walk(problem: Problem, tables: _Tables, full: int) -> list[tuple[int, int]]:
-    """The transfers of the tree that serves ``full`` from the root."""
+    """Return the transfers of the tree that serves ``full`` from the root."""
     transfers = []
-    todo = [(problem.root, full)]
-    while todo:
-        v, S = todo.pop()
+    stack = [(problem.root, full)]
+    while stack:
+        v, S = stack.pop()
         while S:
             entry = S * problem.n + v
             c, C = int(tables.first[entry]), int(tables.part[entry])
             transfers.append((v, c))
-            todo.append((c, C & ~int(tables.bit[c])))
+            stack.append((c, C & ~int(tables.bit[c])))
             S &= ~C
     return transfers

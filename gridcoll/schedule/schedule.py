@@ -1,4 +1,4 @@
-"""A schedule: who sends to whom, in which order, and when."""
+"""A schedule: transfers between clusters, their order and their times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridcoll.schedule.instance import Instance
 
 
 class Transfer(NamedTuple):
-    """One message from one cluster's coordinator to another's."""
+    """One message from the coordinator of a cluster to that of another."""
 
     sender: int
     receiver: int
@@ -21,18 +21,18 @@ class Transfer(NamedTuple):
 class Schedule:
     """Ordered transfers that take a message from ``root`` to every cluster.
 
-    Raises `UsageError` when the transfers do not reach every cluster exactly once from a holder.
+    Raises `UsageError` unless every cluster is reached exactly once, from one with the message.
     """
 
     n_clusters: int
     root: int
     transfers: tuple[Transfer, ...]
     """Every cluster but the root receives once, from a cluster that already has the message. Each
-    sender sends in this order; between senders the order says nothing."""
+    sender sends in this order. The order of transfers of different senders has no meaning."""
     makespan_s: float
-    """The latest end under the accounting it was made for."""
+    """The latest end under the accounting that it was made for."""
     lower_bound_s: float = 0.0
-    """Proven: no schedule ends earlier. 0: not looked for (the greedy heuristics)."""
+    """A proven bound: no schedule ends earlier. The greedy heuristics compute none: 0."""
 
     def __post_init__(self) -> None:
         holders = {self.root}
@@ -50,12 +50,12 @@ class Schedule:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether `lower_bound_s` proves that nothing is faster (to a part in 10⁹)."""
+        """Whether `lower_bound_s` proves that no schedule is faster (within a factor 1 + 10⁻⁹)."""
         return self.makespan_s <= self.lower_bound_s * (1 + 1e-9)
 
 
 def children(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The clusters each cluster sends to, in its order; ``result[i]`` belongs to cluster i."""
+    """Return the clusters to which each cluster sends, in order; ``result[i]`` is of cluster i."""
     lists: list[list[int]] = [[] for _ in range(schedule.n_clusters)]
     for sender, receiver in schedule.transfers:
         lists[sender].append(receiver)
@@ -63,7 +63,7 @@ def children(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 
 
 def parents(schedule: Schedule) -> tuple[int | None, ...]:
-    """The cluster each cluster receives from; None for the root."""
+    """Return the cluster from which each cluster receives; None for the root."""
     row: list[int | None] = [None] * schedule.n_clusters
     for sender, receiver in schedule.transfers:
         row[receiver] = sender
@@ -72,16 +72,16 @@ def parents(schedule: Schedule) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When everything of a schedule happens, in seconds after the broadcast starts."""
+    """The times of a schedule, in seconds after the broadcast starts."""
 
     start_s: tuple[float, ...]
-    """When each transfer's sender starts, in the order of the schedule's transfers."""
+    """When each transfer starts, in the order of the schedule's transfers."""
     arrival_s: tuple[float, ...]
     """When each cluster has the message; 0 for the root."""
     free_s: tuple[float, ...]
-    """When each cluster has done its last send (its arrival if it sends nothing)."""
+    """When each cluster is free after its last send; its arrival if it sends nothing."""
     end_s: tuple[float, ...]
-    """When each cluster's internal broadcast is over."""
+    """When each cluster's internal broadcast ends."""
 
     @property
     def makespan_s(self) -> float:
@@ -89,9 +89,9 @@ class Timeline:
 
 
 def time_transfers(transfers: Iterable[tuple[int, int]], instance: Instance) -> Timeline:
-    """Run ``transfers`` in their order under the instance's accounting.
+    """Compute the times of ``transfers`` in this order under the instance's accounting.
 
-    Raises `UsageError` when a sender does not have the message yet.
+    Raises `UsageError` if a sender does not have the message yet, or a cluster is not reached.
     """
     arrival: list[float | None] = [None] * instance.n_clusters
     free = [0.0] * instance.n_clusters
@@ -117,14 +117,14 @@ def _ends(arrived: tuple[float, ...], free: list[float], instance: Instance) -> 
 
 
 def timeline(schedule: Schedule, instance: Instance) -> Timeline:
-    """The clock of ``schedule`` on ``instance``."""
+    """Return the times of ``schedule`` on ``instance``."""
     return time_transfers(schedule.transfers, instance)
 
 
 def make_schedule(
     transfers: Iterable[tuple[int, int]], instance: Instance, lower_bound_s: float = 0.0
 ) -> Schedule:
-    """The schedule of ``transfers``, with the makespan it has on ``instance``."""
+    """Return the schedule of ``transfers``, with its makespan on ``instance``."""
     ordered = tuple(Transfer(*pair) for pair in transfers)
     makespan = time_transfers(ordered, instance).makespan_s
     return Schedule(instance.n_clusters, instance.root, ordered, makespan, lower_bound_s)

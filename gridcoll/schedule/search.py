@@ -1,10 +1,10 @@
-"""The search behind `best` and `optimal`: narrow the gap from both sides.
+"""The search behind `best` and `optimal`: it narrows the gap between two bounds.
 
-From below, `relax` finds the fastest tree to a few terminals: no schedule beats that. From above,
-`complete` grows that tree, or an empty one, into a whole schedule within a target time. Where the
-tree uses a relay twice, or a cluster finds no path in time, those become terminals too and the
-bound rises; with every cluster a terminal, the tree is the optimum. The cluster that misses a
-target is served earlier in the next attempt, and targets between the bounds are tried.
+For the lower bound, `relax` finds the fastest tree to a few terminals: no schedule is faster. For
+the upper bound, `complete` extends that tree, or an empty one, to a whole schedule within a target
+time. A relay that the tree uses twice, and a cluster that has no path in time, become terminals
+too, and the lower bound rises. If every cluster is a terminal, the tree is the optimum. A cluster
+that misses a target is served earlier in the next attempt. Targets between the bounds are tried.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from gridcoll.schedule.schedule import Schedule, make_schedule, time_transfers
 Transfers = list[tuple[int, int]]
 
 FIRST_TERMINALS = 5
-CLOSE = 0.04
-"""Bounds nearer than this: the tree is nearly a schedule, and what keeps it from one matters."""
+NEARLY_MET = 0.04
+"""If bounds differ by less than this fraction, the tree is nearly a schedule. Clusters that prevent
+it from being one then become terminals."""
 MAX_ENTRIES = 1 << 22
-"""Of the recursion's tables: n 2^k beyond this is not tried (five tables of 8 bytes each)."""
+"""Largest size n 2^k of the recursion's tables (five tables of 8 bytes per entry)."""
 INFINITY = float("inf")
 CLUSTERS_PER_HEAD = 40
-"""Of that many clusters ECEF picks one before the slowest come first. Many clusters need many
-senders early, whoever they are: 500 end 0.7 % earlier so; for 50 it hardly matters."""
-TIGHT = 1e-9
-"""Relative difference at which bounds are taken to have met."""
+"""ECEF picks one transfer for this many clusters before the slowest clusters come first. Many
+clusters need many senders early: 500 end 0.7 % earlier this way; for 50 it hardly matters."""
+MET_TOLERANCE = 1e-9
+"""Relative difference at which bounds count as equal."""
 
 
-FAITH_S = 2e-3
-"""For how long the first guess at the speed weighs as much as what is measured."""
+PRIOR_WEIGHT_S = 2e-3
+"""The first guess at the speed weighs as much as a measurement of this length."""
 GROWTH = 2.3
-"""How much longer the recursion takes with one more terminal, as a rule."""
+"""Typical factor by which the recursion takes longer with one more terminal."""
 
 
 class Budget:
-    """What may still be spent: elementary steps, or as many as fit into the time left.
+    """The remaining budget: a number of elementary steps, or as many as fit into the time left.
 
-    How many fit is a guess to begin with, and learnt from the steps done.
+    The number that fits is a guess at first, and is then estimated from the steps done.
     """
 
     def __init__(
@@ -61,17 +62,17 @@ class Budget:
         self.clock = clock
         self.end = None if budget_s is None else clock() + budget_s
         self.left = budget_steps
-        self.done = (steps_per_s * FAITH_S, FAITH_S)  # steps and seconds, the guess among them
+        self.done = (steps_per_s * PRIOR_WEIGHT_S, PRIOR_WEIGHT_S)  # steps, seconds: with the guess
 
     def steps(self) -> int:
-        """Steps that may be done now."""
+        """Return how many steps may still be done."""
         if self.end is None:
             return int(min(self.left, 1 << 62))
         n_steps, seconds = self.done
         return int(max(0.0, self.end - self.clock()) * n_steps / seconds)
 
     def spend(self, n_steps: int, seconds: float) -> None:
-        """Take note of steps done."""
+        """Record steps done."""
         self.left -= n_steps
         self.done = (self.done[0] + n_steps, self.done[1] + seconds)
 
@@ -79,7 +80,7 @@ class Budget:
 class Search:
     """One search. `transfers` are the best so far, `upper_s` their makespan, `lower_s` the bound.
 
-    ``head`` is how ECEF begins.
+    ``head`` are the first transfers of ECEF.
     """
 
     def __init__(self, instance: Instance, run: Runner, budget: Budget) -> None:
@@ -96,7 +97,7 @@ class Search:
         self.slowest_first = sorted(others, key=lambda v: (-own[v], v))
 
     def run(self) -> Schedule:
-        """Search until the bounds meet or the budget is spent."""
+        """Search until the bounds meet or the budget is spent; return the best schedule."""
         for name, transfers in run_seven(self.runner, self.problem):
             self._offer(transfers)
             if name == "ecef":
@@ -112,15 +113,17 @@ class Search:
 
     @property
     def _met(self) -> bool:
-        return self.upper_s <= self.lower_s * (1 + TIGHT)
+        return self.upper_s <= self.lower_s * (1 + MET_TOLERANCE)
 
     def _offer(self, transfers: Transfers) -> None:
+        """Reorder ``transfers``, and take them if they are faster than the best so far."""
         transfers = reorder(transfers, self.instance)
         makespan = time_transfers(transfers, self.instance).makespan_s
         if makespan < self.upper_s:
             self.upper_s, self.transfers = makespan, transfers
 
     def _narrow(self) -> None:
+        """Improve both bounds until they meet or the budget is spent."""
         reach = earliest_arrivals(self.runner, self.problem)
         ends = (reach[v] + own for v, own in enumerate(self.instance.internals))
         self.lower_s = min(self.upper_s, max(growth_bound_s(self.instance), *ends))
@@ -140,7 +143,7 @@ class Search:
             self.lower_s = max(self.lower_s, min(relaxed.bound_s, self.upper_s))
             tree = relaxed.transfers
             if len(terminals) == self.problem.n - 1:
-                if tree:  # nothing was relaxed: it is the optimum
+                if tree:  # every cluster was a terminal: it is the optimum
                     self._offer(tree)
                 return
             missed = self._approach(tree, relaxed.n_steps)
@@ -154,16 +157,17 @@ class Search:
     def _more_terminals(
         self, terminals: list[int], shared: list[int], missed: Counter[int]
     ) -> list[int]:
-        """What the tree got wrong, once the bounds are close; before that, the next slowest."""
-        close = self.upper_s < self.lower_s * (1 + CLOSE)
-        obstacles = [*shared, *(v for v, _ in missed.most_common())] if close else []
+        """Return new terminals: obstacles if the bounds nearly meet, else the next slowest."""
+        nearly_met = self.upper_s < self.lower_s * (1 + NEARLY_MET)
+        obstacles = [*shared, *(v for v, _ in missed.most_common())] if nearly_met else []
         wanted = [v for v in [*obstacles, *self.slowest_first] if v not in terminals]
-        return wanted[: max(1, min(2, len(shared)))] if close else wanted[:1]
+        return wanted[: max(1, min(2, len(shared)))] if nearly_met else wanted[:1]
 
     def _approach(self, tree: Transfers, n_steps: int) -> Counter[int]:
-        """Try for the lower bound itself, then for targets between the bounds.
+        """Try to reach the lower bound itself, then targets between the bounds.
 
-        The latter takes about as long as ``n_steps``; what it misses, `_polish` has time for.
+        The second part ends after about ``n_steps``; `_polish` spends the rest of the budget.
+        Return how often each cluster prevented a schedule in the first part.
         """
         missed: Counter[int] = Counter()
         low, high = self.lower_s, self.upper_s
@@ -187,9 +191,10 @@ class Search:
         missed: Counter[int],
         stop: float = -INFINITY,
     ) -> bool:
-        """Whether a schedule within ``target_s`` was found; ``missed`` counts what was in the way.
+        """Look for a schedule within ``target_s``; return whether one was found.
 
-        First from ``tree``, then from `head`, until no more than ``stop`` steps are left.
+        Start from ``tree``, then from `head`; stop when at most ``stop`` steps are left. ``missed``
+        counts the clusters that prevented a schedule.
         """
         for given in (tree, self.head):
             order = list(self.slowest_first)
@@ -207,9 +212,9 @@ class Search:
     def _complete(self, target_s: float, order: list[int], given: Transfers) -> int | None:
         """Offer the schedule that `complete` finds, or return the cluster it missed."""
         begin = self.budget.clock()
-        target_s *= 1 + TIGHT / 10
+        target_s *= 1 + MET_TOLERANCE / 10
         found = complete(self.runner, self.problem, target_s, order, given)
-        # reading the result back costs about as much as 20 steps per cluster
+        # To read the result costs about as much as 20 steps per cluster.
         n_steps = found.n_steps + 20 * self.problem.n
         self.budget.spend(n_steps, self.budget.clock() - begin)
         if found.missed >= 0:
@@ -218,7 +223,7 @@ class Search:
         return None
 
     def _polish(self, tree: Transfers) -> None:
-        """Spend what is left on shuffled orders, nearer and nearer to the best so far."""
+        """Spend the rest of the budget on shuffled orders; targets approach the best so far."""
         shuffle = random.Random(0)
         own = self.instance.internals
         share = 0.5
@@ -232,12 +237,12 @@ class Search:
 
 
 def growth_bound_s(instance: Instance) -> float:
-    """A lower bound from counting: how soon so many clusters can have the message at all.
+    """Return a lower bound from counting how soon a number of clusters can have the message.
 
-    The k slowest clusters need k + 1 holders, and the last of them is still to broadcast. Holders
-    multiply at best as if every transfer were the cheapest there is (the postal model's optimal
-    tree, Bar-Noy & Kipnis 1992). Tight where clusters are alike, which is where
-    `gridcoll.schedule.relaxation` is not.
+    When the k slowest clusters have it, there are k + 1 holders, and the last one still has to
+    broadcast internally. At best, the number of holders grows as if every transfer were the
+    cheapest one (the optimal tree of the postal model, Bar-Noy & Kipnis 1992). The bound is tight
+    if clusters are alike, where that of `gridcoll.schedule.relaxation` is not.
     """
     n, root = instance.n_clusters, instance.root
     if n == 1:
@@ -258,11 +263,11 @@ def growth_bound_s(instance: Instance) -> float:
 
 
 def reorder(transfers: Iterable[tuple[int, int]], instance: Instance) -> list[tuple[int, int]]:
-    """The same tree with every sender's transfers in the order that ends earliest.
+    """Return the same tree with every sender's transfers in the order that ends earliest.
 
-    First the child for which most remains once the sender is free again: latency plus the child's
-    own completion. (Jackson's rule for jobs with delivery times; swapping two neighbours that break
-    it never helps.) Ties go to the smallest child.
+    The child with the most remaining time comes first: from when the sender is free again, its
+    latency plus its own completion. (Jackson's rule for jobs with delivery times; swapping two
+    neighbours to break the rule never helps.) Ties go to the smallest child.
     """
     order = list(transfers)
     cost, busy, own = instance.cost_rows, instance.busy_rows, instance.internals
@@ -286,7 +291,7 @@ def reorder(transfers: Iterable[tuple[int, int]], instance: Instance) -> list[tu
 def _completion(
     cluster: int, queue: list[tuple[float, int]], busy: list[float], own: float, late: bool
 ) -> float:
-    """From the cluster's arrival until it and all it serves are done."""
+    """Return the time from the cluster's arrival until it and all clusters below it are done."""
     free, end = 0.0, 0.0 if late else own
     for key, child in queue:
         free += busy[child]

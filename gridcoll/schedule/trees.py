@@ -1,7 +1,7 @@
-"""Tree arithmetic: the shapes a message takes among ``n`` equals, vertex 0 at the root.
+"""Tree shapes: trees over ``n`` equal vertices with the root at vertex 0.
 
-A shape says only who sends to whom and in which order. Segment size, protocol and what the vertices
-are (ranks or clusters) are other people's business.
+A shape only defines which vertex sends to which others, and in which order. It is independent of
+segment size, protocol and of what the vertices are (ranks or clusters).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from gridcoll.errors import UsageError
 
 Children = tuple[tuple[int, ...], ...]
-"""``children[v]`` are the vertices ``v`` sends to, in order."""
+"""``children[v]`` are the vertices to which ``v`` sends, in order."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def _binary(n: int) -> Children:
 
 
 def _binomial(n: int) -> Children:
-    """Vertex ``v`` sends to ``v + 2^k`` for every power below its lowest set bit, largest first."""
+    """Send from ``v`` to ``v + 2^k`` for each power below its lowest set bit, largest first."""
     children = []
     for v in range(n):
         powers = (1 << k for k in reversed(range(n.bit_length())))
@@ -85,9 +85,9 @@ _ANY_K_CHAIN = re.compile(r"([1-9]\d*)-chain")
 
 
 def find_shape(name: str) -> Shape:
-    """The shape called ``name``, ``d-chain`` of any degree among them.
+    """Return the shape called ``name``, which may be a ``d-chain`` of any degree.
 
-    Raises `UsageError` that lists the known ones.
+    Raises `UsageError`, which lists the known names.
     """
     if name in SHAPES:
         return SHAPES[name]
@@ -98,7 +98,7 @@ def find_shape(name: str) -> Shape:
 
 @lru_cache(maxsize=4096)
 def degrees(shape: str, n: int) -> np.ndarray:
-    """How many vertices each of ``n`` sends to in ``shape``, (n,). Not to be written to."""
+    """Return the number of children of each vertex in ``shape``, (n,); read-only."""
     found = np.array([len(sends) for sends in find_shape(shape).children(n)], dtype=float)
     found.flags.writeable = False
     return found
@@ -106,11 +106,11 @@ def degrees(shape: str, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a shape on ``n`` vertices costs, as counts of gaps and latencies.
+    """The cost of a shape on ``n`` vertices, as counts of gaps and latencies.
 
-    Under the one-port model a vertex holds the first segment after ``gaps`` send gaps and
-    ``latencies`` link latencies from the moment the root holds it. Only vertices that no other
-    vertex exceeds in both counts are kept: the last one done is among them for any L and g.
+    Under the one-port model, a vertex has the first segment ``gaps`` send gaps and ``latencies``
+    link latencies after the root. Vertices that another vertex exceeds in both counts are left out:
+    for any L and g, the last vertex to finish is among the others.
     """
 
     gaps: np.ndarray
@@ -122,20 +122,20 @@ class Profile:
 
 @lru_cache(maxsize=4096)
 def profile(shape: str, n: int) -> Profile:
-    """The `Profile` of ``shape`` on ``n`` vertices."""
+    """Return the `Profile` of ``shape`` on ``n`` vertices."""
     children = find_shape(shape).children(n)
     counts = [(0, 0)] * n
     for v, sends in enumerate(children):  # every shape numbers parents below their children
         gaps, latencies = counts[v]
         for position, child in enumerate(sends, start=1):
             counts[child] = (gaps + position, latencies + 1)
-    kept: list[tuple[int, int]] = []
+    maximal: list[tuple[int, int]] = []
     for count in sorted(set(counts), reverse=True):
-        if not kept or count[1] > kept[-1][1]:
-            kept.append(count)
+        if not maximal or count[1] > maximal[-1][1]:
+            maximal.append(count)
     return Profile(
-        gaps=np.array([gaps for gaps, _ in kept], dtype=float),
-        latencies=np.array([latencies for _, latencies in kept], dtype=float),
+        gaps=np.array([gaps for gaps, _ in maximal], dtype=float),
+        latencies=np.array([latencies for _, latencies in maximal], dtype=float),
         root_degree=len(children[0]),
         max_degree=max(len(sends) for sends in children),
     )

@@ -1,4 +1,4 @@
-"""Who is there: processes, nodes, clusters and sites, and the files that declare them."""
+"""Processes, nodes, clusters and sites of a grid, and the files that declare them."""
 
 from gridcoll.topology.clustering import find_clusters
 from gridcoll.topology.grid import Cluster, Grid, Process

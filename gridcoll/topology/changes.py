@@ -1,4 +1,4 @@
-"""Changes of an emulated network while it runs: what ``[[events]]`` of a grid file say."""
+"""Changes of an emulated network while it runs: the ``[[events]]`` of a grid file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _PERCENT = re.compile(r"\s*([0-9.]+)\s*%\s*")
 
 
 class ChangeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A change as people write it: of a link (both directions) or of a host's interface.
+    """A change as written in a file: of a link (both directions) or of a host's interface.
 
-    What is not given stays as it is. ``cut`` is how long nothing passes, whatever else is given.
+    Values that are not given do not change. ``cut`` is how long nothing passes; it may be combined
+    with other values.
     """
 
     link: tuple[str, str] | None = None
     host: str | None = None
     rate: str | None = None
     latency: str | None = None  # one way
-    loss: str | None = None  # of the frames, as "1 %"
+    loss: str | None = None  # the share of lost frames, as "1 %"
     cut: str | None = None
 
     def __str__(self) -> str:
@@ -31,32 +32,32 @@ class ChangeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class EventSpec(ChangeSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One ``[[events]]`` table: a change, and when, counted from the start of the command."""
+    """One ``[[events]]`` table: a change, and its time from the start of the command."""
 
     at: str
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change in numbers, in the time and at the rates of the (dilated) grid."""
+    """A change in numbers, in times and rates of the (dilated) grid."""
 
     pairs: list[tuple[int, int]] = []
-    """Clusters between which the link lies, each pair once; empty where a host changes."""
+    """The pairs of clusters that the link connects, each once; empty if a host changes."""
     host: str = ""
-    """Empty where a link changes."""
+    """The host that changes; empty if a link changes."""
     rate_bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     latency_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     loss: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """None: as before."""
+    """Rate, latency and loss are None if they do not change."""
     cut_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How long nothing passes; 0: no cut."""
     reset: bool = False
-    """Back to what the grid file says, before anything else."""
+    """Whether to restore the values of the grid file first."""
     at_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """When, counted from the start."""
+    """When, from the start."""
 
 
 def parse_loss(text: str) -> float:
-    """The part in ``text``, as ``"1 %"``: 0.01. Raises `UsageError`."""
+    """Return the fraction in ``text``: 0.01 for ``"1 %"``. Raises `UsageError`."""
     match = _PERCENT.fullmatch(text)
     try:
         loss = float(match[1]) / 100 if match else -1.0
@@ -70,7 +71,7 @@ def parse_loss(text: str) -> float:
 def parse_change(
     spec: ChangeSpec, pairs: list[tuple[int, int]], dilation: float, at: str = "0 s"
 ) -> Change:
-    """``spec`` in numbers. ``pairs``: the clusters its link lies between. Raises `UsageError`."""
+    """Return ``spec`` in numbers; its link connects ``pairs`` of clusters. Raises `UsageError`."""
     if (spec.link is None) == (spec.host is None):
         raise UsageError("give either link or host")
     if spec.host is not None and (spec.latency is not None or spec.loss is not None):

@@ -1,4 +1,4 @@
-"""Logical homogeneous clusters (Lowekamp's greedy algorithm), from all or some latencies."""
+"""Finds logical homogeneous clusters from all or some latencies (Lowekamp's greedy algorithm)."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ def find_clusters(
 ) -> list[list[int]]:
     """Group nodes whose mutual latencies differ by no more than ``tolerance``.
 
-    Edges are taken from the shortest on. An edge between two ungrouped nodes founds a group; an
-    edge that leaves a group takes the other node in if all its latencies to the members lie within
-    ``tolerance`` of the group's shortest edge. An edge between two groups makes them one if all
-    their latencies lie within ``tolerance`` of the shorter of both: inside one cluster the shortest
-    edges rarely meet, and each founds a group. A node that fits no group is a group of its own.
+    Edges are processed from the shortest on. An edge between two ungrouped nodes founds a group. An
+    edge from a group to an ungrouped node adds the node if all its latencies to the members are
+    within ``tolerance`` of the group's shortest edge. An edge between two groups joins them if all
+    their latencies are within ``tolerance`` of the shorter one of their shortest edges: inside a
+    cluster the shortest edges rarely share a node, and each founds a group. A node that fits into
+    no group becomes a group of its own.
 
     Returns groups, each ascending, ordered by their lowest node. Raises `UsageError` for a matrix
-    that is not square, negative or NaN entries, a second one of another shape, or a tolerance out
-    of range.
+    that is not square, for negative or NaN entries, for an ``at_least_s`` of another shape, or for
+    a tolerance out of range.
 
     Parameters
     ----------
     latency_s : (n, n) array
-        One-way latencies; the diagonal is ignored. An asymmetric matrix is read as the larger of
-        both directions.
+        One-way latencies; the diagonal is ignored. The larger of both directions is used.
     tolerance : float
-        ρ of the papers: 0.3 admits latencies up to 30 % above the group's shortest edge.
+        ρ of the papers: 0.3 allows latencies up to 30 % above the group's shortest edge.
     resolution_s : float
-        What the measurement could tell apart. Latencies below it count as equal.
+        The resolution of the measurement. Latencies below it count as equal.
     at_least_s : (n, n) array, optional
-        What is certain of each latency, where that is less. Only this keeps nodes apart; how near
-        they are, and so which edge founds a group, is what ``latency_s`` says.
+        A lower bound of each latency that is certain, if that is less than ``latency_s``. Only this
+        bound separates nodes; ``latency_s`` gives the order of edges, and so which edges found
+        groups.
 
     References
     ----------
     Lowekamp, *Discovery and application of network information*, 2000; equation (3) of Steffenel
-    and Mounié 2007. Their text compares with the group's minimum only; we compare all edges to the
-    members with it, so that a node near one member and far from another is not taken in.
+    and Mounié 2007. Their text compares one edge with the group's minimum. We compare the edges to
+    all members with it, so that a node near one member and far from another is not added.
     """
     matrix = np.array(latency_s, dtype=float)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -70,7 +71,7 @@ def find_clusters(
 def _symmetric(
     name: str, matrix: npt.NDArray[np.float64], resolution_s: float
 ) -> npt.NDArray[np.float64]:
-    """The larger of both directions, and of the resolution; 0 on the diagonal."""
+    """Return the largest of both directions and the resolution; 0 on the diagonal."""
     off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
     if not (np.isfinite(off_diagonal).all() and (off_diagonal >= 0).all()):
         raise UsageError(f"{name}: must be finite and non-negative off the diagonal")
@@ -80,7 +81,7 @@ def _symmetric(
 
 
 class _Edges(NamedTuple):
-    """Latencies that are known, what is certain of each, and the nodes at their ends, (E,) each."""
+    """Known latencies, a certain lower bound of each, and the nodes at their ends, (E,) each."""
 
     length_s: npt.NDArray[np.float64]
     certain_s: npt.NDArray[np.float64]
@@ -88,8 +89,8 @@ class _Edges(NamedTuple):
     b: npt.NDArray[np.int64]
 
     def ascending(self) -> Iterator[tuple[float, float, int, int, float]]:
-        """Each edge, and the least of what is certain of it and of all that follow."""
-        # Ties go to low numbers.
+        """Yield each edge with the least certain bound of it and of all edges that follow."""
+        # Ties go to the lowest nodes.
         order = np.lexsort((self.b, self.a, self.length_s))
         columns = [each[order] for each in self]
         columns.append(np.minimum.accumulate(columns[1][::-1])[::-1])
@@ -97,15 +98,15 @@ class _Edges(NamedTuple):
 
 
 SHORT_S = 2e-3
-"""A busy moment of a node weighs most on links that are shorter."""
+"""Delays of a busy node distort latencies below this most."""
 
 
 class Latencies:
-    """What was measured between nodes: the shortest, and what is certain of it.
+    """Latencies measured between nodes.
 
-    ``of[a][b]`` is the shortest latency between two nodes. A link whose round trips scatter may be
-    shorter than the shortest seen, by about as much as the typical one is longer: only what is
-    certain keeps nodes apart.
+    ``of[a][b]`` is the shortest one seen between two nodes. If the round trips of a link scatter,
+    its latency may be even shorter, by about as much as the typical one is longer. Only the part
+    that is certain separates nodes.
     """
 
     def __init__(self, n_nodes: int) -> None:
@@ -117,7 +118,7 @@ class Latencies:
         return len(self.of)
 
     def enter(self, a: int, b: int, shortest_s: float, typical_s: float) -> None:
-        """One more measurement between two nodes."""
+        """Add a measurement between two nodes."""
         pair = (min(a, b), max(a, b))
         if pair in self._typical:
             low, high = self._spreads_s.get(pair, (self.of[a][b],) * 2)
@@ -128,9 +129,9 @@ class Latencies:
         self.of[a][b] = self.of[b][a] = shortest_s
 
     def certain(self, floor_s: float) -> list[dict[int, float]]:
-        """What each latency is at least, as far as anybody can tell; `of` where that is less.
+        """Return a certain lower bound of each latency.
 
-        Nothing is less than ``floor_s``.
+        It is at most the shortest one seen, or ``floor_s`` if that is more.
         """
         found: list[dict[int, float]] = [{} for _ in self.of]
         for (a, b), typical_s in self._typical.items():
@@ -140,14 +141,15 @@ class Latencies:
         return found
 
     def edges(self) -> Iterator[tuple[float, int, int]]:
-        """The shortest latency of every measured pair, with the pair, ascending."""
+        """Yield the shortest latency of every measured pair and the pair, lower node first."""
         return ((self.of[a][b], a, b) for a, b in self._typical)
 
     def resolution_s(self) -> float:
-        """Below which latency repeated measurements cannot tell two links apart.
+        """Return the latency below which measurements cannot distinguish two links.
 
-        Three times by how much the upper quartile of them differs: see `measure.clusters`. Never
-        more than `SHORT_S`: longer ones are no noise, on however busy a machine.
+        It is three times the upper quartile of the spreads of repeated measurements: see
+        `measure.clusters`. It is never more than `SHORT_S`: differences above that are not noise,
+        even on a busy machine.
         """
         spreads = sorted(high - low for low, high in self._spreads_s.values())
         if not spreads:
@@ -157,29 +159,30 @@ class Latencies:
 
 
 def sparse_groups(latencies: Latencies, tolerance: float) -> Groups:
-    """What `find_clusters` finds, of what was measured; what was not keeps nobody apart."""
+    """Like `find_clusters`, with the latencies that were measured; others separate no nodes."""
     floor_s = latencies.resolution_s()
     certain_s = latencies.certain(floor_s)
     rows = [(max(s, floor_s), certain_s[a][b], a, b) for s, a, b in latencies.edges()]
-    length_s, sure_s, a, b = (np.array(each) for each in zip(*rows, strict=True))
+    length_s, edge_certain_s, a, b = (np.array(each) for each in zip(*rows, strict=True))
     near = [{node: max(s, floor_s) for node, s in each.items()} for each in latencies.of]
-    return Groups(_Edges(length_s, sure_s, a, b), near, certain_s, tolerance)
+    return Groups(_Edges(length_s, edge_certain_s, a, b), near, certain_s, tolerance)
 
 
 class Groups:
-    """Groups that grow by edges, from the shortest on; see `find_clusters`.
+    """Groups that grow edge by edge, from the shortest on: see `find_clusters`.
 
-    A look at one edge must cost little, for there are half a million between a thousand nodes.
-    ``near_s`` and ``certain_s`` have the same edges by node and other node.
+    The work per edge must be small, because a thousand nodes have half a million edges. ``near_s``
+    and ``certain_s`` have the lengths and the certain bounds of the same edges by node and other
+    node.
 
     Attributes
     ----------
     members : list of list of int
-        Every group ascending, groups by their lowest node.
+        All groups, each ascending, ordered by their lowest node.
     label : list of int
-        By node, its group's place in ``members``.
+        For each node, the index of its group in ``members``.
     founded_s : list of float
-        By group, its shortest edge; infinite for a node alone.
+        For each group, its shortest edge; infinite for a single node.
     """
 
     def __init__(
@@ -194,12 +197,12 @@ class Groups:
         self._of = [-1] * len(near_s)
         self._groups: list[list[int]] = []
         self._shortest_s: list[float] = []
-        self._apart: set[tuple[int, int]] = set()
-        self._n_left, self._widest_s = len(near_s), -1.0  # no limit was ever wider
-        for length_s, sure_s, a, b, ahead_s in edges.ascending():
-            if self._n_left <= 1 and ahead_s > self._widest_s:
-                break  # nothing changes any more
-            self._take(length_s, sure_s, a, b)
+        self._separate: set[tuple[int, int]] = set()
+        self._n_left, self._widest_s = len(near_s), -1.0  # ungrouped nodes; the widest limit so far
+        for length_s, edge_certain_s, a, b, least_left_s in edges.ascending():
+            if self._n_left <= 1 and least_left_s > self._widest_s:
+                break  # no further edge can change a group
+            self._add_edge(length_s, edge_certain_s, a, b)
         self._release_strangers(near_s)
         alone = [[node] for node, group in enumerate(self._of) if group < 0]
         pairs = zip(self._groups, self._shortest_s, strict=True)
@@ -212,8 +215,8 @@ class Groups:
             for node in group:
                 self.label[node] = index
 
-    def _take(self, length_s: float, sure_s: float, a: int, b: int) -> None:
-        """Found a group, let one in, or make two groups one: by the edge between two nodes."""
+    def _add_edge(self, length_s: float, edge_certain_s: float, a: int, b: int) -> None:
+        """Use an edge to found a group, to add a node to a group, or to join two groups."""
         first, second = sorted((self._of[a], self._of[b]))
         if second < 0:
             self._of[a] = self._of[b] = len(self._groups)
@@ -228,32 +231,32 @@ class Groups:
                 self._groups[second].append(joiner)
                 self._n_left -= 1
         elif first != second:
-            self._unite(first, second, sure_s)
+            self._unite(first, second, edge_certain_s)
 
     def _is_within(self, node: int, group: int, limit_s: float) -> bool:
-        """Whether all that is known from ``node`` to the group is within ``limit_s``."""
+        """Whether all known latencies from ``node`` to the group are within ``limit_s``."""
         of, members, known = self._of, self._groups[group], self._certain_s[node]
         if len(members) < len(known):
             return all(known.get(other, 0.0) <= limit_s for other in members)
         return not any(s > limit_s and of[other] == group for other, s in known.items())
 
-    def _unite(self, first: int, second: int, sure_s: float) -> None:
-        """Make two groups one, if all that is known in and between them is within the limit.
+    def _unite(self, first: int, second: int, edge_certain_s: float) -> None:
+        """Join two groups if all known latencies in and between them are within the limit.
 
-        What keeps two apart stays as they grow, so that one look is enough.
+        A latency that separates two groups still does after they grow, so one check is enough.
         """
         shortest_s = min(self._shortest_s[first], self._shortest_s[second])
         limit_s = shortest_s * self._slack
-        if sure_s > limit_s or (first, second) in self._apart:
+        if edge_certain_s > limit_s or (first, second) in self._separate:
             return
         small, large = sorted((first, second), key=lambda group: len(self._groups[group]))
         checked = [(node, large) for node in self._groups[small]]
         if self._shortest_s[first] != self._shortest_s[second]:
-            # The one founded later may be wider than the other's limit.
+            # The group with the longer shortest edge may be wider than the limit of the other.
             wide = first if self._shortest_s[first] > shortest_s else second
             checked += [(node, wide) for node in self._groups[wide]]
         if not all(self._is_within(node, group, limit_s) for node, group in checked):
-            self._apart.add((first, second))
+            self._separate.add((first, second))
             return
         for node in self._groups[small]:
             self._of[node] = large
@@ -262,11 +265,12 @@ class Groups:
         self._shortest_s[large] = shortest_s
 
     def _release_strangers(self, near_s: Sequence[Mapping[int, float]]) -> None:
-        """Release nodes that joined a group only because every nearer node was already taken.
+        """Release nodes that joined a group only because all nearer nodes were already grouped.
 
-        Two left-over nodes found a group whatever lies between them. A node is not at home there if
-        a neighbour outside is nearer by more than the tolerance: Table 3 of Barchet-Steffenel and
-        Mounié 2006 lists its two single IDPOT machines (242 us apart, 60 us from six others) apart.
+        The last two ungrouped nodes found a group even if they are far from each other. A node does
+        not belong there if a node outside is nearer by more than the tolerance. In the same way,
+        Table 3 of Barchet-Steffenel and Mounié 2006 lists its two single IDPOT machines separately
+        (242 us from each other, 60 us from six others).
         """
         strangers = []
         for group, shortest_s in zip(self._groups, self._shortest_s, strict=True):

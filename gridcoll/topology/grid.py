@@ -1,4 +1,4 @@
-"""Who is there: processes on nodes, nodes in clusters, clusters at sites."""
+"""The processes of a job: on nodes, in clusters, at sites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridcoll.errors import UsageError
 
 
 class Process(NamedTuple):
-    """One rank and the host it runs on."""
+    """A rank and the host on which it runs."""
 
     rank: int
     host: str
@@ -21,17 +21,18 @@ class Process(NamedTuple):
 T = TypeVar("T")
 
 
-def _turned(things: tuple[T, ...], places: int) -> tuple[T, ...]:
-    places %= max(len(things), 1)
-    return things[places:] + things[:places]
+def _rotated(items: tuple[T, ...], shift: int) -> tuple[T, ...]:
+    """Return ``items`` from index ``shift`` on, then those before it."""
+    shift %= max(len(items), 1)
+    return items[shift:] + items[:shift]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A logical homogeneous group of processes, as clustering found it or a file declared it.
+    """A logical homogeneous group of processes, found by clustering or declared in a file.
 
-    ``processes`` are in rank order. ``site`` and ``region`` place the cluster in the tree above it;
-    they are names only, and empty where nobody said.
+    ``processes`` are in rank order. ``site`` and ``region`` are the names of the levels above the
+    cluster, empty if they are not known.
     """
 
     name: str
@@ -53,28 +54,29 @@ class Cluster:
 
     @cached_property
     def line(self) -> tuple[int, ...]:
-        """The ranks node by node, the coordinator first: neighbours share a node where they can.
+        """The ranks node by node, from the coordinator on.
 
-        What goes along it enters every node once and leaves it once, wherever ranks were placed.
+        A message that follows this order enters and leaves every node once, wherever the launcher
+        placed the ranks.
         """
         return tuple(process.rank for node in self.nodes for process in node)
 
     def line_from(self, first: int, turn: int = 0) -> tuple[int, ...]:
-        """A line that begins with rank ``first`` and the rest of its node; then the next nodes.
+        """Return a line that starts with rank ``first`` and the rest of its node.
 
-        Those stand in another order for every ``turn``, and end at another rank.
+        The order of the other nodes, and the last rank, differ for every ``turn``.
         """
-        if not self.shares_nodes:  # what follows takes thousands of steps
+        if not self.shares_nodes:  # a shortcut: the general case takes thousands of steps
             at = self.places[first]
-            return (first, *_turned(self.ranks[at + 1 :] + self.ranks[:at], turn))
+            return (first, *_rotated(self.ranks[at + 1 :] + self.ranks[:at], turn))
         own = next(k for k, node in enumerate(self._by_node) if first in node)
-        here, *others = _turned(self._by_node, own)
-        beside = _turned(here, here.index(first))[1:]
+        own_node, *others = _rotated(self._by_node, own)
+        neighbours = _rotated(own_node, own_node.index(first))[1:]
         if not others:
-            return (first, *_turned(beside, turn))
+            return (first, *_rotated(neighbours, turn))
         within, among = divmod(turn, len(others))
-        away = (_turned(node, within) for node in _turned(tuple(others), among))
-        return (first, *beside, *chain.from_iterable(away))
+        other_nodes = (_rotated(node, within) for node in _rotated(tuple(others), among))
+        return (first, *neighbours, *chain.from_iterable(other_nodes))
 
     @cached_property
     def _by_node(self) -> tuple[tuple[int, ...], ...]:
@@ -82,23 +84,23 @@ class Cluster:
 
     @cached_property
     def in_turns(self) -> tuple[int, ...]:
-        """The ranks, nodes giving one each in turn: who is first in as many lines."""
+        """The ranks, one of each node in turn. Several lines can start at the first of these."""
         turns = zip_longest(*self.nodes)
         return tuple(process.rank for turn in turns for process in turn if process)
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """Where in `line` each rank stands."""
+        """The position of each rank in `line`."""
         return {rank: place for place, rank in enumerate(self.line)}
 
     @property
     def coordinator(self) -> int:
-        """The rank that relays for this cluster: its lowest."""
+        """The rank that relays for this cluster: the lowest one."""
         return self.processes[0].rank
 
     @cached_property
     def nodes(self) -> tuple[tuple[Process, ...], ...]:
-        """The processes by host, hosts in the order of their lowest rank."""
+        """The processes by host. Hosts are ordered by their lowest rank."""
         by_host: dict[str, list[Process]] = {}
         for process in self.processes:
             by_host.setdefault(process.host, []).append(process)
@@ -106,18 +108,18 @@ class Cluster:
 
     @cached_property
     def node_sizes(self) -> tuple[int, ...]:
-        """How many ranks each of `nodes` has."""
+        """The number of ranks of each of `nodes`."""
         return tuple(map(len, self.nodes))
 
     @property
     def shares_nodes(self) -> bool:
-        """Whether any node has several of its ranks."""
+        """Whether any node has several ranks of this cluster."""
         return len(self.nodes) < len(self.processes)
 
     def spread(self, most: int) -> tuple[int, ...]:
-        """``most`` ranks, or all if there are fewer, ascending: nodes give one each in turn.
+        """Return at most ``most`` ranks, ascending, spread evenly over nodes.
 
-        The coordinator is among them.
+        The coordinator is one of them.
         """
         return tuple(sorted(self.in_turns[:most]))
 
@@ -150,7 +152,7 @@ class Grid:
 
     @classmethod
     def from_labels(cls, labels: Sequence[int | str], hosts: Sequence[str] = ()) -> Grid:
-        """The grid in which ranks with equal ``labels`` share a cluster.
+        """Return the grid in which ranks with equal ``labels`` share a cluster.
 
         ``labels[rank]`` may be a number or a name; ``hosts[rank]`` defaults to one node per rank.
         """
@@ -177,24 +179,24 @@ class Grid:
 
     @cached_property
     def shares_hosts(self) -> bool:
-        """Whether any host, as `host_of` tells them apart, has several ranks."""
+        """Whether any host, as numbered by `host_of`, has several ranks."""
         return any(cluster.shares_nodes for cluster in self.clusters)
 
     @cached_property
     def is_one_host(self) -> bool:
-        """Whether all ranks are on one host and nothing is said to lie between them."""
+        """Whether all ranks are on one host and in one cluster."""
         return len(self.clusters) == 1 and len(self.clusters[0].nodes) == 1
 
     @cached_property
     def splits_hosts(self) -> bool:
-        """Whether a host's name is in several clusters, as where one machine stands for a grid."""
+        """Whether a host name is in several clusters, as when one machine emulates a grid."""
         return len(set(self.hosts)) < sum(len(cluster.nodes) for cluster in self.clusters)
 
     @cached_property
     def host_of(self) -> tuple[int, ...]:
-        """``host_of[rank]`` numbers the rank's host; hosts in the order of their lowest rank.
+        """``host_of[rank]`` is the number of the rank's host. Hosts are ordered by lowest rank.
 
-        Names alone do not tell: hosts of two clusters may both be called ``n0``.
+        Names are not unique: hosts of two clusters may both be called ``n0``.
         """
         places = tuple(zip(self.cluster_of, self.hosts, strict=True))
         number = {place: k for k, place in enumerate(dict.fromkeys(places))}
@@ -202,8 +204,9 @@ class Grid:
 
     @cached_property
     def first_alike(self) -> tuple[int, ...]:
-        """``first_alike[rank]`` is the lowest rank of the rank's cluster on a host with as many
-        ranks: a model does not tell the two apart.
+        """``first_alike[rank]`` is the lowest rank that models treat like ``rank``.
+
+        It is in the same cluster, on a host with the same number of ranks.
         """
         first: dict[tuple[int, int], int] = {}
         found = [0] * self.n_ranks
@@ -221,18 +224,18 @@ class Grid:
 
     @cached_property
     def sites(self) -> dict[str, tuple[int, ...]]:
-        """Cluster indices by site; a cluster that names no site is a site of its own."""
+        """Cluster indices by site. A cluster without a site is a site of its own."""
         sites: dict[str, list[int]] = {}
         for index, cluster in enumerate(self.clusters):
             sites.setdefault(cluster.site or cluster.name, []).append(index)
         return {site: tuple(indices) for site, indices in sites.items()}
 
     def lane_of(self, rank: int) -> int:
-        """The index of ``rank`` inside its cluster; ranks of equal index form a lane."""
+        """Return the index of ``rank`` inside its cluster. Ranks of equal index form a lane."""
         return self.clusters[self.cluster_of[rank]].ranks.index(rank)
 
     def lanes(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of equal local index across clusters, lane by lane."""
+        """Return the lanes: the ranks of equal local index across clusters."""
         longest = max(len(cluster) for cluster in self.clusters)
         return tuple(
             tuple(cluster.ranks[lane] for cluster in self.clusters if lane < len(cluster))
@@ -240,16 +243,16 @@ class Grid:
         )
 
     def regroup(self, labels: Sequence[int]) -> Grid:
-        """The same ranks on the same hosts; those with equal ``labels`` share a cluster.
+        """Return the same ranks and hosts in other clusters, one for each of ``labels``.
 
-        Hosts have their numbers as names, because one cluster may now have two of the same name.
+        Hosts get their numbers as names, because a cluster may now have two hosts of one name.
         """
         return Grid.from_labels(labels, tuple(map(str, self.host_of)))
 
     def restrict(self, ranks: Iterable[int]) -> tuple[Grid, tuple[int, ...]]:
-        """The grid of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
+        """Return the grid of a sub-communicator whose rank ``i`` is ``ranks[i]`` here.
 
-        Returns the grid and, for each of its clusters, the index of the cluster here it came from.
+        Also return, for each of its clusters, the index of its cluster here.
         """
         ordered = list(ranks)
         if len(set(ordered)) != len(ordered) or not all(0 <= r < self.n_ranks for r in ordered):
@@ -259,7 +262,7 @@ class Grid:
         groups: dict[int, list[Process]] = {}
         for new, old in enumerate(ordered):
             groups.setdefault(self.cluster_of[old], []).append(Process(new, self.hosts[old]))
-        origin = tuple(groups)  # first seen first: by lowest new rank
+        origin = tuple(groups)  # in order of their lowest new rank
         clusters = tuple(
             Cluster(
                 self.clusters[old].name,

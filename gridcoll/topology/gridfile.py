@@ -1,7 +1,7 @@
 """Declared grids: the TOML files of ``hostfiles/``.
 
-One file describes a grid for everybody: the testbed builds it, the model prices it, `GridComm`
-takes it in place of measuring, placement chooses among its clusters.
+The same file serves all purposes: the testbed builds the grid, the model is computed from it,
+`GridComm` uses it instead of measuring, and placement chooses among its clusters.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FORMAT_VERSION = 1
 class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[clusters]]`` table.
 
-    Either ``hosts`` (a count, or host names) or ``ranks`` (a count, or rank numbers) says who is in
-    it. Hosts are matched by name; ranks by number, for jobs whose hosts have no telling names.
+    Either ``hosts`` (a count, or host names) or ``ranks`` (a count, or rank numbers) gives its
+    members. Hosts are matched by name, ranks by number, for jobs whose host names tell nothing.
     """
 
     name: Name
@@ -50,14 +50,14 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The ``[default_link]`` table: what lies between clusters where no link says."""
+    """The ``[default_link]`` table: the link between clusters that no ``[[links]]`` table gives."""
 
     latency: str  # one way
-    rate: str | None = None  # shared by all flows of one direction; absent: not a bottleneck
+    rate: str | None = None  # shared by all flows in one direction; absent: not a bottleneck
 
 
 class LinkSpec(Wire, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One ``[[links]]`` table: what lies between two clusters, sites or regions."""
+    """One ``[[links]]`` table: the link between two clusters, sites or regions."""
 
     between: tuple[str, str]
 
@@ -66,12 +66,12 @@ class LinkSpec(Wire, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The ``[transport]`` table: how TCP behaves there."""
+    """The ``[transport]`` table: the behaviour of TCP."""
 
     congestion_control: str = "cubic"
-    window: str | None = None  # cap of one flow's TCP window, in bytes
-    burst: str = "16 KiB"  # what a NIC passes at line rate before its limit holds
-    queue: str | None = None  # what a router between clusters holds; absent: 50 ms or a round trip
+    window: str | None = None  # limit of one flow's TCP window, in bytes
+    burst: str = "16 KiB"  # bytes that a NIC passes at line rate before its limit applies
+    queue: str | None = None  # queue of a router between clusters; absent: 50 ms or a round trip
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -88,17 +88,17 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class GridSpec:
-    """A validated grid file. Arrays are indexed by cluster, in the file's order."""
+    """A validated grid file. Arrays are indexed by cluster, in the order of the file."""
 
     def __init__(self, document: _Document, place: str) -> None:
         self._document = document
         self._place = place
         self.dilation = document.dilation
-        """All latencies are this many times what the file says, all rates that many times less: the
-        same grid in slow motion. Where a few processors emulate many hosts, what software costs
-        then takes the part of the time that it has where every host has processors of its own
-        (time dilation: Gupta et al., NSDI 2006)."""
-        # Nobody is to take a dilated grid's times for the grid's own.
+        """All latencies are multiplied by this factor and all rates divided by it: the same grid in
+        slow motion. If a few processors emulate many hosts, software then takes the same share of
+        the time as with separate processors for every host (time dilation: Gupta et al., NSDI
+        2006)."""
+        # Another name, so that times of the dilated grid are not taken for those of the grid.
         self.name = document.name + (f"-x{self.dilation:g}" if self.dilation != 1 else "")
         self.description = document.description
         self.clusters = tuple(document.clusters)
@@ -113,18 +113,18 @@ class GridSpec:
         for cluster in self.clusters:
             self._check_members(cluster)
         self.hosts = tuple(_expand_hosts(cluster) for cluster in self.clusters)
-        """Names, per cluster. Empty tuples where the file gives ranks instead."""
+        """Host names by cluster. Empty tuples if the file gives ranks instead."""
         flat = [host for hosts in self.hosts for host in hosts]
         for host in flat:
             if flat.count(host) > 1:
                 raise self._error("clusters", f"host {host!r} is listed twice")
         if not self.by_rank:
-            self.host_order()  # a wrong rank_order must fail here, not when the job starts
+            self.host_order()  # to report a wrong rank_order here, not when the job starts
         n = len(self.clusters)
         self.latency_s: Matrix = np.zeros((n, n))
-        """One-way latency, (C, C); the diagonal is inside the cluster."""
+        """One-way latency, (C, C). The diagonal is inside a cluster."""
         self.rate_bytes_per_s: Matrix = np.full((n, n), np.inf)
-        """What all flows of one direction share, (C, C); ``inf`` where the file gives none. The
+        """Rate that all flows in one direction share, (C, C); ``inf`` if the file gives none. The
         diagonal is ``inf``: inside a cluster only the NICs limit."""
         self.nic_bytes_per_s = np.array(
             [self._rate(f"cluster {c.name!r} nic", c.nic) for c in self.clusters]
@@ -135,17 +135,18 @@ class GridSpec:
                 for c in self.clusters
             ]
         )
-        """What a cluster's hosts share, (C,); ``inf`` where not given."""
+        """Rate that all hosts of a cluster share, (C,); ``inf`` if not given."""
         for i, cluster in enumerate(self.clusters):
             self.latency_s[i, i] = self._duration(f"cluster {cluster.name!r}", cluster.latency)
         self._fill_links()
         self.window_bytes = self._size("transport.window", self.transport.window)
-        """Cap of one flow's TCP window."""
+        """Limit of one flow's TCP window; None if not given."""
         self.queue_bytes = self._size("transport.queue", self.transport.queue)
-        """What may wait before a link between clusters and is not dropped; for a testbed alone."""
+        """Queue before a link between clusters, beyond which packets are dropped; None if not
+        given. Only the testbed uses it."""
         self.burst_bytes = self._size("transport.burst", self.transport.burst) or 0
         self.events = tuple(sorted(map(self._event, document.events), key=lambda e: e.at_s))
-        """What a testbed changes while a command runs, by time. Nothing else looks at them."""
+        """Changes that the testbed makes while a command runs, by time. Only it uses them."""
 
     def _error(self, field: str, rule: str) -> FileError:
         return FileError(f"grid file {self._place}: {field}: {rule}")
@@ -185,7 +186,7 @@ class GridSpec:
             raise self._error("links", str(error)) from None
 
     def _members(self, name: str) -> list[int]:
-        """The clusters called ``name``, else those of the site, else those of the region."""
+        """Return the cluster called ``name``, or the clusters of that site, or of that region."""
         for attribute in ("name", "site", "region"):
             found = [i for i, c in enumerate(self.clusters) if getattr(c, attribute) == name]
             if found:
@@ -193,7 +194,7 @@ class GridSpec:
         raise UsageError(f"no cluster, site or region is called {name!r}")
 
     def _fill_links(self) -> None:
-        """Fill the matrices; a link between clusters overrides one between sites or regions."""
+        """Fill the matrices. A link between clusters overrides one between sites or regions."""
         n = len(self.clusters)
         given: dict[tuple[int, int], LinkSpec] = {}
         cluster_names = {cluster.name for cluster in self.clusters}
@@ -231,7 +232,7 @@ class GridSpec:
         self.rate_bytes_per_s[i, j] = self.rate_bytes_per_s[j, i] = rate
 
     def change(self, spec: ChangeSpec, at: str = "0 s") -> Change:
-        """``spec`` in this grid's numbers. Raises `UsageError` for what is not in this grid."""
+        """Return ``spec`` in numbers. Raises `UsageError` for names that are not in this grid."""
         if spec.host is not None and spec.host not in self.cluster_of_host:
             raise UsageError(f"host {spec.host!r}: known are {', '.join(self.cluster_of_host)}")
         ends = product(*map(self._members, spec.link)) if spec.link else ()
@@ -251,7 +252,10 @@ class GridSpec:
         return {host: i for i, hosts in enumerate(self.hosts) for host in hosts}
 
     def host_order(self) -> tuple[str, ...]:
-        """Hosts in the order ranks are given to them (each takes its cluster's slots in a row)."""
+        """Return the hosts in the order in which they get ranks.
+
+        Each host gets as many consecutive ranks as its cluster has slots per host.
+        """
         order = self._document.rank_order
         in_order = [host for hosts in self.hosts for host in hosts]
         if order == "cluster":
@@ -264,7 +268,7 @@ class GridSpec:
         return tuple(order)
 
     def rank_hosts(self) -> tuple[str, ...]:
-        """The host of each rank when every slot of every host is taken."""
+        """Return the host of each rank if every slot of every host is used."""
         return tuple(
             host
             for host in self.host_order()
@@ -272,10 +276,10 @@ class GridSpec:
         )
 
     def assign(self, hosts: Sequence[str]) -> tuple[Grid, tuple[int, ...]]:
-        """The grid of a job whose rank ``i`` runs on ``hosts[i]``.
+        """Return the grid of a job whose rank ``i`` runs on ``hosts[i]``.
 
-        Returns the grid and, for each of its clusters, the index of that cluster in this file.
-        Raises `FileError` when the file does not fit the job.
+        Also return, for each of its clusters, the index of that cluster in this file. Raises
+        `FileError` if the file does not match the job.
         """
         labels = self._labels_by_rank(len(hosts)) if self.by_rank else self._labels_by_host(hosts)
         groups: dict[int, list[Process]] = {}
@@ -295,7 +299,7 @@ class GridSpec:
         def listed(rank: int, host: str) -> str:
             if host in self.cluster_of_host:
                 return host
-            # MPI may give a name with its domain and the file one without, or the other way round.
+            # MPI's name or the file's name may lack the domain.
             like = by_label.get(host.split(".")[0], [])
             if not any("." not in host or "." not in name for name in like):
                 known = "which is in none of its clusters"
@@ -341,11 +345,11 @@ def _spans(ranks: Sequence[int]) -> str:
 
 
 def parse_gridfile(text: str, place: str = "<text>") -> GridSpec:
-    """The grid that ``text`` (TOML) declares; ``place`` names it in errors. Raises `FileError`."""
+    """Return the grid of a TOML ``text``; ``place`` names it in errors. Raises `FileError`."""
     document = decode_toml(text, _Document, "grid file", place)
     return GridSpec(document, place)
 
 
 def read_gridfile(path: str | Path) -> GridSpec:
-    """The grid that the file at ``path`` declares. Raises `FileError`."""
+    """Return the grid that the file at ``path`` declares. Raises `FileError`."""
     return parse_gridfile(read_text(path, "grid file"), str(path))

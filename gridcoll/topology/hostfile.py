@@ -1,4 +1,4 @@
-"""Plain hostfiles, as MPI launchers and Slurm read them, from a grid file. Rank order is kept."""
+"""Writes hostfiles for MPI launchers and Slurm from a grid file. They keep the order of ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gridcoll.topology.gridfile import GridSpec
 
 @dataclass(frozen=True)
 class HostfileFormat:
-    """``format_hosts`` gives the text for the hosts of ranks 0, 1, …; ``use`` a launch line.
+    """A hostfile format of a launcher.
 
-    ``use`` has the fields ``{file}`` and ``{n}`` (ranks).
+    ``format_hosts`` returns the text for the hosts of ranks 0, 1, …. ``use`` is a launch line with
+    the fields ``{file}`` and ``{n}`` (number of ranks).
     """
 
     title: str
@@ -23,7 +24,7 @@ class HostfileFormat:
 
 
 def _runs(hosts: Sequence[str]) -> list[tuple[str, int]]:
-    """Hosts with the number of ranks each takes in a row."""
+    """Return runs of equal hosts, each with its number of consecutive ranks."""
     return [(host, len(list(run))) for host, run in groupby(hosts)]
 
 
@@ -45,12 +46,12 @@ FORMATS: dict[str, HostfileFormat] = {
     ),
     "mpich": HostfileFormat("MPICH", _colons, "mpiexec -f {file} -n {n} COMMAND"),
     "impi": HostfileFormat("Intel MPI", _colons, "mpiexec -machinefile {file} -n {n} COMMAND"),
-    # One line per rank; Slurm would take a comment for a host.
+    # One line per rank. Comments are not possible: Slurm would read them as hosts.
     "slurm": HostfileFormat(
         "Slurm", _lines, "SLURM_HOSTFILE={file} srun --distribution=arbitrary -n {n} COMMAND"
     ),
 }
-"""Hostfile formats by MPI (or Slurm)."""
+"""Hostfile formats by MPI library, and that of Slurm."""
 
 
 def _format_of(kind: str) -> HostfileFormat:
@@ -60,7 +61,7 @@ def _format_of(kind: str) -> HostfileFormat:
 
 
 def format_hostfile(hosts: Sequence[str], kind: str) -> str:
-    """The hostfile that puts rank ``i`` on ``hosts[i]``; ``kind`` is a key of `FORMATS`.
+    """Return the hostfile that puts rank ``i`` on ``hosts[i]``; ``kind`` is a key of `FORMATS`.
 
     Raises `UsageError`.
     """
@@ -68,14 +69,14 @@ def format_hostfile(hosts: Sequence[str], kind: str) -> str:
 
 
 def first_hosts(spec: GridSpec, n_ranks: int | None = None) -> tuple[str, ...]:
-    """The hosts of ranks 0 to ``n_ranks`` - 1 (default: every slot). Raises `UsageError`."""
+    """Return the hosts of the first ``n_ranks`` ranks (default: all slots). Raises `UsageError`."""
     if spec.by_rank:
         raise UsageError(f"grid {spec.name!r} gives ranks, not hosts: no hostfile can be written")
     return first_of(spec.name, spec.rank_hosts(), n_ranks)
 
 
 def first_of(grid: str, hosts: tuple[str, ...], n_ranks: int | None = None) -> tuple[str, ...]:
-    """The first ``n_ranks`` of ``hosts`` (default: all). Raises `UsageError`."""
+    """Return the first ``n_ranks`` of ``hosts`` (default: all). Raises `UsageError`."""
     if n_ranks is None:
         n_ranks = len(hosts)
     if not 1 <= n_ranks <= len(hosts):
@@ -86,5 +87,5 @@ def first_of(grid: str, hosts: tuple[str, ...], n_ranks: int | None = None) -> t
 
 
 def format_use(kind: str, file: str, n_ranks: int) -> str:
-    """The launch line for a hostfile of ``kind`` that is at ``file``. Raises `UsageError`."""
+    """Return the launch line for a hostfile of ``kind`` at ``file``. Raises `UsageError`."""
     return _format_of(kind).use.format(file=file, n=n_ranks)

@@ -1,10 +1,11 @@
-"""Who is near whom, from a few latencies of every node instead of all: no messages, only which.
+"""Finds clusters from a few latencies of every node instead of all. It only chooses the pairs.
 
-Every node measures a few others at first. Near a near one others are near, so that within a few
-rounds everybody has met some of its own cluster (as in NN-descent: Dong, Moses and Li 2011). Groups
-that result are landmarks for each other: two of them whose latencies to a third one differ too much
-cannot be one cluster (as in network coordinates: Ng and Zhang 2002); only of those that are alike
-something is measured between them. Then Lowekamp's rule tells clusters, as of a full matrix.
+Every node first measures its latency to a few others. Neighbours of near nodes are likely to be
+near too, so that within a few rounds every node has met some of its own cluster (as in NN-descent:
+Dong, Moses and Li 2011). The resulting groups are landmarks for each other: two groups whose
+latencies to a third one differ too much cannot be one cluster (as in network coordinates: Ng and
+Zhang 2002). Latencies are measured only between the other groups. Then Lowekamp's rule finds
+clusters as from a full matrix.
 """
 
 from __future__ import annotations
@@ -21,57 +22,61 @@ from gridcoll.topology.rounds import in_rounds
 
 Pair = tuple[int, int]
 Rounds = Sequence[Sequence[Pair]]
-"""Pairs of one round share no node."""
+"""The pairs of a round share no node."""
 
 Measure = Callable[[Rounds], Mapping[Pair, tuple[float, float]]]
-"""Measures every pair, a round after another: the shortest and the typical latency in seconds."""
+"""Measures all pairs, round by round, and returns their shortest and typical latency in seconds."""
 
 FIRST_ROUNDS = 15
-"""So many others everybody meets first: of 16 nodes that are all."""
+"""Every node meets this many others first. With 16 nodes these are all."""
 
 MOST_DESCENTS = 12
-"""Steps towards near nodes, of two rounds each. A step goes on from the nearest of fifteen or more,
-so that three or four are enough for thousands of nodes in space; the rest is for what is none."""
+"""Steps towards near nodes, of two rounds each. Each step starts from the nearest of 15 or more
+nodes. Three or four steps are enough for thousands of nodes whose latencies are like distances in
+space; others may need more."""
 
-SETTLED = 0.005
-"""Of all nodes: so few found a nearer one, and nobody is looked for any more."""
+SETTLED_PART = 0.005
+"""These steps end when at most this fraction of all nodes found a nearer one."""
 
 MOST_REPEATS = 6
-"""Short links that keep groups apart are measured again so often: noise never shortens."""
+"""Short links that separate groups are measured at most this many times more, because noise only
+makes latencies longer."""
 
-ENOUGH_REPEATS = 2
-"""So many in a row that change nothing end that: what is apart stays apart."""
+MOST_UNCHANGED = 2
+"""The repeats end after this many in a row that did not change the groups."""
 
-DIFFER = 1.5
-"""Latencies of two nodes to a third one that differ by less say nothing: those of one wire differ
-by a fifth from one measurement to the next, and routes through the Internet are no straight lines.
+DIFFER_FACTOR = 1.5
+"""If latencies of two nodes to a third one differ by less than this factor, that shows nothing.
+Those of one wire differ by a fifth between measurements, and Internet routes are not straight."""
+
+SMALL_GROUP = 3
+"""Groups of at most this many nodes may result from chance meetings. Each node is compared alone.
 """
 
-SMALL = 3
-"""What so few nodes are may be an accident of who met whom: each of them looks for itself."""
+LOOSE_FACTOR = 20.0
+"""A group this many times wider than the closest group may consist of several groups whose nodes
+have not met yet."""
 
-LOOSE = 20.0
-"""So many times as wide as the closest group, a group may hold several that did not meet yet."""
+KNOWN_INSIDE = 3
+"""Every node of a larger group must know at least this many latencies inside its group."""
 
-ENOUGH_INSIDE = 3
-"""Latencies to its own group that every node of a larger one has."""
-
-ALL_INSIDE = 12
-"""In a group of so many nodes everybody knows everybody: several pairs may hide in it."""
+MOST_ALL_KNOWN = 12
+"""In a group of at most this many nodes, all latencies are measured: it may consist of several
+pairs."""
 
 ROUNDS_AT_ONCE = 4
-"""Rounds between two looks at what they say, as that takes an exchange between all."""
+"""Rounds before results are exchanged between all nodes and evaluated."""
 
 MOST_CHECKS = 40
-"""Looks at which groups were never compared."""
+"""The search for groups that were never compared is repeated at most this often."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of nodes, each ascending, by their lowest node; and what finding them took.
+    """Groups of nodes, each ascending, ordered by lowest node; and the cost to find them.
 
-    ``n_rounds`` counts rounds of disjoint pairs with at least one link of `SHORT_S` or more,
-    ``n_short_rounds`` those of short links only, ``n_exchanges`` how often all were told.
+    ``n_rounds`` counts rounds with at least one link of `SHORT_S` or more, ``n_short_rounds``
+    rounds of short links only, ``n_exchanges`` the exchanges of results between all nodes.
     """
 
     groups: list[list[int]]
@@ -87,7 +92,10 @@ def group_nodes(
     tolerance: float,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Grouping:
-    """Groups of ``n_nodes`` as `find_clusters` finds them; a pure function of what is measured."""
+    """Return groups of nodes like those of `find_clusters`.
+
+    The result depends only on what ``measure`` returns.
+    """
     if n_nodes == 1:
         return Grouping([[0]], 0, 0, 0, 0)
     search = _Search(n_nodes, measure, tolerance)
@@ -128,7 +136,7 @@ class _Search:
             self._latencies.enter(a, b, shortest_s, typical_s)
 
     def meet(self) -> None:
-        """Everybody meets `FIRST_ROUNDS` others, by chance; short links twice."""
+        """Measure from every node to `FIRST_ROUNDS` random others; measure short links twice."""
         order = list(range(self._n))
         self._random.shuffle(order)
         rounds = _first_rounds(order)
@@ -137,21 +145,21 @@ class _Search:
         self._run([[(a, b) for a, b in pairs if of[a][b] < SHORT_S] for pairs in rounds])
 
     def descend(self) -> None:
-        """Everybody asks those near it who is near them, until hardly anyone finds a nearer one."""
+        """Measure to neighbours of neighbours, until hardly any node finds a nearer one."""
         if self._n <= FIRST_ROUNDS + 1:
             return
         for _ in range(MOST_DESCENTS):
             before = [min(each.values()) for each in self._latencies.of]
-            wishes = [self._near_a_near_one(node) for node in range(self._n)]
-            self._run([self._match(wishes), self._match(wishes)])
+            wanted = [self._neighbours_of_neighbours(node) for node in range(self._n)]
+            self._run([self._match(wanted), self._match(wanted)])
             now = [min(each.values()) for each in self._latencies.of]
             slack = 1 + self._tolerance
             n_nearer = sum(new * slack < old for new, old in zip(now, before, strict=True))
-            if n_nearer <= SETTLED * self._n:
+            if n_nearer <= SETTLED_PART * self._n:
                 break
 
-    def _near_a_near_one(self, node: int, width: int = 4) -> list[int]:
-        """Whom ``node`` does not know and its nearest are near to, the nearest first."""
+    def _neighbours_of_neighbours(self, node: int, width: int = 4) -> list[int]:
+        """Return unknown nodes that are near to the nearest nodes of ``node``, nearest first."""
         of = self._latencies.of
         known = of[node]
         scores: dict[int, float] = {}
@@ -163,24 +171,24 @@ class _Search:
                     scores[other] = min(score, scores.get(other, math.inf))
         return sorted(scores, key=scores.__getitem__)
 
-    def _match(self, wishes: list[list[int]]) -> list[Pair]:
-        """Disjoint pairs of nodes and whom they wish to meet; what is granted is wished no more."""
+    def _match(self, wanted: list[list[int]]) -> list[Pair]:
+        """Return disjoint pairs of each node and one of its ``wanted``, and remove these there."""
         order = list(range(self._n))
         self._random.shuffle(order)
         free = [True] * self._n
         pairs = []
         for node in order:
-            other = next((each for each in wishes[node] if free[node] and free[each]), None)
+            other = next((each for each in wanted[node] if free[node] and free[each]), None)
             if other is None:
                 continue
             free[node] = free[other] = False
             pairs.append((min(node, other), max(node, other)))
             for one, met in ((node, other), (other, node)):
-                wishes[one] = [each for each in wishes[one] if each != met]
+                wanted[one] = [each for each in wanted[one] if each != met]
         return pairs
 
     def compare(self) -> None:
-        """Measure between groups that may be one, and inside groups that hardly know themselves."""
+        """Measure between groups that may be one, and inside groups with few known latencies."""
         for _ in range(MOST_CHECKS):
             groups = sparse_groups(self._latencies, self._tolerance)
             rounds = self._missing_inside(groups) + self._missing_between(groups)
@@ -189,7 +197,7 @@ class _Search:
             self._run(rounds)
 
     def _missing_inside(self, groups: Groups) -> list[list[Pair]]:
-        """Rounds in which everybody gets to know `ENOUGH_INSIDE` of its own group."""
+        """Return rounds so that every node knows `KNOWN_INSIDE` latencies in its own group."""
         rounds: list[list[Pair]] = []
         asked: set[Pair] = set()
         for turn in range(ROUNDS_AT_ONCE):
@@ -202,8 +210,9 @@ class _Search:
         return rounds
 
     def _pairs_inside(self, members: Sequence[int], turn: int, asked: set[Pair]) -> list[Pair]:
+        """Return disjoint pairs to measure in a group, for nodes that know too few others."""
         inside = set(members)
-        wanted = len(members) - 1 if len(members) <= ALL_INSIDE else ENOUGH_INSIDE
+        wanted = len(members) - 1 if len(members) <= MOST_ALL_KNOWN else KNOWN_INSIDE
         known = self._latencies.of
         lacking = [
             node
@@ -219,7 +228,7 @@ class _Search:
                 *lacking[-2:],
                 *(self._random.choice(members) for _ in range(10)),
             ]
-            if len(members) <= ALL_INSIDE:
+            if len(members) <= MOST_ALL_KNOWN:
                 tries = members if turn % 2 else members[::-1]
             for other in tries:
                 pair = (min(node, other), max(node, other))
@@ -234,7 +243,8 @@ class _Search:
         return pairs
 
     def _missing_between(self, groups: Groups) -> list[list[Pair]]:
-        units, width_s, doubts = self._units(groups)
+        """Return rounds of pairs between groups that no measurement has separated yet."""
+        units, width_s, doubts = self._split_doubtful(groups)
         unit_of = np.zeros(self._n, dtype=int)
         for index, members in enumerate(units):
             unit_of[members] = index
@@ -244,15 +254,15 @@ class _Search:
             near_s[u, v] = near_s[v, u] = min(near_s[u, v], length_s)
         home = np.array([groups.label[members[0]] for members in units])
         most = [2 * ROUNDS_AT_ONCE * len(members) for members in units]
-        open_pairs = _alike(near_s, width_s, doubts, home, self._tolerance, most)
+        open_pairs = _undecided(near_s, width_s, doubts, home, self._tolerance, most)
         return self._rounds_between(units, open_pairs)
 
-    def _units(self, groups: Groups) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
-        """Groups that are sure of themselves, and nodes of those that are not; and how wide."""
+    def _split_doubtful(self, groups: Groups) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
+        """Split doubtful groups into single nodes; return the units, their widths and doubts."""
         closest_s = min(groups.founded_s)
         units, width_s, doubts = [], [], []
         for members, founded_s in zip(groups.members, groups.founded_s, strict=True):
-            sure = len(members) > SMALL and founded_s <= LOOSE * closest_s
+            sure = len(members) > SMALL_GROUP and founded_s <= LOOSE_FACTOR * closest_s
             for unit in [members] if sure else [[node] for node in members]:
                 units.append(unit)
                 nearest_s = min(min(self._latencies.of[node].values()) for node in unit)
@@ -263,6 +273,7 @@ class _Search:
     def _rounds_between(
         self, units: Sequence[Sequence[int]], wanted: Sequence[Pair]
     ) -> list[list[Pair]]:
+        """Return rounds with one pair of unmeasured nodes for each of the ``wanted`` units."""
         known = self._latencies.of
         rounds: list[list[Pair]] = []
         left = list(wanted)
@@ -285,8 +296,10 @@ class _Search:
         return rounds
 
     def settle(self) -> Groups:
-        """Groups, after links that keep some apart were measured again: short ones, and long ones
-        round which a much shorter way leads. A busy host answers late for some milliseconds.
+        """Measure links that separate groups again; return the groups.
+
+        These are short links, and long links with a much shorter detour: a busy host may answer
+        some milliseconds late.
         """
         groups, n_same = sparse_groups(self._latencies, self._tolerance), 0
         for _ in range(MOST_REPEATS):
@@ -294,19 +307,19 @@ class _Search:
                 (a, b)
                 for length_s, a, b in self._latencies.edges()
                 if groups.label[a] != groups.label[b]
-                and (length_s < SHORT_S or length_s > DIFFER * self._way_round_s(a, b))
+                and (length_s < SHORT_S or length_s > DIFFER_FACTOR * self._detour_s(a, b))
             ]
             if not between:
                 break
             self._run(in_rounds(between, lambda p: p)[: ROUNDS_AT_ONCE * FIRST_ROUNDS])
             before, groups = groups, sparse_groups(self._latencies, self._tolerance)
             n_same = n_same + 1 if groups.members == before.members else 0
-            if n_same == ENOUGH_REPEATS:
+            if n_same == MOST_UNCHANGED:
                 break
         return groups
 
-    def _way_round_s(self, a: int, b: int) -> float:
-        """From ``a`` to ``b`` by a node that is near both; infinite where there is none."""
+    def _detour_s(self, a: int, b: int) -> float:
+        """Return the latency from ``a`` to ``b`` via a node near both; infinite without any."""
         mine, theirs = self._latencies.of[a], self._latencies.of[b]
         return min(
             (
@@ -319,7 +332,7 @@ class _Search:
 
 
 def _first_rounds(order: Sequence[int]) -> list[list[Pair]]:
-    """`FIRST_ROUNDS` rounds in which nobody meets anyone twice; all there are for 16 nodes."""
+    """Return `FIRST_ROUNDS` rounds without repeated pairs; for up to 16 nodes, all pairs."""
     n = len(order)
     seats = [*order, -1] if n % 2 else list(order)
     around = len(seats) - 1  # the circle method: the last seat stays
@@ -332,7 +345,7 @@ def _first_rounds(order: Sequence[int]) -> list[list[Pair]]:
     return rounds
 
 
-def _alike(
+def _undecided(
     near_s: np.ndarray,
     width_s: np.ndarray,
     doubts: np.ndarray,
@@ -340,14 +353,13 @@ def _alike(
     tolerance: float,
     most: Sequence[int],
 ) -> list[Pair]:
-    """Pairs of units that nothing measured tells apart, those that seem nearest first.
+    """Return pairs of units that no measurement separates, the likely nearest first.
 
-    Of each unit not many more than it can measure at once, ``most`` by unit.
-
-    Two cannot be one cluster whose latencies to a third differ by more than a cluster is wide.
+    Each unit has at most ``most`` pairs, not many more than it can measure at once. Two units
+    cannot be one cluster if their latencies to a third one differ by more than a cluster is wide.
     """
     n = len(width_s)
-    looks_s = np.where(doubts, width_s / (1 + tolerance), 0.0)
+    home_s = np.where(doubts, width_s / (1 + tolerance), 0.0)
     known = np.isfinite(near_s)
     reach_s = np.where(known, near_s, np.nan)
     found: list[tuple[float, int, int]] = []
@@ -361,22 +373,22 @@ def _alike(
             found += _nearest(np.full(len(others), np.inf), everybody, u, others, most[u])
             continue
         mine, theirs = reach_s[u, marks][None, :], reach_s[np.ix_(others, marks)]
-        apart_s = np.maximum(mine, theirs) / DIFFER - np.minimum(mine, theirs)
+        apart_s = np.maximum(mine, theirs) / DIFFER_FACTOR - np.minimum(mine, theirs)
         limit_s = (1 + tolerance) * np.minimum(width_s[u], width_s[others])
-        # Nobody is at home with a stranger who has a nearer neighbour: so who is nearest, counts.
-        limit_s = np.maximum(limit_s, np.maximum(looks_s[u], looks_s[others]))
-        open_ = ~(np.nan_to_num(apart_s, nan=-1.0) > limit_s[:, None]).any(axis=1)
-        by_way = np.nan_to_num(np.maximum(mine, theirs), nan=math.inf).min(axis=1)
-        found += _nearest(by_way, open_, u, others, most[u])
+        # A doubtful node leaves its group if a node outside is nearer, so nearer ones count too.
+        limit_s = np.maximum(limit_s, np.maximum(home_s[u], home_s[others]))
+        undecided = ~(np.nan_to_num(apart_s, nan=-1.0) > limit_s[:, None]).any(axis=1)
+        detour_s = np.nan_to_num(np.maximum(mine, theirs), nan=math.inf).min(axis=1)
+        found += _nearest(detour_s, undecided, u, others, most[u])
     return [(u, v) for _, u, v in sorted(found)]
 
 
 def _nearest(
-    by_way: np.ndarray, open_: np.ndarray, u: int, others: np.ndarray, most: int
+    detour_s: np.ndarray, undecided: np.ndarray, u: int, others: np.ndarray, most: int
 ) -> list[tuple[float, int, int]]:
-    places = np.flatnonzero(open_)
+    places = np.flatnonzero(undecided)
     if len(places) > most:
-        places = places[np.argpartition(by_way[places], most - 1)[:most]]
+        places = places[np.argpartition(detour_s[places], most - 1)[:most]]
     return list(
-        zip(by_way[places].tolist(), [u] * len(places), others[places].tolist(), strict=True)
+        zip(detour_s[places].tolist(), [u] * len(places), others[places].tolist(), strict=True)
     )

@@ -1,8 +1,8 @@
 """Clusters of clusters, found by latency: the levels above the logical clusters.
 
-Paper 003 names more than two levels as future work; paper 000's Table 1 lists some by hand. Here
-the same clustering that finds clusters is applied to clusters, then to what comes out, until all
-are one: two groups are as far apart as their farthest members.
+Paper 003 names more than two levels as future work; Table 1 of paper 000 lists some by hand. Here
+the clustering that finds clusters is applied to clusters, then to the result, until one group is
+left. The distance of two groups is that of their farthest members.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import numpy.typing as npt
 from gridcoll.topology.clustering import find_clusters
 
 Groups = tuple[tuple[int, ...], ...]
-"""Clusters by index, every cluster in one group; groups and members ascending."""
+"""Groups of cluster indices, each cluster in one group. Groups and their members are ascending."""
 
 
 def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
-    """Partitions of clusters, each of groups of the one before; the last has one group.
+    """Return partitions of the clusters, from the finest on; the last has one group.
 
-    Empty for one cluster. ``latency_s`` is (C, C) between clusters; its diagonal is ignored.
+    Each partition joins groups of the one before. For one cluster the result is empty.
+    ``latency_s`` is (C, C), between clusters; its diagonal is ignored.
 
-    Raises `UsageError` as `find_clusters`.
+    Raises `UsageError` like `find_clusters`.
     """
     matrix = np.array(latency_s, dtype=float)
     found: list[Groups] = []
@@ -29,7 +30,7 @@ def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
     while len(groups) > 1:
         between = np.array([[matrix[np.ix_(a, b)].max() for b in groups] for a in groups])
         joined = find_clusters(between)
-        if len(joined) == len(groups):  # none nearer to each other than to the rest
+        if len(joined) == len(groups):  # no groups were joined
             joined = [list(range(len(groups)))]
         groups = tuple(
             sorted(tuple(sorted(c for group in each for c in groups[group])) for each in joined)
@@ -39,11 +40,11 @@ def find_levels(latency_s: npt.ArrayLike) -> tuple[Groups, ...]:
 
 
 def join_nearest(latency_s: npt.ArrayLike) -> tuple[tuple[float, Groups], ...]:
-    """Partitions as the two nearest groups become one, until all are; with the widest latency in
-    any group.
+    """Join the two nearest groups repeatedly; return each partition with its widest latency.
 
-    Groups are as far apart as their farthest members. Where several joins have the same latency,
-    only what all of them give is a partition. The first has every cluster by itself.
+    The widest latency is the largest one inside any group, and the distance of two groups is that
+    of their farthest members. Several joins at the same latency give one partition. In the first
+    partition every cluster is a group; the last has one group.
     """
     matrix = np.array(latency_s, dtype=float)
     matrix = np.maximum(matrix, matrix.T)

@@ -1,7 +1,4 @@
-"""Rounds of disjoint pairs: everybody meets everybody, nobody is in two places.
-
-And how many flows fill what is between two clusters.
-"""
+"""Rounds of disjoint pairs, and the number of flows that fill the link between two clusters."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ Count = TypeVar("Count", int, npt.NDArray[np.int64])
 T = TypeVar("T")
 
 MOST_LANES_PER_RANK = 4
-"""More flows to one rank open no wider: its interface or theirs is full, or the link."""
+"""More flows to one rank carry no more: its interface, theirs or the link is full."""
 
 
 def lanes_between(n: Count, m: Count) -> Count:
-    """How many flows go between clusters of ``n`` and ``m`` ranks when all is to be used at once.
+    """Return the number of flows that use all bandwidth between clusters of ``n`` and ``m`` ranks.
 
-    Each from another rank of the larger one, equally many to every rank of the smaller one: a lone
-    host takes what several send.
+    Each flow has its own rank in the larger cluster. Every rank of the smaller cluster has equally
+    many flows: a single host can receive what several hosts send.
     """
     few, many = np.minimum(n, m), np.maximum(n, m)
     lanes = few * np.minimum(many // few, MOST_LANES_PER_RANK)
@@ -30,9 +27,9 @@ def lanes_between(n: Count, m: Count) -> Count:
 
 
 def rounds_of_pairs(n: int) -> list[list[tuple[int, int]]]:
-    """All pairs of ``0..n-1`` in rounds whose pairs share nobody (the circle method).
+    """Return all pairs of ``0..n-1`` in rounds of disjoint pairs (the circle method).
 
-    ``n - 1`` rounds for even ``n``, ``n`` for odd; each pair ascending.
+    There are ``n - 1`` rounds for even ``n``, ``n`` for odd. Each pair is ascending.
     """
     seats = list(range(n)) + ([-1] if n % 2 else [])
     rounds = []
@@ -45,15 +42,15 @@ def rounds_of_pairs(n: int) -> list[list[tuple[int, int]]]:
 
 
 def in_rounds(items: Iterable[T], ends: Callable[[T], Collection[int]]) -> list[list[T]]:
-    """``items`` in rounds: each in the first in which none of its ``ends`` is taken."""
+    """Distribute ``items`` over rounds: each to the first one in which its ``ends`` are free."""
     rounds: list[list[T]] = []
     taken: list[set[int]] = []
     for item in items:
-        those = set(ends(item))
-        turn = next((k for k, each in enumerate(taken) if not each & those), len(rounds))
+        own_ends = set(ends(item))
+        turn = next((k for k, each in enumerate(taken) if not each & own_ends), len(rounds))
         if turn == len(rounds):
             rounds.append([])
             taken.append(set())
         rounds[turn].append(item)
-        taken[turn] |= those
+        taken[turn] |= own_ends
     return rounds

@@ -1,7 +1,7 @@
 """Quantities as people write them: ``"5.2 ms"``, ``"100 Mbit/s"``, ``"64 KiB"``.
 
-Grid files carry their units in the value, because a bare number in a file is where
-milliseconds become seconds.
+Values in grid files include their units: with plain numbers, it would be easy to confuse
+milliseconds and seconds.
 """
 
 from __future__ import annotations
@@ -40,26 +40,29 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str) -> fl
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in ``text``, as ``"5.2 ms"`` or ``"60 us"``. Raises `UsageError`."""
+    """Return the seconds in ``text``, as ``"5.2 ms"`` or ``"60 us"``. Raises `UsageError`."""
     return _parse(text, _SECONDS, "duration")
 
 
 def parse_rate_bytes_per_s(text: str) -> float:
-    """Bytes per second in ``text``, as ``"100 Mbit/s"`` or ``"12.5 MB/s"``. Raises `UsageError`."""
+    """Return the bytes per second in ``text``, as ``"100 Mbit/s"`` or ``"12.5 MB/s"``.
+
+    Raises `UsageError`.
+    """
     return _parse(text, _BYTES_PER_S, "rate")
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes in ``text``, as ``"64K"``, ``"64 KiB"``, ``"1 MB"`` or ``"8"``. Raises `UsageError`.
+    """Return the bytes in ``text``, as ``"64K"``, ``"64 KiB"``, ``"1 MB"`` or ``"8"``.
 
     Single letters and ``KB`` are powers of 1024, as in the OSU benchmarks; ``kB``, ``MB`` and
-    ``GB`` are powers of 1000.
+    ``GB`` are powers of 1000. Raises `UsageError`.
     """
     return round(_parse(text, _BYTES, "size"))
 
 
 def format_duration(seconds: float) -> str:
-    """``seconds`` with three significant digits and the unit that fits, as ``"5.2 ms"``."""
+    """Return ``seconds`` with three significant digits and a suitable unit, as ``"5.2 ms"``."""
     if not math.isfinite(seconds):
         return str(seconds)
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -69,7 +72,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """``bytes_per_s`` in bits per second with the unit that fits, as ``"100 Mbit/s"``."""
+    """Return ``bytes_per_s`` in bits per second with a suitable unit, as ``"100 Mbit/s"``."""
     for unit in ("Tbit/s", "Gbit/s", "Mbit/s", "kbit/s"):
         if bytes_per_s >= _BYTES_PER_S[unit]:
             return f"{bytes_per_s / _BYTES_PER_S[unit]:.4g} {unit}"
@@ -77,7 +80,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def format_size(n_bytes: int) -> str:
-    """``n_bytes`` in binary units, as ``"64 KiB"``; exact sizes stay exact."""
+    """Return ``n_bytes`` in binary units, as ``"64 KiB"``; exact sizes stay exact."""
     for unit in ("GiB", "MiB", "KiB"):
         scale = _BYTES[unit]
         if n_bytes >= scale and n_bytes % (scale // 1024) == 0:
