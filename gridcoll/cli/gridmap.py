@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from gridcoll.model import GridModel
-from gridcoll.model.summary import is_symmetric, rates_bytes_per_s, rounded_rate, sources_said
+from gridcoll.model.summary import format_sources, is_symmetric, rates_bytes_per_s, rounded_rate
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.units import format_duration
 
@@ -37,7 +37,7 @@ def draw_map(model: GridModel) -> RenderableType:
     """The tree of ``model`` and, for two clusters or more, the matrix of its links."""
     parts: list[RenderableType] = [_tree(model)]
     if model.n_clusters > 1:
-        parts += [Text(), _matrix(model), Text(f"links: {sources_said(model)}", "dim")]
+        parts += [Text(), _matrix(model), Text(f"links: {format_sources(model)}", "dim")]
     return Group(*parts)
 
 

@@ -306,9 +306,9 @@ def _draw_links(
             *places[[i, j]].T, color=colour, linewidth=width * (1.6 if near else 1.0),
             alpha=0.95 if near else 0.6, zorder=2,
         )  # fmt: skip
-        lines = [_both(model.latency_s, i, j, format_duration)]
+        lines = [_both_directions(model.latency_s, i, j, format_duration)]
         if not common:
-            lines.append(_both(rates, i, j, rounded_rate))
+            lines.append(_both_directions(rates, i, j, rounded_rate))
         _label(axes, places[i], places[j], lines, colour, taken)
 
 
@@ -335,7 +335,7 @@ def _label(
             return
 
 
-def _both(values: FloatArray, i: int, j: int, format_value: Any) -> str:
+def _both_directions(values: FloatArray, i: int, j: int, format_value: Any) -> str:
     """Return the value as text, or both values if the directions differ."""
     there, back = format_value(float(values[i, j])), format_value(float(values[j, i]))
     return str(there) if there == back else f"{there} / {back}"

@@ -37,11 +37,11 @@ def tell_all(comm: MPI.Intracomm, item: T) -> list[T]:
     rest = memoryview(bytearray(sum(missing)))
     if rest:
         comm.Allgatherv([data[room:], MPI.BYTE], [rest, missing, None, MPI.BYTE])
-    told = []
+    items = []
     for part, length, n_bytes in zip(parts, lengths, missing, strict=True):
-        told.append(MPI.pickle.loads(part[_LENGTH_BYTES:][:length] + rest[:n_bytes]))
+        items.append(MPI.pickle.loads(part[_LENGTH_BYTES:][:length] + rest[:n_bytes]))
         rest = rest[n_bytes:]
-    return told
+    return items
 
 
 def together(comm: MPI.Intracomm, step: Callable[[], T]) -> T:

@@ -286,6 +286,8 @@ ALLTOALL_BOUNDS: dict[str, AlltoallBound] = {
 }  # fmt: skip
 
 
-def between_s(lower_s: float, upper_s: float, contention: float = PAPER_CONTENTION) -> float:
+def with_contention_s(
+    lower_s: float, upper_s: float, contention: float = PAPER_CONTENTION
+) -> float:
     """Return ``T = Lower + (Upper - Lower) γ`` (paper 003, §5.1)."""
     return lower_s + (upper_s - lower_s) * contention

@@ -36,7 +36,7 @@ def trees_limit_s(
     n = len(grid.clusters)
     if n > MOST_CLUSTERS or n_bytes < 1 or sum(len(c.nodes) for c in grid.clusters) < 2:
         return 0.0
-    outward_s, inward_s = _nearest_s(wires)
+    outward_s, inward_s = _least_latency_s(wires)
     between_s = np.array(wires.latency_s)
     home = grid.cluster_of[root] if root >= 0 else -1
     counts: list[int] = []
@@ -57,12 +57,12 @@ def trees_limit_s(
             begin_s.append(float(wires.latency_s[c, c] if c == home else distance_s[home, c]))
     if root < 0:
         idle_s = np.minimum(outward_s, inward_s)[clusters]
-        links_s, leaves_s = between_s, _apart(between_s).min(axis=1)
+        links_s, leaves_s = between_s, _off_diagonal(between_s).min(axis=1)
         enters_s = leaves_s
     else:
         idle_s = np.array(begin_s) + outward_s[clusters]
         links_s = distance_s[home][:, None] + between_s
-        leaves_s, enters_s = _apart(links_s).min(axis=1), _apart(links_s).min(axis=0)
+        leaves_s, enters_s = _off_diagonal(links_s).min(axis=1), _off_diagonal(links_s).min(axis=0)
     rates = wires.nic_bytes_per_s[clusters]
     idle = IdleTimes(
         tuple((np.minimum(idle_s, known_s) - wires.burst_bytes / rates).tolist()),
@@ -87,8 +87,8 @@ def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float
     clusters = wires.grid.clusters
     if not 1 < len(clusters) <= MOST_ROOTS or n_bytes < 1:
         return 0.0
-    outward_s, _ = _nearest_s(wires)
-    between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
+    outward_s, _ = _least_latency_s(wires)
+    between_s = np.minimum(_off_diagonal(np.array(wires.latency_s)), known_s)
     rates = wires.nic_bytes_per_s
     idle = IdleTimes(
         tuple((np.minimum(outward_s, known_s) - wires.burst_bytes / rates).tolist()),
@@ -136,9 +136,9 @@ def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray
     clusters = wires.grid.clusters
     if not 1 < len(clusters) <= MOST_CLUSTERS or n_bytes < 1:
         return 0.0
-    outward_s, inward_s = _nearest_s(wires)
+    outward_s, inward_s = _least_latency_s(wires)
     burst_s = wires.burst_bytes / wires.nic_bytes_per_s
-    between_s = np.minimum(_apart(np.array(wires.latency_s)), known_s)
+    between_s = np.minimum(_off_diagonal(np.array(wires.latency_s)), known_s)
     idle_s = (
         between_s.ravel(),
         np.minimum(outward_s, known_s) - burst_s,
@@ -156,7 +156,7 @@ def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray
     )
 
 
-def _nearest_s(wires: Wires) -> tuple[FloatArray, FloatArray]:
+def _least_latency_s(wires: Wires) -> tuple[FloatArray, FloatArray]:
     """Return, by cluster, the least latency from a host to any other, and from any other."""
     latency_s = np.array(wires.latency_s)
     for c, cluster in enumerate(wires.grid.clusters):
@@ -166,6 +166,6 @@ def _nearest_s(wires: Wires) -> tuple[FloatArray, FloatArray]:
     return np.where(np.isfinite(out), out, 0.0), np.where(np.isfinite(into), into, 0.0)
 
 
-def _apart(times_s: FloatArray) -> FloatArray:
+def _off_diagonal(times_s: FloatArray) -> FloatArray:
     """Return ``times_s`` between different clusters; the diagonal becomes infinite."""
     return np.asarray(np.where(np.eye(len(times_s), dtype=bool), np.inf, times_s))

@@ -37,7 +37,7 @@ def is_symmetric(model: GridModel) -> bool:
     return all(model.links[i][j] == model.links[j][i] for i in range(n) for j in range(i))
 
 
-def sources_said(model: GridModel) -> str:
+def format_sources(model: GridModel) -> str:
     """Return where links between clusters come from, as ``2 measured 2026-11-20, 1 declared``."""
     n = model.n_clusters
     pairs = [(i, j) for i in range(n) for j in range(i)] or [(0, 0)]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gridcoll.model import GridModel
-from gridcoll.model.summary import sources_said
+from gridcoll.model.summary import format_sources
 from gridcoll.plan.registry import Candidate
 from gridcoll.schedule.greedy import SEVEN
 from gridcoll.topology.units import format_duration, format_size
@@ -180,7 +180,7 @@ def choice_data(choice: Choice) -> dict[str, Any]:
 
 def sources_of(model: GridModel, collective: str) -> tuple[str, ...]:
     """One line each for links, natives, and measured runs of plans."""
-    lines = [f"links: {sources_said(model)}"]
+    lines = [f"links: {format_sources(model)}"]
     if collective in model.native_priors:
         lines.append("native: reckoned from the library's known algorithms, not timed")
     elif collective in model.native:

@@ -76,7 +76,7 @@ def warm_up() -> bool:
             Instance(np.ones((3, 3)), np.ones((3, 3)), np.ones(3)), Runner(True), Budget(1e-9, 0, 1)
         )
         search.run()
-        search.try_everything()
+        search.run_each_kernel()
         acceleration.set_warm()
     return has_numba()
 

@@ -112,12 +112,14 @@ def price_batch(batch: Batch, senders: Integers, receivers: Integers) -> BatchSc
     return BatchSchedules(batch.root, senders, receivers, makespan, np.zeros_like(makespan))
 
 
-def alone(pick_batch: Callable[[Batch], BatchSchedules]) -> Callable[[Instance], Schedule]:
+def for_one_instance(
+    pick_batch: Callable[[Batch], BatchSchedules],
+) -> Callable[[Instance], Schedule]:
     """Return a heuristic for one instance, made from its batched form."""
     return lambda instance: pick_batch(Batch.of(instance)).schedule(0)
 
 
-def one_by_one(pick: Callable[[Instance], Schedule]) -> Callable[[Batch], BatchSchedules]:
+def one_after_another(pick: Callable[[Instance], Schedule]) -> Callable[[Batch], BatchSchedules]:
     """Return a batched form of a heuristic that handles the instances one after another."""
 
     def pick_batch(batch: Batch) -> BatchSchedules:

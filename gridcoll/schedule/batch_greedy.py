@@ -75,13 +75,13 @@ class BatchProgress:
         self.best_s[at, receiver] = times[np.arange(len(at)), source]
 
 
-class Extreme:
+class ExtremeLookAhead:
     """F_j for every waiting j by a rule: the least or the largest of g_jk + L_jk (+ T_k)."""
 
     def __init__(self, rule: Rule, batch: Batch) -> None:
-        self.sign = float(rule.look)
+        self.sign = float(rule.look_ahead)
         self.batch = batch
-        self.ends = rule.ends
+        self.with_internal = rule.with_internal
         shape = batch.internal_s.shape
         self.ahead = np.zeros(shape)
         self.next_hop = np.zeros(shape, dtype=np.intp)
@@ -101,7 +101,7 @@ class Extreme:
     def _look_up(self, wanted: Flags, waiting: Flags) -> None:
         at, j = np.nonzero(wanted)
         times = self.batch.cost_s[at, j]
-        if self.ends:
+        if self.with_internal:
             times = times + self.batch.internal_s[at]
         times = np.where(waiting[at], self.sign * times, np.inf)
         pairs = np.arange(len(at))
@@ -112,7 +112,7 @@ class Extreme:
         self.ahead[at, j] = np.where(np.isfinite(least), self.sign * least, 0.0)
 
 
-class Average:
+class AverageLookAhead:
     """F_j as the average of g_jk + L_jk over waiting k.
 
     With ``senders``, the average is over waiting k and over senders: all reached clusters and j.
@@ -147,15 +147,15 @@ class Average:
 
 
 def run_batch_greedy(
-    rule: Rule, batch: Batch, *, average: Callable[[Batch], Average] | None = None
+    rule: Rule, batch: Batch, *, average: Callable[[Batch], AverageLookAhead] | None = None
 ) -> BatchSchedules:
     """Pick transfers by ``rule`` until every cluster is reached.
 
     ``average`` is the look-ahead to use if the rule has none.
     """
-    ahead: Extreme | Average | None = average(batch) if average else None
-    if rule.look:
-        ahead = Extreme(rule, batch)
+    ahead: ExtremeLookAhead | AverageLookAhead | None = average(batch) if average else None
+    if rule.look_ahead:
+        ahead = ExtremeLookAhead(rule, batch)
     edge_s = batch.latency_s if rule.latency else batch.cost_s
     progress = BatchProgress(batch, edge_s, rule.ready)
     n = batch.n_clusters
@@ -163,7 +163,7 @@ def run_batch_greedy(
     receivers = np.zeros_like(senders)
     for step in range(n - 1):
         score = progress.best_s
-        if rule.upwards:
+        if rule.largest_first:
             score = -(score + batch.internal_s)
         if ahead:
             score = score + ahead.values(progress)
@@ -175,11 +175,11 @@ def run_batch_greedy(
     return price_batch(batch, senders, receivers)
 
 
-ecef_la_avg = partial(run_batch_greedy, RULES["ecef"], average=Average)
+ecef_la_avg = partial(run_batch_greedy, RULES["ecef"], average=AverageLookAhead)
 """F_j is the average over waiting k of g_jk + L_jk (Bhat's "latency" is the whole transfer)."""
 
 ecef_la_avg_senders = partial(
-    run_batch_greedy, RULES["ecef"], average=partial(Average, senders=True)
+    run_batch_greedy, RULES["ecef"], average=partial(AverageLookAhead, senders=True)
 )
 """F_j is the average of g_ik + L_ik over i, which is j or a reached cluster, and waiting k."""
 

@@ -36,11 +36,11 @@ class Rule(NamedTuple):
     """Whether the ready times of senders count."""
     latency: bool = False
     """Whether an edge costs its latency only, not gap plus latency."""
-    upwards: bool = False
+    largest_first: bool = False
     """Whether the largest edge + T wins."""
-    look: int = 0
+    look_ahead: int = 0
     """The look-ahead: +1 for the least g_jk + L_jk, -1 for the largest, 0 for none."""
-    ends: bool = False
+    with_internal: bool = False
     """Whether the look-ahead counts T_k."""
 
 
@@ -49,16 +49,16 @@ RULES = {
     "fef": Rule(latency=True),
     # RT_i + g_ij + L_ij + F_j (paper 000, §4.3, §4.4, §5.1, §5.2; paper 002, equations 4 to 7).
     "ecef": Rule(ready=True),
-    "ecef-la": Rule(ready=True, look=1),
-    "ecef-la-min-t": Rule(ready=True, look=1, ends=True),
-    "ecef-la-max-t": Rule(ready=True, look=-1, ends=True),
+    "ecef-la": Rule(ready=True, look_ahead=1),
+    "ecef-la-min-t": Rule(ready=True, look_ahead=1, with_internal=True),
+    "ecef-la-max-t": Rule(ready=True, look_ahead=-1, with_internal=True),
     # The largest g_ij + L_ij + T_j, by the fastest edge to each j (paper 000, §5.3). As printed in
     # the paper, RT_i does not count. If it did, the mean makespan for 10 clusters with the
     # parameters of its Table 2 would be 1.3 % longer.
-    "bottom-up": Rule(upwards=True),
+    "bottom-up": Rule(largest_first=True),
     # The largest g_ij + L_ij + T_j - F_j: paper 000 (§6) suggests a look-ahead but defines none.
     # Slow clusters come first; of two equally slow ones, the one that can relay sooner.
-    "bottom-up-la": Rule(upwards=True, look=1),
+    "bottom-up-la": Rule(largest_first=True, look_ahead=1),
 }
 
 FEW_CLUSTERS = 10
@@ -111,9 +111,9 @@ def _greedy(
     problem: Problem,
     with_ready: bool,
     with_latency: bool,
-    upwards: bool,
-    look: int,
-    ends: bool,
+    largest_first: bool,
+    look_ahead: int,
+    with_internal: bool,
     senders: Buffer,
     receivers: Buffer,
     ready: Buffer,
@@ -145,15 +145,17 @@ def _greedy(
                         best[j], source[j] = ready[i] + cost[i * n + j], i
             elif time < best[j] or (time == best[j] and newest < source[j]):
                 best[j], source[j] = time, newest
-            if look != 0 and (next_hop[j] < 0 or next_hop[j] == newest):
+            if look_ahead != 0 and (next_hop[j] < 0 or next_hop[j] == newest):
                 least, next_hop[j] = INFINITY, -1
                 for k in range(n):
                     if reached[k] == 0 and k != j:
-                        time = look * (cost[j * n + k] + own[k] if ends else cost[j * n + k])
+                        time = look_ahead * (
+                            cost[j * n + k] + own[k] if with_internal else cost[j * n + k]
+                        )
                         if time < least:
                             least, next_hop[j] = time, k
-                ahead[j] = look * least if next_hop[j] >= 0 else 0.0
-            score = ahead[j] - (best[j] + own[j]) if upwards else best[j] + ahead[j]
+                ahead[j] = look_ahead * least if next_hop[j] >= 0 else 0.0
+            score = ahead[j] - (best[j] + own[j]) if largest_first else best[j] + ahead[j]
             if (
                 chosen < 0
                 or score < chosen_score

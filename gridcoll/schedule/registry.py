@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule.anytime import optimal, solve
-from gridcoll.schedule.batch import Batch, BatchSchedules, alone, one_by_one
+from gridcoll.schedule.batch import Batch, BatchSchedules, for_one_instance, one_after_another
 from gridcoll.schedule.batch_greedy import (
     ecef_la_avg,
     ecef_la_avg_senders,
@@ -83,12 +83,12 @@ _ENTRIES = (
     ),
     Heuristic(
         "ecef-la-avg", "ECEF-LA (average)", "ECEF that prefers receivers close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", alone(ecef_la_avg), ecef_la_avg,
+        f"{_BHAT}; {_PMEO}, §4.4", for_one_instance(ecef_la_avg), ecef_la_avg,
     ),
     Heuristic(
         "ecef-la-avg-senders", "ECEF-LA (average, senders)",
         "ECEF that prefers receivers leaving all senders close to all who wait",
-        f"{_BHAT}; {_PMEO}, §4.4", alone(ecef_la_avg_senders), ecef_la_avg_senders,
+        f"{_BHAT}; {_PMEO}, §4.4", for_one_instance(ecef_la_avg_senders), ecef_la_avg_senders,
     ),
     _greedy(
         "ecef-la-min-t", "ECEF-LAt", "ECEF-LA that counts the next cluster's internal broadcast",
@@ -108,7 +108,7 @@ _ENTRIES = (
     ),
     Heuristic(
         "by-level", "By level", "clusters of clusters by latency, a schedule on each level",
-        f"Karonis, in {_PMEO}, §2; gridcoll", by_level, one_by_one(by_level),
+        f"Karonis, in {_PMEO}, §2; gridcoll", by_level, one_after_another(by_level),
     ),
     Heuristic(
         "mixed", "Mixed", "the papers' advice: ECEF-LA for few clusters, ECEF-LAT for many",
@@ -116,11 +116,11 @@ _ENTRIES = (
     ),
     Heuristic(
         "optimal", "Optimal", "the least makespan, proven; exact to a dozen clusters",
-        "gridcoll", optimal, one_by_one(optimal),
+        "gridcoll", optimal, one_after_another(optimal),
     ),
     Heuristic(
         "best", "Best", "never worse than the papers' seven, usually the optimum; the default",
-        "gridcoll", solve, one_by_one(solve),
+        "gridcoll", solve, one_after_another(solve),
     ),
 )  # fmt: skip
 

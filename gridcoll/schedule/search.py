@@ -105,7 +105,7 @@ class Search:
         self._narrow()
         return make_schedule(self.transfers, self.instance, min(self.lower_s, self.upper_s))
 
-    def try_everything(self) -> None:
+    def run_each_kernel(self) -> None:
         """Run each kernel once, so that all are loaded."""
         reach = earliest_arrivals(self.runner, self.problem)
         relax(self.runner, self.problem, reach, self.slowest_first[:2], self.upper_s * 2, 1 << 62)

@@ -24,7 +24,7 @@ from gridcoll.model.closed_forms import (
     CLOSED_FORMS,
     SCATTER_COSTS,
     Call,
-    between_s,
+    with_contention_s,
 )
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import PLogP
@@ -165,7 +165,7 @@ def alltoall_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
         )
         for name, bound in ALLTOALL_BOUNDS.items()
     ]  # fmt: skip
-    predicted = between_s(costs["paper-lower"], costs["paper-upper"])
+    predicted = with_contention_s(costs["paper-lower"], costs["paper-upper"])
     found.append(
         FormRow(
             "3", "paper-predicted", "Lower + (Upper - Lower) γ, γ = 2/3", n_ranks, n_bytes,
@@ -197,7 +197,7 @@ def _bound(name: str) -> Curve:
 
 def _paper_alltoall(link: PLogP, n_ranks: int, n_bytes: int) -> float:
     lower, upper = (_bound(name)(link, n_ranks, n_bytes) for name in ("paper-lower", "paper-upper"))
-    return between_s(lower, upper)
+    return with_contention_s(lower, upper)
 
 
 @dataclass(frozen=True)

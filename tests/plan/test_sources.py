@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gridcoll.model import Correction, GridModel, TimesBySize
-from gridcoll.model.summary import sources_said, summarise
+from gridcoll.model.summary import format_sources, summarise
 from gridcoll.plan import choose
 from tests.plan.grids import model_of
 
@@ -21,8 +21,8 @@ def three() -> GridModel:
 
 
 def test_links() -> None:
-    assert sources_said(three()) == f"2 {MEASURED}, 1 {DECLARED}"
-    assert sources_said(model_of([0, 0, 1, 1])) == "declared"
+    assert format_sources(three()) == f"2 {MEASURED}, 1 {DECLARED}"
+    assert format_sources(model_of([0, 0, 1, 1])) == "declared"
     said = {
         (each["sender"], each["receiver"]): each["source"] for each in summarise(three())["links"]
     }

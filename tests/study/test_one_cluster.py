@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gridcoll.errors import FileError, UsageError
-from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, between_s
+from gridcoll.model.closed_forms import ALLTOALL_BOUNDS, with_contention_s
 from gridcoll.study.one_cluster_command import (
     FIGURES,
     alltoall_rows,
@@ -48,7 +48,7 @@ def test_table_3_and_why_the_upper_bounds_differ() -> None:
     assert rows["paper-upper"] - rows["upper"] == pytest.approx(extra_s)
     assert rows["lower"] <= rows["paper-lower"] <= rows["paper-predicted"] <= rows["paper-upper"]
     assert rows["paper-predicted"] == pytest.approx(
-        between_s(rows["paper-lower"], rows["paper-upper"], 2 / 3)
+        with_contention_s(rows["paper-lower"], rows["paper-upper"], 2 / 3)
     )
     assert all(bound.cost_s(LINK, 1, 8) == 0 for bound in ALLTOALL_BOUNDS.values())
 
