@@ -507,7 +507,7 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
     start_ready(run);
 }
 
-/* Begin a run, which gridcoll_end must end. Return null if there is no memory. */
+/* Begin a run, which gridcoll_end has to free. Return null if there is no memory. */
 run_t *gridcoll_begin(const int64_t *flat, const mpi_t *mpi, const call_t *call)
 {
     program_t program;
@@ -599,7 +599,7 @@ int gridcoll_run(run_t *run, wait_t *wait, int64_t patience_ns)
  * may differ, and runs the program. Functions of Python come as pointers. Their signatures do not
  * change between versions, so that one object file serves all versions. */
 
-/* As Py_buffer. */
+/* The layout of Py_buffer. */
 typedef struct {
     char *data;
     void *object;

@@ -201,7 +201,7 @@ def _cut(part: Part, start: int, stop: int, chunk: Chunk) -> Part:
     if isinstance(part, memoryview):
         return part[start:stop]
     if start or stop < len(part):
-        raise PlanError(f"{chunk}: no message of its own for {part.spec[2]}")
+        raise PlanError(f"{chunk}: only the whole part of {part.spec[2]} can be sent")
     return part
 
 
@@ -210,7 +210,7 @@ def _views(parts: Iterable[Part], chunk: Chunk) -> tuple[memoryview, ...]:
     views: list[memoryview] = []
     for part in parts:
         if not isinstance(part, memoryview):
-            raise PlanError(f"{chunk}: what a datatype describes has no bytes in a row")
+            raise PlanError(f"{chunk}: a part described by a datatype cannot be used as bytes")
         views.append(part)
     return tuple(views)
 

@@ -1,4 +1,4 @@
-"""Find trees over hosts, and a share of the message for each, to keep all resources busy least.
+"""Finds trees over hosts, and a share of the message for each, with no resource busy for long.
 
 In the steady state a broadcast, a reduction or an allreduce is a fractional packing of trees
 (Edmonds 1973; Beaumont, Legrand, Marchal and Robert 2005 for unlike platforms). Hosts of a cluster

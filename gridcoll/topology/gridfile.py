@@ -207,7 +207,7 @@ class GridSpec:
             ends = self._ends(link)
             pairs = {(max(i, j), min(i, j)) for i, j in ends if i != j}
             if not pairs:
-                raise self._error(str(link), "there are no two clusters between which it could be")
+                raise self._error(str(link), "must be between two different clusters")
             for pair in sorted(pairs):
                 before = given.get(pair)
                 if before and specificity(before) == specificity(link):
@@ -220,7 +220,7 @@ class GridSpec:
                 if (i, j) in given:
                     continue
                 if self._document.default_link is None:
-                    raise self._error("links", f"nothing is said about {self._pair((i, j))}")
+                    raise self._error("links", f"none is given between {self._pair((i, j))}")
                 self._set_link(i, j, "default_link", self._document.default_link)
 
     def _pair(self, pair: tuple[int, int]) -> str:
@@ -238,7 +238,7 @@ class GridSpec:
         ends = product(*map(self._members, spec.link)) if spec.link else ()
         pairs = sorted({(min(i, j), max(i, j)) for i, j in ends if i != j})
         if spec.link and not pairs:
-            raise UsageError(f"{spec}: there are no two clusters between which it could be")
+            raise UsageError(f"{spec}: must be between two different clusters")
         return parse_change(spec, pairs, self.dilation, at)
 
     def _event(self, event: EventSpec) -> Change:

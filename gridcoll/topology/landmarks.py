@@ -4,8 +4,8 @@ Every node first measures its latency to a few others. Neighbours of near nodes 
 near too, so that within a few rounds every node has met some of its own cluster (as in NN-descent:
 Dong, Moses and Li 2011). The resulting groups are landmarks for each other: two groups whose
 latencies to a third one differ too much cannot be one cluster (as in network coordinates: Ng and
-Zhang 2002). Latencies are measured only between the other groups. Then Lowekamp's rule finds
-clusters as from a full matrix.
+Zhang 2002). Latencies are then measured only between groups that may still be one. Finally,
+Lowekamp's rule finds clusters as from a full matrix.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ DIFFER_FACTOR = 1.5
 Those of one wire differ by a fifth between measurements, and Internet routes are not straight."""
 
 SMALL_GROUP = 3
-"""Groups of at most this many nodes may result from chance meetings. Each node is compared alone.
-"""
+"""Groups of at most this many nodes may result from chance: each node is compared by itself."""
 
 LOOSE_FACTOR = 20.0
 """A group this many times wider than the closest group may consist of several groups whose nodes

@@ -58,7 +58,7 @@ def test_events_are_in_order_and_nothing_given_resets() -> None:
         ('at = "1 s"\ncut = "1 s"', "give either link or host"),
         ('at = "1 s"\nlink = ["a", "b"]\nhost = "c-0"', "give either link or host"),
         ('at = "1 s"\nlink = ["a", "x"]', "no cluster, site or region is called 'x'"),
-        ('at = "1 s"\nlink = ["a", "a"]', "there are no two clusters"),
+        ('at = "1 s"\nlink = ["a", "a"]', "must be between two different clusters"),
         ('at = "1 s"\nhost = "d-0"', "host 'd-0': known are a-0, b-0, c-0"),
         ('at = "1 s"\nhost = "c-0"\nloss = "1 %"', "latency and loss are a link's"),
         ('at = "1 s"\nlink = ["a", "b"]\nrate = "0 bit/s"', "must be positive"),

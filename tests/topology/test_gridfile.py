@@ -187,10 +187,10 @@ class TestMistakes:
             ('"5 ms"', '"5 Ms"', "link 's'-'c': duration '5 Ms'"),
             ('"64 KiB"', '"64 miles"', "transport.window: size '64 miles'"),
             ('["s", "c"]', '["s", "d"]', "links: no cluster, site or region is called 'd'"),
-            ('["s", "c"]', '["s", "b"]', "links: nothing is said about 'a' and 'c'"),
+            ('["s", "c"]', '["s", "b"]', "links: none is given between 'a' and 'c'"),
             ('["s", "c"]', '["s"]', r"links\[1\]\.between: "),
             ('["s", "c"]', '["b", "a"]', "link 'b'-'a': link 'a'-'b' is about 'a' and 'b' too"),
-            ('["a", "b"]', '["a", "a"]', "link 'a'-'a': there are no two clusters"),
+            ('["a", "b"]', '["a", "a"]', "link 'a'-'a': must be between two different clusters"),
             ("[transport]", '[default_link]\nbetween = ["a", "c"]\n[transport]', ".*`between`"),
         ],
     )
