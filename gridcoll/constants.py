@@ -15,12 +15,12 @@ MARGIN = 0.05
 """A plan replaces the native collective only if it is predicted to be this much faster, and so does
 a variant of the native: two series of runs of the same call differ by as much."""
 
-PRIOR_SHORT = 1.4
+PRIOR_FACTOR = 1.4
 """A native collective that nobody timed must be estimated so many times faster than a plan to be
 taken between clusters. What its algorithm costs leaves out what a library adds, as by busy waiting:
 natives of MPICH on three sites took 0.8 to 2.7 times their estimate, 1.4 in the median."""
 
-START_PART = 0.2
+START_MARGIN = 0.2
 """And by this part of what starting a plan takes. That varies as much with what is in the caches:
 the application's own data between calls, but ours in a row of trials."""
 
@@ -36,7 +36,7 @@ fewest are taken."""
 LEAST_SAVED = 0.05
 """Blocks go in pieces where that is predicted to save this part: each piece costs a call."""
 
-ORDER_PART = 0.25
+MOST_ORDER_SLOWDOWN = 0.25
 """A user's operation that commutes keeps rank order where a plan that does is predicted to take at
 most this part more than the fastest. Predicted on nine declared grids: allreduces of up to a dozen
 hosts that lie cluster by cluster take up to 22 % more (64 KiB on three sites), mostly under 10 %;

@@ -184,7 +184,7 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
         table.add_column("simulated", justify="right", no_wrap=True)
     table.add_column("algorithm", style="cyan")
     table.add_column("how")
-    stored = any(row.stored for row in rows)
+    stored = any(row.store_and_forward for row in rows)
     if stored:
         table.add_column("store and forward", justify="right")
     for row in rows:
@@ -193,7 +193,7 @@ def _print_choice(choice: Choice, times_s: dict[int, float], merged: bool) -> No
             cells.append(_duration(times_s.get(row.index)))
         cells += [", ".join(row.names), row.label]
         if stored:
-            cells.append(row.stored)
+            cells.append(row.store_and_forward)
         table.add_row(*cells, style="bold" if row.won else "")
     console = stdout_console()
     console.print(Text(headline(choice), "bold"))

@@ -1,4 +1,4 @@
-"""What each rank does, as data; its readings; and the choice among plans."""
+"""Plans of collective calls as plain data, and functions that check, price and choose them."""
 
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choice import Choice

@@ -1,4 +1,4 @@
-"""A choice: what was chosen for a call, among what, and why; for people and for programs."""
+"""The choice for a call: the winner, all candidates and the reason, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gridcoll.topology.units import format_duration, format_size
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a call, among what, and why. Candidates are ordered fastest first.
+    """The candidate chosen for a call, all candidates (fastest first), and the reason.
 
-    ``sources``: where the numbers come from; ``own``: what says `own_operations`.
+    ``sources`` says where the numbers come from. ``own`` returns the text of `own_operations`.
     """
 
     collective: str
@@ -31,18 +31,18 @@ class Choice:
     own: Callable[[], str] = field(default=str, repr=False, compare=False)
 
     def __str__(self) -> str:
-        """What was chosen and why, then a line per candidate."""
+        """Return the winner and the reason, then a line per candidate."""
         return format_choice(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
+        """Return the choice as plain data, for JSON."""
         return choice_data(self)
 
     @cached_property
     def own_operations(self) -> str:
-        """For a planned reduction, the plan for a commutative operation of the user's own, and
-        whether it keeps rank order. Plans in rank order are priced only now: it takes as long as
-        all others.
+        """For a planned reduction, the plan used for user-defined commutative operations, and
+        whether it keeps rank order. Plans in rank order are priced on first access only, because
+        that takes as long as pricing all others.
         """
         return self.own()
 
@@ -54,15 +54,15 @@ ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
 class Row:
     """One line about a candidate. ``names`` are all algorithms that give the same plan.
 
-    ``index`` is the place of the first of them in the choice's candidates.
+    ``index`` is the index of the first of them in the choice's candidates.
     """
 
     index: int
     names: tuple[str, ...]
     label: str
     predicted: str
-    stored: str
-    table: str
+    store_and_forward: str
+    closed_form: str
     observed: str
     won: bool
 
@@ -75,7 +75,7 @@ def headline(choice: Choice) -> str:
 
 
 def rows_of(choice: Choice, *, merged: bool = True) -> list[Row]:
-    """The candidates, fastest first; ``merged``: one row for those that give the same plan."""
+    """Return a row per candidate, fastest first; if ``merged``, one row per different plan."""
     groups: dict[object, list[int]] = {}
     for index, candidate in enumerate(choice.candidates):
         same = (candidate.label, candidate.predicted_s) if merged else index
@@ -89,21 +89,21 @@ def _row(choice: Choice, indices: list[int]) -> Row:
         index=indices[0],
         names=tuple(dict.fromkeys(candidate.name for candidate in group)),
         label=group[0].label,
-        predicted=_said(group[0].predicted_s, "not measured"),
-        stored=_said(group[0].store_and_forward_s, ""),
-        table=_said(group[0].closed_form_s, ""),
+        predicted=_duration(group[0].predicted_s, "not measured"),
+        store_and_forward=_duration(group[0].store_and_forward_s, ""),
+        closed_form=_duration(group[0].closed_form_s, ""),
         observed=_observed(group[0]),
         won=any(candidate is choice.winner for candidate in group),
     )
 
 
-def _said(seconds: float | None, instead: str) -> str:
-    return instead if seconds is None else format_duration(seconds)
+def _duration(seconds: float | None, if_none: str) -> str:
+    return if_none if seconds is None else format_duration(seconds)
 
 
 def times_of(candidate: Candidate) -> str:
-    """``predicted 20 ms, observed 21 ms in 3 calls``: what is known of both."""
-    times = {"predicted": _said(candidate.predicted_s, ""), "observed": _observed(candidate)}
+    """Return the known times, as in ``predicted 20 ms, observed 21 ms in 3 calls``."""
+    times = {"predicted": _duration(candidate.predicted_s, ""), "observed": _observed(candidate)}
     return ", ".join(f"{name} {time}" for name, time in times.items() if time)
 
 
@@ -115,17 +115,19 @@ def _observed(candidate: Candidate) -> str:
 
 
 def format_choice(choice: Choice) -> str:
-    """Several lines: what was chosen and why, then the candidates, fastest first."""
+    """Return several lines: the winner and the reason, then the candidates, fastest first."""
     rows = rows_of(choice)
     names = [", ".join(row.names) for row in rows]
     width = min(max(map(len, names)), 40)
     lines = [headline(choice)]
     for row, name in zip(rows, names, strict=True):
-        stored = f" (store and forward: {row.stored})" if row.stored else ""
-        stored += f" (closed form: {row.table})" if row.table else ""
-        stored += f" (observed: {row.observed})" if row.observed else ""
+        other_times = (
+            f" (store and forward: {row.store_and_forward})" if row.store_and_forward else ""
+        )
+        other_times += f" (closed form: {row.closed_form})" if row.closed_form else ""
+        other_times += f" (observed: {row.observed})" if row.observed else ""
         mark = "*" if row.won else " "
-        lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{stored}")
+        lines.append(f"{mark} {row.predicted:>12}  {name:<{width}}  {row.label}{other_times}")
     lines += [gain] if (gain := gain_of_best(choice)) else []
     if choice.own_operations:
         lines.append(f"operations of your own that commute: {choice.own_operations}")
@@ -134,25 +136,28 @@ def format_choice(choice: Choice) -> str:
 
 
 def gain_of_best(choice: Choice) -> str:
-    """Gain of ``best`` over the papers' seven, stored and forwarded; empty if unknown."""
-    stored = {
+    """Say what ``best`` gains over the papers' seven heuristics, by store-and-forward times.
+
+    Empty if these are unknown.
+    """
+    store_and_forward_s = {
         c.name: c.store_and_forward_s
         for c in choice.candidates
         if c.store_and_forward_s is not None
     }
-    seven = {name: time_s for name, time_s in stored.items() if name in SEVEN}
-    if "best" not in stored or not seven:
+    seven = {name: time_s for name, time_s in store_and_forward_s.items() if name in SEVEN}
+    if "best" not in store_and_forward_s or not seven:
         return ""
     name, time_s = min(seven.items(), key=lambda item: item[1])
-    gain = 1 - stored["best"] / time_s if time_s else 0.0
+    gain = 1 - store_and_forward_s["best"] / time_s if time_s else 0.0
     return (
-        f"stored and forwarded, best takes {format_duration(stored['best'])}, "
+        f"stored and forwarded, best takes {format_duration(store_and_forward_s['best'])}, "
         f"{gain:.1%} less than {name}, the best of the papers' seven"
     )
 
 
 def choice_data(choice: Choice) -> dict[str, Any]:
-    """The choice as plain data for JSON; times in seconds, None where unknown."""
+    """Return the choice as plain data for JSON; times are in seconds, None where unknown."""
     return {
         "collective": choice.collective,
         "n_bytes": choice.n_bytes,
@@ -179,7 +184,7 @@ def choice_data(choice: Choice) -> dict[str, Any]:
 
 
 def sources_of(model: GridModel, collective: str) -> tuple[str, ...]:
-    """One line each for links, natives, and measured runs of plans."""
+    """Say where numbers come from: a line each for links, natives and corrections of plans."""
     lines = [f"links: {format_sources(model)}"]
     if collective in model.native_priors:
         lines.append("native: reckoned from the library's known algorithms, not timed")

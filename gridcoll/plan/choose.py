@@ -1,4 +1,4 @@
-"""Build candidates, predict their times, pick one: all ranks alike, from the same input."""
+"""Build candidates, predict their times and pick one. From equal input, all ranks pick the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from gridcoll.constants import MARGIN, ORDER_PART, PRIOR_SHORT, SHORT_IN_ORDER_BYTES, START_PART
+from gridcoll.constants import (
+    MARGIN,
+    MOST_ORDER_SLOWDOWN,
+    PRIOR_FACTOR,
+    SHORT_IN_ORDER_BYTES,
+    START_MARGIN,
+)
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel, TimesBySize
 from gridcoll.plan.choice import Choice, sources_of
@@ -25,7 +31,7 @@ from gridcoll.plan.registry import (
 REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
 
 MOST_VECTOR_BYTES = (1 << 31) - 1
-"""Of all blocks together: the displacements of some MPIs are 32-bit integers."""
+"""Limit for all blocks together: the displacements of some MPIs are 32-bit integers."""
 
 
 def choose(
@@ -42,11 +48,12 @@ def choose(
     bitwise_equal: bool = False,
     no_variants: bool = False,
 ) -> Choice:
-    """The fastest candidate by prediction; ties go to the one registered first.
+    """Return the choice of the candidate predicted fastest; ties go to the one registered first.
 
-    A pure function of its arguments, which every rank knows alike. Reproducible plans of reductions
-    are candidates only where order or bits count. Elsewhere the best other plan was predicted to
-    take at most a hundredth longer, and one in rank order took 38 % longer than predicted.
+    This is a pure function of its arguments, which are equal on all ranks. Reproducible plans of
+    reductions are candidates only where the order or the exact bits matter. In other calls, the
+    best other plan was predicted to take at most 1 % longer, and a plan in rank order took 38 %
+    longer than predicted.
 
     Raises `UsageError` for an unknown collective or algorithm, or a root out of range.
 
@@ -56,22 +63,22 @@ def choose(
         Take this algorithm whatever it costs; ``"native"`` for the MPI library's own. A native
         variant that does not exist for this call counts as ``"native"``.
     grid_only : bool
-        Leave the native collective out.
+        Leave out the native collective.
     rank_order : bool
-        Only reductions that keep rank order. The native collective does. Its variants are left out:
-        they were timed with a commutative operation only.
+        Consider only reductions that keep rank order. The native collective does. Its variants are
+        left out, because they were timed with a commutative operation only.
     prefer_order : bool
-        Prefer plans that keep rank order where that costs little (see `_in_rank_order`). For users'
-        operations: some are declared commutative and yet depend on the order, as an ``argmax`` that
-        takes the first of equal values.
+        Prefer plans that keep rank order where that costs little (see `_in_rank_order`). This is
+        for users' operations: some are declared commutative and yet depend on the order, such as an
+        ``argmax`` that takes the first of equal values.
     reproducible : bool
-        Only plans of reductions that all give the same result, bit for bit. ``forced`` counts only
-        among these; the native collective is left out.
+        Consider only plans of reductions that all give the same result, bit for bit. ``forced`` is
+        ignored unless it names one of these. The native collective is left out.
     bitwise_equal : bool
         All ranks must get the same bits. Inside one cluster the native collective is trusted to do
         that; between clusters, some MPIs combine in different orders on different ranks.
     no_variants : bool
-        The call has no native variants; calls with Python objects have none.
+        The call has no native variants, for example because it passes Python objects.
     """
     check_collective(collective)
     if not 0 <= root < model.grid.n_ranks:
@@ -82,7 +89,7 @@ def choose(
         collective, model, n_bytes, forced, only_plain=no_variants or (rank_order and not forced)
     )
     order_counts = rank_order or prefer_order or reproducible
-    # Of memory that ranks share a model of links knows nothing: only what is asked for is priced.
+    # A model of links says nothing about shared memory, so there only requested plans are priced.
     native_only = model.grid.is_one_host and not (forced or grid_only or reproducible)
 
     def price(algorithm: Algorithm) -> list[Candidate]:
@@ -106,8 +113,8 @@ def choose(
         for candidate in price(algorithm)
     ]
     if reproducible:
-        asked_for = [candidate for candidate in found if candidate.name == forced]
-        found, forced = asked_for or found, forced if asked_for else ""
+        requested = [candidate for candidate in found if candidate.name == forced]
+        found, forced = requested or found, forced if requested else ""
     fastest_first = _sorted([*found, *natives])
     left_out = "as asked" if grid_only else ""
     if reproducible:
@@ -120,10 +127,10 @@ def choose(
     if native_only:
         winner, reason = natives[0], ONE_HOST
     if collective == "allreduce" and winner.build is None and not (forced or bitwise_equal):
-        reason += _otherwise(model, fastest_first)
+        reason += _for_equal_bits(model, fastest_first)
     fastest = winner
 
-    def say_own() -> str:
+    def describe_own_operations() -> str:
         ordered = [each for each in algorithms if each.reproducible and not order_counts]
         more = [candidate for algorithm in ordered for candidate in price(algorithm)]
         in_order, how = _in_rank_order(_sorted([*fastest_first, *more]), fastest, n_bytes)
@@ -135,7 +142,7 @@ def choose(
             winner, how = _in_rank_order(fastest_first, winner, n_bytes)
             reason = f"{reason}; {how}"
         else:
-            own = say_own
+            own = describe_own_operations
     return Choice(
         *(collective, n_bytes, root, winner, fastest_first, reason),
         sources_of(model, collective),
@@ -144,10 +151,11 @@ def choose(
 
 
 def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
-    """``choice``, which was made for the root ``model.grid.first_alike[root]``, for ``root``.
+    """Return ``choice``, made for the root ``model.grid.first_alike[root]``, moved to ``root``.
 
-    Predicted times are the same for both, unless rank order counts. So no algorithm is priced here;
-    that of a plan is when the plan is written. That raises `UsageError` if there is no plan at all.
+    Predicted times are the same for both roots, unless rank order matters. So nothing is priced
+    here. The algorithm of a plan is priced when that plan is written, which raises `UsageError` if
+    there is no plan for ``root``.
     """
 
     def moved(candidate: Candidate) -> Candidate:
@@ -168,7 +176,10 @@ def rerooted(choice: Choice, model: GridModel, root: int) -> Choice:
 def _writer(
     choice: Choice, candidate: Candidate, model: GridModel, root: int
 ) -> Callable[[int], Plan]:
-    """Writes the plan of ``candidate`` for ``root``; the best plan where there is none such."""
+    """Return a function that writes ``candidate``'s plan for ``root``, or the best plan if none.
+
+    Raises `UsageError` if there is no plan.
+    """
     collective, n_bytes = choice.collective, choice.n_bytes
     found = REGISTRIES[collective][candidate.name].candidates(model, n_bytes, root)
     found = found or [choose(collective, model, n_bytes, root, grid_only=True).winner]
@@ -185,10 +196,10 @@ def _sorted(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def _in_rank_order(
     fastest_first: Sequence[Candidate], fastest: Candidate, n_bytes: int
 ) -> tuple[Candidate, str]:
-    """The plan for a commutative operation of the user's, and a text about its rank order.
+    """Return the plan for a user-defined commutative operation, and a text about its rank order.
 
-    It is the fastest plan in rank order if the message is short or that plan is hardly slower than
-    ``fastest``.
+    The plan is the fastest one in rank order if the message is short or that plan is little slower
+    than ``fastest``; otherwise it is ``fastest``.
     """
     if fastest.rank_order:
         return fastest, "in rank order"
@@ -196,16 +207,16 @@ def _in_rank_order(
     ordered = next(plans, None)
     if ordered is None:
         return fastest, "not in rank order: no plan keeps it"
-    more = ordered.expected_s / max(fastest.expected_s, 1e-12) - 1
-    if n_bytes <= SHORT_IN_ORDER_BYTES or more <= ORDER_PART:
-        return ordered, f"in rank order, which takes {more:.0%} more than {fastest.name}"
-    return fastest, f"not in rank order, which would take {more:.0%} more"
+    slowdown = ordered.expected_s / max(fastest.expected_s, 1e-12) - 1
+    if n_bytes <= SHORT_IN_ORDER_BYTES or slowdown <= MOST_ORDER_SLOWDOWN:
+        return ordered, f"in rank order, which takes {slowdown:.0%} more than {fastest.name}"
+    return fastest, f"not in rank order, which would take {slowdown:.0%} more"
 
 
 def _natives(
     collective: str, model: GridModel, n_bytes: int, forced: str, *, only_plain: bool
 ) -> list[Candidate]:
-    """The native collective, then its variants: those timed at this size, and the one asked for."""
+    """Return the native collective and its variants: those timed at this size or requested."""
     measured = model.native.get(collective)
     label = NATIVES[NATIVE].label + (", estimated" if collective in model.native_priors else "")
     native = Candidate(NATIVE, label, measured.predict(n_bytes) if measured else None)
@@ -223,17 +234,17 @@ def _natives(
 def _variant_s(
     variant: TimesBySize | None, native: TimesBySize | None, n_bytes: int
 ) -> float | None:
-    """Seconds; None for sizes beyond the largest one at which the variant was timed."""
+    """Return the seconds of a variant; None beyond the size at which its timing was given up."""
     if variant is None or native is None:
         return None
-    given_up = variant.sizes_bytes[-1] < native.sizes_bytes[-1]
-    if given_up and n_bytes > variant.sizes_bytes[-1]:
+    was_given_up = variant.sizes_bytes[-1] < native.sizes_bytes[-1]
+    if was_given_up and n_bytes > variant.sizes_bytes[-1]:
         return None
     return variant.predict(n_bytes)
 
 
-def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
-    """What runs in place of the native collective where all ranks must get the same bits."""
+def _for_equal_bits(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
+    """Say which plan replaces the native collective where all ranks must get the same bits."""
     plan = next((candidate for candidate in fastest_first if candidate.build is not None), None)
     if plan is None or model.n_clusters == 1:
         return ""
@@ -241,21 +252,21 @@ def _otherwise(model: GridModel, fastest_first: Sequence[Candidate]) -> str:
 
 
 def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes: int) -> Candidate:
-    """``candidate`` with its prediction corrected by measured runs of its family.
+    """Return ``candidate`` with its prediction corrected by measured runs of its family.
 
-    A family that never ran gets the correction of the best one that did.
+    A family that was never run gets the smallest correction among those that were, but at least 1.
     """
     # A stored model may use a family's old name.
-    tried = {
+    measured = {
         canonical_name(collective, name): correction
         for name, correction in model.corrections.get(collective, {}).items()
     }
     family = family_of(collective, candidate.name)
     factor = 1.0
-    if family in tried:
-        factor = tried[family].at(n_bytes)
-    elif tried:
-        factor = max(1.0, min(correction.at(n_bytes) for correction in tried.values()))
+    if family in measured:
+        factor = measured[family].at(n_bytes)
+    elif measured:
+        factor = max(1.0, min(correction.at(n_bytes) for correction in measured.values()))
     predicted_s = (candidate.expected_s + model.start_s) * factor
     return replace(candidate, predicted_s=predicted_s)
 
@@ -268,13 +279,17 @@ def _pick(
     left_out: str,
     is_prior: bool,
 ) -> tuple[Candidate, str]:
+    """Return the winner and the reason. ``is_prior``: the native's time is only estimated.
+
+    ``left_out`` says why the native collective must not be taken; empty if it may.
+    """
     if forced in NATIVES:
-        asked_for = (candidate for candidate in natives if candidate.name == forced)
-        return next(asked_for, natives[0]), "asked for"
-    native, measured = _best_native(natives)
+        requested = (candidate for candidate in natives if candidate.name == forced)
+        return next(requested, natives[0]), "asked for"
+    native, about_native = _best_native(natives)
     plans = [candidate for candidate in fastest_first if candidate.build is not None]
     if not plans:
-        return native, f"{measured}no plan fits this call"
+        return native, f"{about_native}no plan fits this call"
     if forced:
         return plans[0], "asked for"
     if left_out:
@@ -287,21 +302,22 @@ def _pick(
         return _against_prior(native, native.predicted_s, plans[0])
     gain_s = native.predicted_s - plans[0].expected_s
     if gain_s <= native.predicted_s * MARGIN:
-        return native, f"{measured}no plan is predicted more than {MARGIN:.0%} faster"
-    if gain_s <= START_PART * model.start_s:
-        gained = f"no plan is predicted to gain more than {1e3 * gain_s:.2f} ms"
-        return native, f"{measured}{gained}, less than it may lose at its start"
+        return native, f"{about_native}no plan is predicted more than {MARGIN:.0%} faster"
+    if gain_s <= START_MARGIN * model.start_s:
+        gain = f"no plan is predicted to gain more than {1e3 * gain_s:.2f} ms"
+        return native, f"{about_native}{gain}, less than it may lose at its start"
     return plans[0], "predicted fastest"
 
 
 def _against_prior(native: Candidate, prior_s: float, plan: Candidate) -> tuple[Candidate, str]:
-    if plan.expected_s <= PRIOR_SHORT * prior_s:
+    """Return the winner and the reason where the native's time ``prior_s`` is only estimated."""
+    if plan.expected_s <= PRIOR_FACTOR * prior_s:
         return plan, "the fastest plan; native was estimated, not measured"
-    return native, f"estimated, not measured, more than {PRIOR_SHORT:g} times as fast as any plan"
+    return native, f"estimated, not measured, more than {PRIOR_FACTOR:g} times as fast as any plan"
 
 
 def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:
-    """The plain native, or a variant that is faster by `MARGIN`; and a text that says so."""
+    """Return the plain native, or a variant faster by more than `MARGIN` and a text saying so."""
     plain, best = natives[0], min(natives, key=lambda each: each.expected_s)
     if best is plain or best.expected_s >= plain.expected_s * (1 - MARGIN):
         return plain, ""

@@ -1,4 +1,4 @@
-"""What one rank does, as frozen data: send, receive, reduce, copy, each on a chunk."""
+"""The ops of a rank's program, as frozen data: send, receive, reduce and copy, each of a chunk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple, TypeAlias
 from gridcoll.errors import PlanError
 
 BUFFERS = ("input", "output", "scratch")
-"""``input`` is only read; ``output`` is what the user gets; ``scratch`` is ours.
+"""``input`` is read-only, ``output`` is the caller's result, ``scratch`` is temporary memory.
 
-A broadcast has its message in ``output`` on every rank, the root included.
+A broadcast has its message in ``output`` on every rank, including the root.
 """
 
 
 class Chunk(NamedTuple):
-    """Units ``start`` to ``stop`` of one buffer; a unit is a byte or an element, per plan."""
+    """Units ``start`` to ``stop`` of one buffer. The plan defines a unit: a byte or an element."""
 
     buffer: str
     start: int
@@ -36,12 +36,13 @@ def _check_chunk(op: object, chunk: Chunk) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from us to that peer.
+    """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from this rank to that peer.
 
-    It waits for its data, and for ``after`` if given: the receiver's permission in a rendezvous. It
-    starts no sooner than ``due_us`` microseconds after its program, so that sends can be paced:
-    flows that start together share the bandwidth, and the one over the longest link is not ahead.
-    Other ops do not wait for that time.
+    The send waits for the data of ``chunk``, and for that of ``after`` if given: in a rendezvous,
+    the receiver's permission. It starts no sooner than ``due_us`` microseconds after the start of
+    the program. Due times pace sends: messages sent at the same time would share the bandwidth, and
+    the one over the longest link would not be ahead of the others. Other ops do not wait for that
+    time.
     """
 
     peer: int
@@ -67,8 +68,8 @@ class Send:
 class Recv:
     """Receive into ``chunk`` from rank ``peer``.
 
-    Receives of one ``stream`` from one peer end in program order. Messages of another stream, as
-    segments of another tree, may overtake them.
+    Receives of one ``stream`` from one peer complete in program order. Messages of another stream,
+    such as segments of another tree, may overtake them.
     """
 
     peer: int
@@ -130,7 +131,7 @@ Op: TypeAlias = Send | Recv | Reduce | Copy
 
 
 def reads(op: Op) -> tuple[Chunk, ...]:
-    """The chunks whose content ``op`` needs."""
+    """Return the chunks whose content ``op`` needs."""
     match op:
         case Send(chunk=chunk, after=after):
             return (chunk,) if after is None else (chunk, after)
@@ -143,7 +144,7 @@ def reads(op: Op) -> tuple[Chunk, ...]:
 
 
 def writes(op: Op) -> tuple[Chunk, ...]:
-    """The chunks that ``op`` overwrites."""
+    """Return the chunks that ``op`` overwrites."""
     match op:
         case Send():
             return ()

@@ -9,21 +9,21 @@ from typing import Any, TypeAlias, TypeVar, overload
 from gridcoll.plan.ops import Chunk, Op, reads, writes
 
 Program: TypeAlias = tuple[Op, ...]
-"""One rank's ops. Their order is a priority: an op runs as soon as its data is there."""
+"""One rank's ops. Their order is only a priority: an op runs as soon as its data is there."""
 
 
 V = TypeVar("V")
 
 
 class ByRank(Sequence[V]):
-    """A sequence by rank; each item is made when it is first asked for.
+    """A sequence indexed by rank. Each item is made when it is first accessed.
 
-    A rank runs only its own program, and planning for thousands of ranks must not write them all.
+    A rank runs only its own program, so planning for thousands of ranks must not write all of them.
     """
 
-    def __init__(self, n_ranks: int, of_rank: Callable[[int], V]) -> None:
-        self._of_rank = of_rank
-        self._written: dict[int, V] = {}
+    def __init__(self, n_ranks: int, make_item: Callable[[int], V]) -> None:
+        self._make_item = make_item
+        self._items: dict[int, V] = {}
         self._n_ranks = n_ranks
 
     def __len__(self) -> int:
@@ -38,9 +38,9 @@ class ByRank(Sequence[V]):
             return [self[r] for r in range(*rank.indices(len(self)))]
         if not 0 <= rank < self._n_ranks:
             raise IndexError(rank)
-        if rank not in self._written:
-            self._written[rank] = self._of_rank(rank)
-        return self._written[rank]
+        if rank not in self._items:
+            self._items[rank] = self._make_item(rank)
+        return self._items[rank]
 
     def __iter__(self) -> Iterator[V]:
         return (self[rank] for rank in range(self._n_ranks))
@@ -57,13 +57,13 @@ Programs: TypeAlias = ByRank[Program]
 
 
 def scratch_of(program: Program) -> int:
-    """As much scratch as ``program`` touches."""
+    """Return the units of scratch that ``program`` needs."""
     chunks = (chunk for op in program for chunk in (*reads(op), *writes(op)))
     return max((chunk.stop for chunk in chunks if chunk.buffer == "scratch"), default=0)
 
 
 def scaled(program: Program, n_units: int) -> Program:
-    """``program`` with ``n_units`` in place of each unit: none of these is ever cut."""
+    """Return ``program`` with each unit replaced by ``n_units`` units, which stay together."""
     return tuple(replace(op, **_scaled_chunks(op, n_units)) for op in program)
 
 
@@ -81,19 +81,20 @@ class Plan:
     """One collective call."""
 
     collective: str
-    """Name of the before/after statement the plan fulfils, as ``"bcast"``."""
+    """Name of the before/after statement that the plan fulfils, such as ``"bcast"``."""
     label: str
-    """Description: ``"ecef, chain inside, 16 KiB segments"``."""
+    """Description, such as ``"ecef, chain inside, 16 KiB segments"``."""
     n_units: int
-    """Size of the message in units of ``unit_bytes``, or of a block, as the collective defines."""
+    """Size of the message, or of a block where the collective has blocks, in units of
+    ``unit_bytes``."""
     root: int
-    """The root rank, or -1 where there is none."""
+    """The root rank, or -1 if the collective has none."""
     programs: Sequence[Program]
     """``programs[rank]``."""
     scratch_units: Sequence[int] = field(default=())
-    """Scratch space of each rank; empty if none needs any."""
+    """Scratch units of each rank; empty if no rank needs any."""
     blocks: tuple[int, ...] = field(default=())
-    """Each rank's block size where they differ; empty if all have ``n_units``."""
+    """Block size of each rank if sizes differ; empty if every block has ``n_units``."""
 
     @property
     def n_ranks(self) -> int:
@@ -101,7 +102,7 @@ class Plan:
 
     @property
     def block_units(self) -> tuple[int, ...]:
-        """The size of every rank's block, in a collective that has a block per rank."""
+        """The block size of every rank, for a collective with one block per rank."""
         return self.blocks or (self.n_units,) * self.n_ranks
 
     def scratch_of(self, rank: int) -> int:

@@ -1,7 +1,8 @@
-"""Every algorithm of every collective, by name: one file each, found by itself.
+"""Registry of all algorithms, by collective and name.
 
-A collective is a folder of this package; importing a module of it enters its algorithms. `load`
-imports them all, so that a new algorithm is one new file and no list anywhere knows its name.
+A collective is a folder of this package, and importing one of its modules registers the algorithms
+of that module. `load` imports all modules of the folder. So a new algorithm is one new file, and
+there is no list of names to extend.
 """
 
 from __future__ import annotations
@@ -22,31 +23,32 @@ from gridcoll.topology.grid import Grid
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do a call, and what it should take."""
+    """One way to perform a call, and its predicted time."""
 
     name: str
-    """As in settings."""
+    """Name of the algorithm, as in settings."""
     label: str
     """How it works, with the parameters chosen for this size."""
     predicted_s: float | None
-    """None for a native that was not measured."""
+    """None for a native collective that was not measured."""
     build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
-    """Writes the plan for a message of about this size, given the exact one; None for a native."""
+    """Writes the plan, given the exact size of a message of about this size; None for a native
+    collective."""
     store_and_forward_s: float | None = None
-    """What the papers' store-and-forward accounting says of the same schedule."""
+    """Time of the same schedule by the papers' store-and-forward accounting."""
     segment_bytes: int | None = None
     rank_order: bool = False
     """Whether a reduction keeps rank order, as non-commutative operations need."""
     reproducible: bool = False
-    """Whether a reduction combines in the one order that does not depend on grid and root."""
+    """Whether a reduction combines in a fixed order that depends on neither grid nor root."""
     build_blocks: Callable[[Sequence[int]], Plan] | None = field(
         repr=False, compare=False, default=None
     )
-    """Writes the plan for blocks of different sizes; takes the size of every rank's block."""
+    """Writes the plan for blocks of different sizes, given the block size of every rank."""
     closed_form_s: float | None = None
-    """What the papers' closed form says of the same strategy, where they have one."""
+    """Time by the papers' closed form for the same strategy, if they have one."""
     observed_s: float | None = None
-    """Median time of the `n_calls` calls done by it so far."""
+    """Median time of the `n_calls` calls that used this candidate so far."""
     n_calls: int = 0
 
     @classmethod
@@ -60,7 +62,7 @@ class Candidate:
         segment_bytes: int | None = None,
         closed_form_s: float | None = None,
     ) -> Candidate:
-        """One whose ``plan`` is written of a number of units and of the label."""
+        """Return a candidate whose ``plan`` is a function of the number of units and the label."""
         full_label = f"{name}: {label}"
         return cls(
             *(name, label, predicted_s, lambda n_units: plan(n_units, full_label)),
@@ -70,26 +72,27 @@ class Candidate:
 
     @property
     def expected_s(self) -> float:
-        """`predicted_s`, infinite where nothing is predicted: to compare candidates by."""
+        """`predicted_s`, or infinity if there is no prediction; used to compare candidates."""
         return float("inf") if self.predicted_s is None else self.predicted_s
 
 
 Candidates = Callable[[GridModel, int, int], list[Candidate]]
-"""Of a model, bytes and a root."""
+"""A function of the model, the number of bytes and the root."""
 
 ANY_NUMBER = 1 << 30
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An entry of a collective's registry: writes candidates for one call.
+    """An entry of a collective's registry, which makes candidates for one call.
 
-    ``candidates(model, n_bytes, root)`` returns none (where the algorithm makes no sense) or
-    several. With more than ``most_clusters`` clusters it is only considered when it is asked for:
-    building candidates would take too long. So it is where no cluster has ``fewest_inside`` ranks:
-    its steps would cost more than they save. Measured corrections are shared by all algorithms of a
-    ``family``; by default an algorithm is its own family. ``reproducible``: what its candidates
-    are; such algorithms are only considered where order or bits of a reduction count.
+    ``candidates(model, n_bytes, root)`` returns a list, which is empty if the algorithm makes no
+    sense for the call. With more than ``most_clusters`` clusters, the algorithm is only considered
+    on request, because building candidates would take too long. The same holds if no cluster has
+    at least ``fewest_inside`` ranks: the steps of the algorithm would cost more than they save.
+    Measured corrections are shared by all algorithms of a ``family``; by default an algorithm is a
+    family of its own. ``reproducible`` says whether its candidates are; such algorithms are only
+    considered where the order or the exact bits of a reduction matter.
     """
 
     name: str
@@ -102,7 +105,7 @@ class Algorithm:
     reproducible: bool = False
 
     def suits(self, grid: Grid) -> bool:
-        """Whether it is considered on ``grid`` without being asked for."""
+        """Whether the algorithm is considered on ``grid`` without being requested."""
         largest = max(map(len, grid.clusters))
         return len(grid.clusters) <= self.most_clusters and largest >= self.fewest_inside
 
@@ -112,14 +115,14 @@ REGISTRIES: dict[str, dict[str, Algorithm]] = {}
 
 
 ALIASES: dict[str, dict[str, str]] = {}
-"""New name of an algorithm by its old one, for each collective; kept for one release."""
+"""For each collective, the new names of algorithms by their old names; kept for one release."""
 
-_noted: set[tuple[str, str]] = set()
-"""Collectives and old names that were logged already."""
+_warned: set[tuple[str, str]] = set()
+"""Collectives and old names for which a warning was already logged."""
 
 
 def register(collective: str, algorithm: Algorithm) -> Algorithm:
-    """Enter ``algorithm`` for ``collective``."""
+    """Register ``algorithm`` for ``collective``."""
     REGISTRIES.setdefault(collective, {})[algorithm.name] = algorithm
     return algorithm
 
@@ -133,9 +136,9 @@ def algorithm(
     fewest_inside: int = 1,
     reproducible: bool = False,
 ) -> Callable[[Candidates], Candidates]:
-    """Enter the function below as the algorithm ``name`` of ``collective``; see `Algorithm`."""
+    """Register the decorated function as algorithm ``name`` of ``collective``; see `Algorithm`."""
 
-    def enter(candidates: Candidates) -> Candidates:
+    def decorate(candidates: Candidates) -> Candidates:
         new = Algorithm(
             *(name, good_for, source, candidates, most_clusters),
             fewest_inside=fewest_inside,
@@ -144,21 +147,21 @@ def algorithm(
         register(collective, new)
         return candidates
 
-    return enter
+    return decorate
 
 
 def alias(collective: str, old: str, new: str) -> None:
-    """Let settings go on calling the algorithm ``new`` of ``collective`` by its ``old`` name."""
+    """Let settings still use the ``old`` name of the algorithm ``new`` of ``collective``."""
     ALIASES.setdefault(collective, {})[old] = new
 
 
 def canonical_name(collective: str, name: str) -> str:
-    """What the algorithm ``name`` is called now; ``name`` itself where it has no newer one."""
+    """Return the current name of the algorithm ``name``; ``name`` itself if it is not an alias."""
     return ALIASES.get(collective, {}).get(name, name)
 
 
 def load(collective: str) -> Mapping[str, Algorithm]:
-    """The algorithms of ``collective``, after importing every module of its folder."""
+    """Return the algorithms of ``collective`` after importing every module of its folder."""
     folder = f"{__package__}.{collective}"
     for module in sorted(found.name for found in iter_modules(import_module(folder).__path__)):
         import_module(f"{folder}.{module}")
@@ -173,32 +176,32 @@ def load_all() -> None:
 
 
 def check_collective(name: str) -> None:
-    """Raise `UsageError` unless plans can be written for the collective called ``name``."""
+    """Raise `UsageError` unless ``name`` is a collective for which plans can be written."""
     if name not in REGISTRIES:
         raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
 
 
 def check_forced(collective: str, name: str) -> str:
-    """The name of the native or the algorithm of ``collective`` that ``name`` stands for.
+    """Return the current name of the native or the algorithm of ``collective`` called ``name``.
 
-    An old name is noted on the logger ``gridcoll``, once per process.
+    An old name is logged as a warning by the logger ``gridcoll``, once per process.
 
-    Raises `UsageError` where there is none of that name.
+    Raises `UsageError` if the collective has nothing of that name.
     """
     check_collective(collective)
-    now = canonical_name(collective, name)
+    current = canonical_name(collective, name)
     known = (*natives_of(collective), *REGISTRIES[collective])
-    if now not in known:
+    if current not in known:
         raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
-    if now != name and (collective, name) not in _noted:
-        _noted.add((collective, name))
+    if current != name and (collective, name) not in _warned:
+        _warned.add((collective, name))
         logging.getLogger("gridcoll").warning(
             "%s algorithm %r is called %r now; the next release will not know the old name",
-            *(collective, name, now),
+            *(collective, name, current),
         )
-    return now
+    return current
 
 
 def family_of(collective: str, algorithm: str) -> str:
-    """The family whose corrections hold for ``algorithm`` (its current name)."""
+    """Return the family whose corrections apply to ``algorithm`` (its current name)."""
     return REGISTRIES[collective][algorithm].family or algorithm

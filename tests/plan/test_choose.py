@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.constants import MARGIN, ORDER_PART, SHORT_IN_ORDER_BYTES, START_PART
+from gridcoll.constants import MARGIN, MOST_ORDER_SLOWDOWN, SHORT_IN_ORDER_BYTES, START_MARGIN
 from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
@@ -90,7 +90,7 @@ def test_a_plan_must_gain_more_than_its_start_may_cost(
     offers: dict[str, list[float]], start_s: float, winner: str
 ) -> None:
     offers.update(first=[1.0])
-    slow = replace(model(1.0 + start_s + START_PART), start_s=start_s)
+    slow = replace(model(1.0 + start_s + START_MARGIN), start_s=start_s)
     choice = choose(NOTHING, slow, 1, 0)
     assert choice.winner.name == winner
     if winner == NATIVE:
@@ -363,7 +363,9 @@ def test_plans_in_rank_order_are_priced_where_somebody_asks(
     assert asked == [8]
 
 
-@pytest.mark.parametrize(("more", "kept"), [(ORDER_PART - 1e-6, True), (ORDER_PART + 1e-3, False)])
+@pytest.mark.parametrize(
+    ("more", "kept"), [(MOST_ORDER_SLOWDOWN - 1e-6, True), (MOST_ORDER_SLOWDOWN + 1e-3, False)]
+)
 def test_long_ones_keep_it_where_it_costs_little(
     offers: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, more: float, kept: bool
 ) -> None:

@@ -40,7 +40,7 @@ def test_an_old_name_forces_what_the_new_one_does(old: str) -> None:
 def test_it_is_noted_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_noted", set())
+    monkeypatch.setattr(registry, "_warned", set())
     with caplog.at_level(logging.WARNING, "gridcoll"):
         assert check_forced("alltoall", "rate-paced") == "rate-paced"
         assert not caplog.records
