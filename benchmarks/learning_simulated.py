@@ -82,9 +82,9 @@ class Late(_Simulation):
         self._entry_s = entry_s
         super().__init__(plan, costs)
 
-    def _at(self, time: float, what: str, rank: int, index: int) -> None:
-        came_s = self._entry_s[rank] if what == "ready" else 0.0
-        super()._at(max(time, came_s), what, rank, index)
+    def _schedule(self, time: float, kind: str, rank: int, index: int) -> None:
+        came_s = self._entry_s[rank] if kind == "ready" else 0.0
+        super()._schedule(max(time, came_s), kind, rank, index)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Proves that a plan is correct: matched, free of deadlock, with the result it states."""
+"""Proves that a plan is correct: matched messages, no deadlock, and the stated result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
     rules has none with any buffering of MPI and any window of the engine.
 
     With ``rank_order``, reductions must combine contributions in rank order, as a non-commutative
-    operation needs; else any order will do, but every contribution exactly once.
+    operation requires. Otherwise any order is accepted, but every contribution must count exactly
+    once.
     """
     flows = [dataflow(program) for program in plan.programs]
     check_messages(plan)
@@ -31,9 +32,9 @@ def check_plan(plan: Plan, *, rank_order: bool = False) -> None:
 
 
 def check_messages(plan: Plan) -> None:
-    """Raise `PlanError` unless every message has one sender and one receiver, of one size.
+    """Raise `PlanError` unless every message has one sender and one receiver, of the same size.
 
-    Fast also with thousands of ranks, where `check_plan` is slow.
+    This is fast even with thousands of ranks, where `check_plan` is slow.
     """
     _check_peers(plan)
     _check_matching(plan)
@@ -59,7 +60,7 @@ def _check_peers(plan: Plan) -> None:
 
 
 def _check_matching(plan: Plan) -> None:
-    """Every message has one sender and one receiver, of one size."""
+    """Raise `PlanError` unless every message has one sender and one receiver, of the same size."""
     sends: dict[tuple[int, int, int], tuple[int, Send]] = {}
     for rank, program in enumerate(plan.programs):
         for index, op in enumerate(program):
@@ -91,7 +92,7 @@ def _shift(content: Content, offset: int) -> Content:
 
 @dataclass
 class _Rank:
-    """What a rank holds and how far it is, while the plan is walked."""
+    """The memory and the progress of a rank while the plan is walked."""
 
     rank: int
     flow: Dataflow
@@ -99,8 +100,8 @@ class _Rank:
     n_waits: list[int] = field(init=False)
     memory: dict[str, IntervalMap[Content]] = field(init=False)
     receives: dict[int, list[deque[int]]] = field(default_factory=dict)  # by source, by lane
-    started: dict[int, deque[int]] = field(default_factory=dict)  # by lane, sends that go on
-    received: set[int] = field(default_factory=set)  # sends whose message is there
+    started: dict[int, deque[int]] = field(default_factory=dict)  # by lane, sends in progress
+    received: set[int] = field(default_factory=set)  # sends whose message was received
     n_done: int = 0
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class _Rank:
         self.started.setdefault(self.flow.lane_of[index], deque()).append(index)
 
     def end_sends(self, index: int) -> list[int]:
-        """Note that send ``index`` was received; returns those that the engine now sees ended."""
+        """Record that send ``index`` was received; return the sends that the engine ends now."""
         self.received.add(index)
         lane, ended = self.started[self.flow.lane_of[index]], []
         while lane and lane[0] in self.received:
@@ -142,7 +143,7 @@ class _Rank:
         return ended
 
     def complete(self, index: int) -> list[int]:
-        """Mark op ``index`` done; returns the ops that this makes ready."""
+        """Mark op ``index`` as done; return the ops that this makes ready."""
         self.n_done += 1
         ready = []
         for later in self.flow.releases[index]:
@@ -153,7 +154,7 @@ class _Rank:
 
 
 def _run(ranks: list[_Rank]) -> None:
-    """Walk the plan to its end; raises `PlanError` for a deadlock or a read of nothing."""
+    """Walk the plan to its end. Raises `PlanError` for a deadlock or a read of empty memory."""
     in_flight: dict[tuple[int, int, int], tuple[int, Runs]] = {}
     ready = deque(
         (rank.rank, index)
@@ -197,7 +198,10 @@ def _deliver(
     in_flight: dict[tuple[int, int, int], tuple[int, Runs]],
     waiting: set[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Receive what is there from one rank, in each lane's order; returns the ops this ends."""
+    """Receive the messages in flight between two ranks, in the order of each lane.
+
+    Returns the ops that this ends.
+    """
     finished: list[tuple[int, int]] = []
     for lane in ranks[receiver].receives[sender]:
         while lane and (receiver, lane[0]) in waiting:
@@ -215,7 +219,7 @@ def _deliver(
 
 
 def _reduced(rank: _Rank, index: int, op: Reduce) -> Runs:
-    """The runs of ``op``'s result, cut wherever either side is cut."""
+    """Return the runs of the result of ``op``, cut wherever either operand is cut."""
     source, into = rank.read(index, op.source), rank.read(index, op.into)
     runs: Runs = []
     while source and into:
@@ -235,6 +239,7 @@ def _stuck(
     waiting: set[tuple[int, int]],
     in_flight: dict[tuple[int, int, int], tuple[int, Runs]],
 ) -> str:
+    """Return the error message for a rank that cannot finish."""
     for index, op in enumerate(rank.flow.program):
         if (rank.rank, index) in waiting and isinstance(op, Recv):
             return f"deadlock: {_place(rank.rank, index, op)} waits for a send that never starts"

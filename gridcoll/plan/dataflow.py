@@ -1,4 +1,4 @@
-"""Which ops of a program wait for which, and the same as one array for the engine in C."""
+"""Dependencies between the ops of a program, and the program as one array for the C engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ V = TypeVar("V")
 
 
 class IntervalMap(Generic[V]):
-    """Values over ``[0, infinity)``, stored as runs; starts as one run of ``initial``.
+    """Values over ``[0, infinity)``, stored as runs; at first, one run of ``initial``.
 
-    ``cut(value, offset)`` says what a value becomes where its run is cut ``offset`` units in; by
-    default it is shared.
+    ``cut(value, offset)`` gives the value of the second part when a run is cut ``offset`` units
+    after its start; by default, both parts have the same value.
     """
 
     def __init__(self, initial: V, cut: Callable[[V, int], V] = lambda value, _: value) -> None:
@@ -30,7 +30,7 @@ class IntervalMap(Generic[V]):
         self._cut = cut
 
     def _split(self, at: int) -> int:
-        """The index of the run that starts at ``at``, cutting one if need be."""
+        """Return the index of the run that starts at ``at``; cut a run there if necessary."""
         index = bisect_left(self._starts, at)
         if index < len(self._starts) and self._starts[index] == at:
             return index
@@ -40,7 +40,7 @@ class IntervalMap(Generic[V]):
         return index
 
     def get(self, start: int, stop: int) -> list[tuple[int, V]]:
-        """``(length, value)`` of the runs that make up ``[start, stop)``, in order."""
+        """Return ``(length, value)`` of the runs that make up ``[start, stop)``, in order."""
         if start >= stop:
             return []
         runs = []
@@ -56,7 +56,7 @@ class IntervalMap(Generic[V]):
         return runs
 
     def set(self, start: int, runs: list[tuple[int, V]]) -> None:
-        """Overwrite from ``start`` on with ``(length, value)`` runs."""
+        """Overwrite the values from ``start`` on by ``(length, value)`` runs."""
         stop = start + sum(length for length, _ in runs)
         if start == stop:
             return
@@ -77,12 +77,12 @@ class IntervalMap(Generic[V]):
 
 
 def without_data(op: Send) -> Send:
-    """The same message with nothing in it."""
+    """Return the same message without its data."""
     return replace(op, chunk=Chunk(op.chunk.buffer, op.chunk.start, op.chunk.start))
 
 
 def refused(flow: Dataflow) -> Dataflow:
-    """``flow`` on a rank that has no data to send; whoever needs them fails."""
+    """Return ``flow`` for a rank that has no data to send; ranks that need the data fail."""
     ops = (without_data(op) if isinstance(op, Send) else op for op in flow.program)
     return Dataflow(tuple(ops), flow.n_waits, flow.releases)
 
@@ -91,8 +91,8 @@ def refused(flow: Dataflow) -> Dataflow:
 class Dataflow:
     """Dependencies among the ops of one rank.
 
-    ``n_waits[i]`` is how many ops must be complete before op ``i`` may start, ``releases[i]`` are
-    the ops that wait for op ``i``.
+    ``n_waits[i]`` is the number of ops that must be complete before op ``i`` may start;
+    ``releases[i]`` are the ops that wait for op ``i``.
     """
 
     program: Program
@@ -106,7 +106,7 @@ class Dataflow:
 
     @cached_property
     def needs(self) -> tuple[tuple[int, ...], ...]:
-        """By op, the ops that it waits for: the other way round than ``releases``."""
+        """For each op, the ops that it waits for; the inverse of ``releases``."""
         found: list[list[int]] = [[] for _ in self.program]
         for index, later in enumerate(self.releases):
             for waiting in later:
@@ -115,10 +115,10 @@ class Dataflow:
 
     @cached_property
     def lane_of(self) -> tuple[int, ...]:
-        """By op, the lane that a transfer runs in; -1 for what is done locally.
+        """For each op, the lane of the transfer; -1 for local ops.
 
-        Receives from one peer in one stream are a lane, and sends to one peer: transfers of a lane
-        end in program order.
+        Receives from one peer in one stream are a lane, and so are sends to one peer. Transfers of
+        a lane end in program order.
         """
         lanes: dict[tuple[str, int, int], int] = {}
         return tuple(
@@ -128,26 +128,26 @@ class Dataflow:
 
     @cached_property
     def tags(self) -> tuple[int, ...]:
-        """By op, the tag that its message travels under; 0 for what is done locally.
+        """For each op, the MPI tag of its message; 0 for local ops.
 
-        Messages to one peer are numbered in the order of their tags in the plan; the peer numbers
-        them alike. A plan of many segments and ranks may have more tags than MPI, and two messages
-        with one tag could be confused.
+        Messages to one peer are numbered in the order of their tags in the plan, and the peer
+        numbers them in the same way. A plan of many segments and ranks may have more tags than MPI
+        has, and two messages with the same tag could be confused.
         """
-        of_peer: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        by_peer: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for index, op in enumerate(self.program):
             if isinstance(op, Send | Recv):
-                way = "send" if isinstance(op, Send) else "recv"
-                of_peer.setdefault((way, op.peer), []).append((op.tag, index))
+                direction = "send" if isinstance(op, Send) else "recv"
+                by_peer.setdefault((direction, op.peer), []).append((op.tag, index))
         found = [0] * len(self.program)
-        for messages in of_peer.values():
+        for messages in by_peer.values():
             for number, (_, index) in enumerate(sorted(messages)):
                 found[index] = number
         return tuple(found)
 
     @cached_property
     def receives(self) -> tuple[tuple[int, ...], ...]:
-        """By lane, its receives in program order; empty for lanes of sends."""
+        """For each lane, its receives in program order; empty for lanes of sends."""
         lanes: list[list[int]] = [[] for _ in range(max(self.lane_of, default=-1) + 1)]
         for index, (op, lane) in enumerate(zip(self.program, self.lane_of, strict=True)):
             if isinstance(op, Recv):
@@ -165,11 +165,11 @@ class Dataflow:
 
     @cached_property
     def extent(self) -> dict[str, int]:
-        """Units of each buffer that the program uses."""
-        reach = dict.fromkeys(BUFFERS, 0)
+        """How many units of each buffer the program uses."""
+        extent = dict.fromkeys(BUFFERS, 0)
         for chunk in self._chunks:
-            reach[chunk.buffer] = max(reach[chunk.buffer], chunk.stop)
-        return reach
+            extent[chunk.buffer] = max(extent[chunk.buffer], chunk.stop)
+        return extent
 
     @cached_property
     def longest(self) -> int:
@@ -187,7 +187,7 @@ class Dataflow:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """The program as int64; see `flat_program`."""
+        """The program as an array of int64; see `flat_program`."""
         return flat_program(self)
 
 
@@ -199,20 +199,21 @@ def _lane_key(op: Op) -> tuple[str, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """The last writer of a run of units, and all readers since."""
+    """The op that last wrote a run of units, and all ops that have read it since."""
 
     writer: int = -1
     readers: frozenset[int] = frozenset()
 
 
 def dataflow(program: Program) -> Dataflow:
-    """The dependencies of ``program``: a read waits for the last write, a write for all before it.
+    """Return the dependencies of ``program``.
 
-    Two ops that touch no common unit may run in any order, whatever their place in the program: so
-    segment *k* can leave over one link while *k+1* arrives over another.
+    A read waits for the last write; a write waits for the last write and all reads since. Two ops
+    that touch no common unit may run in any order, whatever their positions in the program: segment
+    *k* can leave over one link while *k+1* arrives over another.
     """
     touched = [(reads(op), writes(op)) for op in program]
-    apart = _buffers_of_blocks(chunk for both in touched for part in both for chunk in part)
+    disjoint = _disjoint_buffers(chunk for both in touched for part in both for chunk in part)
     uses: dict[str, IntervalMap[_Use]] = {}
     blocks: dict[Chunk, tuple[int, list[int]]] = {}
     releases: list[list[int]] = [[] for _ in program]
@@ -220,14 +221,14 @@ def dataflow(program: Program) -> Dataflow:
     for index, (read, written) in enumerate(touched):
         needed: set[int] = set()
         for chunk in read:
-            if chunk.buffer not in apart:
+            if chunk.buffer not in disjoint:
                 needed |= _read(index, chunk, uses)
             elif chunk.start < chunk.stop:
                 writer, readers = blocks.setdefault(chunk, (-1, []))
                 needed.add(writer)
                 readers.append(index)
         for chunk in written:
-            if chunk.buffer not in apart:
+            if chunk.buffer not in disjoint:
                 needed |= _write(index, chunk, uses)
             elif chunk.start < chunk.stop:
                 writer, readers = blocks.get(chunk, (-1, []))
@@ -241,10 +242,10 @@ def dataflow(program: Program) -> Dataflow:
     return Dataflow(program, tuple(n_waits), tuple(map(tuple, releases)))
 
 
-def _buffers_of_blocks(chunks: Iterable[Chunk]) -> set[str]:
-    """Buffers of which any two chunks are the same or have no unit in common.
+def _disjoint_buffers(chunks: Iterable[Chunk]) -> set[str]:
+    """Return the buffers in which any two chunks are equal or have no unit in common.
 
-    So it is in most plans, and a block needs one look-up where a run of units needs a search.
+    Most plans have only such buffers. A chunk then needs one look-up instead of a search for runs.
     """
     ordered = sorted({chunk for chunk in chunks if chunk.start < chunk.stop})
     overlapping = {
@@ -256,7 +257,7 @@ def _buffers_of_blocks(chunks: Iterable[Chunk]) -> set[str]:
 
 
 def _read(index: int, chunk: Chunk, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
-    """Enter that op ``index`` reads ``chunk``; returns the ops it must wait for."""
+    """Record that op ``index`` reads ``chunk``; return the ops it must wait for."""
     use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
     needed = {last.writer for _, last in use.get(chunk.start, chunk.stop)}
     use.update(chunk.start, chunk.stop, lambda last: _Use(last.writer, last.readers | {index}))
@@ -264,7 +265,7 @@ def _read(index: int, chunk: Chunk, uses: dict[str, IntervalMap[_Use]]) -> set[i
 
 
 def _write(index: int, chunk: Chunk, uses: dict[str, IntervalMap[_Use]]) -> set[int]:
-    """The same where it is overwritten."""
+    """Record that op ``index`` overwrites ``chunk``; return the ops it must wait for."""
     use = uses.setdefault(chunk.buffer, IntervalMap(_Use()))
     needed: set[int] = set()
     for _, last in use.get(chunk.start, chunk.stop):
@@ -280,12 +281,12 @@ _NOWHERE = Chunk("output", 0, 0)
 
 
 def flat_program(flow: Dataflow) -> np.ndarray:
-    """``flow`` as an array of int64.
+    """Return ``flow`` as an array of int64.
 
     First the counts of ops, lanes, releases, receives and ready ops. Then for each op: kind, peer,
     tag, lane, buffer, start, size, buffer and start of its destination, number of ops it waits for,
     due time, index of its first release. Then all releases; for each lane the index of its first
-    receive; all receives; the ready ops. A list ends where the next one begins.
+    receive; all receives; the ready ops. A list of an op or a lane ends where the next one begins.
     """
     first_release = list(accumulate(map(len, flow.releases), initial=0))
     first_receive = list(accumulate(map(len, flow.receives), initial=0))
