@@ -1,11 +1,11 @@
 """Packed trees: each carries a share of the message that fits interfaces and links.
 
 `model.tree_packing` finds the trees over hosts, and the share of each. Segments use the trees in
-turn, in proportion to the shares; each time, hosts of a cluster change places in the tree, so that
+turn, in proportion to the shares. Each time, hosts of a cluster change places in the tree, so that
 all of them are equally busy. Hosts with slow interfaces are leaves where possible.
 
-Trees of small depth have less bandwidth, those with most bandwidth may be deep. So packings for a
-few limits of the depth in seconds are priced, and the fastest for this message is taken.
+Trees of small depth have less bandwidth, and those with the most bandwidth may be deep. So packings
+for a few limits of the depth (in seconds) are priced, and the fastest for this message is taken.
 """
 
 from __future__ import annotations
@@ -23,35 +23,40 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_depth
 from gridcoll.model.wires import links_of
-from gridcoll.plan.meeting_trees import Met, meeting_trees
+from gridcoll.plan.meeting_trees import MeetingTrees, meeting_trees
 from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.tree_walk import Children, children_of, use_in_turns
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
 
 MOST_HOSTS, MOST_UNLIKE_HOSTS = 64, 512
-"""Of grids whose parts are alike, where other plans are as good for more hosts; and of grids whose
-parts are unlike."""
+"""Packed trees are offered for at most so many hosts: the first number holds if interfaces and
+links are similar, where other plans are as good for more hosts; the second if they differ."""
 
 MOST_PACKED_CLUSTERS = 32
-"""Packings are found among links: in 0.2 s for 32 unlike clusters, in up to 27 s for 50. With more,
-single trees are all that is tried."""
+"""Packings are computed for at most so many clusters: that takes 0.2 s for 32 clusters that differ,
+up to 27 s for 50. With more clusters, only single trees are tried."""
 
 LEAST_BYTES = 8 << 10
+"""Packed trees are not offered for shorter messages."""
 
 N_SEGMENTS = (8, 16, 32, 64, 128, 256, 512)
+"""Numbers of segments that are tried."""
 
-WAYS = (1.0, 1.12, 1.25, 1.4, 1.6, 2.2, np.inf)
-"""Limits of the time to the farthest host, as multiples of the least possible one."""
+DEPTH_LIMITS = (1.0, 1.12, 1.25, 1.4, 1.6, 2.2, np.inf)
+"""Limits of the time to the farthest host, as multiples of the least possible time."""
 
 MOST_GROWN = 3
-MOST_MOVES = 8
-LEAST_MOVE = 0.002
-"""A host is moved to another place in a tree if that saves this part of the time."""
+"""How many of the most central kinds of hosts single trees are grown from."""
 
-MOST_BUSY = 2 / 3
-"""Where something is busy for more of the time, latency counts little: on three grids, tops that
-meet saved a hundredth at most there, and a fifth below."""
+MOST_MOVES = 8
+LEAST_GAIN = 0.002
+"""Hosts are moved to another place in a tree at most `MOST_MOVES` times, and only if that saves at
+least the fraction `LEAST_GAIN` of the time."""
+
+MOST_BUSY_FRACTION = 2 / 3
+"""Meeting tops are not tried if something is busy for more than this fraction of the time, since
+latency matters little then: on three grids, they saved at most 1 % there, and 20 % below."""
 
 SHORT_BYTES = 4 << 10
 """Path times are for a message of this length."""
@@ -59,19 +64,22 @@ SHORT_BYTES = 4 << 10
 
 @dataclass(frozen=True)
 class PackedTrees:
-    """Trees over all ranks, a tree and a turn of its hosts for each segment."""
+    """Trees over all ranks. Each segment uses one of them, with its hosts rotated by some places.
+
+    The hosts of a tree are numbered kind by kind. A place of the tree is such a number.
+    """
 
     grid: Grid
     kinds: tuple[tuple[tuple[int, ...], ...], ...]
-    """The ranks of each host, by kind of host."""
+    """``kinds[kind][host]``: the ranks of a host."""
     trees: tuple[tuple[int, ...], ...]
-    """The parents of the hosts, kind by kind; -1 for tops, which meet."""
+    """``trees[tree][host]``: the parent of a host; -1 for tops, which meet."""
     uses: tuple[tuple[int, int], ...]
-    """By segment: which tree, and how many places hosts have moved on."""
+    """For each segment, its tree, and by how many places hosts are rotated within their kind."""
     children: tuple[Children, ...]
-    """By tree and host, those below it, as they are served."""
+    """``children[tree][host]``: the hosts below a host, in the order in which it sends to them."""
     root: int = -1
-    """-1 for none."""
+    """The root rank, or -1 if there is none."""
 
     @cached_property
     def _hosts(self) -> list[tuple[int, ...]]:
@@ -82,14 +90,14 @@ class PackedTrees:
         return {rank: at for at, ranks in enumerate(self._hosts) for rank in ranks}
 
     @cached_property
-    def _numbers(self) -> dict[tuple[int, int], int]:
+    def _tree_numbers(self) -> dict[tuple[int, int], int]:
         return {use: number for number, use in enumerate(dict.fromkeys(self.uses))}
 
     def tree_of(self, segment: int) -> int:
-        return self._numbers[self.uses[segment % len(self.uses)]]
+        return self._tree_numbers[self.uses[segment % len(self.uses)]]
 
     def _sender(self, place: int, turn: int) -> int:
-        """The rank that sends for the host at ``place`` when hosts have moved ``turn`` on."""
+        """Return the rank that sends for the host at ``place`` if hosts are rotated by ``turn``."""
         first = 0
         for hosts in self.kinds:
             if place < first + len(hosts):
@@ -99,6 +107,7 @@ class PackedTrees:
         raise IndexError(place)
 
     def _place(self, host: int, turn: int) -> int:
+        """Return the place of ``host`` if hosts are rotated by ``turn``."""
         first = 0
         for hosts in self.kinds:
             if host < first + len(hosts):
@@ -107,8 +116,11 @@ class PackedTrees:
         raise IndexError(host)
 
     def node(self, rank: int, tree: int) -> Node:
-        """The place of ``rank`` in the ``tree`` of some segments; host-mates come last."""
-        which, turn = list(self._numbers)[tree]
+        """Return the node of ``rank`` in ``tree``, a number from `tree_of`.
+
+        Other ranks of the same host are its last children.
+        """
+        which, turn = list(self._tree_numbers)[tree]
         host = self._host_of[rank]
         place = self._place(host, turn)
         sender = self._sender(place, turn)
@@ -126,7 +138,10 @@ class PackedTrees:
 
 @dataclass(frozen=True)
 class Found:
-    """The best packing so far, and its time."""
+    """The best packing, with its predicted time.
+
+    Ranks send their own data no faster than one segment each ``period_s``.
+    """
 
     trees: PackedTrees
     segment_bytes: int
@@ -147,7 +162,10 @@ def is_unlike(model: GridModel) -> bool:
 def platform_of(
     model: GridModel, root: int = -1
 ) -> tuple[Platform, tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Kinds of hosts of ``model``, that of ``root`` alone, and their ranks."""
+    """Return the kinds of hosts of ``model`` and the ranks of each host, by kind.
+
+    The host of ``root`` is a kind of its own.
+    """
     counts: list[int] = []
     clusters: list[int] = []
     kinds: list[tuple[tuple[int, ...], ...]] = []
@@ -176,7 +194,7 @@ def platform_of(
 
 
 class _Total(NamedTuple):
-    """Total time, busy time of the busiest resource, and which host of which tree is last."""
+    """Total time, busy time of the busiest resource, and the host of which tree that ends last."""
 
     total_s: float
     busy_s: float
@@ -184,20 +202,20 @@ class _Total(NamedTuple):
     host: int
 
 
-class _TreeWork(NamedTuple):
-    """What one segment makes of a tree over hosts."""
+class _TreeLoad(NamedTuple):
+    """The messages that one segment causes in a tree over hosts."""
 
     order: list[int]
     """Hosts from the top down."""
     children: Children
     sends: FloatArray
-    """Messages by host, (H,); both ways, those up the tree too."""
+    """Messages that each host sends, (H,); those up the tree count for trees used both ways."""
     links: FloatArray
     """Messages between clusters, (C, C)."""
 
 
 class _Pricing:
-    """Times of packings: depth of their trees, and load of hosts and links."""
+    """Predicts times of packings from the depth of their trees and the load of hosts and links."""
 
     def __init__(self, model: GridModel, platform: Platform) -> None:
         self.model, self.platform = model, platform
@@ -207,12 +225,12 @@ class _Pricing:
         self._cluster_of = self.clusters.tolist()
         self._link_rates, self._uplinks = np.array(platform.links), np.array(platform.uplinks)
         firsts = np.searchsorted(kinds, kinds)
-        self._at = (firsts, np.arange(len(kinds)) - firsts, np.array(platform.counts)[kinds])
-        self._works: dict[HostTree, _TreeWork] = {}
+        self._places = (firsts, np.arange(len(kinds)) - firsts, np.array(platform.counts)[kinds])
+        self._loads: dict[HostTree, _TreeLoad] = {}
 
-    def _work(self, tree: HostTree) -> _TreeWork:
-        """Kept: of the trees of a packing, one at a time is changed."""
-        found = self._works.get(tree)
+    def _load(self, tree: HostTree) -> _TreeLoad:
+        """Return the load of ``tree``. It is cached, since trees are changed one at a time."""
+        found = self._loads.get(tree)
         if found is None:
             children = children_of(self.platform, tree.parents)
             order = [tree.parents.index(-1)]
@@ -227,89 +245,96 @@ class _Pricing:
             if self.both_ways:
                 links = links + links.T
                 sends[below] += 1
-            found = self._works[tree] = _TreeWork(order, children, sends, links)
+            found = self._loads[tree] = _TreeLoad(order, children, sends, links)
         return found
 
     def total(
         self, trees: Sequence[HostTree], uses: Sequence[tuple[int, int]], segment_bytes: float
     ) -> _Total:
-        """Time of all segments, on ``trees`` as in ``uses``.
+        """Return the time of all segments, on ``trees`` as in ``uses``.
 
         A host has its last segment when all have followed the first one at the rate of the slowest
-        edge on its path. Both ways, segments come up to the top of the tree before.
+        edge on its path. In an allreduce, segments go up to the top of the tree first.
         """
         which, turns = np.array(uses).T
-        works = [self._work(tree) for tree in trees]
+        loads = [self._load(tree) for tree in trees]
         gap_s, one_way_s = (
             each[:, :, 0] for each in self.model.gap_and_one_way_s(np.array([segment_bytes]))
         )
-        by_host_s, links_s = self._busy_s(works, which, turns, segment_bytes, gap_s.diagonal())
+        by_host_s, links_s = self._busy_s(loads, which, turns, segment_bytes, gap_s.diagonal())
         edges = [each.tolist() for each in (gap_s.diagonal(), one_way_s, by_host_s, links_s)]
         all_but_one = (len(uses) - 1) / len(uses)
         ends = []
         for tree in np.flatnonzero(np.bincount(which)).tolist():
-            ways_s, paces_s = self._ways_s(works[tree], *edges)
-            up_s = max(ways_s) if self.both_ways else 0.0
-            last_s = [up_s + w + all_but_one * p for w, p in zip(ways_s, paces_s, strict=True)]
+            paths_s, periods_s = self._paths_s(loads[tree], *edges)
+            up_s = max(paths_s) if self.both_ways else 0.0
+            last_s = [
+                up_s + path + all_but_one * period
+                for path, period in zip(paths_s, periods_s, strict=True)
+            ]
             ends.append((max(last_s), tree, last_s))
         total_s, tree, last_s = max(ends, key=lambda end: end[0])
         busy_s = max(float(by_host_s.max()), float(links_s.max()))
         return _Total(total_s, busy_s, tree, last_s.index(total_s))
 
-    def _ways_s(
+    def _paths_s(
         self,
-        work: _TreeWork,
+        load: _TreeLoad,
         ports_s: list[float],
         hops_s: list[list[float]],
         busy_s: list[float],
         links_s: list[list[float]],
     ) -> tuple[list[float], list[float]]:
-        """By host, a segment's way from the tree's top, and the slowest edge on that way."""
+        """Return, for each host, the time of a segment from the top of the tree to it, and the
+        period of the slowest edge on that path.
+        """
         cluster_of = self._cluster_of
-        ways, paces = [0.0] * len(busy_s), list(busy_s)
-        for host in work.order:
+        paths, periods = [0.0] * len(busy_s), list(busy_s)
+        for host in load.order:
             a = cluster_of[host]
-            start, port, hop, link, pace = (
-                ways[host],
+            start, port, hop, link, period = (
+                paths[host],
                 ports_s[a],
                 hops_s[a],
                 links_s[a],
-                paces[host],
+                periods[host],
             )
-            for child in work.children[host]:
+            for child in load.children[host]:
                 c = cluster_of[child]
-                ways[child] = start + hop[c]
+                paths[child] = start + hop[c]
                 start += port
-                paces[child] = max(pace, busy_s[child], link[c] if a != c else 0.0)
-        return ways, paces
+                periods[child] = max(period, busy_s[child], link[c] if a != c else 0.0)
+        return paths, periods
 
     def _busy_s(
         self,
-        works: Sequence[_TreeWork],
+        loads: Sequence[_TreeLoad],
         which: np.ndarray,
         turns: np.ndarray,
         segment_bytes: float,
         ports_s: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        """How long each host's interface is busy, (H,), and each link, (C, C)."""
-        firsts, places, counts = self._at
+        """Return how long each host's interface is busy, (H,), and each link, (C, C)."""
+        firsts, places, counts = self._places
         moved = firsts + (places[None] - turns[:, None]) % counts[None]
-        sends = np.array([work.sends for work in works])
+        sends = np.array([load.sends for load in loads])
         sent = sends[which[:, None], moved].sum(axis=0)
-        received = len(which) if not self.both_ways else 0  # both ways: as many as are sent
+        received = len(which) if not self.both_ways else 0  # in an allreduce, as many as are sent
         by_host_s = np.maximum(sent, received) * ports_s[self.clusters]
-        n_uses = np.bincount(which, minlength=len(works))
-        crossed = segment_bytes * sum(n * work.links for n, work in zip(n_uses, works, strict=True))
-        leaves_s, enters_s = (crossed.sum(axis=k) / self._uplinks for k in (1, 0))
+        n_uses = np.bincount(which, minlength=len(loads))
+        crossed_bytes = segment_bytes * sum(
+            n * load.links for n, load in zip(n_uses, loads, strict=True)
+        )
+        leaves_s, enters_s = (crossed_bytes.sum(axis=k) / self._uplinks for k in (1, 0))
         shared_s = np.maximum(leaves_s[:, None], enters_s[None, :])
-        return by_host_s, np.maximum(crossed / self._link_rates, shared_s)
+        return by_host_s, np.maximum(crossed_bytes / self._link_rates, shared_s)
 
 
 def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
-    """The fastest packing and number of segments; None if there is no tree."""
+    """Return the fastest packing and number of segments; None if there is no tree."""
     platform, kinds = platform_of(model, root)
     pricing = _Pricing(model, platform)
-    best: _Tried | None = None
+    best: _Priced | None = None
     grown = grown_trees(platform, n_bytes)
     packings = _packings(platform) if model.n_clusters <= MOST_PACKED_CLUSTERS else ()
     for packing in (*grown, *reversed(packings)):
@@ -317,22 +342,22 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
             best = _best_cut(pricing, packing, n_bytes, best)
     if best is None:
         return None
-    mended = _mended(pricing, best)
-    if mended.packing is not best.packing:
-        mended = _best_cut(pricing, mended.packing, n_bytes, mended) or mended
-    packing, total = mended.packing, mended.total
+    improved = _improved(pricing, best)
+    if improved.packing is not best.packing:
+        improved = _best_cut(pricing, improved.packing, n_bytes, improved) or improved
+    packing, total = improved.packing, improved.total
     parents = tuple(tree.parents for tree in packing.trees)
-    found = Met(total.total_s, parents, packing.shares, len(mended.uses), total.busy_s)
-    if root < 0 and is_unlike(model) and total.busy_s < MOST_BUSY * total.total_s:
+    found = MeetingTrees(total.total_s, parents, packing.shares, len(improved.uses), total.busy_s)
+    if root < 0 and is_unlike(model) and total.busy_s < MOST_BUSY_FRACTION * total.total_s:
         found = meeting_trees(model, platform, n_bytes, found)
     uses, n = use_in_turns(found.shares, found.n_segments), found.n_segments
     children = tuple(children_of(platform, tree) for tree in found.trees)
     trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
-    return Found(trees, -(-n_bytes // n), found.total_s, found.sent_s / n, found.shares)
+    return Found(trees, -(-n_bytes // n), found.total_s, found.sending_s / n, found.shares)
 
 
-class _Tried(NamedTuple):
-    """A packing with the uses of its trees, and its time."""
+class _Priced(NamedTuple):
+    """A packing, the tree and rotation that each segment uses, and the time of all that."""
 
     packing: Packing
     uses: tuple[tuple[int, int], ...]
@@ -341,9 +366,9 @@ class _Tried(NamedTuple):
 
 
 def _best_cut(
-    pricing: _Pricing, packing: Packing, n_bytes: int, best: _Tried | None
-) -> _Tried | None:
-    """The best number of segments for ``packing``, if it is faster than ``best``."""
+    pricing: _Pricing, packing: Packing, n_bytes: int, best: _Priced | None
+) -> _Priced | None:
+    """Return ``packing`` with its best number of segments if that is faster, else ``best``."""
     for n in N_SEGMENTS:
         segment = -(-n_bytes // n)
         if not SMALLEST_SEGMENT // 2 <= segment <= LARGEST_SEGMENT:
@@ -351,15 +376,15 @@ def _best_cut(
         uses = use_in_turns(packing.shares, n)
         total = pricing.total(packing.trees, uses, segment)
         if best is None or total.total_s < best.total.total_s:
-            best = _Tried(packing, uses, segment, total)
+            best = _Priced(packing, uses, segment, total)
     return best
 
 
 @lru_cache(maxsize=256)
 def grown_trees(platform: Platform, n_bytes: int) -> tuple[Packing, ...]:
-    """From each good top, a single tree that takes the edge with the earliest end first.
+    """Return, for each good top, a single tree that is grown by the edge that ends earliest.
 
-    Where latency counts as much as bandwidth, neither shortest paths nor packings are best.
+    Where latency matters as much as bandwidth, neither shortest paths nor packings are best.
     """
     hops, clusters = np.array(platform.hops_s), np.array(platform.clusters)
     far_s = shortest_paths(hops)[np.ix_(clusters, clusters)].max(axis=1)
@@ -374,14 +399,14 @@ def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
     counts, of_kind = np.array(platform.counts), np.array(platform.clusters)
     clusters, n, n_kinds = of_kind[kinds], len(kinds), len(counts)
     both_ways = platform.root < 0
-    # Hosts of a kind take turns: each has its part of what the kind sends.
+    # Hosts of a kind take turns: each sends an equal part of what the kind sends.
     port_s = n_bytes / np.array(platform.rates) / counts
     links_s = n_bytes / np.array(platform.links)
     np.fill_diagonal(links_s, 0.0)
     hop_s = (1 + both_ways) * np.array(platform.hops_s)[np.ix_(clusters, of_kind)]
     parents, taken = [-1] * n, np.zeros(n, dtype=bool)
-    way_s, busy_s, pipe_s = np.zeros(n), np.zeros(n_kinds), np.zeros_like(links_s)
-    # Of the hosts of a kind that are left, the first is as good as any.
+    path_s, busy_s, used_links_s = np.zeros(n), np.zeros(n_kinds), np.zeros_like(links_s)
+    # Hosts of a kind are alike, so the first one left is as good as any.
     following, left = np.searchsorted(kinds, np.arange(n_kinds)), counts.copy()
 
     def take(kind: int) -> int:
@@ -393,25 +418,25 @@ def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
 
     take(top)
     for _ in range(n - 1):
-        used_s = busy_s + port_s
-        sends_s = used_s[kinds][:, None]
+        used_ports_s = busy_s + port_s
+        sends_s = used_ports_s[kinds][:, None]
         if both_ways:
-            sends_s = np.maximum(sends_s, used_s)
-        pipes_s = (pipe_s + links_s)[np.ix_(clusters, of_kind)]
-        done_s = np.maximum(sends_s, pipes_s) + way_s[:, None] + hop_s
+            sends_s = np.maximum(sends_s, used_ports_s)
+        crosses_s = (used_links_s + links_s)[np.ix_(clusters, of_kind)]
+        done_s = np.maximum(sends_s, crosses_s) + path_s[:, None] + hop_s
         done_s = np.where(taken[:, None] & (left > 0), done_s, np.inf)
         sender, kind = divmod(int(np.argmin(done_s)), n_kinds)
         new = take(kind)
         parents[new] = sender
-        way_s[new] = way_s[sender] + hop_s[sender, kind]
+        path_s[new] = path_s[sender] + hop_s[sender, kind]
         busy_s[kinds[sender]] += port_s[kinds[sender]]
         busy_s[kind] += both_ways * port_s[kind]
-        pipe_s[clusters[sender], of_kind[kind]] += links_s[clusters[sender], of_kind[kind]]
+        used_links_s[clusters[sender], of_kind[kind]] += links_s[clusters[sender], of_kind[kind]]
     return Packing((HostTree(tuple(parents)),), (1.0,), 0.0, 0.0)
 
 
-def _mended(pricing: _Pricing, best: _Tried) -> _Tried:
-    """Move the host that ends last below another one, as long as that helps."""
+def _improved(pricing: _Pricing, best: _Priced) -> _Priced:
+    """Move the host that ends last below another host, as long as that helps."""
     platform = pricing.platform
     firsts = np.searchsorted(np.array(platform.kind_of), np.arange(len(platform.counts))).tolist()
     for _ in range(MOST_MOVES):
@@ -419,14 +444,14 @@ def _mended(pricing: _Pricing, best: _Tried) -> _Tried:
         parents = packing.trees[total.tree].parents
         if parents[total.host] < 0:
             break
-        kind, beside = platform.kind_of[total.host], parents[total.host]
+        kind, parent = platform.kind_of[total.host], parents[total.host]
         alike = [
-            h for h, above in enumerate(parents) if above == beside and platform.kind_of[h] == kind
+            h for h, above in enumerate(parents) if above == parent and platform.kind_of[h] == kind
         ]
         before = best
         for moved in (alike, [total.host]):
             for above in firsts:
-                if above == beside or _is_below(parents, above, moved):
+                if above == parent or _is_below(parents, above, moved):
                     continue
                 other = list(parents)
                 for host in moved:
@@ -434,7 +459,7 @@ def _mended(pricing: _Pricing, best: _Tried) -> _Tried:
                 trees = list(packing.trees)
                 trees[total.tree] = HostTree(tuple(other))
                 found = pricing.total(trees, best.uses, best.segment_bytes)
-                if found.total_s < best.total.total_s * (1 - LEAST_MOVE):
+                if found.total_s < best.total.total_s * (1 - LEAST_GAIN):
                     best = best._replace(packing=replace(packing, trees=tuple(trees)), total=found)
         if best is before:
             break
@@ -442,7 +467,7 @@ def _mended(pricing: _Pricing, best: _Tried) -> _Tried:
 
 
 def _is_below(parents: Sequence[int], host: int, tops: Sequence[int]) -> bool:
-    """Whether ``host`` is one of ``tops``, or below one."""
+    """Whether ``host`` is one of ``tops`` or below one of them."""
     while host >= 0:
         if host in tops:
             return True
@@ -451,16 +476,16 @@ def _is_below(parents: Sequence[int], host: int, tops: Sequence[int]) -> bool:
 
 
 def _packings(platform: Platform) -> tuple[Packing, ...]:
-    """Different packings, by the limit of the depth."""
+    """Return different packings, one for each limit of the depth."""
     clusters = np.array(platform.clusters)
-    far = shortest_paths(np.array(platform.hops_s))
+    distance_s = shortest_paths(np.array(platform.hops_s))
     starts = [platform.root] if platform.root >= 0 else range(len(clusters))
-    least = min(float(far[clusters[kind]][clusters].max()) for kind in starts)
-    return pack_by_depth(platform, tuple(least * part * (1 + 1e-9) for part in WAYS))
+    least_s = min(float(distance_s[clusters[kind]][clusters].max()) for kind in starts)
+    return pack_by_depth(platform, tuple(least_s * limit * (1 + 1e-9) for limit in DEPTH_LIMITS))
 
 
 def label_of(found: Found) -> str:
-    """How many trees, and which part the largest has."""
+    """Describe the trees: how many there are, and the largest share of the message."""
     used = len({tree for tree, _ in found.trees.uses})
     tops = max(tree.count(-1) for tree in found.trees.trees)
     meet = f" of {tops} tops that meet" if tops > 1 else ""
@@ -469,22 +494,25 @@ def label_of(found: Found) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Whether packed trees are worth trying: not too many hosts, no limiting window."""
+    """Whether packed trees are worth trying: not too many hosts, and no limiting TCP window."""
     n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
     most = MOST_UNLIKE_HOSTS if is_unlike(model) else MOST_HOSTS
     if not 2 < n_hosts <= most or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False
-    return not _more_than_a_flow(model, WINDOWS_SURELY_LIMIT).any()
+    return not _exceeds_flow(model, WINDOWS_SURELY_LIMIT).any()
 
 
-def _more_than_a_flow(model: GridModel, times: float) -> np.ndarray:
-    """Between which clusters two hosts could send more than ``times`` what a flow carries."""
+def _exceeds_flow(model: GridModel, times: float) -> np.ndarray:
+    """Return where interfaces and link carry more than ``times`` what one flow does, (C, C)."""
     flows, rates = model.flow_bytes_per_s, model.flow_bytes_per_s.diagonal()
-    could = np.minimum(np.minimum(rates[:, None], rates[None]), model.link_bytes_per_s)
-    return np.asarray(could > times * flows)
+    possible = np.minimum(np.minimum(rates[:, None], rates[None]), model.link_bytes_per_s)
+    return np.asarray(possible > times * flows)
 
 
 def _usable_links(model: GridModel) -> FloatArray:
-    """Bandwidth of links; a flow's, where windows may limit it: a tree has one at a time."""
-    limited = _more_than_a_flow(model, WINDOWS_LIMIT)
+    """Return the bandwidth of links that a tree can use, (C, C).
+
+    A tree has one flow at a time, so where windows may limit flows it is the rate of one flow.
+    """
+    limited = _exceeds_flow(model, WINDOWS_LIMIT)
     return np.where(limited, model.flow_bytes_per_s, links_of(model))

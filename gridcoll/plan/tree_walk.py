@@ -1,7 +1,7 @@
-"""Simulates trees over hosts: the messages of all segments, in order of time.
+"""Simulates an allreduce over trees of hosts: the messages of all segments, in order of time.
 
-What `plan.cost` does with the ops of a plan, done with hosts, before there is a plan: a hundred
-times as fast, so that a search can ask for hundreds of trees. Ranks of one host are left out.
+This does for hosts kind `plan.cost` does for the ops of a plan, without a plan. It is a hundred
+times as fast, so that a search can try hundreds of trees. Messages inside hosts are left out.
 """
 
 from __future__ import annotations
@@ -20,42 +20,46 @@ from gridcoll.model.tree_packing import Platform
 from gridcoll.plan.cost import link_times_s
 
 UP, MEET, DOWN = range(3)
-"""Of a message: to the parent, between tops, to a child."""
+"""Stages of a message: to the parent, between tops, to a child."""
 
 Children = tuple[tuple[int, ...], ...]
+"""For each host, the hosts below it."""
 
-DUE, FREE, ENTERS, COMES, THERE = range(5)
-"""Of an event: a send may begin, an interface is free, a message enters a cluster, comes to an
-interface, and is taken in."""
+DUE, FREE, ENTERS, ARRIVES, RECEIVED = range(5)
+"""Kinds of events: a send may begin, an interface is free, a message enters a cluster, arrives at
+an interface, and has been received."""
 
 
 _Message = tuple[int, int, int]
-"""Segment; the host at the other end; stage."""
+"""Segment, host at the other end, stage."""
 
 _Event = tuple[float, int, int, int, _Message]
-"""When, a number, what, at which host, of which message."""
+"""Time, a number in order of creation, kind, host, message."""
 
 
 class _Tree(NamedTuple):
-    """Over hosts; -1 above tops, which meet."""
+    """A tree over hosts. Parents of tops, which meet, are -1."""
 
     parents: list[int]
     children: list[tuple[int, ...]]
 
 
 class _Times(NamedTuple):
-    """Seconds that a segment keeps interfaces, pairs of hosts, links and uplinks; by cluster."""
+    """Times of a segment: of links by pair of clusters, of interfaces and uplinks by cluster.
+
+    See `plan.cost.link_times_s` for those of links.
+    """
 
     gap_s: list[list[float]]
     one_way_s: list[list[float]]
     freely_s: list[list[float]]
     shared_s: list[list[float]]
     port_s: list[float]
-    up_s: list[float]
+    uplink_s: list[float]
 
 
 def children_of(platform: Platform, parents: Sequence[int]) -> Children:
-    """By host, those below it, the one with the longest path to its last descendant first."""
+    """Return the children of each host; the one with the longest path to a descendant is first."""
     below: list[list[int]] = [[] for _ in parents]
     for child, parent in enumerate(parents):
         if parent >= 0:
@@ -64,23 +68,23 @@ def children_of(platform: Platform, parents: Sequence[int]) -> Children:
     for host in order:
         order += below[host]
     cluster = [platform.clusters[kind] for kind in platform.kind_of]
-    way_s = [0.0] * len(order)
+    path_s = [0.0] * len(order)
     for host in reversed(order):
         hops_s = platform.hops_s[cluster[host]]
-        way_s[host] = max((hops_s[cluster[c]] + way_s[c] for c in below[host]), default=0.0)
+        path_s[host] = max((hops_s[cluster[c]] + path_s[c] for c in below[host]), default=0.0)
     hops = platform.hops_s
     return tuple(
-        tuple(sorted(each, key=lambda c, a=cluster[host]: (-hops[a][cluster[c]] - way_s[c], c)))  # type: ignore[misc]
+        tuple(sorted(each, key=lambda c, a=cluster[host]: (-hops[a][cluster[c]] - path_s[c], c)))  # type: ignore[misc]
         for host, each in enumerate(below)
     )
 
 
 @lru_cache(maxsize=256)
 def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ...]:
-    """Which tree each of ``n`` segments takes, and how many places its hosts have moved on.
+    """Return, for each of ``n`` segments, its tree and by how many places its hosts are rotated.
 
-    At any time the numbers of segments are as close to the shares as possible: a tree's next
-    segment is due in the middle of the interval that it stands for.
+    At any time, the numbers of segments per tree are as close to the shares as possible: the next
+    segment of a tree is due in the middle of the interval that it represents.
     """
     due = [(0.5 / share, tree, 0) for tree, share in enumerate(shares) if share > 0]
     heapify(due)
@@ -93,7 +97,7 @@ def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ..
 
 
 class TreeWalk:
-    """An allreduce of ``n_bytes`` up trees over the hosts of ``platform`` and down again."""
+    """Simulates an allreduce of ``n_bytes`` up and down trees over the hosts of ``platform``."""
 
     def __init__(self, model: GridModel, platform: Platform, n_bytes: int) -> None:
         self._model, self._platform, self._n_bytes = model, platform, n_bytes
@@ -103,20 +107,22 @@ class TreeWalk:
         self._counts = [platform.counts[kind] for kind in self._kinds]
         self._times: dict[int, _Times] = {}
         self.n_messages = 0
-        """So far."""
+        """How many messages were simulated so far."""
 
     def _times_of(self, segment_bytes: int) -> _Times:
         if segment_bytes not in self._times:
             sizes = np.array([0.0, float(segment_bytes)])
-            of_links = [each[:, :, 1].tolist() for each in link_times_s(self._model, sizes)]
-            gap_s, one_way_s, freely_s, shared_s = of_links
+            link_times = [each[:, :, 1].tolist() for each in link_times_s(self._model, sizes)]
+            gap_s, one_way_s, freely_s, shared_s = link_times
             port_s = [row[c] for c, row in enumerate(gap_s)]
-            up_s = (segment_bytes / self._model.uplinks).tolist()
-            self._times[segment_bytes] = _Times(gap_s, one_way_s, freely_s, shared_s, port_s, up_s)
+            uplink_s = (segment_bytes / self._model.uplinks).tolist()
+            self._times[segment_bytes] = _Times(
+                gap_s, one_way_s, freely_s, shared_s, port_s, uplink_s
+            )
         return self._times[segment_bytes]
 
-    def _turned(self, parents: Sequence[int], children: Children, turn: int) -> _Tree:
-        """The tree whose hosts have moved ``turn`` places on."""
+    def _rotated(self, parents: Sequence[int], children: Children, turn: int) -> _Tree:
+        """Return the tree whose hosts are rotated by ``turn`` places within their kinds."""
         host = [
             first + (place - first + turn) % count
             for place, (first, count) in enumerate(zip(self._firsts, self._counts, strict=True))
@@ -135,26 +141,27 @@ class TreeWalk:
         period_s: float,
         most_s: float = inf,
     ) -> float:
-        """When all hosts have all segments, which take ``trees`` and turns as in ``uses``.
+        """Return when all hosts have all segments, whose trees and rotations are ``uses``.
 
-        A tree is the parent of each host, -1 for tops. A host sends its own contributions no
-        faster than one each ``period_s``. Infinite if that takes more than ``most_s``.
+        A tree is given by the parent of each host, -1 for tops. A host sends its own contributions
+        no faster than one each ``period_s``. Returns infinity if it takes more than ``most_s``.
         """
         times = self._times_of(-(-self._n_bytes // len(uses)))
-        gap_s, one_way_s, freely_s, shared_s, port_s, up_s = times
+        gap_s, one_way_s, freely_s, shared_s, port_s, uplink_s = times
         cluster, n_hosts = self._cluster, len(self._cluster)
         children = [children_of(self._platform, parents) for parents in trees]
-        hung = [self._turned(trees[k], children[k], turn) for k, turn in uses]
-        tops = [[h for h, above in enumerate(tree.parents) if above < 0] for tree in hung]
-        below = [list(map(len, tree.children)) for tree in hung]  # how many are still to come
-        meets = [dict.fromkeys(ends, len(ends)) for ends in tops]
+        rotated = [self._rotated(trees[k], children[k], turn) for k, turn in uses]
+        tops = [[h for h, above in enumerate(tree.parents) if above < 0] for tree in rotated]
+        # Results that a host still waits for: of its children, and of tops (its own included).
+        n_missing = [list(map(len, tree.children)) for tree in rotated]
+        n_unmet = [dict.fromkeys(ends, len(ends)) for ends in tops]
         out_free, in_free, wakes = [0.0] * n_hosts, [0.0] * n_hosts, [0.0] * n_hosts
         pair_free: dict[tuple[int, int], float] = {}
-        pipe_free: dict[tuple[int, int], float] = {}
-        out_of_free, into_free = [0.0] * len(up_s), [0.0] * len(up_s)
+        shared_free: dict[tuple[int, int], float] = {}
+        uplink_out_free, uplink_in_free = [0.0] * len(uplink_s), [0.0] * len(uplink_s)
         waiting: list[list[tuple[float, int, _Message]]] = [[] for _ in cluster]
-        nothing = (0, 0, 0)
-        events: list[_Event] = [(0.0, h, FREE, h, nothing) for h in range(n_hosts)]
+        no_message = (0, 0, 0)
+        events: list[_Event] = [(0.0, h, FREE, h, no_message) for h in range(n_hosts)]
         count, last_s = n_hosts, 0.0
 
         def wait(host: int, ready_s: float, message: _Message) -> None:
@@ -162,66 +169,66 @@ class TreeWalk:
             heappush(waiting[host], (ready_s, count, message))
             count += 1
 
-        def happens(when_s: float, what: int, host: int, message: _Message) -> None:
+        def schedule(when_s: float, kind: int, host: int, message: _Message) -> None:
             nonlocal count
-            heappush(events, (when_s, count, what, host, message))
+            heappush(events, (when_s, count, kind, host, message))
             count += 1
 
         def combined(segment: int, host: int, now_s: float) -> None:
-            """All from below is there."""
-            parent, due_s = hung[segment].parents[host], segment * period_s * PACE
+            """Handle that all contributions from below have been combined at ``host``."""
+            parent, due_s = rotated[segment].parents[host], segment * period_s * PACE
             if parent < 0:
                 own = tops[segment].index(host)
                 for other in tops[segment][own + 1 :] + tops[segment][:own]:
                     wait(host, now_s, (segment, other, MEET))
                 met(segment, host, now_s)
             elif due_s > now_s:
-                happens(due_s, DUE, host, (segment, parent, UP))
+                schedule(due_s, DUE, host, (segment, parent, UP))
             else:
                 wait(host, now_s, (segment, parent, UP))
 
         def met(segment: int, host: int, now_s: float) -> None:
-            meets[segment][host] -= 1
-            if not meets[segment][host]:
+            n_unmet[segment][host] -= 1
+            if not n_unmet[segment][host]:
                 complete(segment, host, now_s)
 
         def complete(segment: int, host: int, now_s: float) -> None:
             nonlocal last_s
             last_s = max(last_s, now_s)
-            for child in hung[segment].children[host]:
+            for child in rotated[segment].children[host]:
                 wait(host, now_s, (segment, child, DOWN))
 
-        for segment, to_come in enumerate(below):
+        for segment, missing in enumerate(n_missing):
             for host in range(n_hosts):
-                if not to_come[host]:
+                if not missing[host]:
                     combined(segment, host, 0.0)
         while events:
-            now_s, _, what, host, message = heappop(events)
+            now_s, _, kind, host, message = heappop(events)
             if now_s > most_s:
                 last_s = inf
                 break
             segment, peer, stage = message
-            if what == DUE:
+            if kind == DUE:
                 wait(host, now_s, message)
-            elif what == FREE:
+            elif kind == FREE:
                 if now_s >= wakes[host]:
                     wakes[host] = inf
-            elif what == ENTERS:
+            elif kind == ENTERS:
                 a, b = cluster[peer], cluster[host]
-                enters_s = max(now_s, into_free[b])
-                into_free[b] = enters_s + up_s[b]
-                happens(enters_s + freely_s[a][b], COMES, host, message)
+                enters_s = max(now_s, uplink_in_free[b])
+                uplink_in_free[b] = enters_s + uplink_s[b]
+                schedule(enters_s + freely_s[a][b], ARRIVES, host, message)
                 continue
             else:
-                if what == COMES:
-                    there_s = max(now_s, in_free[host] + port_s[cluster[host]])
-                    in_free[host] = there_s
-                    if there_s > now_s:
-                        happens(there_s, THERE, host, message)
+                if kind == ARRIVES:
+                    received_s = max(now_s, in_free[host] + port_s[cluster[host]])
+                    in_free[host] = received_s
+                    if received_s > now_s:
+                        schedule(received_s, RECEIVED, host, message)
                         continue
                 if stage == UP:
-                    below[segment][host] -= 1
-                    if not below[segment][host]:
+                    n_missing[segment][host] -= 1
+                    if not n_missing[segment][host]:
                         combined(segment, host, now_s)
                 elif stage == MEET:
                     met(segment, host, now_s)
@@ -232,15 +239,15 @@ class TreeWalk:
                 continue
             soonest_s = out_free[host]
             if soonest_s <= now_s:
-                # The oldest whose flow is free.
-                kept = []
+                # Send the oldest message whose flow is free.
+                blocked = []
                 while ready and pair_free.get((host, ready[0][2][1]), 0.0) > now_s:
-                    kept.append(heappop(ready))
+                    blocked.append(heappop(ready))
                 sent = heappop(ready)[2] if ready else None
-                for each in kept:
+                for each in blocked:
                     heappush(ready, each)
                 if sent is None:
-                    soonest_s = min(pair_free[host, each[2][1]] for each in kept)
+                    soonest_s = min(pair_free[host, each[2][1]] for each in blocked)
                 else:
                     self.n_messages += 1
                     segment, peer, stage = sent
@@ -249,18 +256,18 @@ class TreeWalk:
                     soonest_s = out_free[host] = now_s + port_s[a]
                     pair_free[host, peer] = now_s + gap_s[a][b]
                     if a == b:
-                        happens(now_s + one_way_s[a][b], COMES, peer, sent)
+                        schedule(now_s + one_way_s[a][b], ARRIVES, peer, sent)
                     else:
-                        enters_s = max(now_s, pipe_free.get((a, b), 0.0), out_of_free[a])
-                        pipe_free[a, b] = enters_s + shared_s[a][b]
-                        if up_s[a]:
-                            out_of_free[a] = enters_s + up_s[a]
-                        if up_s[b]:
-                            happens(enters_s, ENTERS, peer, sent)
+                        enters_s = max(now_s, shared_free.get((a, b), 0.0), uplink_out_free[a])
+                        shared_free[a, b] = enters_s + shared_s[a][b]
+                        if uplink_s[a]:
+                            uplink_out_free[a] = enters_s + uplink_s[a]
+                        if uplink_s[b]:
+                            schedule(enters_s, ENTERS, peer, sent)
                         else:
-                            comes_s = max(enters_s + freely_s[a][b], now_s + one_way_s[a][b])
-                            happens(comes_s, COMES, peer, sent)
+                            arrives_s = max(enters_s + freely_s[a][b], now_s + one_way_s[a][b])
+                            schedule(arrives_s, ARRIVES, peer, sent)
             if ready and soonest_s < wakes[host]:
                 wakes[host] = soonest_s
-                happens(soonest_s, FREE, host, nothing)
+                schedule(soonest_s, FREE, host, no_message)
         return last_s

@@ -101,7 +101,7 @@ def test_a_search_ends_on_many_hosts() -> None:
     spec = parse_gridfile("\n".join(lines))
     model = declared_model(spec, spec.rank_hosts())
     platform, _ = platform_of(model)
-    known = meeting_trees.Met(10.0, (tuple([-1] + [0] * 63),), (1.0,), 8, 0.0)
+    known = meeting_trees.MeetingTrees(10.0, (tuple([-1] + [0] * 63),), (1.0,), 8, 0.0)
     search = meeting_trees._Search(model, platform, 64 << 10)
     assert search.best(known).total_s < 10.0
     assert search._walk.n_messages < 3 * meeting_trees.MOST_MESSAGES
