@@ -6,11 +6,13 @@ receives (Sanders, Speck and Träff 2009). More trees, each rotated by an equal 
 hosts, also share the sends to other clusters: the entry of one of ``K`` trees sends its part of the
 message to the entries of ``D`` other clusters, ``D / K`` of a message in all.
 
-Hosts are the vertices. On each, one rank sends for its host-mates in one tree, and another in the
-next. A broadcast goes down all trees, a reduction up, an allreduce up and down at once.
+The vertices of a tree are hosts. On each host, one rank sends for the others in one tree, and
+another rank in the next. A broadcast goes down all trees, a reduction up, and an allreduce up and
+down at the same time.
 
-An allreduce may also have trees over groups of clusters, each from a cluster of its own: those at
-the tops exchange partial results. Only that crosses the longest ways, and only once.
+An allreduce may also use trees over groups of clusters, each starting in a cluster of its group:
+ranks at the tops exchange partial results. Only this exchange crosses the longest links, and only
+once.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ Transfers = tuple[tuple[int, int], ...]
 
 
 class Node(NamedTuple):
-    """A rank's place in one tree: -1 for no parent.
+    """The neighbours of a rank in one tree. ``parent`` is -1 if there is none.
 
-    ``meeting`` has the ranks at the tops of several such trees, where a rank is one of them.
+    If the rank is one of several tops that exchange results, ``meeting`` has all of these tops.
     """
 
     parent: int
@@ -47,7 +49,7 @@ class Node(NamedTuple):
 
 
 class Trees(Protocol):
-    """Several trees over all ranks, and which of them each segment takes."""
+    """Several trees over all ranks, and the tree that each segment takes."""
 
     @property
     def grid(self) -> Grid: ...
@@ -59,7 +61,7 @@ class Trees(Protocol):
 
 @lru_cache(maxsize=1024)
 def _shape(name: str, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Parents (-1 at the root) and children by vertex."""
+    """Return the parent (-1 for the root) and the children of each vertex."""
     children = find_shape(name).children(n)
     parents = [-1] * n
     for vertex, sends in enumerate(children):
@@ -69,10 +71,10 @@ def _shape(name: str, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], .
 
 
 def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
-    """The host at which ``tree`` enters a cluster: all hosts equally often, as far apart as
-    possible.
+    """Return the host at which ``tree`` enters a cluster.
 
-    Of two trees, one has the first half of the hosts as its inner vertices, and one the second.
+    Trees enter at all hosts equally often, as far apart as possible. If there are two trees, the
+    first half of the hosts are the inner vertices of one, and the second half those of the other.
     """
     return tree * n_hosts // n_trees
 
@@ -83,19 +85,19 @@ class MultiTree:
 
     grid: Grid
     top: int
-    """The cluster that the trees begin in; where there are groups of clusters, one of several."""
+    """The cluster in which the trees start; one of several if there are groups of clusters."""
     transfers: Transfers
-    """From cluster to cluster, from ``top`` on; a cluster's own in the order it sends in. Trees
-    begin in all clusters that nobody sends to."""
+    """Pairs of clusters (sender, receiver), from ``top`` on; those of a sender in the order in
+    which it sends. Trees start in all clusters that are not receivers."""
     shape: str
-    """Over the hosts of every cluster; a name in `SHAPES`."""
+    """Shape over the hosts of every cluster, a name in `SHAPES`."""
     n_trees: int
     root: int = -1
-    """The rank that all trees begin at; -1 for none: each begins at another host of ``top``."""
+    """The rank at which all trees start; -1 if each starts at another host of ``top``."""
 
     @cached_property
     def _hosts(self) -> list[tuple[tuple[int, ...], ...]]:
-        """By cluster, the ranks of each vertex's host: all hosts but the root's."""
+        """``_hosts[cluster][vertex]``: the ranks of a host, for all hosts but the root's."""
         return [
             tuple(
                 ranks
@@ -107,7 +109,7 @@ class MultiTree:
 
     @cached_property
     def _host_of(self) -> dict[int, int]:
-        """By rank, which of its cluster's `_hosts` it is on; ranks of the root's host have none."""
+        """For each rank, the index of its host in `_hosts`; ranks of the root's host have none."""
         return {
             rank: at for hosts in self._hosts for at, ranks in enumerate(hosts) for rank in ranks
         }
@@ -125,11 +127,11 @@ class MultiTree:
 
     @cached_property
     def tops(self) -> tuple[int, ...]:
-        """All clusters that trees begin in."""
+        """All clusters in which trees start."""
         return tuple(c for c in range(len(self.grid.clusters)) if c not in self._parent_cluster)
 
     def _sender(self, cluster: int, at: int, tree: int) -> int:
-        """The rank that sends for host ``at`` of ``cluster`` in ``tree``."""
+        """Return the rank that sends for host ``at`` of ``cluster`` in ``tree``."""
         ranks = self._hosts[cluster][at]
         return ranks[tree % len(ranks)]
 
@@ -137,7 +139,7 @@ class MultiTree:
         return segment % self.n_trees
 
     def entry(self, cluster: int, tree: int) -> int:
-        """Where ``tree`` enters ``cluster``, and who sends to other clusters there."""
+        """Return the rank at which ``tree`` enters ``cluster``, and which sends to others."""
         n_hosts = len(self._hosts[cluster])
         if not n_hosts:
             return self.root
@@ -147,7 +149,10 @@ class MultiTree:
         return tuple(self.entry(other, tree) for other in self._outgoing[cluster])
 
     def node(self, rank: int, tree: int) -> Node:
-        """The place of ``rank`` in ``tree``. Other clusters are served first, host-mates last."""
+        """Return the node of ``rank`` in ``tree``.
+
+        A rank sends to other clusters first, and to ranks of its own host last.
+        """
         cluster = self.grid.cluster_of[rank]
         hosts = self._hosts[cluster]
         if rank not in self._host_of:
@@ -175,15 +180,19 @@ class MultiTree:
         return Node(parent, sends + inside + mates, meeting)
 
     def _at_root(self, rank: int, cluster: int, tree: int) -> Node:
-        """On the root's host: the root sends to the first of the other hosts, or for them."""
+        """Return the node of a rank on the root's host.
+
+        The root sends to the entry of its cluster. If there are no other hosts in the cluster, it
+        sends to other clusters itself.
+        """
         if rank != self.root:
             return Node(self.root, ())
         if self._hosts[cluster]:
             sends: tuple[int, ...] = (self.entry(cluster, tree),)
         else:
             sends = self._exits(cluster, tree)
-        ours = next(node for node in self.grid.clusters[cluster].nodes if self.root in _ranks(node))
-        return Node(-1, sends + tuple(other for other in _ranks(ours) if other != rank))
+        host = next(node for node in self.grid.clusters[cluster].nodes if self.root in _ranks(node))
+        return Node(-1, sends + tuple(other for other in _ranks(host) if other != rank))
 
 
 def _ranks(node: Sequence[tuple[int, str]]) -> tuple[int, ...]:
@@ -200,8 +209,8 @@ def plan_bcast_down(
 ) -> Plan:
     """Broadcast from ``trees.root``: every segment goes down its tree.
 
-    With ``unit_s``, the root sends no faster than that, but for what ``ahead_s`` allows at once:
-    thin links would lose what waits for them.
+    If ``unit_s`` is given, the root sends no faster than a unit each ``unit_s`` seconds, since
+    queues before thin links would overflow. It may be ahead of that by ``ahead_s`` seconds.
     """
     if trees.root < 0:
         raise PlanError("broadcast down several trees: they have no common root")
@@ -226,10 +235,10 @@ def plan_bcast_down(
 def plan_reduce_up(
     trees: Trees, n_units: int, segment_units: int, label: str = "", unit_s: float = 0.0
 ) -> Plan:
-    """Reduce to ``trees.root``, the segments of each tree as they are combined.
+    """Reduce to ``trees.root``: each segment goes up its tree and is combined on the way.
 
-    With ``unit_s``, a rank paces the sends of its own data: forwarded segments would queue behind
-    them.
+    If ``unit_s`` is given, a rank sends its own data no faster than a unit each ``unit_s`` seconds,
+    since forwarded segments would have to queue behind it.
     """
     if trees.root < 0:
         raise PlanError("reduction up several trees: they have no common root")
@@ -239,9 +248,10 @@ def plan_reduce_up(
 def plan_allreduce_up_down(
     trees: Trees, n_units: int, segment_units: int, label: str = "", unit_s: float = 0.0
 ) -> Plan:
-    """Reduce up the trees; from where a segment is complete, it goes down the same tree.
+    """Reduce each segment up its tree; once complete, it goes down the same tree.
 
-    Everything is combined once: all ranks get the same bits. For ``unit_s`` see `plan_reduce_up`.
+    Everything is combined once, so all ranks get the same bits. For ``unit_s`` see
+    `plan_reduce_up`.
     """
     return _plan_up("allreduce", trees, n_units, segment_units, label, unit_s)
 
@@ -289,16 +299,16 @@ def _nodes_of(trees: Trees, rank: int, n_segments: int) -> dict[int, Node]:
 
 
 def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers:
-    """A tree over all clusters of short ways from ``top``; no cluster has more than ``most`` below.
+    """Return a tree of short paths from ``top`` over all clusters.
 
-    Clusters are added in the order in which a message could reach them. Of the children of a
-    cluster, the one with the longest path below it is served first.
+    ``most[cluster]`` limits the number of children. Clusters are added in the order in which a
+    message could reach them. A cluster sends first to the child with the longest path below it.
     """
     n = len(latency_s)
     parent = np.full(n, top)
     arrival = np.full(n, np.inf)
     arrival[top] = 0.0
-    reach = np.array(latency_s[top], dtype=float)  # by the best sender that may have more below it
+    reach = np.array(latency_s[top], dtype=float)  # from the best sender that may have more below
     left = np.ones(n, dtype=bool)
     left[top] = False
     spare = [max(count, 1) for count in most]
@@ -313,15 +323,15 @@ def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers
         spare[above] -= 1
         if not spare[above]:
             free[above] = False
-            lost = np.flatnonzero(left & (parent == above))
-            if len(lost):
+            orphans = np.flatnonzero(left & (parent == above))
+            if len(orphans):
                 senders = np.flatnonzero(free)
-                ways = arrival[senders, None] + latency_s[np.ix_(senders, lost)]
-                parent[lost] = senders[ways.argmin(axis=0)]
-                reach[lost] = ways.min(axis=0)
-        way = arrival[new] + latency_s[new]
-        nearer = left & (way < reach)
-        parent[nearer], reach[nearer] = new, way[nearer]
+                arrivals = arrival[senders, None] + latency_s[np.ix_(senders, orphans)]
+                parent[orphans] = senders[arrivals.argmin(axis=0)]
+                reach[orphans] = arrivals.min(axis=0)
+        via_new = arrival[new] + latency_s[new]
+        nearer = left & (via_new < reach)
+        parent[nearer], reach[nearer] = new, via_new[nearer]
     below = np.zeros(n)
     children: list[list[int]] = [[] for _ in range(n)]
     for cluster in reversed(order[1:]):
@@ -330,12 +340,12 @@ def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers
         children[above].append(cluster)
     found: list[tuple[int, int]] = []
     for cluster in order:
-        longest_first = sorted(children[cluster], key=_way_on(cluster, latency_s, below))
-        found += [(cluster, child) for child in longest_first]
+        ordered = sorted(children[cluster], key=_longest_first(cluster, latency_s, below))
+        found += [(cluster, child) for child in ordered]
     return tuple(found)
 
 
-def _way_on(
+def _longest_first(
     cluster: int, latency_s: FloatArray, below: FloatArray
 ) -> Callable[[int], tuple[float, int]]:
     return lambda child: (-float(latency_s[cluster, child] + below[child]), child)

@@ -1,12 +1,12 @@
-"""What segmented trees cost in the steady state: fast enough to try hundreds before a call.
+"""Predicts times of segmented trees in the steady state, fast enough to try hundreds before a call.
 
-One-port, full duplex, pLogP: a rank's network interface passes one segment at a time each way, a
-link passes one segment per its own gap. The first segment walks down the tree; the others follow
-at the rate of the slowest interface or link on their way. Ranks of one host share its interface;
-a message between them does not pass it.
+The model is pLogP with one port, full duplex: a network interface passes one segment at a time in
+each direction, and a link passes one segment per gap of the link. The first segment goes down the
+tree; the others follow at the rate of the slowest interface or link on their path. Ranks of one
+host share its interface; a message between them does not use it.
 
-`price_tree` prices a tree over clusters by the counts of its shapes, `price_ranks` a tree that was
-laid over ranks without regard to clusters, `price_several` several trees at once, each carrying its
+`price_tree` prices a tree over clusters by counts of its shapes, `price_ranks` a tree that was laid
+over ranks without regard to clusters, and `price_several` several trees at once, each carrying its
 share of the segments.
 """
 
@@ -28,25 +28,25 @@ from gridcoll.schedule.trees import degrees, find_shape, profile
 from gridcoll.topology.grid import Grid
 
 Hosts = tuple[int, ...]
-"""How many consecutive ranks of the line each host has."""
+"""For each host, how many consecutive ranks of the line it has."""
 
 
 @dataclass(frozen=True)
 class LineCosts:
-    """Sends and hops until a rank of the line has the first segment, and each segment's load."""
+    """Sends and hops until a rank of the line has the first segment, and the load per segment."""
 
     waits: FloatArray
     hops: FloatArray
-    """(k, 2) arrays. Column 0 between hosts, column 1 inside one. ``waits``: earlier sends of the
-    ranks on the path; ``hops``: edges of the path. Only ranks that no other rank exceeds in all
-    counts are kept; the rank that ends last is among them."""
+    """(k, 2) arrays. Column 0 counts between hosts, column 1 inside hosts. ``waits`` counts earlier
+    sends of the ranks on the path, ``hops`` the edges of the path. A rank is left out if another
+    one has at least its counts in all columns; so the rank that ends last is among those left."""
     busiest: float
     """Messages per segment that the busiest interface sends or receives."""
 
 
 @lru_cache(maxsize=4096)
 def line_costs(shape: str, hosts: Hosts) -> LineCosts:
-    """The `LineCosts` of ``shape`` over a line of ``hosts``."""
+    """Return the `LineCosts` of ``shape`` over a line of ``hosts``."""
     if max(hosts) == 1:
         found = profile(shape, len(hosts))
         none = np.zeros_like(found.gaps)
@@ -55,21 +55,21 @@ def line_costs(shape: str, hosts: Hosts) -> LineCosts:
             np.stack([waits, none], axis=1), np.stack([hops, none], axis=1), found.max_degree
         )
     out, into = _crossings(shape, hosts)
-    # Ranks of one host wait for one another as well: for the last of them.
+    # Ranks of one host wait for each other, too: up to the last message of the busiest host.
     most = int(max(out.max(), into.max()))
     counts = [*_counts(shape, hosts), *([(most - 1, 0, 1, 0)] if most else [])]
-    kept: list[FloatArray] = []
+    not_exceeded: list[FloatArray] = []
     for row in np.unique(np.array(counts, dtype=float), axis=0)[::-1]:
-        if not any((row <= other).all() for other in kept):
-            kept.append(row)
-    rows = np.array(kept)
-    into[0] += 1  # what enters the line
+        if not any((row <= other).all() for other in not_exceeded):
+            not_exceeded.append(row)
+    rows = np.array(not_exceeded)
+    into[0] += 1  # the message that enters the line
     return LineCosts(rows[:, :2], rows[:, 2:], float(max(out.max(), into.max())))
 
 
 @lru_cache(maxsize=1024)
 def place_costs(shape: str, hosts: Hosts, place: int) -> tuple[int, int, int, int, int]:
-    """Waits and hops of ``place``, as `LineCosts` has them, and how often its host sends."""
+    """Return waits and hops of ``place`` as in `LineCosts`, and how often its host sends."""
     if max(hosts) == 1 and place == 0:
         return 0, 0, 0, 0, profile(shape, len(hosts)).root_degree
     out, _ = _crossings(shape, hosts)
@@ -77,16 +77,16 @@ def place_costs(shape: str, hosts: Hosts, place: int) -> tuple[int, int, int, in
 
 
 def _host_of_place(hosts: Hosts, place: int) -> int:
-    """Which of ``hosts`` the ``place`` of the line is on."""
+    """Return the index of the host that the ``place`` of the line is on."""
     return next(k for k, end in enumerate(accumulate(hosts)) if place < end)
 
 
 @lru_cache(maxsize=1024)
 def _counts(shape: str, hosts: Hosts) -> list[tuple[int, int, int, int]]:
-    """By place: waits between hosts and inside, hops between hosts and inside."""
+    """Return, for each place: waits between and inside hosts, hops between and inside hosts."""
     host = np.repeat(np.arange(len(hosts)), hosts).tolist()
     counts = [(0, 0, 0, 0)] * len(host)
-    # Every shape numbers parents below their children.
+    # In every shape, parents have lower numbers than their children.
     for place, sends in enumerate(find_shape(shape).children(len(host))):
         far, near, far_hops, near_hops = counts[place]
         for child in sends:
@@ -101,7 +101,7 @@ def _counts(shape: str, hosts: Hosts) -> list[tuple[int, int, int, int]]:
 
 @lru_cache(maxsize=4096)
 def _edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of parents and of their children, (n - 1,) each."""
+    """Return the places of parents and of their children, (n - 1,) each."""
     children = find_shape(shape).children(n)
     pairs = [(place, child) for place, sends in enumerate(children) for child in sends]
     both = np.array(pairs, dtype=int).reshape(-1, 2)
@@ -109,13 +109,13 @@ def _edges(shape: str, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _crossings(shape: str, hosts: Hosts) -> tuple[FloatArray, FloatArray]:
-    """How often every host sends to others, and takes in, per segment of ``shape``, (H,) each."""
+    """Return how many messages per segment each host sends to others and receives, (H,) each."""
     host = np.repeat(np.arange(len(hosts)), hosts)
     return crossings_of(shape, host, len(hosts))
 
 
 def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray, FloatArray]:
-    """The same of a line whose ``k``-th place is on ``host[k]``."""
+    """Return the same as `_crossings` for a line whose place ``k`` is on ``host[k]``."""
     parents, children = (host[places] for places in _edges(shape, len(host)))
     away = parents != children
     return (
@@ -126,7 +126,7 @@ def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray
 
 @dataclass(frozen=True)
 class SegmentCosts:
-    """What segments of S candidate sizes cost on every link, for one message size."""
+    """Times of segments of S candidate sizes on every link, for one message size."""
 
     model: GridModel
     n_bytes: int
@@ -139,12 +139,12 @@ class SegmentCosts:
 
     @cached_property
     def segment(self) -> FloatArray:
-        """Bytes of one that the message fills, (S,)."""
+        """Bytes of a segment, at most those of the message, (S,)."""
         return np.asarray(np.minimum(self.segment_bytes, self.n_bytes), dtype=float)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Members by cluster, (C,)."""
+        """Number of ranks of each cluster, (C,)."""
         return np.array([len(cluster) for cluster in self.model.grid.clusters])
 
     @cached_property
@@ -156,8 +156,8 @@ class SegmentCosts:
     def port_s(self) -> FloatArray:
         """How long one segment keeps a network interface of each cluster busy, (C, S).
 
-        Inside a cluster nothing but the interfaces limits, so its own gap tells; a slower link
-        between clusters leaves its sender free for others meanwhile.
+        This is the gap inside the cluster, where only interfaces limit. A slower link between
+        clusters leaves the interface of its sender free for other messages.
         """
         return self._inside_links[0]
 
@@ -181,46 +181,49 @@ class SegmentCosts:
         return self._all_links[1]
 
     @cached_property
-    def up_s(self) -> FloatArray | None:
-        """How long one segment keeps the uplink of each cluster, (C, S); None if none limits."""
+    def uplink_s(self) -> FloatArray | None:
+        """How long one segment keeps each cluster's uplink busy, (C, S); None if none limits."""
         if not self.model.uplink_bytes_per_s:
             return None
         return np.asarray(self.segment / self.model.uplinks[:, None])
 
     def uplinks_s(self, links: Mapping[tuple[int, int], float]) -> dict[int, FloatArray]:
-        """By cluster, how long a segment keeps its uplink; ``links``: how often it crosses each."""
-        if self.up_s is None:
+        """Return, by cluster, how long a segment keeps its uplink busy, (S,) each.
+
+        ``links`` says how often a segment crosses each link.
+        """
+        if self.uplink_s is None:
             return {}
         counts = np.zeros((2, self.model.n_clusters))
         for (i, j), count in links.items():
             if i != j:
                 counts[0, i] += count
                 counts[1, j] += count
-        return dict(enumerate(counts.max(axis=0)[:, None] * self.up_s))
+        return dict(enumerate(counts.max(axis=0)[:, None] * self.uplink_s))
 
     def between(self, transfers: Sequence[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
-        """``g(s)`` and one-way time of each transfer's link, (n, S) each."""
+        """Return ``g(s)`` and the one-way time on each transfer's link, (n, S) each."""
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
         return self.model.gap_and_one_way_s(self.segment, (senders, receivers))
 
     @cached_property
     def beside(self) -> tuple[FloatArray, FloatArray]:
-        """The same two between ranks of one host, (C, 1) each: those of an empty message."""
+        """Gap and one-way time between ranks of one host, (C, 1) each: as of an empty message."""
         every = range(self.model.n_clusters)
         return self.model.gap_and_one_way_s(np.zeros(1), (every, every))
 
-    def way_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
-        """Time of ``waits`` and ``hops``, (…, C, 2) each, (…, C, S).
+    def path_s(self, waits: FloatArray, hops: FloatArray) -> FloatArray:
+        """Return the time of ``waits`` and ``hops``, (…, C, 2) each, as an array (…, C, S).
 
-        In both, column 0 is between hosts, column 1 inside one. A hop costs the one-way time of a
-        segment, a wait costs a gap.
+        In both, column 0 counts between hosts, column 1 inside hosts. A hop costs the one-way time
+        of a segment, a wait costs a gap.
         """
         port_s, hop_s = self.beside
         far = waits[..., :1] * self.port_s + hops[..., :1] * self.hop_s
         return np.asarray(far + waits[..., 1:] * port_s + hops[..., 1:] * hop_s)
 
     def inside_s(self, shapes: Sequence[str]) -> FloatArray:
-        """Internal broadcast of every cluster by every shape, whole message, (C, shapes, S)."""
+        """Return times of the broadcast inside each cluster, by shape, (C, shapes, S)."""
         rest = self.n_segments - 1
         result = np.empty((self.model.n_clusters, len(shapes), len(self.segment_bytes)))
         for k, shape in enumerate(shapes):
@@ -230,25 +233,24 @@ class SegmentCosts:
         return result
 
     def first_inside(self, lines: Sequence[LineCosts]) -> FloatArray:
-        """How long after its entry rank the last member of each cluster has the first segment, (C,
-        S).
+        """Return the time of the first segment from each cluster's entry to its last rank, (C, S).
 
-        Each cluster's members form a line.
+        The members of each cluster form a line.
         """
         most = max(len(line.waits) for line in lines)
         waits, hops = np.zeros((2, most, len(lines), 2))
         for c, line in enumerate(lines):
             waits[: len(line.waits), c] = line.waits
             hops[: len(line.hops), c] = line.hops
-        return np.asarray(self.way_s(waits, hops).max(axis=0))
+        return np.asarray(self.path_s(waits, hops).max(axis=0))
 
 
 @dataclass(frozen=True)
 class TreePrice:
-    """What a tree costs at each segment size.
+    """The times of a tree at each segment size, (S,) each.
 
-    ``first_s`` is when the last rank has the first segment, ``period_s`` the time between
-    segments after that, ``total_s`` the whole, (S,) each.
+    ``first_s`` is when the last rank has the first segment, ``period_s`` is the time between
+    segments after that, and ``total_s`` is the time of the whole message.
     """
 
     first_s: FloatArray
@@ -264,21 +266,21 @@ def price_tree(
 ) -> TreePrice:
     """Price one tree over clusters (see `GridTree`) at every segment size of ``costs``.
 
-    O(C) in the number of clusters, whatever their sizes: a shape is priced by its counts.
+    This takes O(C) for C clusters, whatever their sizes, since a shape is priced by its counts.
     """
     n_out = [0] * len(shapes)
     for sender, _ in transfers:
         n_out[sender] += 1
     to_relay, to_last, own_period = _inside(costs, shapes, relays, n_out)
-    gaps, ways = costs.between(transfers)
+    gaps, one_way = costs.between(transfers)
     arrival, departure, period = np.zeros_like(to_relay), to_relay.copy(), own_period.copy()
-    for (sender, receiver), gap, way in zip(transfers, gaps, ways, strict=True):
-        arrival[receiver] = departure[sender] + way
+    for (sender, receiver), gap, hop in zip(transfers, gaps, one_way, strict=True):
+        arrival[receiver] = departure[sender] + hop
         departure[receiver] += arrival[receiver]
         departure[sender] += costs.port_s[sender]
         period[receiver] = np.maximum(period[receiver], np.maximum(period[sender], gap))
-        if costs.up_s is not None:
-            of_uplink_s = n_out[sender] * costs.up_s[sender]
+        if costs.uplink_s is not None:
+            of_uplink_s = n_out[sender] * costs.uplink_s[sender]
             period[receiver] = np.maximum(period[receiver], of_uplink_s)
     last = arrival + np.maximum(to_relay, to_last)
     return TreePrice(
@@ -291,10 +293,9 @@ def price_tree(
 def _inside(
     costs: SegmentCosts, shapes: Sequence[str], relays: Sequence[int], n_out: Sequence[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of every cluster, (C, S) each: time from entry to relay, time from entry to last rank, and
-    period.
+    """Return times from each cluster's entry to its relay and to its last rank, and the period.
 
-    A cluster's relay sends to ``n_out`` other clusters first.
+    Each is a (C, S) array. A cluster's relay sends to ``n_out`` other clusters first.
     """
     hosts = [cluster.node_sizes for cluster in costs.model.grid.clusters]
     lines = [line_costs(*key) for key in zip(shapes, hosts, strict=True)]
@@ -306,7 +307,7 @@ def _inside(
     # Ranks below the relay wait for its sends to other clusters.
     waits = served * (sends > 0)
     return (
-        costs.way_s(at_relay[:, :2], at_relay[:, 2:4]),
+        costs.path_s(at_relay[:, :2], at_relay[:, 2:4]),
         costs.first_inside(lines) + waits * costs.port_s,
         np.maximum(busiest, sends + served) * costs.port_s,
     )
@@ -315,7 +316,7 @@ def _inside(
 def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
     """Price ``tree`` at every segment size of ``costs``, rank by rank.
 
-    As `price_tree`, but the tree may have any number of edges between two clusters; they share the
+    Unlike for `price_tree`, there may be any number of edges between two clusters; they share the
     link.
     """
     cluster_of = costs.model.grid.cluster_of
@@ -346,13 +347,13 @@ def price_ranks(costs: SegmentCosts, tree: RankTree) -> TreePrice:
 
 
 def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
-    """Seconds of an unsegmented broadcast with a rendezvous on every edge of ``tree``.
+    """Return the seconds of an unsegmented broadcast with a rendezvous on every edge of ``tree``.
 
-    A rank asks all its children one after the other, and sends to them in the order of their
-    answers.
+    A rank sends a request to each of its children, one after the other, and then the message to
+    them in the order of their answers.
     """
     sizes = np.array([REQUEST_BYTES, n_bytes], dtype=float)
-    (ask_s, send_s), (asked_s, sent_s) = (
+    (request_gap_s, message_gap_s), (request_s, message_s) = (
         np.moveaxis(t, 2, 0) for t in model.gap_and_one_way_s(sizes)
     )
     cluster_of = model.grid.cluster_of
@@ -360,35 +361,37 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
     frontier = [tree.root]
     for rank in frontier:
         mine, children = cluster_of[rank], tree.children[rank]
-        free = have[rank] + len(children) * ask_s[mine, mine]
+        free = have[rank] + len(children) * request_gap_s[mine, mine]
         answers = []
         for position, child in enumerate(children):
             theirs = cluster_of[child]
-            asked = have[rank] + position * ask_s[mine, mine]
-            answers.append((asked + asked_s[mine, theirs] + asked_s[theirs, mine], position, child))
+            asked = have[rank] + position * request_gap_s[mine, mine]
+            answers.append(
+                (asked + request_s[mine, theirs] + request_s[theirs, mine], position, child)
+            )
         for answered, _, child in sorted(answers):
             start = max(free, answered)
-            have[child] = start + float(sent_s[mine, cluster_of[child]])
-            free = start + send_s[mine, mine]
+            have[child] = start + float(message_s[mine, cluster_of[child]])
+            free = start + message_gap_s[mine, mine]
         frontier.extend(children)
     return max(have)
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load of the busiest resource of each kind per segment, averaged over trees."""
+    """Load of the busiest resource of each kind, per segment, on average over all trees."""
 
     interfaces: FloatArray
     """(C,) array. Messages per segment that the busiest interface of each cluster sends or
-    receives, whichever is more (ranks of one host share an interface). At least 1: each rank
+    receives, whichever is more (ranks of one host share an interface). At least 1, since each rank
     receives every segment."""
     flows: dict[tuple[int, int], float]
     links: dict[tuple[int, int], float]
-    """Transfers per segment between clusters: of the busiest pair of ranks, and of all."""
+    """Transfers per segment between two clusters: of the busiest pair of ranks, and of all."""
 
 
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
-    """The load of ``trees`` that share the segments in turn, some more often than others."""
+    """Return the load of ``trees``, which take segments in turn; a tree may occur repeatedly."""
     sends = [np.zeros(len(cluster)) for cluster in grid.clusters]
     pairs: Counter[tuple[int, int]] = Counter()
     for tree, n_turns in Counter(trees).items():
@@ -417,18 +420,18 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
 
 
 def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
-    """What the busiest host of ``cluster`` sends or takes in per segment."""
+    """Return the messages per segment that the busiest host of ``cluster`` sends or receives."""
     host = np.array(grid.host_of)
     hosts = np.unique(host[list(grid.clusters[cluster].ranks)], return_inverse=True)
     number = dict(zip(grid.clusters[cluster].ranks, hosts[1].tolist(), strict=True))
     out, into = np.zeros((2, len(hosts[0])))
     for tree, n_turns in Counter(trees).items():
         line = np.array([number[rank] for rank in tree.line(grid, cluster)])
-        sent, taken = crossings_of(tree.shapes[cluster], line, len(out))
+        sent, received = crossings_of(tree.shapes[cluster], line, len(out))
         sent[line[tree.relays[cluster]]] += len(tree.outgoing[cluster])
-        taken[line[0]] += cluster != grid.cluster_of[tree.root]
+        received[line[0]] += cluster != grid.cluster_of[tree.root]
         out += n_turns / len(trees) * sent
-        into += n_turns / len(trees) * taken
+        into += n_turns / len(trees) * received
     return float(max(out.max(), into.max(), 1.0))
 
 
@@ -442,23 +445,23 @@ def _add_turned(total: FloatArray, line: FloatArray, places: int) -> None:
 def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) -> TreePrice:
     """Price ``trees`` together at every segment size of ``costs``.
 
-    The first segments go down all trees as if each tree were alone. After that the busiest
-    interface sets the rate of all trees, and the busiest flow or link of a tree that of this tree.
+    The first segments go down all trees as if each tree were alone. After that, the busiest
+    interface limits the rate of all trees, and the busiest flow or link of a tree limits that tree.
     """
     interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
-    pace_s = _pace_between(costs, load)
+    between_s = _periods_between(costs, load)
     rest = np.maximum(costs.n_segments - 1, 0)
     first, period, total = np.zeros((3, len(rest)))
     for tree in {(t.transfers, t.shapes, t.relays): t for t in trees}.values():
         alone = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
-        own = np.max([interfaces_s, *(pace_s[link] for link in tree.transfers)], axis=0)
+        own = np.max([interfaces_s, *(between_s[link] for link in tree.transfers)], axis=0)
         first, period = np.maximum(first, alone.first_s), np.maximum(period, own)
         total = np.maximum(total, alone.first_s + rest * own)
     return TreePrice(first, period, total)
 
 
-def _pace_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
-    """Seconds per segment that the busiest link, or flow on it, is busy, (S,)."""
+def _periods_between(costs: SegmentCosts, load: Load) -> dict[tuple[int, int], FloatArray]:
+    """Return the seconds per segment for which each link or its busiest flow is busy, (S,)."""
     gaps, _ = costs.between(list(load.flows))
     found = {
         link: np.maximum(
