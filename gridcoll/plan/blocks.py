@@ -1,4 +1,4 @@
-"""Blocks of all ranks in one buffer: where each block is, and how runs of blocks move."""
+"""Blocks of all ranks in one buffer: where each block is, and ops that move runs of blocks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gridcoll.plan.plan import Program
 from gridcoll.plan.trees import cut_segments
 
 LARGEST_MESSAGE = 1 << 30
-"""In units; some MPI libraries cannot count beyond twice that."""
+"""Limit in units; some MPI libraries cannot count beyond twice that."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Blocks of ``ranks`` in that order, from unit ``first`` of ``buffer`` on."""
+    """The layout of a buffer: the blocks of ``ranks`` in that order, from unit ``first`` on."""
 
     buffer: str
     ranks: Sequence[int]
     sizes: Sequence[int]
-    """``sizes[rank]``: units of that rank's block."""
+    """``sizes[rank]``: units of the block of ``rank``."""
     first: int = 0
 
     @cached_property
@@ -32,12 +32,12 @@ class Standing:
         return dict(zip(self.ranks, accumulate(sizes, initial=self.first), strict=False))
 
     def block(self, rank: int) -> Chunk:
-        """The block of ``rank``."""
+        """Return the block of ``rank``."""
         start = self._starts[rank]
         return Chunk(self.buffer, start, start + self.sizes[rank])
 
     def runs(self, ranks: Iterable[int]) -> list[Chunk]:
-        """The blocks of ``ranks`` in that order, adjacent ones joined, without empty ones."""
+        """Return the non-empty blocks of ``ranks`` in that order; adjacent ones are joined."""
         found: list[Chunk] = []
         for chunk in map(self.block, ranks):
             if not chunk.size:
@@ -50,7 +50,7 @@ class Standing:
 
 
 def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op]:
-    """Copy the blocks of ``ranks`` from one place to another."""
+    """Return ops that copy the blocks of ``ranks`` from one layout to another."""
     ops: list[Op] = []
     for rank in ranks:
         here, there = source.block(rank), into.block(rank)
@@ -69,7 +69,7 @@ def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op
 
 
 class Messages:
-    """Writes numbered sends to a peer and receives from it, in pieces of ``longest`` at most."""
+    """Makes numbered sends to a peer and receives from it, in pieces of up to ``longest`` units."""
 
     def __init__(self, peer: int, longest: int = LARGEST_MESSAGE) -> None:
         self._peer, self._longest = peer, longest
@@ -85,14 +85,14 @@ class Messages:
 
 
 Parts: TypeAlias = Mapping[int, Sequence[int]]
-"""By peer, the units of each part of what goes to it or comes from it."""
+"""For each peer, the units of each part that is sent to it or received from it."""
 
 
 def exchange_parts(sends: Parts, receives: Parts) -> Program:
-    """Program of a rank that exchanges parts of sizes known only to sender and receiver.
+    """Return the program of a rank that exchanges parts whose sizes only sender and receiver know.
 
-    Parts follow each other, to be sent in input and received in output, by peer in the order of the
-    mappings. No message contains two parts, so that each may have its own memory.
+    Parts to be sent follow each other in the input, received ones in the output, by peer in the
+    order of the mappings. No message contains two parts, so each part may be in its own memory.
     """
     ops: list[Op] = []
     at = 0
@@ -109,7 +109,7 @@ def exchange_parts(sends: Parts, receives: Parts) -> Program:
 
 
 def cut_chunk(chunk: Chunk, longest: int = LARGEST_MESSAGE) -> list[Chunk]:
-    """``chunk`` in pieces no longer than ``longest`` units; none if it is empty."""
+    """Return pieces of ``chunk`` of at most ``longest`` units each; none if it is empty."""
     return [
         Chunk(chunk.buffer, chunk.start + start, chunk.start + stop)
         for start, stop in cut_segments(chunk.size, longest)

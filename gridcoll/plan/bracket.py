@@ -1,8 +1,8 @@
-"""The bracket: one way to combine all ranks' contributions, whatever the grid, root or plan.
+"""The bracket: a fixed order to combine all ranks' contributions, whatever the grid, root or plan.
 
-Contributions stand in rank order and are combined in pairs, pairs of pairs, and so on: ``((0 1)
-(2 3)) ((4 5) 6)``. It is the order of mpi4py's reductions of objects, too. Ranks of one cluster
-that make a whole part of it can combine that part among themselves.
+Contributions are in rank order and are combined in pairs, pairs of pairs, and so on: ``((0 1)
+(2 3)) ((4 5) 6)``. mpi4py's reductions of objects use the same order. If ranks of one cluster make
+up a whole part of the bracket, they can combine that part among themselves.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Block(NamedTuple):
 
     @property
     def halves(self) -> tuple[Block, Block]:
-        """The two parts it is combined of; for two ranks or more."""
+        """The two parts that are combined to this one, which must have two ranks or more."""
         middle = self.start + (1 << (self.stop - self.start - 1).bit_length() - 1)
         return Block(self.start, middle), Block(middle, self.stop)
 
 
 @lru_cache(maxsize=16)
 def whole_blocks(cluster_of: tuple[int, ...]) -> tuple[Block, ...]:
-    """The largest parts of the bracket that lie in one cluster each, in rank order.
+    """Return the largest parts of the bracket that lie in one cluster each, in rank order.
 
-    ``cluster_of[rank]`` names the rank's cluster.
+    ``cluster_of[rank]`` is the cluster of ``rank``.
     """
     n = len(cluster_of)
-    run_ends = [n] * n  # where the next rank of another cluster is
+    run_ends = [n] * n  # the next rank of another cluster
     for rank in range(n - 2, -1, -1):
         alike = cluster_of[rank] == cluster_of[rank + 1]
         run_ends[rank] = run_ends[rank + 1] if alike else rank + 1
@@ -47,12 +47,12 @@ def whole_blocks(cluster_of: tuple[int, ...]) -> tuple[Block, ...]:
 
 
 def parent_in(block: Block, rank: int) -> int:
-    """Whom ``rank`` sends its part of ``block`` to; -1 for the first rank, who gets all of it."""
+    """Return the rank to which ``rank`` sends its part of ``block``; -1 for the first rank."""
     return rank & (rank - 1) if rank != block.start else -1
 
 
 def children_in(block: Block, rank: int) -> tuple[int, ...]:
-    """Whose parts of ``block`` ``rank`` appends to its own, in that order."""
+    """Return the ranks whose parts of ``block`` the given rank appends to its own, in order."""
     children = []
     step = 1
     while rank + step < block.stop and not rank & step:

@@ -1,4 +1,4 @@
-"""Combines local and incoming contributions in a fixed order."""
+"""Ops that combine local and incoming contributions in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Incoming(NamedTuple):
 Term: TypeAlias = Chunk | Incoming
 
 ALIGNED_UNITS = 64
-"""Terms of a reduction whose bits must be equal stand at multiples of this in memory: a vectorised
-operation may treat elements of other alignments otherwise."""
+"""Where ranks must get equal bits, terms of a reduction start at multiples of this in memory, since
+a vectorised operation may treat elements differently depending on their alignment."""
 
 
 def align(n_units: int) -> int:
-    """``n_units`` rounded up to whole `ALIGNED_UNITS`."""
+    """Return ``n_units`` rounded up to a multiple of `ALIGNED_UNITS`."""
     return -(-n_units // ALIGNED_UNITS) * ALIGNED_UNITS
 
 
 class Slots:
-    """Hands out scratch from ``first`` on; ``aligned`` slots begin `ALIGNED_UNITS` apart."""
+    """Allocates scratch from ``first`` on; ``aligned`` slots take multiples of `ALIGNED_UNITS`."""
 
     def __init__(self, first: int, *, aligned: bool = False) -> None:
         self._next = first
@@ -47,24 +47,25 @@ def fold(
 ) -> None:
     """Append the ops that leave ``t0 (op) t1 (op) …`` in ``into``, ``terms`` ordered by key.
 
-    From the right, ``t0 (op) (t1 (op) t2)``, because MPI_Reduce_local puts its result on the right.
-    All receives are posted before anything is combined. ``slots(n)`` gives scratch for a term.
+    Terms are combined from the right, ``t0 (op) (t1 (op) t2)``, because MPI_Reduce_local puts its
+    result in the right operand. All receives are posted before anything is combined. ``slots(n)``
+    returns scratch for a term.
     """
     ordered = [term for _, term in sorted(terms, key=lambda item: item[0])]
     *earlier, last = ordered
-    here: list[Chunk] = []
+    chunks: list[Chunk] = []
     for term in earlier:
         if isinstance(term, Incoming):
             slot = slots(into.size)
             ops.append(Recv(term.peer, slot, term.tag, term.stream))
-            here.append(slot)
+            chunks.append(slot)
         else:
-            here.append(term)
+            chunks.append(term)
     if isinstance(last, Incoming):
         ops.append(Recv(last.peer, into, last.tag, last.stream))
     else:
         ops.append(Copy(last, into))
-    ops += [Reduce(chunk, into) for chunk in reversed(here)]
+    ops += [Reduce(chunk, into) for chunk in reversed(chunks)]
 
 
 def fold_and_meet(
@@ -77,30 +78,31 @@ def fold_and_meet(
     into: Chunk,
     slots: Slots,
 ) -> None:
-    """`fold`, then what all ranks of a ``meeting`` have, if there is one: they exchange it.
+    """Append the ops of `fold`, and of an exchange of the results if ``meeting`` has several ranks.
 
-    All of them fold alike, from ``slots`` that are aligned then, and get the same bits.
+    All ranks of a meeting fold the results in the same order and get the same bits, which requires
+    that ``slots`` are aligned.
     """
     if len(meeting) < 2:
         fold(ops, terms, into, slots)
         return
     own = meeting.index(rank)
-    zone = [slots(into.size) for _ in meeting]
-    fold(ops, terms, zone[own], slots)
-    turned = [*range(own + 1, len(meeting)), *range(own)]
-    ops += [Send(meeting[at], zone[own], tag) for at in turned]
-    ops += [Recv(meeting[at], zone[at], tag, stream) for at in turned]
+    results = [slots(into.size) for _ in meeting]
+    fold(ops, terms, results[own], slots)
+    others = [*range(own + 1, len(meeting)), *range(own)]
+    ops += [Send(meeting[at], results[own], tag) for at in others]
+    ops += [Recv(meeting[at], results[at], tag, stream) for at in others]
     total = slots(into.size)
-    fold(ops, list(enumerate(zone)), total, slots)
+    fold(ops, list(enumerate(results)), total, slots)
     ops.append(Copy(total, into))
 
 
 def no_slots(n_units: int) -> Chunk:
-    """Scratch for a fold that needs none."""
+    """Raise `PlanError`: the ``slots`` of a fold that must not need scratch."""
     raise PlanError(f"{n_units} units of scratch for a fold of terms that are all here")
 
 
 def n_fold_slots(own: int, incoming: Iterable[int]) -> int:
-    """How many slots `fold` takes for one term here, with key ``own``, and ``incoming`` keys."""
+    """Return how many slots `fold` takes for a local term of key ``own`` and incoming ones."""
     others = list(incoming)
     return sum(key < max([own, *others]) for key in others)

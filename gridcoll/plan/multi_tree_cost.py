@@ -1,8 +1,8 @@
-"""Predicted times of several trees over a grid, for all numbers of trees, shapes and segment sizes.
+"""Predicts times of several trees over a grid, for all numbers of trees, shapes and segment sizes.
 
 The first segment goes down its tree as if it were alone; the others follow at the rate of the
-busiest interface or link. Clusters of equal size cost the same, so that thousands of ranks cost no
-more than a few.
+busiest interface or link. Clusters of equal size cost the same, so pricing thousands of ranks takes
+no longer than pricing a few.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ from gridcoll.topology.levels import Groups, join_nearest
 N_TREES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 MOST_SIZES = 32
-"""How many segment sizes are priced, the largest first."""
+"""At most so many segment sizes are priced, the largest first."""
 
 SHAPES_OF_ONE = ("flat", "binomial", "binary", "chain")
 SHAPES_OF_MANY = ("binary", "binomial", "flat")
-"""Inside clusters, for one tree and for several."""
+"""Shapes inside clusters, for one tree and for several."""
 
 TREES_PER_HOST = 2
-"""More trees than hosts share out what the root's cluster, with a host less, has to send. Priced
-too low where they are still more, or clusters have no equal part of them: 88 hosts, 31 in the
-largest cluster, take 4 MiB in 0.99, 1.05 and 1.12 times what is predicted of 16, 32 and 64. So are
-those of one cluster, where no latency hides what segments wait for one another."""
+"""Number of trees per host of the largest cluster, tried besides numbers up to one per host. More
+trees than hosts share out what the root's cluster, which has one host less, has to send. With even
+more trees, or if clusters cannot share them equally, predictions are too low: on 88 hosts, 31 of
+them in the largest cluster, 4 MiB took 0.99, 1.05 and 1.12 times the predicted time with 16, 32 and
+64 trees. They are also too low in one cluster, where no latency hides that segments wait for one
+another."""
 
 SEGMENTS_PER_TREE = 3
-"""At least, where there are more trees than hosts."""
+"""Least number of segments per tree if there are more trees than hosts."""
 
-SPARE = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
-"""A cluster sends to at most one other cluster plus so many times its hosts. More of them keep
-interfaces busy longer, but shorten paths."""
+CHILDREN_PER_HOST = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
+"""A cluster sends to at most one other cluster, plus so many per host. More of them keep interfaces
+busy longer, but shorten paths."""
 
 
-SPARE_IN_GROUPS = (0.06, 1.0)
-"""The same where groups of clusters have trees of their own, whose paths are short already."""
+CHILDREN_PER_HOST_IN_GROUPS = (0.06, 1.0)
+"""The same for trees over groups of clusters, whose paths are short already."""
 
 MOST_MEETING = 8
-"""Groups that exchange partial results: each of their tops sends its own to all others."""
+"""Most groups that exchange partial results: each of their tops sends its result to all others."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best of a kind: trees, bytes of a segment, seconds, and seconds per segment."""
+    """The best trees, their segment size in bytes, predicted seconds, and seconds per segment."""
 
     trees: MultiTree
     segment_bytes: int
@@ -66,7 +68,7 @@ class Found:
 
 @lru_cache(maxsize=4096)
 def host_load(shape: str, n_hosts: int, n_trees: int) -> tuple[FloatArray, FloatArray]:
-    """By host, how often it sends per segment inside, and how often it is the entry, (H,) each."""
+    """Return sends inside the cluster, and uses as its entry, per segment and host, (H,) each."""
     firsts = np.array([first_host(tree, n_trees, n_hosts) for tree in range(n_trees)])
     vertex = (np.arange(n_hosts)[:, None] - firsts[None]) % n_hosts
     sends = degrees(shape, n_hosts)[vertex].mean(axis=1)
@@ -76,7 +78,7 @@ def host_load(shape: str, n_hosts: int, n_trees: int) -> tuple[FloatArray, Float
 
 @lru_cache(maxsize=16384)
 def busiest(shape: str, n_hosts: int, n_trees: int, n_out: int) -> float:
-    """Sends per segment of the busiest of ``n_hosts`` hosts; 1 at least, what it receives."""
+    """Return the busiest host's sends per segment; at least 1, since it receives each segment."""
     if not n_hosts:
         return float(max(n_out, 1))
     sends, entries = host_load(shape, n_hosts, n_trees)
@@ -85,26 +87,26 @@ def busiest(shape: str, n_hosts: int, n_trees: int, n_out: int) -> float:
 
 @dataclass(frozen=True)
 class Loads:
-    """Of one tree over clusters, arrays by segment size."""
+    """Loads of one tree over clusters, for S segment sizes."""
 
     kinds: tuple[tuple[int, int], ...]
-    """Different numbers of hosts, and of other clusters served."""
+    """The K different pairs of number of hosts and number of other clusters that it sends to."""
     port_s: FloatArray
-    """(K, S) array. How long a segment keeps an interface, by kind; the slowest."""
+    """(K, S) array. How long a segment keeps the slowest interface of each kind busy."""
     flows_s: dict[int, FloatArray]
-    """How long it keeps the busiest flow between clusters, by number of trees, (S,)."""
+    """How long a segment keeps the busiest flow between clusters, by number of trees, (S,) each."""
     links_s: FloatArray
-    """(S,) array. How long a segment keeps the busiest link."""
+    """(S,) array. How long a segment keeps the busiest link busy."""
 
     def period_s(self, shape: str, n_trees: int) -> FloatArray:
-        """How long a segment keeps the busiest interface, link or flow, on average, (S,)."""
+        """Return how long a segment keeps the busiest interface, link or flow on average, (S,)."""
         sends = np.array([busiest(shape, n, n_trees, out) for n, out in self.kinds])
         longest = np.maximum((sends[:, None] * self.port_s).max(axis=0), self.links_s)
         return np.asarray(np.maximum(longest, self.flows_s.get(n_trees, self.links_s)))
 
 
 class Pricing:
-    """All trees, for one message, from the host of ``root`` if that is a rank."""
+    """Prices trees for one message; from the host of ``root``, unless that is -1."""
 
     def __init__(self, model: GridModel, n_bytes: int, root: int) -> None:
         self.model, self.n_bytes, self.root = model, n_bytes, root
@@ -114,7 +116,7 @@ class Pricing:
         some = sorted(n for n in counts if least <= n <= most)[:MOST_SIZES]
         self.n_segments = np.array(some, dtype=float)
         self.segment = np.ceil(n_bytes / self.n_segments)
-        """Candidates: how many segments, and how long, (S,) each."""
+        """Numbers of segments to try, and their bytes, (S,) each."""
         every = range(model.n_clusters)
         links = list(every), list(every)
         self.port_s, self.hop_s = model.gap_and_one_way_s(self.segment, links)
@@ -127,8 +129,10 @@ class Pricing:
         slots = np.array([max(cluster.node_sizes) for cluster in clusters])[:, None]
         self.mates_s = np.where(slots > 1, home_s + (slots - 2) * home_gap_s, 0.0)
 
-    def ways(self, transfers: Transfers) -> tuple[FloatArray, np.ndarray]:
-        """When each cluster's entry has the first segment, (C, S); to how many it sends, (C,)."""
+    def paths(self, transfers: Transfers) -> tuple[FloatArray, np.ndarray]:
+        """Return when each cluster's entry has the first segment, (C, S), and to how many other
+        clusters it sends, (C,).
+        """
         senders, receivers = [s for s, _ in transfers], [r for _, r in transfers]
         arrival = np.zeros_like(self.port_s)
         if self.root >= 0 and self.hosts[self.top]:
@@ -136,15 +140,15 @@ class Pricing:
         n_out = np.zeros(len(self.hosts), dtype=int)
         if transfers:
             _, one_way_s = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
-            for (sender, receiver), way_s in zip(transfers, one_way_s, strict=True):
-                arrival[receiver] = arrival[sender] + n_out[sender] * self.port_s[sender] + way_s
+            for (sender, receiver), hop_s in zip(transfers, one_way_s, strict=True):
+                arrival[receiver] = arrival[sender] + n_out[sender] * self.port_s[sender] + hop_s
                 n_out[sender] += 1
         return arrival, n_out
 
     def meeting_s(self, transfers: Transfers, first_s: FloatArray) -> FloatArray:
-        """From all ranks to all ranks, of the first segment, (S,): up, across, down.
+        """Return the time of the first segment of an allreduce, (S,): up, between tops and down.
 
-        ``first_s`` is when each cluster's ranks have it from the top of their group, (C, S).
+        ``first_s`` is the time from the top of its group to all ranks of each cluster, (C, S).
         """
         top_of = np.arange(len(first_s))
         for sender, receiver in transfers:
@@ -153,14 +157,19 @@ class Pricing:
         group_s = np.array([first_s[top_of == top].max(axis=0) for top in tops])
         both_s = group_s[:, None] + group_s[None]
         if len(tops) > 1:
-            at = np.repeat(tops, len(tops)), np.tile(tops, len(tops))
-            _, way_s = self.model.gap_and_one_way_s(self.segment, (at[0].tolist(), at[1].tolist()))
-            between_s = way_s.reshape(both_s.shape) + (len(tops) - 2) * self.port_s[tops][:, None]
+            ends = np.repeat(tops, len(tops)), np.tile(tops, len(tops))
+            _, hop_s = self.model.gap_and_one_way_s(
+                self.segment, (ends[0].tolist(), ends[1].tolist())
+            )
+            between_s = hop_s.reshape(both_s.shape) + (len(tops) - 2) * self.port_s[tops][:, None]
             both_s = both_s + np.where(np.eye(len(tops), dtype=bool)[..., None], 0.0, between_s)
         return np.asarray(both_s.max(axis=(0, 1)))
 
     def inside_s(self, shape: str) -> FloatArray:
-        """From a cluster's entry, when it has served other clusters, to its last rank, (C, S)."""
+        """Return the time from each cluster's entry to its last rank, (C, S).
+
+        It starts when the entry has sent to other clusters.
+        """
         found = np.array(np.broadcast_to(self.mates_s, self.port_s.shape))
         for n_hosts in set(self.hosts.tolist()) - {0, 1}:
             counts = profile(shape, n_hosts)
@@ -171,9 +180,9 @@ class Pricing:
         return found
 
     def loads(self, transfers: Transfers, n_out: np.ndarray, tops: Sequence[int] = ()) -> Loads:
-        """Load of interfaces and links per segment, for trees of any shape and number.
+        """Return the load of interfaces and links per segment, for trees of any shape and number.
 
-        With ``tops``, these exchange partial results.
+        ``tops`` are clusters that exchange partial results.
         """
         n_out = np.array(n_out)
         n_out[list(tops)] += len(tops) - 1
@@ -202,23 +211,26 @@ class Pricing:
 
 
 @lru_cache(maxsize=256)
-def _trees_from(key: ModelKey, top: int, n_there: int) -> tuple[Transfers, ...]:
-    """Different trees over clusters from ``top``, where ``n_there`` hosts send."""
+def _trees_from(key: ModelKey, top: int, n_top_hosts: int) -> tuple[Transfers, ...]:
+    """Return different trees over clusters from ``top``, where ``n_top_hosts`` hosts send."""
     model = key.model
     if model.n_clusters == 1:
         return ((),)
     hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
-    hosts[top] = n_there
+    hosts[top] = n_top_hosts
     latency_s = np.array(model.latency_s)
     np.fill_diagonal(latency_s, 0.0)
     n = len(hosts)
-    most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in SPARE)
+    most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in CHILDREN_PER_HOST)
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
 
 
 @lru_cache(maxsize=64)
 def _groups(key: ModelKey) -> tuple[Groups, ...]:
-    """Groups of clusters near to one another: `MOST_MEETING` at most, then half as many."""
+    """Return partitions into groups of nearby clusters.
+
+    The first has at most `MOST_MEETING` groups, each other at most half as many as the one before.
+    """
     found: list[Groups] = []
     for _, groups in join_nearest(key.model.latency_s):
         if 1 < len(groups) <= (len(found[-1]) // 2 if found else MOST_MEETING):
@@ -228,12 +240,12 @@ def _groups(key: ModelKey) -> tuple[Groups, ...]:
 
 @lru_cache(maxsize=256)
 def _trees_in(key: ModelKey, groups: Groups, tops: tuple[int, ...]) -> tuple[Transfers, ...]:
-    """Different trees over ``groups`` of clusters, each from its own of ``tops``."""
+    """Return different sets of trees over ``groups`` of clusters, each from its top of ``tops``."""
     latency_s = np.array(key.model.latency_s)
     np.fill_diagonal(latency_s, 0.0)
     hosts = np.array([len(cluster.nodes) for cluster in key.model.grid.clusters])
     found = []
-    for part in SPARE_IN_GROUPS:
+    for part in CHILDREN_PER_HOST_IN_GROUPS:
         transfers: list[tuple[int, int]] = []
         for group, top in zip(groups, tops, strict=True):
             members = np.array(group)
@@ -245,7 +257,9 @@ def _trees_in(key: ModelKey, groups: Groups, tops: tuple[int, ...]) -> tuple[Tra
 
 
 def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
-    """Of each group the cluster that is near to all of it, and whose hosts exchange soonest."""
+    """Return the top of each group: the cluster with the least sum of the latencies to and from
+    the rest of the group and the time of its exchange with other tops.
+    """
     latency_s = np.array(model.latency_s)
     np.fill_diagonal(latency_s, 0.0)
     hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
@@ -254,13 +268,13 @@ def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
     for group in groups:
         members = np.array(group)
         inside_s = latency_s[np.ix_(members, members)]
-        takes_s = inside_s.max(axis=0) + inside_s.max(axis=1) + exchange_s[members]
-        found.append(group[int(takes_s.argmin())])
+        total_s = inside_s.max(axis=0) + inside_s.max(axis=1) + exchange_s[members]
+        found.append(group[int(total_s.argmin())])
     return tuple(found)
 
 
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
-    """Shapes and numbers of trees worth pricing."""
+    """Yield the shapes and numbers of trees that are worth pricing."""
     most_hosts = max(len(cluster.nodes) for cluster in grid.clusters)
     for n_trees in N_TREES:
         if n_trees == 1 or n_trees <= min(most_segments, most_hosts):
@@ -274,10 +288,11 @@ def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
 def best_trees(
     model: GridModel, n_bytes: int, top: int, root: int, *, both_ways: bool = False
 ) -> Found:
-    """The fastest number of trees, shape, tree over clusters and segment size.
+    """Return the fastest number of trees, shape, tree over clusters and segment size.
 
-    ``both_ways``: up and down again, as an allreduce: interfaces pass everything twice, and the way
-    down starts when the longest path up has ended. Then also trees over several groups of clusters.
+    ``both_ways`` is for an allreduce, up and down again: interfaces pass everything twice, and a
+    segment goes down when its longest path up has ended. Trees over several groups of clusters are
+    then tried as well.
     """
     key, pricing = ModelKey(model), Pricing(model, n_bytes, root)
     rest = pricing.n_segments - 1
@@ -285,13 +300,13 @@ def best_trees(
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     most_hosts = max(len(cluster.nodes) for cluster in model.grid.clusters)
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
-    ways: list[tuple[tuple[int, ...], Transfers]]
-    ways = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
+    forests: list[tuple[tuple[int, ...], Transfers]]
+    forests = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
     for groups in _groups(key) if both_ways else ():
         tops = _tops(model, n_bytes, groups)
-        ways += [(tops, each) for each in _trees_in(key, groups, tops)]
-    for tops, transfers in ways:
-        entry_s, n_out = pricing.ways(transfers)
+        forests += [(tops, each) for each in _trees_in(key, groups, tops)]
+    for tops, transfers in forests:
+        entry_s, n_out = pricing.paths(transfers)
         loads = pricing.loads(transfers, n_out, tops)
         served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
         for shape, n_trees in kinds:
@@ -316,14 +331,17 @@ def best_trees(
 
 
 def segments_of(found: Found, n_units: int, n_bytes: int) -> tuple[int, float]:
-    """Units per segment of a message whose size class has ``n_bytes``, and seconds per unit."""
+    """Return units per segment, and seconds per unit (0 for a single segment).
+
+    ``n_bytes`` is the size class of the message of ``n_units``.
+    """
     n_segments = max(-(-n_bytes // max(found.segment_bytes, 1)), 1)
     segment = max(-(-n_units // n_segments), 1)
     return segment, found.period_s / segment if n_segments > 1 else 0.0
 
 
 def nearest_to_all(model: GridModel) -> int:
-    """The cluster whose longest shortest path to another cluster is the shortest."""
+    """Return the cluster with the least sum of the longest distances from and to other clusters."""
     distance = np.array(model.latency_s)
     np.fill_diagonal(distance, 0.0)
     distance = shortest_paths(distance)

@@ -10,12 +10,12 @@ NONBLOCKING = "native-nonblocking"
 VECTOR = "native-v"
 
 ONE_HOST = "one host: nothing goes over a network"
-"""Why the native collective is taken there, and no plan looked at."""
+"""The reason why the native collective is taken on one host, where no plan is priced."""
 
 
 @dataclass(frozen=True)
 class Native:
-    """An entry of the registry.
+    """A native collective or a variant of it.
 
     ``collectives`` are those that have this variant; empty for the plain native, which all have.
     """
@@ -55,14 +55,14 @@ NATIVES: Mapping[str, Native] = {
         ),
     )
 }
-"""By name, the plain one first."""
+"""All natives by name, the plain one first."""
 
 
 def variants_of(collective: str) -> tuple[str, ...]:
-    """The natives of ``collective`` besides the plain one."""
+    """Return the names of the natives of ``collective`` besides the plain one."""
     return tuple(entry.name for entry in NATIVES.values() if collective in entry.collectives)
 
 
 def natives_of(collective: str) -> tuple[str, ...]:
-    """All of them, the plain one first."""
+    """Return the names of all natives of ``collective``, the plain one first."""
     return (NATIVE, *variants_of(collective))

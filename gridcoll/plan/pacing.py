@@ -1,6 +1,6 @@
-"""Pacing: sending one message after another, no faster than an interface or a link can.
+"""Pacing: sending one message after another, no faster than an interface or a link carries them.
 
-Messages that are sent at once share the bandwidth, so that the first one arrives late.
+Messages that are sent at the same time share the bandwidth, so that the first one arrives late.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Pace:
 
 
 def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = False) -> Pace | None:
-    """The pace of a rank's sends; None where pacing gains nothing.
+    """Return the pace of a rank's sends; None if pacing gains nothing.
 
-    Inside one cluster all latencies are alike, and no order is better than another. With
+    Inside one cluster all latencies are alike, so no order is better than another. With
     ``all_send``, the ranks of a host share its interface.
     """
     if model.n_clusters == 1 or n_bytes < SHORTEST_PACED_BYTES:
@@ -40,7 +40,7 @@ def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = Fal
 
 
 def one_by_one(program: Program, pace: Pace) -> Program:
-    """``program`` with sends that start when those before them should have left."""
+    """Return ``program`` with each send due when those before it should have left."""
     ops: list[Op] = []
     n_sent = 0
     for op in program:
@@ -55,12 +55,11 @@ def one_by_one(program: Program, pace: Pace) -> Program:
 def paced_by_links(
     plan: Plan, model: GridModel, unit_bytes: float = 1.0, *, all_send: bool = False
 ) -> Plan:
-    """``plan`` with sends to other clusters no faster than thin links carry.
+    """Return ``plan`` with sends to other clusters no faster than thin links carry them.
 
     Faster sends would fill the queue of the link's router, which then drops packets. Forwarded
-    messages leave after their due time anyway: the first sends set the pace of
-    all. With ``all_send``,
-    the ranks of a cluster share its links.
+    messages leave after their due time anyway, because the first sends set the pace for all later
+    ones. With ``all_send``, the ranks of a cluster share its links.
     """
     cluster_of, thin = model.grid.cluster_of, thin_links(model)
     if not thin.any():
@@ -85,6 +84,9 @@ def paced_by_links(
 
 
 def thin_links(model: GridModel) -> np.ndarray:
-    """Which links carry less than an interface of those that send, (C, C); none inside clusters."""
+    """Return which links carry less than an interface of the sender's cluster, (C, C) bool.
+
+    Links inside clusters are not thin.
+    """
     interfaces = np.diagonal(model.flow_bytes_per_s)
     return np.asarray(model.link_bytes_per_s < THIN_LINK * interfaces[:, None])

@@ -1,9 +1,9 @@
-"""Each collective, stated once: what every rank holds before, and what it must hold after.
+"""Statement of each collective: what every rank holds before it, and must hold after it.
 
 Content is symbolic. A run of units holds an ordered tuple of contributions ``(rank, unit)``: the
-units that rank brought, from ``unit`` on. Data that was only moved has one contribution; a
-reduction's result has one from each rank. Adding a contribution twice makes a different tuple, and
-so a failed check.
+units that ``rank`` contributed, from ``unit`` on. Data that was only moved has one contribution;
+the result of a reduction has one from each rank. Adding a contribution twice gives a different
+tuple, so the check fails.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Contribution(NamedTuple):
 
 Content: TypeAlias = tuple[Contribution, ...]
 Runs: TypeAlias = list[tuple[int, Content]]
-"""``(length, content)`` runs from unit 0 of a buffer on."""
+"""Runs ``(length, content)`` from unit 0 of a buffer on."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """``before(plan, rank)`` and ``after(plan, rank)`` give runs by buffer name."""
+    """``before(plan, rank)`` and ``after(plan, rank)`` return runs by buffer name."""
 
     collective: str
     before: Callable[[Plan, int], dict[str, Runs]]
@@ -36,7 +36,7 @@ class Statement:
 
 
 def moved(rank: int, unit: int = 0) -> Content:
-    """Content that ``rank`` brought, from its ``unit`` on."""
+    """Return the content that ``rank`` contributed, from its ``unit`` on."""
     return (Contribution(rank, unit),)
 
 
@@ -50,7 +50,7 @@ def state(statement: Statement) -> Statement:
 
 
 def find_statement(collective: str) -> Statement:
-    """The statement of ``collective``. Raises `PlanError` for one without a statement."""
+    """Return the statement of ``collective``. Raises `PlanError` if it has none."""
     try:
         return STATEMENTS[collective]
     except KeyError:
