@@ -1,17 +1,17 @@
 """Plans for simulators: GOAL schedules, and traces that SimGrid's SMPI replays on a platform.
 
-GOAL (Hoefler, Siebert, Lumsdaine 2009), the input of LogGOPSim, is a graph of tasks, as a plan is:
-each op is one task, and what it waits for it requires. So nothing is lost but what GOAL has no word
-for: that receives of one stream end in program order.
+GOAL (Hoefler, Siebert, Lumsdaine 2009), the input of LogGOPSim, is a graph of tasks, as a plan is.
+Each op is one task, which requires the tasks of the ops that it waits for. Only one thing cannot be
+expressed in GOAL: that receives of one stream end in program order.
 
-A trace is a list of actions per rank, done one after the other; a plan is a graph. So the graph is
-put in the order of a timeline, which all ranks together can follow to the end: receives are posted
-as early as their buffers allow, and waited for by what needs them first.
+A trace is a list of actions per rank, done one after the other, whereas a plan is a graph. So ops
+are put in the order of a timeline, which all ranks together can follow to the end. Receives are
+posted as early as their buffers allow, and waited for just before the first op that needs them.
 
-Between messages a rank computes as long as its interface is busy with one (g of the model, in
-nanoseconds: hosts of our platforms do 10⁹ operations per second). Without that, all segments of a
-pipeline would enter the network at once, share it evenly, and all arrive at its end; over a
-connection, and in our prices, they go one by one. What becomes of them then is SimGrid's to say.
+Between messages, a rank computes for as long as a message keeps its interface busy (g of the model,
+in nanoseconds: hosts of our platforms do 10⁹ operations per second). Without that, all segments of
+a pipeline would enter the network at once, share it evenly and arrive all together at the end. Over
+a real connection, and in our predictions, they go one by one. From then on, SimGrid simulates them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NS = 1e9
 def smpi_lines(
     plan: Plan, model: GridModel, *, unit_bytes: int = 1, timeline: Timeline | None = None
 ) -> Iterator[str]:
-    """``plan`` as the lines of one trace file for all ranks.
+    """Yield ``plan`` as the lines of one trace file for all ranks.
 
-    ``timeline`` is that of `price_plan`, for those who have it already. An empty message has one
-    byte: SMPI takes a receive of none for one of unknown length.
+    ``timeline`` is the result of `price_plan`, if it is known already. Empty messages get one byte,
+    because to SMPI a receive of 0 bytes has an unknown length.
 
-    Raises `PlanError` where a message has no sender, no receiver or two sizes, or not every op can
-    run, `UsageError` when plan and model have different numbers of ranks.
+    Raises `PlanError` if a message has no sender, no receiver or two sizes, or if some op can never
+    run; `UsageError` if plan and model have different numbers of ranks.
     """
     check_messages(plan)
     if timeline is None:
@@ -53,7 +53,7 @@ def smpi_lines(
 
 
 class _Gaps:
-    """How long a message keeps its sender's interface, and the connection, in seconds."""
+    """How long messages keep the sender's interface and the connection busy, in seconds."""
 
     def __init__(self, model: GridModel, unit_bytes: int) -> None:
         self._model = model
@@ -61,7 +61,7 @@ class _Gaps:
         self._by_size: dict[int, list[list[float]]] = {}
 
     def of(self, rank: int, op: Send) -> tuple[float, float] | None:
-        """None inside a host, where no interface is needed."""
+        """Return the two times of ``op``; None inside a host, where no interface is used."""
         grid = self._model.grid
         if grid.host_of[rank] == grid.host_of[op.peer]:
             return None
@@ -74,7 +74,7 @@ class _Gaps:
 
 
 class _Actions:
-    """One rank's ops, one after the other; ``now_s`` is about when that will be."""
+    """The ops of one rank as a sequence of actions; ``_now_s`` estimates the time of the next."""
 
     def __init__(
         self,
@@ -86,21 +86,23 @@ class _Actions:
     ) -> None:
         self._rank, self._flow, self._unit_bytes = rank, flow, unit_bytes
         self._start_s, self._end_s = start_s, end_s
-        self._over = [False] * len(flow.program)  # waited for, or needs no waiting
+        self._is_waited_for = [False] * len(flow.program)  # waited for, or needs no wait
         self._now_s = 0.0
         self._port_free_s = 0.0
         self._link_free_s: dict[int, float] = {}
 
     def lines(self, gaps: _Gaps) -> Iterator[str]:
-        late = []
+        in_time_order = []
         for index, op in enumerate(self._flow.program):
             if isinstance(op, Send):
-                late.append((self._start_s[index], index))
+                in_time_order.append((self._start_s[index], index))
             elif isinstance(op, Recv) and self._flow.needs[index]:
-                late.append((max(self._end_s[needed] for needed in self._flow.needs[index]), index))
+                in_time_order.append(
+                    (max(self._end_s[needed] for needed in self._flow.needs[index]), index)
+                )
             elif isinstance(op, Recv):
                 yield self._line("irecv", index, op)
-        for _, index in sorted(late):
+        for _, index in sorted(in_time_order):
             match self._flow.program[index]:
                 case Recv() as op:
                     yield from self._waits(index)
@@ -125,14 +127,14 @@ class _Actions:
             self._link_free_s[op.peer] = self._now_s + gaps_s[1]
 
     def _waits(self, index: int) -> Iterator[str]:
-        """Wait for the messages that op ``index`` needs, those first that end first."""
+        """Yield waits for the messages that op ``index`` needs, in the order in which they end."""
         found: list[tuple[float, int, str]] = []
-        look = list(self._flow.needs[index])
-        while look:
-            at = look.pop()
-            if self._over[at]:
+        needed = list(self._flow.needs[index])
+        while needed:
+            at = needed.pop()
+            if self._is_waited_for[at]:
                 continue
-            self._over[at] = True
+            self._is_waited_for[at] = True
             tag, end_s = self._flow.tags[at], self._end_s[at]
             match self._flow.program[at]:
                 case Send(peer=peer):
@@ -140,7 +142,7 @@ class _Actions:
                 case Recv(peer=peer):
                     found.append((end_s, at, f"wait {peer} {self._rank} {tag}"))
                 case Reduce() | Copy():
-                    look += self._flow.needs[at]
+                    needed += self._flow.needs[at]
         for end_s, _, line in sorted(found):
             yield line
             self._now_s = max(self._now_s, end_s)
@@ -151,16 +153,16 @@ class _Actions:
 
 
 WAITING_CPU = 1
-"""Where tasks that only let time pass are done: on cpu 0 they would keep the messages waiting."""
+"""The CPU of tasks that only let time pass. On CPU 0 they would delay the messages."""
 
 
 def goal_lines(plan: Plan, *, unit_bytes: int = 1) -> Iterator[str]:
-    """``plan`` as the lines of a GOAL schedule, a block per rank; op 0 is task ``l0``.
+    """Yield ``plan`` as the lines of a GOAL schedule, a block per rank; op 0 is task ``l0``.
 
-    Combining and copying take no time there, as in our own prices: a plan knows no speeds. A send
-    that is due later requires a task that lasts until then.
+    Combining and copying take no time, as in our own predictions: a plan has no speeds. A send that
+    is due later requires a task that lasts until then.
 
-    Raises `PlanError` where a message has no sender, no receiver, or two sizes.
+    Raises `PlanError` if a message has no sender, no receiver, or two sizes.
     """
     check_messages(plan)
     yield f"num_ranks {plan.n_ranks}\n"

@@ -1,4 +1,4 @@
-"""What a job leaves with ``GRIDCOLL_TRACE=DIR``: a file per rank, and the model that it ran by."""
+"""Files that a job writes with ``GRIDCOLL_TRACE=DIR``: one per rank, and the model it used."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gridcoll.topology.grid import Grid
 MODEL = "model.json"
 
 
-class Way(msgspec.Struct):
-    """A candidate as it is kept: all but how it is built."""
+class StoredCandidate(msgspec.Struct):
+    """A candidate as stored in a trace, without what builds its plan."""
 
     name: str
     label: str
@@ -30,7 +30,7 @@ class Way(msgspec.Struct):
 
 
 class Decided(msgspec.Struct):
-    """A decision as it is kept; ``winner`` is a place in ``candidates``."""
+    """A decision as stored in a trace; ``winner`` is an index into ``candidates``."""
 
     collective: str
     n_bytes: int
@@ -38,11 +38,11 @@ class Decided(msgspec.Struct):
     n_ranks: int
     winner: int
     reason: str
-    candidates: list[Way]
+    candidates: list[StoredCandidate]
 
 
 class Sent(msgspec.Struct):
-    """What a rank sent in plans from its cluster to another, by their names."""
+    """What a rank sent in plans from its cluster to another one; clusters are given by name."""
 
     sender: str
     receiver: str
@@ -51,7 +51,7 @@ class Sent(msgspec.Struct):
 
 
 class RankTrace(msgspec.Struct, forbid_unknown_fields=True):
-    """The file of one rank; decisions are in rank 0's only."""
+    """The file of one rank. Only rank 0's has decisions."""
 
     version: int
     rank: int
@@ -62,7 +62,7 @@ class RankTrace(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class JobTrace:
-    """All files of a job. ``choices`` have, beside each, how many ranks took part."""
+    """All files of a job. ``choices`` are pairs of a choice and the number of ranks in the call."""
 
     model: GridModel
     n_ranks: int
@@ -72,30 +72,32 @@ class JobTrace:
 
 
 def decided_of(choice: Choice, n_ranks: int) -> Decided:
-    """``choice``, of a communicator of ``n_ranks``, to be kept."""
+    """Return ``choice``, made on a communicator of ``n_ranks``, in the form stored in a trace."""
     candidates = list(choice.candidates)
     names = [(each.name, each.label) for each in candidates]
     name = choice.winner.name, choice.winner.label
-    if name not in names:  # what was asked for need not have competed
+    if name not in names:  # a requested algorithm need not be among the candidates
         candidates.append(choice.winner)
         names.append(name)
-    ways = [
-        Way(each.name, each.label, each.predicted_s, each.observed_s, each.n_calls)
+    stored = [
+        StoredCandidate(each.name, each.label, each.predicted_s, each.observed_s, each.n_calls)
         for each in candidates
     ]
     winner = names.index(name)
-    case = choice.collective, choice.n_bytes, choice.root
-    return Decided(*case, n_ranks, winner, choice.reason, ways)
+    call = choice.collective, choice.n_bytes, choice.root
+    return Decided(*call, n_ranks, winner, choice.reason, stored)
 
 
 def write_trace(trace: RankTrace, folder: Path) -> None:
-    """Write the file of a rank into ``folder``. Raises `FileError`."""
+    """Write the file of one rank into ``folder``. Raises `FileError` if that fails."""
     encoded = msgspec.json.format(msgspec.json.encode(trace), indent=1)
     write_atomically(folder / f"rank-{trace.rank}.json", encoded)
 
 
 def read_trace(folder: Path) -> JobTrace:
-    """What a job left in ``folder``. Ranks that share no files with rank 0 may be missing.
+    """Read the trace of a job from ``folder``.
+
+    Ranks that share no files with rank 0 may be missing.
 
     Raises `FileError` for files of another kind, or of different jobs.
     """
@@ -104,11 +106,11 @@ def read_trace(folder: Path) -> JobTrace:
     if first is None:
         raise FileError(f"{folder}: no rank-0.json, as jobs leave with GRIDCOLL_TRACE={folder}")
     ranks = [trace for trace in ranks if trace.rank < first.n_ranks]
-    if odd := [trace.rank for trace in ranks if trace.n_ranks != first.n_ranks]:
-        raise FileError(f"{folder}: rank-{odd[0]}.json is of another job")
+    if others := [trace.rank for trace in ranks if trace.n_ranks != first.n_ranks]:
+        raise FileError(f"{folder}: rank-{others[0]}.json is of another job")
     model = read_model(folder / MODEL)
     choices = tuple((_choice_of(each), each.n_ranks) for each in first.decided)
-    return JobTrace(model, first.n_ranks, len(ranks), choices, _added(ranks))
+    return JobTrace(model, first.n_ranks, len(ranks), choices, _total_sent(ranks))
 
 
 def _read_rank(path: Path) -> RankTrace:
@@ -127,15 +129,20 @@ def _read_rank(path: Path) -> RankTrace:
 def _choice_of(decided: Decided) -> Choice:
     candidates = tuple(
         Candidate(
-            way.name, way.label, way.predicted_s, observed_s=way.observed_s, n_calls=way.n_calls
+            each.name,
+            each.label,
+            each.predicted_s,
+            observed_s=each.observed_s,
+            n_calls=each.n_calls,
         )
-        for way in decided.candidates
+        for each in decided.candidates
     )
-    case = decided.collective, decided.n_bytes, decided.root
-    return Choice(*case, candidates[decided.winner], candidates, decided.reason)
+    call = decided.collective, decided.n_bytes, decided.root
+    return Choice(*call, candidates[decided.winner], candidates, decided.reason)
 
 
-def _added(ranks: Sequence[RankTrace]) -> tuple[Sent, ...]:
+def _total_sent(ranks: Sequence[RankTrace]) -> tuple[Sent, ...]:
+    """Add up what all ``ranks`` sent, by sender's and receiver's cluster."""
     messages: Counter[tuple[str, str]] = Counter()
     n_bytes: Counter[tuple[str, str]] = Counter()
     for trace in ranks:
@@ -150,12 +157,12 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Messages and units, by ordered pair of clusters."""
+    """Messages and units, by sender's and receiver's cluster."""
 
     messages: Mapping[Link, int] = field(default_factory=Counter)
     units: Mapping[Link, int] = field(default_factory=Counter)
-    """By sender's and receiver's cluster; inside a cluster both are the same. Units are those of
-    the plan, or bytes where messages were counted as they were sent."""
+    """Keys are pairs of clusters; the two are equal for messages inside a cluster. Units are those
+    of the plan, or bytes if messages were counted when they were sent."""
 
     @property
     def n_inter_messages(self) -> int:
@@ -168,7 +175,7 @@ class Traffic:
         return sum(count for (i, j), count in self.units.items() if i != j)
 
     def since(self, earlier: Traffic) -> Traffic:
-        """What was added after ``earlier``."""
+        """Return what was added since ``earlier``."""
         return Traffic(
             Counter(self.messages) - Counter(earlier.messages),
             Counter(self.units) - Counter(earlier.units),

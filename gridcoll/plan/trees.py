@@ -1,4 +1,4 @@
-"""A tree over a grid: transfers between clusters, a shape inside each, and where they meet."""
+"""Trees over a grid: transfers between clusters, and a shape inside each cluster."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
 
 SMALLEST_SEGMENT = 1024
-"""Bytes; shorter messages cost hardly less."""
+"""Bytes of the smallest segment; shorter messages take hardly less time."""
 
 LARGEST_SEGMENT = 1 << 28
-"""MPI counts bytes in an int, and a plan for a size class may serve messages twice as long."""
+"""Bytes of the largest segment. MPI counts bytes in an int, and a plan for a size class may be used
+for messages twice as long."""
 
 
 @dataclass(frozen=True)
 class RankTree:
-    """A tree over ranks: ``children[rank]`` in the order they are sent to."""
+    """A tree over ranks: ``children[rank]`` in the order in which the rank sends to them."""
 
     root: int
     children: tuple[tuple[int, ...], ...]
 
     @cached_property
     def parent(self) -> tuple[int, ...]:
-        """``parent[rank]``, -1 at the root. Raises `PlanError` unless it spans all ranks."""
+        """``parent[rank]``, -1 for the root. Raises `PlanError` unless the tree spans all ranks."""
         parent = [-1] * len(self.children)
         seen, frontier = {self.root}, [self.root]
         while frontier:
@@ -44,9 +45,9 @@ class RankTree:
 
 
 def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...]:
-    """``(start, stop)`` of the segments of a message; the last one may be shorter.
+    """Return ``(start, stop)`` of each segment of a message; the last one may be shorter.
 
-    Raises `UsageError` for a segment size below one.
+    Raises `UsageError` if the segment size is less than 1.
     """
     if segment_units < 1:
         raise UsageError(f"segment size: must be at least 1, got {segment_units}")
@@ -59,35 +60,36 @@ def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...
 class GridTree:
     """A broadcast tree in terms of clusters, so that it can be priced without listing ranks.
 
-    A cluster's members stand in a line: the rank the message enters at, then the others. Its shape
-    is laid over that line; its relay is the place in the line that sends to other clusters.
+    The members of a cluster form a line: first the rank at which the message enters, then the
+    others. The shape of the cluster is laid over that line. The relay is the place in the line that
+    sends to other clusters.
     """
 
     root: int
     transfers: tuple[tuple[int, int], ...]
-    """Sender and receiver cluster, in the order the sender sends."""
+    """Pairs of clusters (sender, receiver), in the order in which a sender sends."""
     shapes: tuple[str, ...]
     """``shapes[cluster]``, a name in `SHAPES`."""
     relays: tuple[int, ...]
-    """``relays[cluster]``: place in the line. 0 is the coordinator; the last place makes a chain of
-    chains, in which no rank sends anything twice."""
+    """``relays[cluster]``: a place in the line. Place 0 is the coordinator. If relays are at last
+    places, chains make up a chain of chains, in which no rank sends anything twice."""
     lane: int = 0
     """Rotates the lines, so that several trees use the interfaces and flows of several hosts."""
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:
-        """``outgoing[cluster]``: the clusters it sends to, in order."""
+        """``outgoing[cluster]``: the clusters to which it sends, in order."""
         return tuple(
             tuple(receiver for sender, receiver in self.transfers if sender == cluster)
             for cluster in range(len(self.shapes))
         )
 
     def line(self, grid: Grid, cluster: int) -> tuple[int, ...]:
-        """The ranks of ``cluster`` in the order the shape is laid over.
+        """Return the ranks of ``cluster`` in the order over which the shape is laid.
 
-        Lane 0 is `Cluster.line` from the root, or the coordinator, on. In the root's cluster, other
-        lanes turn the line behind the root, so that it ends at another member; elsewhere another
-        one is first: lane after lane, each equally often.
+        Lane 0 is `Cluster.line` from the root or the coordinator on. In the root's cluster, other
+        lanes rotate the line after the root, so that it ends at another member. In other clusters,
+        another member is first; over all lanes, each member is first equally often.
         """
         members = grid.clusters[cluster]
         if cluster == grid.cluster_of[self.root]:
@@ -95,21 +97,21 @@ class GridTree:
         return members.line_from(members.in_turns[self.lane % len(members)])
 
     def rank_at(self, grid: Grid, cluster: int, place: int) -> int:
-        """The rank at ``place`` of the line of ``cluster``, without writing the line."""
+        """Return the rank at ``place`` of the line of ``cluster``, without making the line."""
         members = grid.clusters[cluster]
-        of_root = cluster == grid.cluster_of[self.root]
+        has_root = cluster == grid.cluster_of[self.root]
         if place == 0:
-            return self.root if of_root else members.in_turns[self.lane % len(members)]
+            return self.root if has_root else members.in_turns[self.lane % len(members)]
         if members.shares_nodes:
             return self.line(grid, cluster)[place]
         ranks = members.ranks
-        if not of_root:
+        if not has_root:
             return ranks[(place + self.lane) % len(ranks)]
         turn = (place - 1 + self.lane) % (len(ranks) - 1)
         return ranks[(ranks.index(self.root) + 1 + turn) % len(ranks)]
 
     def expand(self, grid: Grid) -> RankTree:
-        """The tree over ranks. A relay serves other clusters before its own."""
+        """Return the tree over ranks. A relay sends to other clusters before its own."""
         lines = [self.line(grid, cluster) for cluster in range(len(grid.clusters))]
         children: list[tuple[int, ...]] = [()] * grid.n_ranks
         for cluster, line in enumerate(lines):
@@ -129,6 +131,6 @@ class GridTree:
 def chain_tree(
     grid: Grid, root: int, transfers: Iterable[tuple[int, int]], lane: int = 0
 ) -> GridTree:
-    """A chain inside every cluster, whose last rank relays."""
+    """Return a tree with a chain inside every cluster, whose last rank is the relay."""
     relays = tuple(len(cluster) - 1 for cluster in grid.clusters)
     return GridTree(root, tuple(transfers), ("chain",) * len(relays), relays, lane)
