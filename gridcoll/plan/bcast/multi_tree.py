@@ -1,4 +1,4 @@
-"""Broadcast down several trees: full bandwidth in logarithmic depth, also among thousands."""
+"""Broadcast down several trees: full bandwidth in logarithmic depth, also on thousands of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "Sanders, Speck and Träff 2009, with more trees; between clusters grid
 
 
 def label_of(found: Found, n_bytes: int) -> str:
-    """How many trees, of which shape, and what between clusters."""
+    """Describe the number of trees, their shape, and the transfers between clusters."""
     trees = found.trees
     label = f"{trees.n_trees} trees, " if trees.n_trees > 1 else ""
     label += f"{trees.shape} inside"
@@ -30,7 +30,11 @@ def label_of(found: Found, n_bytes: int) -> str:
 
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
-    """Nothing paces flows of several trees: over thin links there is one tree, and one segment."""
+    """Whether several trees are worth trying.
+
+    Nothing paces their flows, so over thin links they are offered only for messages that are too
+    short for a second segment.
+    """
     return model.grid.n_ranks > 1 and (
         n_bytes < 2 * SMALLEST_SEGMENT or not thin_links(model).any()
     )

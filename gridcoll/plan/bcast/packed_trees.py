@@ -1,6 +1,6 @@
-"""Broadcast down trees that share the message as interfaces and links can carry.
+"""Broadcast down packed trees, whose shares of the message fit interfaces and links.
 
-Their candidates here are those of reductions up such trees, too.
+`packed_candidates` is also used for reductions up such trees.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ def packed_candidates(
     n_bytes: int,
     root: int,
     write: Callable[[PackedTrees, int, int, str, float], Plan],
-    way: str = "",
+    suffix: str = "",
 ) -> list[Candidate]:
-    """One candidate, or none where packed trees are not offered.
+    """Return one candidate, or none if packed trees are not offered.
 
-    ``root`` is -1 for trees that go up and down. ``write`` gives the plan, from the trees, the
-    units of the message and of a segment, a label, and the seconds that a unit takes.
+    ``root`` is -1 for trees used up and down. ``write`` returns the plan, given the trees, the
+    units of the message and of a segment, a label, and the seconds per unit. ``suffix`` ends the
+    label.
     """
     found = best_packed(model, n_bytes, root) if is_offered(model, n_bytes) else None
     if found is None:
         return []
     trees, period_s = found.trees, found.period_s
-    label = f"{label_of(found)}; {segments_label(n_bytes, found.segment_bytes)}{way}"
+    label = f"{label_of(found)}; {segments_label(n_bytes, found.segment_bytes)}{suffix}"
 
     def build(n_units: int) -> Plan:
-        # So many segments as there are uses, whatever the length.
+        # There are as many segments as uses, whatever the length.
         segment = max(-(-n_units // len(trees.uses)), 1)
         return write(trees, n_units, segment, f"{PACKED_TREES}: {label}", period_s / segment)
 

@@ -1,4 +1,4 @@
-"""Ways to broadcast over a grid by one tree: the papers' schedules, and the chain of chains."""
+"""Broadcasts over a grid by one tree: the papers' schedules, and the chain of chains."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ from gridcoll.schedule.paths import shortest_path
 from gridcoll.schedule.schedule import make_schedule
 from gridcoll.schedule.search import reorder
 
-MOST_ALONE = 64
-"""Clusters to which one instance alone takes less than a batch of one, which gives the same."""
+MOST_UNBATCHED = 64
+"""Up to so many clusters, a heuristic is faster on an instance than on a batch of one instance,
+which gives the same result."""
 
 QUICK_HEURISTICS = ("fef", "ecef", "ecef-la-max-t")
 """Heuristics that are tried for any number of clusters."""
 
-ASKED_FOR_ONLY = ("mixed", "optimal")
-"""Not tried: ``mixed`` equals one of the others; ``optimal`` may take long, and ``best`` usually
-finds it."""
+ON_REQUEST_ONLY = ("mixed", "optimal")
+"""Heuristics that are not tried unless requested: ``mixed`` equals one of the others; ``optimal``
+may take long, and ``best`` usually finds the optimum."""
 
 MOST_BEST_CLUSTERS = 100
-"""Most clusters with which `best` is tried."""
+"""``best`` is tried for at most so many clusters."""
 
 MOST_SEARCHED = 50
-"""Clusters among which it searches. With more, the seven alone would take most of the time that a
-choice may: there it is the best of `QUICK_HEURISTICS`, each sender's transfers put in order."""
+"""``best`` searches for at most so many clusters. With more, the papers' seven heuristics alone
+would take most of the time that a choice may take. Then ``best`` is the best of `QUICK_HEURISTICS`
+after the transfers of each sender were put in order."""
 
 BEST_STEPS = 200_000
-"""Budget of the search: below 50 ms in plain Python, a tenth of that compiled. Never worse than the
-seven, proven optimal for a dozen clusters and more."""
+"""Limit of steps of the search: below 50 ms in plain Python, a tenth of that compiled. The result
+is never worse than the papers' seven, and proven optimal for a dozen clusters and more."""
 
 
 @algorithm(
@@ -52,7 +54,7 @@ seven, proven optimal for a dozen clusters and more."""
     "gridcoll; inside a cluster Barchet-Estefanel & Mounié 2004, Table 1",
 )
 def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A chain over all ranks in cluster order: no rank sends anything twice."""
+    """Return chains over all ranks, cluster by cluster, in which no rank sends anything twice."""
     if model.grid.n_ranks == 1:
         return []
     root_cluster = model.grid.cluster_of[root]
@@ -65,10 +67,10 @@ def _chain(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """The heuristic's tree, with each cluster's best internal shape, at the best segment size.
+    """Return the heuristic's tree, with the best shape inside each cluster and the best segments.
 
-    The heuristic sees the papers' instance: L, g(m) and the best internal broadcast of the whole
-    message. Its store-and-forward makespan is kept for comparison.
+    The heuristic is given the papers' instance: L, g(m) and the best internal broadcast of the
+    whole message. Its store-and-forward makespan is kept for comparison.
     """
     if model.n_clusters == 1:
         return []
@@ -82,17 +84,17 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
 
 @lru_cache(maxsize=4)
 def _instance(key: ModelKey, n_bytes: int, home: int) -> Instance:
-    """What all heuristics of a choice are asked."""
+    """Return the instance that is given to all heuristics of a choice."""
     inside_s, _ = best_inside(key.model, n_bytes)
     return Instance(key.model.latency_s, key.model.gap_s(n_bytes), inside_s, home)
 
 
 @lru_cache(maxsize=16)
 def _schedule(name: str, instance: Instance) -> Schedule:
-    """The heuristic's schedule, a pure function: equal on all ranks."""
+    """Return the schedule of a heuristic. This is a pure function: all ranks get the same."""
     if name != "best":
         heuristic = HEURISTICS[name]
-        if instance.n_clusters <= MOST_ALONE:
+        if instance.n_clusters <= MOST_UNBATCHED:
             return heuristic.pick(instance)
         return heuristic.pick_batch(Batch.of(instance)).schedule(0)
     if instance.n_clusters <= MOST_SEARCHED:
@@ -113,7 +115,7 @@ def _register_heuristic(heuristic: Heuristic) -> None:
             heuristic.good_for,
             heuristic.source,
             lambda model, n_bytes, root: _scheduled(heuristic, model, n_bytes, root),
-            0 if heuristic.name in ASKED_FOR_ONLY else most,
+            0 if heuristic.name in ON_REQUEST_ONLY else most,
             family="schedule",
         ),
     )
@@ -130,7 +132,7 @@ for _heuristic in HEURISTICS.values():
     "Barchet-Estefanel & Mounié 2004 and 2007, Table 1",
 )
 def _inside_only(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """One cluster: every shape of the papers' tables."""
+    """Return every shape of the papers' tables, for one cluster."""
     if model.n_clusters > 1 or model.grid.n_ranks == 1:
         return []
     found = []

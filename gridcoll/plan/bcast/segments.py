@@ -1,4 +1,4 @@
-"""Trees at their best segment size, as candidates."""
+"""Candidates of trees at their best segment size."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology.units import format_size
 
 MANY_CLUSTERS = 16
-"""With more clusters than this, choosing itself must be kept cheap."""
+"""With more clusters than this, the choice itself must be kept cheap."""
 
 
 INSIDE_SHAPES = tuple(name for name in SHAPES if name != "fan")
+"""Shapes inside clusters."""
 
 MORE_CHAINS = ("4-chain", "6-chain", "8-chain")
-"""Tried inside as well where clusters are few: ahead for short messages among many ranks."""
+"""Shapes also tried inside clusters if there are few clusters: they are the fastest for short
+messages among many ranks."""
 
 TINIEST_SEGMENT = 64
-"""Bytes: about as long as the headers of its packet."""
+"""Bytes of the smallest segment ever tried: about as many as the headers of its packet."""
 
 WORTH_HALVING = 0.8
-"""Segments below the usual are tried where half of one takes less than this part of its time."""
+"""Segments are halved below `SMALLEST_SEGMENT` while the half takes less than this fraction of the
+time."""
 
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
+"""Factors of the segment size that are tried in a step of hill climbing."""
 
 
 def segment_sizes(n_bytes: int, least_bytes: int = SMALLEST_SEGMENT) -> np.ndarray:
-    """Sizes of the papers' first pass: ``m / 2^i`` down to the smallest useful segment."""
+    """Return the sizes of the papers' first pass: ``m / 2^i`` down to ``least_bytes``."""
     sizes = [max(n_bytes, 1)]
     while sizes[-1] // 2 >= least_bytes:
         sizes.append(-(-sizes[-1] // 2))
@@ -48,10 +52,11 @@ def segment_sizes(n_bytes: int, least_bytes: int = SMALLEST_SEGMENT) -> np.ndarr
 
 @lru_cache(maxsize=64)
 def _least_segment(key: ModelKey) -> int:
-    """Bytes of the smallest segment to try: below the usual where a measured model wants them.
+    """Return the bytes of the smallest segment to try.
 
-    There, on the slowest link, nearly all of a segment's time is on the wire. A declared model
-    knows nothing of what so short messages cost.
+    They are less than `SMALLEST_SEGMENT` if, in a measured model, even shorter segments spend most
+    of their time on the wire of the slowest link. A declared model does not know what such short
+    messages cost.
     """
     model, least = key.model, SMALLEST_SEGMENT
     if model.origin != "measured":
@@ -76,12 +81,12 @@ def _first_pass(model: GridModel, n_bytes: int) -> SegmentCosts:
 
 
 def inside_shapes(model: GridModel) -> tuple[str, ...]:
-    """The shapes that compete inside the clusters of ``model``."""
+    """Return the shapes that are tried inside the clusters of ``model``."""
     return INSIDE_SHAPES if model.n_clusters > MANY_CLUSTERS else (*INSIDE_SHAPES, *MORE_CHAINS)
 
 
 def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Time of each cluster's best internal broadcast, (C,), and the shape that takes it."""
+    """Return the time of each cluster's best internal broadcast, (C,), and its shape."""
     inside_s = _inside(ModelKey(model), n_bytes)
     by_shape = inside_s.min(axis=2)
     return by_shape.min(axis=1), tuple(inside_shapes(model)[k] for k in by_shape.argmin(axis=1))
@@ -89,7 +94,7 @@ def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, 
 
 @lru_cache(maxsize=64)
 def _inside(key: ModelKey, n_bytes: int) -> np.ndarray:
-    """Internal broadcasts by cluster, shape and first-pass segment size, (C, shapes, S)."""
+    """Return times of internal broadcasts at first-pass segment sizes, (C, shapes, S)."""
     return _first_pass(key.model, n_bytes).inside_s(inside_shapes(key.model))
 
 
@@ -114,9 +119,10 @@ def _several_label(trees: Sequence[GridTree]) -> str:
 def best_segment(
     model: GridModel, n_bytes: int, price: Callable[[SegmentCosts], TreePrice], as_good: float = 1.0
 ) -> tuple[int, float]:
-    """Segment size and predicted time: the halving pass, then hill climbing around its best.
+    """Return segment size and predicted time: the halving pass, then hill climbing from its best.
 
-    Of first-pass sizes within ``as_good`` times the best, the largest is taken.
+    If larger first-pass sizes take at most ``as_good`` times the least time, the largest of them is
+    returned.
     """
     costs = _first_pass(model, n_bytes)
     halved = price(costs).total_s
@@ -146,7 +152,7 @@ def _best_segment_of(
     shapes: tuple[str, ...],
     relays: tuple[int, ...],
 ) -> tuple[int, float]:
-    """Cached `best_segment` of one tree: many heuristics and roots give the same."""
+    """Return `best_segment` of one tree. It is cached: many heuristics and roots share a tree."""
 
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
@@ -163,10 +169,10 @@ def tree_candidate(
     *,
     paced: bool = False,
 ) -> Candidate:
-    """``trees`` at their best segment size.
+    """Return the candidate of ``trees`` at their best segment size.
 
-    If ``paced``, sends are no faster than links carry: for trees in which a rank that sends to
-    another cluster sends little else.
+    With ``paced``, sends are no faster than links carry them. This is for trees in which a rank
+    that sends to another cluster sends little else.
     """
     tree = trees[0]
     if len(trees) == 1:
@@ -199,7 +205,10 @@ def segments_label(n_bytes: int, segment: int) -> str:
 def closed_form_s(
     name: str, model: GridModel, n_bytes: int, segment: int = 0, degree: int = 2
 ) -> float | None:
-    """Closed form of strategy ``name``; None for several clusters, which the tables do not have."""
+    """Return the time of strategy ``name`` by the papers' closed form, which is for one cluster.
+
+    Returns None for several clusters.
+    """
     if model.n_clusters > 1:
         return None
     size = segment or max(n_bytes, 1)
@@ -208,7 +217,7 @@ def closed_form_s(
 
 
 def shape_closed_form_s(shape: str, model: GridModel, n_bytes: int, segment: int) -> float | None:
-    """Closed form of ``shape``, segmented or not; None where the tables have none."""
+    """Return the time of ``shape``, segmented or not, by closed form; None if there is none."""
     head, _, tail = shape.rpartition("-")
     if tail == "chain" and head:
         return closed_form_s("k-chain", model, n_bytes, segment, int(head))

@@ -1,4 +1,4 @@
-"""Ways to broadcast over a grid by several trees at once, each carrying some of the segments."""
+"""Broadcasts over a grid by several trees at once, each carrying some of the segments."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree, chain_tree
 from gridcoll.schedule.paths import shortest_path
 
-N_LEAST_SEGMENTS = 8
-"""Several trees need this many of the smallest segments to share out."""
+LEAST_SEGMENTS = 8
+"""Several trees are only tried for messages of at least so many of the smallest segments."""
 
 MOST_LANES = 16
 MOST_STARS = 24
 MOST_SPLIT = 16
-"""With more clusters, a tree per cluster takes long to price."""
+"""With more clusters, pricing a tree per cluster takes too long."""
 
 TURNS_PER_TREE = 16
-"""Shares are rounded to as many turns, on average."""
+"""Shares are rounded to turns, of which there are so many per tree on average."""
 
 
 @algorithm(
@@ -36,11 +36,12 @@ TURNS_PER_TREE = 16
     most_clusters=MANY_CLUSTERS,
 )
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Several chains that enter and leave every cluster at other ranks: more flows per WAN link.
+    """Return several chains that enter and leave every cluster at different ranks.
 
-    As many lanes as the prediction favours, where several flows carry more than one.
+    So there are more flows per WAN link. The number of lanes is the best by prediction. Lanes are
+    only offered if several flows carry more than one.
     """
-    if model.n_clusters == 1 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+    if model.n_clusters == 1 or n_bytes < LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
     source = model.grid.cluster_of[root]
     order = shortest_path(model.latency_s, source)
@@ -62,21 +63,22 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 def _fewest(
     model: GridModel, hops: Sequence[tuple[int, int]], tried: Mapping[int, Candidate]
 ) -> list[Candidate]:
-    """Of the candidates, ordered by number of trees, one of the fastest.
+    """Return one of the fastest candidates of ``tried``, whose keys are numbers of trees.
 
-    The first with spare flows over all ``hops`` between clusters, else the one with most trees.
+    It is the one with the fewest trees that have spare flows over all ``hops`` between clusters,
+    or the one with the most trees if there is none.
     """
     if not tried:
         return []
     large = float(1 << 20)
     gap_s = model.gap_s(large)
-    bytes_wanted = [
+    wanted_bytes = [
         gap_s[i, j] * min(large / max(gap_s[i, i], gap_s[j, j]), model.link_bytes_per_s[i, j])
         for i, j in hops
     ]
     least_s = min(c.predicted_s or 0.0 for c in tried.values())
     alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE_TREES * least_s}
-    enough = [n for n in alike if n * large >= WINDOW_SPARE * max(bytes_wanted, default=0.0)]
+    enough = [n for n in alike if n * large >= WINDOW_SPARE * max(wanted_bytes, default=0.0)]
     return [alike[enough[0] if enough else max(alike)]]
 
 
@@ -88,15 +90,15 @@ def _fewest(
     most_clusters=MANY_CLUSTERS,
 )
 def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """Trees of few hops: each segment enters a cluster at another rank, which sends it to all.
+    """Return trees of few hops: segments enter a cluster at different ranks, which send to all.
 
-    A chain passes through every rank in turn. Here every rank is the entry of some segments and
-    sends those to its whole cluster, so that a segment is two hops from the next cluster; all
+    A chain passes through every rank in turn. In stars, every rank is the entry of some segments
+    and sends those to its whole cluster, so that a segment is two hops from the next cluster. All
     interfaces are as busy as in a chain.
     """
     sizes = [len(cluster) for cluster in model.grid.clusters]
     source = model.grid.cluster_of[root]
-    if max(sizes) < 3 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+    if max(sizes) < 3 or n_bytes < LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
     order = shortest_path(model.latency_s, source)
     shapes = tuple("fan" if c == source else "flat" for c in range(len(sizes)))
@@ -125,15 +127,15 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     most_clusters=MOST_SPLIT,
 )
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """A tree per cluster: the root sends each its share, and it sends that to all others.
+    """Return a tree per cluster: the root sends it a share, which it sends to all others.
 
-    All links between clusters work at once, each with one share instead of the whole: good where
-    links, not interfaces, are thin. There, shares are such that all arrive at the same time;
-    elsewhere they are equal.
+    All links between clusters are used at once, each for one share instead of the whole message.
+    This is good if links are thinner than interfaces. If the root's links are thin, shares are such
+    that all arrive at the same time; otherwise they are equal.
     """
     source = model.grid.cluster_of[root]
     others = [c for c in shortest_path(model.latency_s, source) if c != source]
-    if len(others) < 2 or n_bytes < N_LEAST_SEGMENTS * SMALLEST_SEGMENT:
+    if len(others) < 2 or n_bytes < LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
     trees = [
         chain_tree(
@@ -149,12 +151,13 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _shares(model: GridModel, n_bytes: int, trees: Sequence[GridTree]) -> np.ndarray:
-    """The share of each of ``trees``, so that all end at the same time.
+    """Return the share of each of ``trees`` with which all end at the same time.
 
-    By latencies and bandwidths; 0 for a tree that would end too late. No two use the same link.
+    Shares follow from latencies and bandwidths; no two trees use the same link. A tree that would
+    end too late has share 0.
     """
     latency_s, link = model.latency_s, model.link_bytes_per_s
-    delays_s = np.array([_way_s(tree, latency_s) for tree in trees])
+    delays_s = np.array([_depth_s(tree, latency_s) for tree in trees])
     rates = np.array([min(link[hop] for hop in tree.transfers) for tree in trees])
     order = np.argsort(delays_s)
     end_s = 0.0
@@ -166,14 +169,14 @@ def _shares(model: GridModel, n_bytes: int, trees: Sequence[GridTree]) -> np.nda
     return np.asarray(np.maximum(end_s - delays_s, 0.0) * rates / n_bytes)
 
 
-def _way_s(tree: GridTree, latency_s: np.ndarray) -> float:
-    """Latency of the farthest cluster along a tree of two levels."""
-    enter, *others = tree.transfers
-    return float(latency_s[enter] + max(latency_s[hop] for hop in others))
+def _depth_s(tree: GridTree, latency_s: np.ndarray) -> float:
+    """Return the latency to the farthest cluster along a tree of two levels."""
+    first, *others = tree.transfers
+    return float(latency_s[first] + max(latency_s[hop] for hop in others))
 
 
 def _turns(shares: np.ndarray) -> list[int]:
-    """The tree of each turn: in proportion to shares, as evenly as possible."""
+    """Return the tree of each turn: in proportion to shares, as evenly as possible."""
     n_given = np.zeros(len(shares))
     turns = []
     for k in range(TURNS_PER_TREE * len(shares)):

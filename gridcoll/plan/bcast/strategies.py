@@ -1,11 +1,11 @@
-"""The papers' strategies for one cluster, each by itself: shape, segments, protocol.
+"""The papers' strategies for one cluster, each as an algorithm: shape, segments, protocol.
 
-Rendezvous: request, permission, message on every edge of a tree. Scatter-collection: each rank gets
-a share, then the shares go around a ring.
+Rendezvous means request, permission and message on every edge of a tree. Scatter-collection means
+that each rank gets a share, and then the shares go around a ring.
 
-Trees are considered by `inside` and by schedules; here they stand alone, to be asked for. A
-rendezvous adds to the time of its tree by every model, so it could never be chosen.
-Scatter-collection competes in one cluster.
+The trees are also candidates of `inside` and of schedules. The algorithms here are for requests
+only. A rendezvous makes a tree slower by every model, so it could never be chosen.
+Scatter-collection is considered in one cluster.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gridcoll.schedule.trees import find_shape
 def plan_bcast_rendezvous(tree: RankTree, n_units: int, label: str = "") -> Plan:
     """Broadcast ``n_units`` in one piece down ``tree``.
 
-    A rank that has the message asks all its children at once, by its first byte, and sends it to
-    each as soon as that one has answered.
+    A rank that has the message sends its first byte to all children at once, as a request, and
+    sends the message to each child as soon as it has answered.
     """
     if not n_units:
         return plan_bcast([tree], 0, 1, label)
-    message, first, asked = (
+    message, first, request = (
         Chunk("output", 0, n_units),
         Chunk("output", 0, 1),
         Chunk("scratch", 0, 1),
@@ -47,11 +47,11 @@ def plan_bcast_rendezvous(tree: RankTree, n_units: int, label: str = "") -> Plan
         children = tree.children[rank]
         if rank != tree.root:
             parent = tree.parent[rank]
-            ops += [Recv(parent, asked, 0), Send(parent, asked, 0), Recv(parent, message, 1)]
+            ops += [Recv(parent, request, 0), Send(parent, request, 0), Recv(parent, message, 1)]
         ops += [Send(child, first, 0) for child in children]
         for place, child in enumerate(children, start=1):
-            leave = Chunk("scratch", place, place + 1)
-            ops += [Recv(child, leave, 0), Send(child, message, 1, leave)]
+            permission = Chunk("scratch", place, place + 1)
+            ops += [Recv(child, permission, 0), Send(child, message, 1, permission)]
         return tuple(ops)
 
     scratch_units = tuple(1 + len(children) for children in tree.children)
@@ -60,15 +60,15 @@ def plan_bcast_rendezvous(tree: RankTree, n_units: int, label: str = "") -> Plan
 
 
 def _span(vertex: int, n: int) -> range:
-    """The shares a vertex of the scatter's binomial tree gets: its own and its subtree's."""
+    """Return the shares that a vertex of the scatter's binomial tree gets: those of its subtree."""
     return range(vertex, min(vertex + (vertex & -vertex), n)) if vertex else range(n)
 
 
 def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") -> Plan:
-    """Broadcast ``n_units`` from ``ring[0]``: a share per rank.
+    """Broadcast ``n_units`` from ``ring[0]``, a share per rank.
 
-    Shares go down a binomial tree in halves, then around ``ring``. A rank does not receive again
-    what it got by the tree, so that no rank overwrites its data.
+    Shares go down a binomial tree in halves, then around ``ring``. A rank does not receive shares
+    again that it got from the tree, so no data is overwritten.
     """
     n = len(ring)
     bounds = [share * n_units // n for share in range(n + 1)]
@@ -90,7 +90,7 @@ def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") 
             for child in children[here]
             if shares(_span(child, n)).size
         ]
-        latest: Chunk | None = None  # what is here already is sent after what comes in
+        latest: Chunk | None = None  # shares from the tree are sent after those received so far
         for step in range(n):
             share = (here - step) % n
             chunk = shares(range(share, share + 1))
@@ -107,9 +107,9 @@ def plan_scatter_collection(ring: Sequence[int], n_units: int, label: str = "") 
 
 
 def price_scatter_collection(model: GridModel, ring: Sequence[int], n_bytes: int) -> float:
-    """Seconds until the last rank has the last share; shares counted as equally long.
+    """Return the seconds until the last rank has the last share, for shares of equal length.
 
-    Walks all messages, those of one step around the ring at once.
+    This simulates all messages, those of one step around the ring at once.
     """
     n = len(ring)
     place = np.arange(n)
@@ -133,14 +133,14 @@ def price_scatter_collection(model: GridModel, ring: Sequence[int], n_bytes: int
 
 
 def _holds(share: np.ndarray, place: np.ndarray, n_shares: np.ndarray) -> np.ndarray:
-    """Whether each place of the ring got ``share`` by the tree."""
+    """Return whether each place of the ring got ``share`` from the tree."""
     return np.asarray((share >= place) & (share < place + n_shares))
 
 
 def _scatter(
     cluster: np.ndarray, size_at: np.ndarray, gap_s: np.ndarray, one_way_s: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """When each place has its shares, and when its interface is free again, (n,) each."""
+    """Return when each place has its shares and when its interface is free again, (n,) each."""
     n = len(cluster)
     have, free = np.zeros(n), np.zeros(n)
     for v, children in enumerate(find_shape("binomial").children(n)):
@@ -153,16 +153,16 @@ def _scatter(
 
 
 PREFIX = "plain-"
-"""Prefix of a strategy's name in settings: without it, ``flat`` is a tree of clusters."""
+"""Prefix of a strategy's name in settings. Without it, ``flat`` is a tree of clusters."""
 
 
 DEGREES = (2, 3, 4, 6, 8, 12, 16)
-"""Of k-chains, those below the number of ranks are tried."""
+"""Degrees of k-chains; those below the number of ranks are tried."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A line of the tables as a tree: shape, segmented or not, with rendezvous or not."""
+    """A tree of the papers' tables: its shape, and whether it has segments or a rendezvous."""
 
     name: str
     good_for: str
@@ -186,7 +186,7 @@ TREES = (
 
 
 def rank_order_tree(shape: str, n_ranks: int, root: int) -> RankTree:
-    """``shape`` over all ranks in rank order from ``root``, and around."""
+    """Return ``shape`` over all ranks, in rank order from ``root`` on and around."""
     ranks = [(root + vertex) % n_ranks for vertex in range(n_ranks)]
     children: list[tuple[int, ...]] = [()] * n_ranks
     for vertex, sends in enumerate(find_shape(shape).children(n_ranks)):
@@ -209,12 +209,14 @@ def _tree(strategy: Strategy, model: GridModel, n_bytes: int, root: int) -> list
         return plan_bcast([tree], n_units, max(n_units, 1), f"{name}: {label}")
 
     predicted_s = _whole_s(strategy, model, tree, n_bytes)
-    said_s = closed_form_s(strategy.name, model, n_bytes)
-    return [Candidate(name, label, predicted_s, build, closed_form_s=said_s, segment_bytes=n_bytes)]
+    formula_s = closed_form_s(strategy.name, model, n_bytes)
+    return [
+        Candidate(name, label, predicted_s, build, closed_form_s=formula_s, segment_bytes=n_bytes)
+    ]
 
 
 def _whole_s(strategy: Strategy, model: GridModel, tree: RankTree, n_bytes: int) -> float:
-    """Seconds in one piece."""
+    """Return the seconds of a broadcast in one piece."""
     if strategy.rendezvous and n_bytes:
         return price_rendezvous(model, tree, n_bytes)
     costs = SegmentCosts(model, n_bytes, np.array([max(n_bytes, 1)]))
@@ -224,7 +226,7 @@ def _whole_s(strategy: Strategy, model: GridModel, tree: RankTree, n_bytes: int)
 def _segmented(
     strategy: str, shape: str, tree: RankTree, model: GridModel, n_bytes: int, degree: int = 2
 ) -> Candidate:
-    """``tree`` at its best segment size."""
+    """Return the candidate of ``tree`` at its best segment size."""
     segment, total_s = best_segment(model, n_bytes, lambda costs: price_ranks(costs, tree))
     name = PREFIX + strategy
     label = f"{shape} in rank order; {segments_label(n_bytes, segment)}"
@@ -232,8 +234,8 @@ def _segmented(
     def build(n_units: int) -> Plan:
         return plan_bcast([tree], n_units, min(segment, max(n_units, 1)), f"{name}: {label}")
 
-    said_s = closed_form_s(strategy, model, n_bytes, segment, degree)
-    return Candidate(name, label, total_s, build, closed_form_s=said_s, segment_bytes=segment)
+    formula_s = closed_form_s(strategy, model, n_bytes, segment, degree)
+    return Candidate(name, label, total_s, build, closed_form_s=formula_s, segment_bytes=segment)
 
 
 def _k_chains(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
@@ -253,8 +255,8 @@ def _collection(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     name, label = PREFIX + "scatter-collection", "shares down a binomial tree, then around a ring"
     plan = partial(plan_scatter_collection, ring)
     predicted_s = price_scatter_collection(model, ring, n_bytes)
-    said_s = closed_form_s("scatter-collection", model, n_bytes)
-    return [Candidate.planned(name, label, predicted_s, plan, closed_form_s=said_s)]
+    formula_s = closed_form_s("scatter-collection", model, n_bytes)
+    return [Candidate.planned(name, label, predicted_s, plan, closed_form_s=formula_s)]
 
 
 def _register(

@@ -1,7 +1,7 @@
-"""Broadcast: a tree over all ranks times a segment size.
+"""Broadcast by a tree over all ranks, with a segment size.
 
-Flat, chain, binary, binomial, one level or two, segmented or not: all are this one plan with
-another tree. The papers' store-and-forward phases are the case of one segment.
+Flat, chain, binary, binomial, one level or two, segmented or not: all are this plan with different
+trees. The papers' store-and-forward phases are the case of one segment.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ state(
 def plan_bcast(
     trees: Sequence[RankTree], n_units: int, segment_units: int, label: str = ""
 ) -> Plan:
-    """Broadcast ``n_units`` in segments, each moving on as soon as it is there.
+    """Broadcast ``n_units`` in segments, each forwarded as soon as it has been received.
 
-    Down one tree, or several with the same root: segment ``k`` goes down tree ``k mod len(trees)``.
-    One that is there several times takes as many turns.
+    Segments go down one tree, or several with the same root: segment ``k`` takes tree
+    ``k mod len(trees)``. A tree that occurs several times has that many turns.
+
+    Raises `PlanError` if the roots differ.
     """
     root = trees[0].root
     if any(tree.root != root for tree in trees):

@@ -1,1 +1,1 @@
-"""Gather: the root gets a block of every rank."""
+"""Gather: the root gets a block from every rank."""

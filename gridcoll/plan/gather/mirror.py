@@ -21,7 +21,8 @@ state(
     )
 )
 
-_TURNED = {"input": "output", "output": "input", "scratch": "scratch"}
+_SWAPPED = {"input": "output", "output": "input", "scratch": "scratch"}
+"""Buffers of a scatter, and those that take their part in a gather."""
 
 
 def plan_gather(scatter: Plan, label: str = "") -> Plan:
@@ -39,9 +40,9 @@ def plan_gather(scatter: Plan, label: str = "") -> Plan:
 
 
 def backwards(program: Program) -> Program:
-    """The program that undoes ``program``, which only moves data and each unit only one way.
+    """Return the program that undoes ``program``, which only moves data.
 
-    Raises `PlanError` for a program that reduces.
+    Each unit must move in one direction only. Raises `PlanError` for a program that reduces.
     """
     return tuple(_backwards(op) for op in reversed(program))
 
@@ -49,16 +50,16 @@ def backwards(program: Program) -> Program:
 def _backwards(op: Op) -> Op:
     match op:
         case Send(peer=peer, chunk=chunk, tag=tag):
-            return Recv(peer, _turned(chunk), tag)
+            return Recv(peer, _swapped(chunk), tag)
         case Recv(peer=peer, chunk=chunk, tag=tag):
-            return Send(peer, _turned(chunk), tag)
+            return Send(peer, _swapped(chunk), tag)
         case Copy(source=source, into=into):
-            return Copy(_turned(into), _turned(source))
+            return Copy(_swapped(into), _swapped(source))
     raise PlanError(f"{op}: cannot be undone")
 
 
-def _turned(chunk: Chunk) -> Chunk:
-    return Chunk(_TURNED[chunk.buffer], chunk.start, chunk.stop)
+def _swapped(chunk: Chunk) -> Chunk:
+    return Chunk(_SWAPPED[chunk.buffer], chunk.start, chunk.stop)
 
 
 for _strategy in STRATEGIES:

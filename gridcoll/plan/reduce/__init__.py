@@ -1,1 +1,1 @@
-"""Reduce: what all ranks bring, combined at the root."""
+"""Reduce: the contributions of all ranks, combined at the root."""

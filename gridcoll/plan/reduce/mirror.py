@@ -1,4 +1,4 @@
-"""Reduce: a broadcast run backwards. A rank receives from its children and combines."""
+"""Reduce: a broadcast run backwards. A rank receives from its children and combines the data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ state(
 def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
     """Reduce ``n_units`` elements to the root of ``broadcast``, along its trees and segments.
 
-    The broadcast may be of a message of any length: its segments are stretched. Raises `PlanError`
+    The message of the broadcast may have any length: its segments are scaled. Raises `PlanError`
     for a plan of another collective.
     """
     if broadcast.collective != "bcast":
@@ -49,7 +49,7 @@ def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
 
 
 def _by_tag(broadcast: Plan, rank: int) -> dict[int, tuple[Chunk, int, int, list[int]]]:
-    """Chunk, parent (-1 at the root), stream and children of every segment that passes ``rank``."""
+    """Return chunk, parent (-1 for the root), stream and children of ``rank``, by segment."""
     found: dict[int, tuple[Chunk, int, int, list[int]]] = {}
     for op in broadcast.programs[rank]:
         match op:
@@ -93,25 +93,26 @@ SEVERAL_TREES = ("lanes", "stars", "split")
 """Algorithms that send segments down different trees."""
 
 
-def _held_back_s(candidate: Candidate, model: GridModel, n_bytes: int) -> float:
+def _delay_s(candidate: Candidate, model: GridModel, n_bytes: int) -> float:
+    """Return what several trees cost a reduction; see `SEVERAL_TREES_DELAY`."""
     segment = float(min(candidate.segment_bytes or n_bytes, max(n_bytes, 1)))
     port_s = float(model.gap_s(segment).diagonal().max())
     return SEVERAL_TREES_DELAY * port_s * n_bytes / segment
 
 
 def _mirrored(algorithm: Algorithm, model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    """The algorithm's broadcasts backwards: links are taken as equal in both directions."""
+    """Return the algorithm's broadcasts backwards, assuming that links are equal both ways."""
     several = algorithm.name in SEVERAL_TREES
 
     def mirror(candidate: Candidate) -> Candidate:
         build, predicted_s = candidate.build, candidate.predicted_s
         if several and predicted_s is not None:
-            predicted_s += _held_back_s(candidate, model, n_bytes)
+            predicted_s += _delay_s(candidate, model, n_bytes)
 
         def build_reduce(n_units: int) -> Plan:
             if build is None:
                 raise TypeError(f"{candidate.name} has no plan")
-            # Segments for the size class; the reduction stretches them to its elements.
+            # Segments are those of the size class; the reduction scales them to its elements.
             return plan_reduce(build(max(n_bytes, 1)), n_units, f"{candidate.name}: backwards")
 
         return Candidate(
@@ -140,6 +141,6 @@ def _register_mirrored(algorithm: Algorithm) -> None:
 
 
 for _algorithm in load("bcast").values():
-    # Those with the prefix are there to compare broadcasts; several trees have their reductions.
+    # The strategies only serve to compare broadcasts; multi- and packed trees have own reductions.
     if not _algorithm.name.startswith((PREFIX, MULTI_TREE, PACKED_TREES)):
         _register_mirrored(_algorithm)

@@ -1,4 +1,4 @@
-"""Reduce up several trees: a broadcast down them, backwards."""
+"""Reduce up several trees: a broadcast down these trees, run backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduce up trees that share the message as interfaces and links can carry."""
+"""Reduce up packed trees, whose shares of the message fit interfaces and links."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reduce-scatter: every rank gets its block of what all bring, combined."""
+"""Reduce-scatter: every rank gets its block of the combined contributions of all ranks."""

@@ -1,4 +1,4 @@
-"""Reduce-scatter: an allgather run backwards. A block is combined on its way to its owner.
+"""Reduce-scatter: an allgather run backwards. A block is combined along the path to its owner.
 
 A plan's ``n_units`` is the size of one block, unless ranks have blocks of different sizes that all
 ranks know.
@@ -18,8 +18,8 @@ from gridcoll.plan.statements import Contribution, Runs, Statement, moved, state
 
 def _after(plan: Plan, rank: int) -> dict[str, Runs]:
     start = sum(plan.block_units[:rank])
-    everybody = tuple(Contribution(other, start) for other in range(plan.n_ranks))
-    return {"output": [(plan.block_units[rank], everybody)]}
+    of_all_ranks = tuple(Contribution(other, start) for other in range(plan.n_ranks))
+    return {"output": [(plan.block_units[rank], of_all_ranks)]}
 
 
 state(
@@ -34,7 +34,7 @@ state(
 def plan_reduce_scatter(
     trees: BlockTrees, sizes: Sequence[int], segment_units: int, label: str = ""
 ) -> Plan:
-    """Reduce-scatter of blocks of ``sizes`` elements, by owner, in segments.
+    """Reduce-scatter blocks of ``sizes`` elements, by owner, in segments.
 
     Every block is combined along its owner's tree of ``trees``, from the leaves to the owner.
     """
@@ -47,15 +47,15 @@ def plan_reduce_scatter(
         for owners in trees.upward_order(rank):
             for owner, tag, start, stop in side_by_side(segments, owners):
                 children = trees.children(owner, rank)
-                into = here = Chunk("input", start, stop)
+                into = own = Chunk("input", start, stop)
                 if owner == rank:
-                    ours = segments.starts[rank]
-                    into = Chunk("output", start - ours, stop - ours)
+                    first = segments.starts[rank]
+                    into = Chunk("output", start - first, stop - first)
                 elif children:
-                    into = slots(here.size)
-                if into is not here:
+                    into = slots(own.size)
+                if into is not own:
                     stream = trees.stream_of[owner]
-                    terms: list[tuple[int, Term]] = [(rank, here)]
+                    terms: list[tuple[int, Term]] = [(rank, own)]
                     terms += [(child, Incoming(child, tag, stream)) for child in children]
                     fold(ops, terms, into, slots)
                 if owner != rank:

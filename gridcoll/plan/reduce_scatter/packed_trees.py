@@ -1,4 +1,4 @@
-"""Reduce-scatter up a tree per owner, as an allgather goes down them."""
+"""Reduce-scatter up one tree per owner: an allgather down these trees, run backwards."""
 
 from __future__ import annotations
 
