@@ -1,4 +1,4 @@
-"""Every error gridcoll raises, by whose mistake it is.
+"""All exceptions that gridcoll raises.
 
 Messages name the place, the rule and the value, in that order.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-NEARLY = 0.8
-"""Names with so large a part in common (`SequenceMatcher.ratio`) differ by a slip or two."""
+LEAST_SIMILARITY = 0.8
+"""Names of at least this similarity (`SequenceMatcher.ratio`) differ by one or two typing errors.
+"""
 
 
 def nearly(name: str, known: Iterable[str]) -> list[str]:
-    """Those of the ``known`` names that ``name`` may have been meant for; the nearest first."""
-    return difflib.get_close_matches(name, list(known), cutoff=NEARLY)
+    """Return the ``known`` names that may have been meant by ``name``, the most similar first."""
+    return difflib.get_close_matches(name, list(known), cutoff=LEAST_SIMILARITY)
 
 
 class GridcollError(Exception):
@@ -22,22 +23,22 @@ class GridcollError(Exception):
 
 
 class UsageError(GridcollError, ValueError):
-    """An invalid argument: an unknown name, a value out of range."""
+    """An argument is invalid, such as an unknown name or a value out of range."""
 
 
 class FileError(GridcollError, ValueError):
-    """A file cannot be read, or what it says does not hold together or does not fit the job."""
+    """A file cannot be read or written, or its content is inconsistent or does not fit the job."""
 
 
 class DisagreementError(GridcollError, RuntimeError):
-    """Ranks of one communicator do not agree; raised on every rank alike."""
+    """Ranks of one communicator disagree; raised on all of its ranks."""
 
 
 class PlanError(GridcollError, RuntimeError):
-    """A plan is wrong. Users should never see this: it is a fault of gridcoll."""
+    """A plan is wrong. This is a bug in gridcoll that users should never see."""
 
 
 class TestbedError(GridcollError, RuntimeError):
-    """The emulated grid could not be brought up, reached, or did not behave as configured."""
+    """The emulated grid could not be started or reached, or did not behave as configured."""
 
     __test__ = False  # the name starts with "Test", and pytest collects by name

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and read with validation."""
+"""Reading files with validation, and writing them completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 class _Kind(NamedTuple):
-    """Files of a kind: how errors about them begin, what they are, and keys that no other has."""
+    """A kind of file: how error messages call it, a description, and keys that only it has."""
 
     name: str
-    what: str
+    description: str
     keys: frozenset[str]
 
 
 _KINDS = tuple(
-    _Kind(name, what, frozenset(keys.split()))
-    for name, what, keys in (
+    _Kind(name, description, frozenset(keys.split()))
+    for name, description, keys in (
         ("model file", "a measured model (.json), for --grid and gridcoll show", "format clusters"),
         ("grid file", "a grid file (.toml), for --grid and gridcoll show", "name clusters version"),
         ("problem file", "a problem file, for gridcoll select", "n_elements phases"),
@@ -57,22 +57,23 @@ _TEXTS = (
         re.compile(r"\d+([\s,]+\d+)*\s*"),
     ),
 )
-"""As ``_KINDS``, of what is neither TOML nor JSON: how it begins."""
+"""Kinds of files that are neither TOML nor JSON: name, description, and how they begin."""
 
 
 def unfit(kind: str, path: str | Path, data: bytes | str, reason: str) -> FileError:
-    """What to raise of a file that should be a ``kind`` (``grid file``) and cannot be read.
+    """Return the error to raise for a file that cannot be read as a ``kind`` (``grid file``).
 
-    Of a file of another kind it says which and what takes it, else ``reason``.
+    If the file is of another kind, the error says which one and what it is for; otherwise, it gives
+    the ``reason``.
     """
-    found, what = _kind_of(data)
+    found, description = _kind_of(data)
     if found and found != kind:
-        reason = f"it is {what}"
+        reason = f"it is {description}"
     return FileError(f"{kind} {path}: {reason}")
 
 
 def _kind_of(data: bytes | str) -> tuple[str, str]:
-    """Name and description of the kind of file; empty where it is none of ours."""
+    """Return name and description of the kind of file; empty if it is none of gridcoll's."""
     decoded = None
     for decode in (msgspec.json.decode, msgspec.toml.decode):
         with contextlib.suppress(msgspec.DecodeError, ValueError):
@@ -81,22 +82,23 @@ def _kind_of(data: bytes | str) -> tuple[str, str]:
     if isinstance(first, dict):
         for kind in _KINDS:
             if kind.keys <= first.keys():
-                return kind.name, kind.what
+                return kind.name, kind.description
         return "", ""
     text = data if isinstance(data, str) else data.decode(errors="replace")
     return next((entry[:2] for entry in _TEXTS if entry[2].match(text)), ("", ""))
 
 
 def decode_toml(text: str, document: type[T], kind: str, path: str) -> T:
-    """``text`` (TOML) as a ``document`` struct; ``kind`` (``grid file``) and path open errors.
+    """Decode ``text`` (TOML) to a ``document`` struct.
 
-    Raises `FileError` naming the field at fault.
+    Raises `FileError`, which starts with ``kind`` (``grid file``) and ``path``, and names the wrong
+    field.
     """
     try:
         return msgspec.toml.decode(text, type=document)
     except msgspec.ValidationError as error:
-        # msgspec writes ``Expected … - at `$.clusters[0].hosts```; people want the field first. Our
-        # own checks, which it wraps, name it already.
+        # msgspec writes ``Expected … - at `$.clusters[0].hosts```, but the field should come first.
+        # Errors of our own checks, which msgspec wraps, already name the field.
         match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", str(error), re.DOTALL)
         reason = str(error) if match is None else f"{match[2]}: {match[1]}"
         if match is not None and isinstance(error.__cause__, UsageError):
@@ -107,7 +109,7 @@ def decode_toml(text: str, document: type[T], kind: str, path: str) -> T:
 
 
 def read_text(path: str | Path, kind: str) -> str:
-    """The text at ``path``; ``kind`` (``grid file``) opens errors. Raises `FileError`."""
+    """Return the text at ``path``. Raises `FileError`; ``kind`` is, for example, ``grid file``."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -115,17 +117,20 @@ def read_text(path: str | Path, kind: str) -> str:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise `FileError` unless a file may be put at ``path``: before an hour's work, not after."""
+    """Raise `FileError` unless a file can be written to ``path``.
+
+    Long jobs check this before they start.
+    """
     path = Path(path)
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory")
-    place = path if is_stream(path) else _followed(path).parent
-    if not os.access(place, os.W_OK):
-        raise FileError(f"cannot write {path}: {place} is nothing we may write to")
+    target = path if is_stream(path) else _resolved(path).parent
+    if not os.access(target, os.W_OK):
+        raise FileError(f"cannot write {path}: {target} is nothing we may write to")
 
 
 def make_directory(path: str | Path) -> None:
-    """Make the directory ``path``, in one that is there. Raises `FileError`."""
+    """Make the directory ``path``, whose parent must exist. Raises `FileError` if that fails."""
     try:
         Path(path).mkdir(exist_ok=True)
     except OSError as error:
@@ -133,23 +138,23 @@ def make_directory(path: str | Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether ``path`` is written to, not replaced: ``/dev/stdout`` must stay what it is."""
+    """Whether ``path`` is a device or pipe such as ``/dev/stdout``, which must not be replaced."""
     return path.is_relative_to("/dev") or (path.exists() and not path.is_file())
 
 
-def _followed(path: Path) -> Path:
-    """Where symbolic links lead. Raises `FileError` where they lead round and round."""
+def _resolved(path: Path) -> Path:
+    """Return ``path`` with symbolic links resolved. Raises `FileError` if they form a loop."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError) as error:  # the latter up to Python 3.12
+    except (OSError, RuntimeError) as error:  # RuntimeError for loops, up to Python 3.12
         raise FileError(f"cannot write {path}: {error}") from None
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
-    """Replace the file at ``path`` by ``content``; readers see the old one or the new one.
+    """Replace the file at ``path`` by ``content``; readers see the old file or the new one.
 
-    A symbolic link stays one, and what it points to is replaced, with the permissions that it had;
-    a device or a pipe gets the content. Raises `FileError` when that cannot be written.
+    A symbolic link is kept, and the file it points to is replaced, with the same permissions. To a
+    device or pipe, the content is written. Raises `FileError` if it cannot be written.
     """
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
@@ -159,7 +164,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
         except OSError as error:
             raise FileError(f"cannot write {path}: {error.strerror or error}") from None
         return
-    path = _followed(path)
+    path = _resolved(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -1,4 +1,4 @@
-"""Where the grid is found that a user names."""
+"""Finding the grid file for a path or a name given by the user."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ def _folders() -> tuple[Path, ...]:
 
 
 def known_grids() -> list[str]:
-    """The names of the grids in ``hostfiles/``: here, beside the package, or in it if installed."""
+    """Return the names of the grids in ``hostfiles/``.
+
+    This folder is looked for in the working directory, beside the package and, for an installed
+    package, inside it.
+    """
     return sorted({path.stem for folder in _folders() for path in folder.glob("*.toml")})
 
 
 def find_gridfile(name: str) -> Path:
-    """The grid file at path ``name``, else the named grid. Raises `UsageError`, listing those."""
+    """Return the grid file at path ``name``, or else that of the grid named so.
+
+    Raises `UsageError`, which lists the known grids, if there is neither.
+    """
     path = Path(name)
     if path.is_file():
         return path
@@ -30,9 +37,9 @@ def find_gridfile(name: str) -> Path:
         raise UsageError(f"grid {name!r}: a directory; gridcoll report shows what a job left in it")
     known = known_grids()
     near = nearly(path.stem, known)
-    said = (
+    hint = (
         f"{', '.join(near)} is one" if len(near) == 1 else f"known are {', '.join(near or known)}"
     )
     raise UsageError(
-        f"grid {name!r}: no such file, and no named grid; {said if known else 'known are none'}"
+        f"grid {name!r}: no such file, and no named grid; {hint if known else 'known are none'}"
     )

@@ -1,4 +1,4 @@
-"""Which release this is, for `gridcoll` and for what ranks tell each other."""
+"""The release of gridcoll, as users see it and as ranks compare it."""
 
 from __future__ import annotations
 

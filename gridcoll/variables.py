@@ -1,4 +1,4 @@
-"""Every environment variable gridcoll reads, in one place. Needs neither MPI nor NumPy."""
+"""All environment variables that gridcoll reads. This module needs neither MPI nor NumPy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PREFIX = "GRIDCOLL_"
 
 @dataclass(frozen=True)
 class Variable:
-    """One setting.
+    """An environment variable.
 
-    ``values`` is what it may hold, for people; ``option`` says whether ``gridcoll run`` has an
-    option of that name.
+    ``values`` describes its possible values, for people. ``option`` says whether ``gridcoll run``
+    has an option of that name.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Variable:
 
     @property
     def flag(self) -> bool:
-        """Whether it is on or off, so that its option takes no value."""
+        """Whether its value is only on or off, so that its option takes no value."""
         return self.values == "0|1"
 
 
@@ -110,13 +110,13 @@ VARIABLES: dict[str, Variable] = {entry.name: entry for entry in _ENTRIES}
 
 
 def over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """``lower``, with what ``upper`` says instead.
+    """Return the settings of ``lower``, replaced by those of ``upper`` where both have one.
 
-    ``GRIDCOLL_KEEP`` is ``GRIDCOLL_CACHE`` by another name, so that either replaces both.
+    ``GRIDCOLL_KEEP`` is another name of ``GRIDCOLL_CACHE``, so either of them replaces both.
     """
-    said = dict(lower)
+    merged = dict(lower)
     names = ("GRIDCOLL_CACHE", "GRIDCOLL_KEEP")
     if any(name in upper for name in names):
         for name in names:
-            said.pop(name, None)
-    return said | dict(upper)
+            merged.pop(name, None)
+    return merged | dict(upper)

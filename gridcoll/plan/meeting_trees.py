@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.constants import TIE_FACTOR
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
 from gridcoll.plan.tree_walk import TreeWalk, use_in_turns
@@ -110,12 +110,12 @@ class _Search:
             for share in SECOND_SHARES[1:]:
                 best = self._faster(best, best._replace(shares=_shares(share)))
         segmented = [
-            self._timed(best._replace(n_segments=n), best.total_s * ALL_BUT_AS_GOOD)
+            self._timed(best._replace(n_segments=n), best.total_s * TIE_FACTOR)
             for n in N_SEGMENTS
             if self._n_bytes // n >= SMALLEST_SEGMENT // 2
         ]
         least_s = min([best.total_s, *(each.total_s for each in segmented)])
-        best = next(t for t in [*segmented, best] if t.total_s <= least_s * ALL_BUT_AS_GOOD)
+        best = next(t for t in [*segmented, best] if t.total_s <= least_s * TIE_FACTOR)
         return self._faster(best, known)
 
     def _timed(self, trees: MeetingTrees, most_s: float = np.inf) -> MeetingTrees:

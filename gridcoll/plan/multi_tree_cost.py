@@ -14,7 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
-from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.constants import TIE_FACTOR
 from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
@@ -323,7 +323,7 @@ def best_trees(
             if n_trees > most_hosts:
                 fits &= pricing.n_segments >= SEGMENTS_PER_TREE * n_trees
             total_s = np.where(fits, total_s, np.inf)
-            at = int(np.flatnonzero(total_s <= ALL_BUT_AS_GOOD * total_s.min())[0])
+            at = int(np.flatnonzero(total_s <= TIE_FACTOR * total_s.min())[0])
             found.append((float(total_s[at]), at, period_s, tops[0], transfers, shape, n_trees))
     total, at, period, top, transfers, shape, n_trees = min(found, key=lambda one: one[0])
     trees = MultiTree(model.grid, top, transfers, shape, n_trees, root)

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gridcoll.constants import ALL_BUT_AS_GOOD, PACE, SMALLEST_PIECE_BYTES, WINDOWS_LIMIT
+from gridcoll.constants import PACE, SMALLEST_PIECE_BYTES, TIE_FACTOR, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.allreduce.costs import unit_bytes_of
@@ -439,7 +439,7 @@ def _fastest(model: GridModel, n_bytes: int) -> tuple[float, float, Levels] | No
         if price(best_tiers, turns[best])[0] >= price(tiers, turns[at])[0]:
             break
         at, tiers = best, best_tiers
-    enough_s = ALL_BUT_AS_GOOD * price(tiers, turns[at])[0]
+    enough_s = TIE_FACTOR * price(tiers, turns[at])[0]
     while at and price(tiers, turns[at - 1])[0] <= enough_s:
         at -= 1
     return price(tiers, turns[at])

@@ -17,7 +17,7 @@ from gridcoll.constants import (
     MOST_EAGER_PIECES,
     QUEUE_BYTES,
     QUEUE_S,
-    SENT_AGAIN_S,
+    RETRANSMISSION_S,
 )
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
@@ -209,7 +209,7 @@ def retransmission_s(model: GridModel, n_bytes: int) -> float:
     # The uplink of a single host is its interface: messages wait there and are not lost.
     is_shared = np.array([len(cluster.nodes) > 1 for cluster in grid.clusters])
     overflows = leaves_bytes > np.maximum(QUEUE_BYTES, QUEUE_S * model.uplinks)
-    return SENT_AGAIN_S if (overflows & is_shared).any() else 0.0
+    return RETRANSMISSION_S if (overflows & is_shared).any() else 0.0
 
 
 def with_pieces(

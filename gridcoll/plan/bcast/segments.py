@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.constants import TIE_FACTOR
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.tree import plan_bcast
@@ -157,7 +157,7 @@ def _best_segment_of(
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
 
-    return best_segment(key.model, n_bytes, price, ALL_BUT_AS_GOOD)
+    return best_segment(key.model, n_bytes, price, TIE_FACTOR)
 
 
 def tree_candidate(
@@ -185,7 +185,7 @@ def tree_candidate(
         def price(costs: SegmentCosts) -> TreePrice:
             return price_several(costs, trees, load)
 
-        segment, total = best_segment(model, n_bytes, price, ALL_BUT_AS_GOOD)
+        segment, total = best_segment(model, n_bytes, price, TIE_FACTOR)
     label = f"{_several_label(trees)}{_tree_label(tree, model)}; {segments_label(n_bytes, segment)}"
 
     def build(n_units: int) -> Plan:

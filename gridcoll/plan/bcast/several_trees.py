@@ -8,7 +8,7 @@ from math import lcm
 
 import numpy as np
 
-from gridcoll.constants import ALIKE_TREES, WINDOW_SPARE
+from gridcoll.constants import TREES_TIE_FACTOR, WINDOW_HEADROOM
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import MANY_CLUSTERS, tree_candidate
 from gridcoll.plan.pacing import thin_links
@@ -77,8 +77,8 @@ def _fewest(
         for i, j in hops
     ]
     least_s = min(c.predicted_s or 0.0 for c in tried.values())
-    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= ALIKE_TREES * least_s}
-    enough = [n for n in alike if n * large >= WINDOW_SPARE * max(wanted_bytes, default=0.0)]
+    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= TREES_TIE_FACTOR * least_s}
+    enough = [n for n in alike if n * large >= WINDOW_HEADROOM * max(wanted_bytes, default=0.0)]
     return [alike[enough[0] if enough else max(alike)]]
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from gridcoll.constants import ALL_BUT_AS_GOOD
+from gridcoll.constants import TIE_FACTOR
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan.bcast.segments import best_segment, segment_sizes
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
@@ -123,11 +123,11 @@ def test_of_nearly_equal_sizes_the_largest_is_taken() -> None:
         return price_tree(costs, (), ("chain",), (0,))
 
     best, best_s = best_segment(model, 1 << 22, price)
-    size, total_s = best_segment(model, 1 << 22, price, ALL_BUT_AS_GOOD)
+    size, total_s = best_segment(model, 1 << 22, price, TIE_FACTOR)
     assert size > best
-    assert best_s < total_s <= ALL_BUT_AS_GOOD * best_s
+    assert best_s < total_s <= TIE_FACTOR * best_s
     twice = price(SegmentCosts(model, 1 << 22, np.array([2 * size]))).total_s[0]
-    assert twice > ALL_BUT_AS_GOOD * best_s
+    assert twice > TIE_FACTOR * best_s
 
 
 def test_segments_below_a_kilobyte_where_a_measured_model_wants_them() -> None:
