@@ -34,7 +34,7 @@ _ENTRIES = (
     Variable(
         "GRIDCOLL_CACHE",
         "DIR|off",
-        "where what is known of hosts and links is kept; ~/.cache/gridcoll if unset",
+        "directory for measurements of hosts and links; ~/.cache/gridcoll if unset",
     ),
     Variable("GRIDCOLL_KEEP", "DIR|off", "the same as GRIDCOLL_CACHE"),
     Variable(
@@ -46,7 +46,7 @@ _ENTRIES = (
     Variable(
         "GRIDCOLL_QUIET",
         "0|1",
-        "say nothing at the start; GRIDCOLL_QUIET=0: speak without a terminal, too",
+        "print nothing at the start; GRIDCOLL_QUIET=0: print even without a terminal",
     ),
     Variable(
         "GRIDCOLL_CHECK",
@@ -54,7 +54,7 @@ _ENTRIES = (
         "compare operation, root, bytes and types across ranks before each call",
     ),
     Variable("GRIDCOLL_FORCE", "grid|native", "never the MPI library's own collectives, or always"),
-    Variable("GRIDCOLL_TOLERANCE", "ρ", "how unlike latencies in one cluster may be; 0.3 if unset"),
+    Variable("GRIDCOLL_TOLERANCE", "ρ", "how much latencies in a cluster may differ; 0.3 if unset"),
     Variable(
         "GRIDCOLL_<COLLECTIVE>",
         "NAME",
@@ -65,12 +65,12 @@ _ENTRIES = (
         "0|1",
         "floating-point reductions with the same bits from every plan, root and grid",
     ),
-    Variable("GRIDCOLL_LEARN", "on|off", "whether calls change what later ones are done by"),
-    Variable("GRIDCOLL_LOG", "decisions", "rank 0 says which decisions change, when and why"),
+    Variable("GRIDCOLL_LEARN", "on|off", "whether gridcoll learns from calls for later calls"),
+    Variable("GRIDCOLL_LOG", "decisions", "rank 0 logs which decisions change, when and why"),
     Variable(
         "GRIDCOLL_TRACE",
         "DIR",
-        "ranks leave there what they decided and sent, for gridcoll report DIR",
+        "ranks write there what they decided and sent, for gridcoll report DIR",
     ),
     Variable(
         "GRIDCOLL_ENGINE", "python|compiled", "which engine runs plans; compiled where it was built"
@@ -102,7 +102,7 @@ _ENTRIES = (
         option=False,
     ),
     Variable(
-        "GRIDCOLL_DEBUG", "0|1", "commands: a traceback for users' mistakes, too", option=False
+        "GRIDCOLL_DEBUG", "0|1", "commands show a traceback for users' mistakes, too", option=False
     ),
 )
 

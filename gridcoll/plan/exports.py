@@ -25,7 +25,7 @@ from gridcoll.plan.dataflow import Dataflow, dataflow
 from gridcoll.plan.ops import Copy, Op, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan
 
-NS = 1e9
+NS_PER_S = 1e9
 
 
 def smpi_lines(
@@ -115,7 +115,7 @@ class _Actions:
         if gaps_s is not None:
             free_s = max(self._port_free_s, self._link_free_s.get(op.peer, 0.0))
             if free_s > self._now_s:
-                yield f"compute {NS * (free_s - self._now_s):.0f}"
+                yield f"compute {NS_PER_S * (free_s - self._now_s):.0f}"
                 self._now_s = free_s
         yield from self._waits(index)
         if 1e-6 * op.due_us > self._now_s:

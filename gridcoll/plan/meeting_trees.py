@@ -3,8 +3,8 @@
 An allreduce up one tree and down again uses every path twice. With several trees whose tops
 exchange their partial results, the longest links are crossed only once, but by more bytes. How many
 tops there should be, which hosts are below which, and how fast contributions may leave without
-delaying forwarded messages: no formula says so where latency and bandwidth matter about equally.
-So a local search tries trees, whose times it takes from `plan.tree_walk`.
+delaying forwarded messages, no formula says where latency and bandwidth matter about equally. So a
+local search tries trees, whose times it takes from `plan.tree_walk`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ NATIVES: Mapping[str, Native] = {
         Native(
             NONBLOCKING,
             "the MPI library's non-blocking one, waited for politely",
-            "where other algorithms are behind it, or ranks that wait keep others from working",
+            "where the library uses faster algorithms for it, or waiting ranks disturb others",
             TIMED,
         ),
         Native(

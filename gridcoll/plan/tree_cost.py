@@ -357,24 +357,24 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
         np.moveaxis(t, 2, 0) for t in model.gap_and_one_way_s(sizes)
     )
     cluster_of = model.grid.cluster_of
-    have = [0.0] * len(tree.children)
+    received_s = [0.0] * len(tree.children)
     frontier = [tree.root]
     for rank in frontier:
         mine, children = cluster_of[rank], tree.children[rank]
-        free = have[rank] + len(children) * request_gap_s[mine, mine]
+        free = received_s[rank] + len(children) * request_gap_s[mine, mine]
         answers = []
         for position, child in enumerate(children):
             theirs = cluster_of[child]
-            asked = have[rank] + position * request_gap_s[mine, mine]
+            asked = received_s[rank] + position * request_gap_s[mine, mine]
             answers.append(
                 (asked + request_s[mine, theirs] + request_s[theirs, mine], position, child)
             )
         for answered, _, child in sorted(answers):
             start = max(free, answered)
-            have[child] = start + float(message_s[mine, cluster_of[child]])
+            received_s[child] = start + float(message_s[mine, cluster_of[child]])
             free = start + message_gap_s[mine, mine]
         frontier.extend(children)
-    return max(have)
+    return max(received_s)
 
 
 @dataclass(frozen=True)

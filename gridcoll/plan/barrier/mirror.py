@@ -13,7 +13,7 @@ algorithm(
 algorithm(
     "barrier",
     "allgather-reduce",
-    "one WAN latency, and inside a cluster a way up but none down",
+    "one WAN latency; inside a cluster, messages go up but not down",
     "gridcoll; Bruck et al. 1997 inside, Bienz, Olson and Gropp 2019 between",
 )(allgather_reduce)
 alias("barrier", "coordinators", "leaders")

@@ -57,10 +57,10 @@ def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         for n_lanes in (2, 3, 4, 6, 8, 12, 16)
         if n_lanes <= most
     }
-    return _fewest(model, hops, tried)
+    return _fewest_trees(model, hops, tried)
 
 
-def _fewest(
+def _fewest_trees(
     model: GridModel, hops: Sequence[tuple[int, int]], tried: Mapping[int, Candidate]
 ) -> list[Candidate]:
     """Return one of the fastest candidates of ``tried``, whose keys are numbers of trees.
@@ -77,9 +77,11 @@ def _fewest(
         for i, j in hops
     ]
     least_s = min(c.predicted_s or 0.0 for c in tried.values())
-    alike = {n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= TREES_TIE_FACTOR * least_s}
-    enough = [n for n in alike if n * large >= WINDOW_HEADROOM * max(wanted_bytes, default=0.0)]
-    return [alike[enough[0] if enough else max(alike)]]
+    fastest = {
+        n: c for n, c in tried.items() if (c.predicted_s or 0.0) <= TREES_TIE_FACTOR * least_s
+    }
+    enough = [n for n in fastest if n * large >= WINDOW_HEADROOM * max(wanted_bytes, default=0.0)]
+    return [fastest[enough[0] if enough else max(fastest)]]
 
 
 @algorithm(
@@ -116,7 +118,7 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         )
         for n in sorted(counts)
     }
-    return _fewest(model, transfers, tried)
+    return _fewest_trees(model, transfers, tried)
 
 
 @algorithm(

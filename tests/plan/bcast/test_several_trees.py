@@ -49,7 +49,7 @@ def test_of_those_alike_the_first_with_enough(
     """An interface carries as much as seven to eight flows."""
     model = load_model(str(HOSTFILES / "long-fat.toml"))
     tried = {n: Candidate("lanes", str(n), seconds) for n, seconds in predicted_s.items()}
-    found = several_trees._fewest(model, [(0, 1)], tried)
+    found = several_trees._fewest_trees(model, [(0, 1)], tried)
     assert [candidate.label for candidate in found] == [str(chosen)] * (chosen is not None)
 
 
