@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridcoll.files import write_atomically
-from gridcoll.measure.landmarks import LONG_S, TRIPS_AT_ONCE, quick_latency
+from gridcoll.measure.landmarks import CONCURRENT_TRIPS, LONG_LATENCY_S, quick_latency
 from gridcoll.measure.pairs import disjoint_rounds, quick_plogp
 from gridcoll.topology.landmarks import group_nodes
 from gridcoll.topology.units import format_size
@@ -53,9 +53,9 @@ def count(n_hosts: int, n_clusters: int) -> Row:
         for a, b in (pair for pairs in rounds for pair in pairs):
             i, j = sorted((labels[a], labels[b]))
             noisy_s = between_s[i, j] * random.uniform(1, 1.2)
-            if noisy_s >= LONG_S:
+            if noisy_s >= LONG_LATENCY_S:
                 found[a, b] = noisy_s, noisy_s
-                together = TRIPS_AT_ONCE + 1
+                together = CONCURRENT_TRIPS + 1
             else:
                 found[a, b] = quick_latency(ReferenceLink(noisy_s, BYTES_PER_S, overhead_s=0.0))
         n_trips[0] += together

@@ -1,7 +1,7 @@
 """One clock for all ranks, so that they can start at an agreed time instead of after a barrier.
 
-Ranks leave a barrier up to a WAN latency apart, which would be part of every time measured after
-it.
+Ranks leave a barrier up to a WAN latency apart, and that would be part of every time measured
+after it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ from gridcoll.topology.grid import Grid
 
 N_SAMPLES = 7
 
-FIRST_COUNTS_S = 3.0
-"""A first run that takes so long counts: the after-effects of earlier runs are a small part of
-it."""
+FIRST_RUN_COUNTS_S = 3.0
+"""A first run that takes this long counts: after-effects of earlier runs are a small part of it."""
 
-MOST_CROWDED = 64
-"""With more ranks than that, not all share the cores of one host, where each would wake late."""
+MOST_SHARING_A_HOST = 64
+"""Most ranks assumed to share the cores of one host, where each one makes the others wake later."""
 
 _TAG = 2
 
 
 @dataclass(frozen=True)
 class CommonClock:
-    """``offset_s`` added to this rank's `time.monotonic` gives rank 0's."""
+    """``offset_s`` added to this rank's `time.monotonic` gives that of rank 0."""
 
     offset_s: float
     slack_s: float
-    """After the last rank called `latest`, all will have its result within this time."""
+    """All ranks have the result of `latest` within this time after the last one called it."""
     latest: Callable[[float], float]
-    """The largest of all ranks' values, on all of them. Collective; ranks wait politely."""
+    """Returns the largest of all ranks' values, on all ranks. Collective; ranks wait politely."""
 
     def now(self) -> float:
-        """Estimate of rank 0's clock."""
+        """Return an estimate of rank 0's clock."""
         return time.monotonic() + self.offset_s
 
 
@@ -55,30 +54,30 @@ def find_clock(
 ) -> CommonClock:
     """Compare clocks with rank 0 by the quickest of several round trips. Collective.
 
-    With ``grid``, that of ``comm``, only coordinators compare with rank 0; other ranks with their
-    coordinator, all clusters at once. So thousands of ranks cost no more than the coordinators and
-    the largest cluster. Without ``grid``, all ranks count as near each other.
+    With ``grid``, which is that of ``comm``, only coordinators compare with rank 0. Other ranks
+    compare with their coordinator, all clusters at once. So thousands of ranks cost no more than
+    the coordinators and the largest cluster. Without ``grid``, all ranks form one cluster.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     grid = grid or Grid.from_labels([0] * size)
     mine = grid.clusters[grid.cluster_of[rank]].ranks
     offset_s = latency_s = 0.0
     for ranks in ([cluster.coordinator for cluster in grid.clusters], mine):
-        # A rank that is asked in the second round got its offset in the first one.
+        # Coordinators, which are asked in the second round, got their offset in the first one.
         if rank == ranks[0]:
             for other in ranks[1:]:
                 tell_time(comm, other, offset_s, n_samples)
         elif rank in ranks:
             latency_s, offset_s = ask_time(comm, ranks[0], n_samples)
     latest = _find_latest(comm, grid)
-    most_s = 3 * latest(latency_s)  # no two ranks are farther apart than by way of rank 0
-    seen_s = _longest_wait(CommonClock(offset_s, 0.0, latest), n_samples)
-    slack_s = min(most_s, 1.5 * seen_s) + 2e-3 + 0.2e-3 * min(size, MOST_CROWDED)
+    upper_bound_s = 3 * latest(latency_s)  # any two ranks are at most as far apart as via rank 0
+    observed_s = _longest_wait(CommonClock(offset_s, 0.0, latest), n_samples)
+    slack_s = min(upper_bound_s, 1.5 * observed_s) + 2e-3 + 0.2e-3 * min(size, MOST_SHARING_A_HOST)
     return CommonClock(offset_s, slack_s, latest)
 
 
 def _longest_wait(clock: CommonClock, n_samples: int) -> float:
-    """From the last rank's call of `CommonClock.latest` until all have its result, seconds."""
+    """Return the seconds from the last rank's call of `CommonClock.latest` until all returned."""
     waits_s = []
     for _ in range(n_samples):
         called_s = clock.latest(clock.now())
@@ -87,7 +86,7 @@ def _longest_wait(clock: CommonClock, n_samples: int) -> float:
 
 
 def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
-    """`CommonClock.latest` in one latency between clusters, where an allreduce takes several."""
+    """Return `CommonClock.latest`. It takes one latency between clusters, an allreduce several."""
     pieces = [Piece(0, 1, (0,) * len(grid.clusters))]
     plan = plan_allreduce(grid, 1, pieces, 1, "binomial")
     flow, transport = dataflow(plan.programs[comm.Get_rank()]), MPITransport(comm)
@@ -105,7 +104,10 @@ def _find_latest(comm: MPI.Intracomm, grid: Grid) -> Callable[[float], float]:
 def tell_time(
     comm: MPI.Intracomm, peer: int, offset_s: float, n_samples: int, *, wall: bool = False
 ) -> None:
-    """Send our time, and ``offset_s`` more, to ``peer``, which asks for it; ``wall``: of day."""
+    """Send our time plus ``offset_s`` to ``peer``, which calls `ask_time`.
+
+    ``wall``: the time of day, else the monotonic clock.
+    """
     now, stamp = time.time if wall else time.monotonic, np.zeros(1)
     for _ in range(n_samples):
         _receive(comm, stamp, peer)
@@ -116,7 +118,7 @@ def tell_time(
 def ask_time(
     comm: MPI.Intracomm, peer: int, n_samples: int, *, wall: bool = False
 ) -> tuple[float, float]:
-    """Latency to ``peer``, and its time minus our clock."""
+    """Return the latency to ``peer``, and its time minus our clock; both in seconds."""
     now, stamp, samples = time.time if wall else time.monotonic, np.zeros(1), []
     for _ in range(n_samples):
         start = now()
@@ -137,7 +139,7 @@ def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
 
 
 class Series:
-    """Runs on all ranks, one straight after another, each from an agreed moment."""
+    """Runs on all ranks, one right after another, each from an agreed moment."""
 
     def __init__(self, clock: CommonClock) -> None:
         self._clock = clock
@@ -145,16 +147,16 @@ class Series:
         """When the first run began and the last one ended, by rank 0's clock; on all ranks."""
 
     def run(self, step: Callable[[], object]) -> float:
-        """Run ``step``; seconds until the last rank is done. Collective; equal on all ranks.
+        """Run ``step``, and return the seconds until the last rank is done.
 
-        Between two runs no rank may do anything that takes long.
+        Collective; equal on all ranks. Between two runs no rank may do anything that takes long.
         """
         clock = self._clock
-        # From the time of the last rank, all know when every rank will have heard of it.
+        # The start follows from the time of the last rank, which every rank has by then.
         first = math.isnan(self.ended_s)
         start = (clock.latest(clock.now()) if first else self.ended_s) + clock.slack_s
-        # Sleeps end some 60 us late. Spinning longer than that would keep ranks that share a core
-        # from starting on time.
+        # A sleep ends some 60 us late. Spinning longer than that would keep other ranks on the same
+        # core from starting on time.
         while (left := start - clock.now()) > 0:
             if left > 120e-6:
                 time.sleep(left - 100e-6)
@@ -173,14 +175,14 @@ def run_together(clock: CommonClock, step: Callable[[], object]) -> float:
 
 
 def run_again(run: Callable[[], float], n_runs: int, long_s: float = math.inf) -> list[float]:
-    """What ``n_runs`` runs return, after one more before them that does not count.
+    """Return what ``n_runs`` runs return, after a first one that does not count.
 
-    Where that one takes ``long_s``, only one follows.
+    If the first one takes ``long_s``, only one run follows it.
 
-    Earlier runs over the same connections may have lost segments, and TCP windows stay small for a
-    while, which slows the first run after them: a broadcast of a megabyte over three sites takes 10
-    to 50 % longer right after the library's own. The first message may also open the connection:
-    among 88 hosts that took 10 s instead of half a second.
+    Earlier runs over the same connections may have lost segments. TCP windows then stay small for a
+    while, which slows the next run: a broadcast of a megabyte over three sites takes 10 to 50 %
+    longer right after the library's own. The first message may also open the connection: among 88
+    hosts that took 10 s instead of half a second.
     """
     is_long = run() >= long_s
     return [run() for _ in range(1 if is_long else n_runs)]

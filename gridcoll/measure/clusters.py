@@ -1,4 +1,4 @@
-"""Finds nodes by host name, and clusters by the latency between nodes."""
+"""Find nodes by host name, and clusters by the latency between nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.rounds import rounds_of_pairs
 
 Progress = Callable[[str, int, int], None]
-"""Called on rank 0 with what is being done, how many steps are done, and of how many."""
+"""Called on rank 0 with the name of an activity, the steps that are done, and all its steps."""
 
 N_PASSES = 4
 N_PASSES_UNCHANGED = 2
@@ -39,15 +39,15 @@ def find_grid(
     progress: Progress = silent,
     name: str = "",
     grouping: Grouping | None = None,
-    told: Sequence[tuple[str, str]] = (),
+    known_nodes: Sequence[tuple[str, str]] = (),
 ) -> Grid:
-    """Nodes by name and machine, then clusters by latency between nodes. Collective.
+    """Find nodes by host name and machine, then clusters by latency between nodes. Collective.
 
-    `MPI.COMM_TYPE_SHARED` would tell nodes, too, but a communicator takes some round trips. From
-    all latencies between nodes, unless another ``grouping`` is given. ``told``: by rank, the name
-    and `machine_id` of its node, if ranks told each other already.
+    `MPI.COMM_TYPE_SHARED` would also find nodes, but making a communicator takes some round trips.
+    Clusters come from all latencies between nodes, unless another ``grouping`` is given.
+    ``known_nodes`` has the host name and `machine_id` of each rank, if they were exchanged already.
     """
-    rows = told or tell_all(comm, (MPI.Get_processor_name(), machine_id()))
+    rows = known_nodes or tell_all(comm, (MPI.Get_processor_name(), machine_id()))
     hosts, leaders = [host for host, _ in rows], [rows.index(row) for row in rows]
     nodes = sorted(set(leaders))
     groups = (grouping or find_groups)(comm, nodes, tolerance, progress)
@@ -64,7 +64,7 @@ def find_grid(
 
 
 def machine_id() -> str:
-    """Identifies machines of the same name; empty if nothing does."""
+    """Return a text that distinguishes machines of the same name; empty if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -74,11 +74,12 @@ def machine_id() -> str:
 def find_groups(
     comm: MPI.Intracomm, nodes: Sequence[int], tolerance: float, progress: Progress = silent
 ) -> list[list[int]]:
-    """Clusters of ``nodes`` (their leaders' ranks), as indices; equal on all ranks. Collective.
+    """Return clusters of ``nodes`` as lists of their indices. Collective; equal on all ranks.
 
-    Short links are measured in further passes, because noise of either node matters most on them.
-    While a split depends on short links only, those are measured again: the minimum of more samples
-    never grows, so a split caused by noise goes away and a real one stays.
+    ``nodes`` are the ranks of their leaders. Short links are measured in further passes, because
+    the noise of either node matters most on them. While a split depends on short links only, those
+    are measured again: the minimum of more samples never grows, so a split caused by noise
+    disappears and a real one stays.
     """
     passes = [_latency_pass(comm, nodes, None, progress)]
     short = (passes[0][0] < SHORT_LATENCY_S).astype(bool)
@@ -103,18 +104,19 @@ def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) 
 
 
 def certain_latency(passes: np.ndarray) -> np.ndarray:
-    """Lower bound of each link's latency, from (passes, 2, n, n) minima and medians.
+    """Return lower bounds of latencies, (n, n), from (passes, 2, n, n) minima and medians.
 
-    A link with scattered round trips may be shorter than the shortest one seen, by about as much as
-    the median is longer. Only a certain latency may separate two nodes. The bound does not show
-    which nodes are near: on a busy host, with medians twice the minima, all bounds are 0.
+    If round trips of a link scatter, its latency may be shorter than the shortest one seen, by
+    about as much as the median is longer. Only a certain latency may separate two nodes. The bound
+    does not show which nodes are near: on a busy host, with medians twice the minima, all bounds
+    are 0.
     """
     shortest, typical = passes[:, 0].min(axis=0), passes[:, 1].min(axis=0)
     return np.asarray(np.maximum(2 * shortest - typical, 0.0))
 
 
 def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
-    """Which pairs of ``n`` nodes are in different groups, (n, n)."""
+    """Return which pairs of ``n`` nodes are in different groups, (n, n)."""
     label = np.zeros(n, dtype=int)
     for index, group in enumerate(groups):
         label[list(group)] = index
@@ -124,9 +126,9 @@ def _between(groups: Sequence[Sequence[int]], n: int) -> np.ndarray:
 def _latency_pass(
     comm: MPI.Intracomm, nodes: Sequence[int], wanted: np.ndarray | None, progress: Progress
 ) -> np.ndarray:
-    """One pass over all pairs of nodes, or over the ``wanted`` ones, in disjoint rounds.
+    """Measure all pairs of nodes, or the ``wanted`` ones, in rounds of disjoint pairs.
 
-    Shortest and median latency, (2, n, n).
+    Returns the shortest and the median latency, (2, n, n).
     """
     mine = np.zeros((2, len(nodes), len(nodes)))
     place = {leader: k for k, leader in enumerate(nodes)}
@@ -147,11 +149,12 @@ def _latency_pass(
 
 
 def resolution(passes: np.ndarray, short: np.ndarray) -> float:
-    """The latency, in seconds, below which repeated measurements cannot distinguish two links.
+    """Return the latency in seconds below which repeated measurements cannot distinguish two links.
 
-    ``passes[k]`` is the k-th (n, n) matrix of shortest latencies, ``short`` says which links were
-    measured in each. Measurements that differ by d cannot show a 30 % difference between links
-    shorter than about 3 d; the upper quartile of d, so that one busy moment hides no cluster.
+    ``passes[k]`` is the k-th (n, n) matrix of shortest latencies. ``short`` marks the links that
+    were measured in each. Measurements that differ by d cannot show a 30 % difference between links
+    shorter than about 3 d. The upper quartile of d is used, so that one busy moment does not hide a
+    cluster.
     """
     repeated = np.triu(short, k=1)
     if not repeated.any():
@@ -161,7 +164,7 @@ def resolution(passes: np.ndarray, short: np.ndarray) -> float:
 
 
 def name_clusters(hosts: Sequence[Sequence[str]]) -> list[str]:
-    """A name per cluster: the common prefix of its hosts' names, made unique."""
+    """Return a name for each cluster: the common prefix of its hosts' names, made unique."""
     names: list[str] = []
     for members in hosts:
         prefix = _common_prefix([host.split(".")[0] for host in members])

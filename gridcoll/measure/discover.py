@@ -1,6 +1,6 @@
-"""Discovery: clusters, pLogP of representative pairs, and all else that a choice needs.
+"""Discovery: measure clusters, pLogP of representative pairs, and all else that a choice needs.
 
-It has stages; the result of each finished stage is kept.
+It has stages. The result of each finished stage is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
 from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
-from gridcoll.measure.pairs import look_between
+from gridcoll.measure.pairs import measure_between
 from gridcoll.measure.priors import add_priors
 from gridcoll.measure.probe import measure_plogp
 from gridcoll.measure.quick import links_of, quick_model
@@ -34,14 +34,14 @@ from gridcoll.topology.grid import Grid
 
 
 class OutOfTimeError(GridcollError):
-    """The budget does not allow for another step; raised on all ranks at once."""
+    """The budget does not allow another step. Raised on all ranks at once."""
 
 
 class Budget:
     """Reports to ``progress``, and raises `OutOfTimeError` on all ranks by rank 0's clock.
 
-    It raises before a step that would end too late if it took as long as the one before. Called by
-    all ranks; collective if there is a limit.
+    It raises before a step that would end too late if it took as long as the one before. All ranks
+    call it; it is collective if there is a limit.
     """
 
     def __init__(self, comm: MPI.Intracomm, seconds: float, progress: Progress) -> None:
@@ -62,7 +62,7 @@ class Budget:
         self._stepped_s = time.monotonic()
 
     def check(self, needed_s: float = 0.0) -> None:
-        """Raise unless so many seconds are left."""
+        """Raise `OutOfTimeError` unless more than ``needed_s`` seconds are left."""
         if not self._limited:
             return
         left_s = self._ends_s - time.monotonic()
@@ -92,8 +92,8 @@ def discover(
 ) -> GridModel:
     """Measure the grid that ``comm`` spans. Collective; the result is the same on all ranks.
 
-    At most C(C-1)/2 + C pLogP measurements for C clusters, twice the first term with
-    ``both_directions``. What was not measured yet is estimated, so that the model of an interrupted
+    There are at most C(C-1)/2 + C pLogP measurements for C clusters, with ``both_directions`` twice
+    the first term. What has not been measured yet is estimated, so that the model of an interrupted
     discovery is useful.
 
     Parameters
@@ -105,12 +105,13 @@ def discover(
     collectives : collection of str
         Collectives whose plans are tried and whose natives are timed.
     known : GridModel, optional
-        Result of an interrupted discovery of these ranks: its stages are not run again.
+        Result of an interrupted discovery of these ranks. Its stages are not run again.
     keep : callable
         Called on all ranks with the model after every stage.
     budget_s : float
-        Seconds to spend, by rank 0's clock. A quick look comes first, however long it takes. A
-        stage that would not end in time is given up, and its results are dropped.
+        Seconds to spend, by rank 0's clock. A quick measurement (`quick_model`) comes first,
+        however long it takes. A stage that would not end in time is abandoned, and its results are
+        dropped.
     """
     budget = Budget(comm, budget_s, progress)
     model = known
@@ -123,7 +124,7 @@ def discover(
             model = add_priors(model) if native else model
             keep(model)
         if len(set(model.grid.host_of)) == 1:
-            return model  # shared memory: no plan of ours is meant for it
+            return model  # our plans are not meant for shared memory
         for stage, run in _stages(comm, both_directions, native, collectives, budget):
             if stage not in model.stages:
                 budget.check()
@@ -131,7 +132,7 @@ def discover(
                 model = replace(model, stages=(*model.stages, stage))
                 keep(model)
     except OutOfTimeError:
-        if model is None:  # without a budget there is no quick look and no time limit
+        if model is None:  # cannot happen: with a time limit there is a quick model
             raise
     return model
 
@@ -140,7 +141,7 @@ LINKS = "links"
 
 
 def stage_names(native: bool = True, collectives: Collection[str] = tuple(CALLS)) -> list[str]:
-    """The stages of a discovery, the most valuable ones first."""
+    """Return the names of a discovery's stages, the most valuable ones first."""
     tried = [name for name in RUNS if name in collectives]
     timed = [name for name in CALLS if name in collectives and name not in tried]
     names = [LINKS, "flows", "engine"]
@@ -167,7 +168,7 @@ def _stages(
     collectives: Collection[str],
     progress: Progress,
 ) -> Iterator[Stage]:
-    """All stages after the links, in their order."""
+    """Yield all stages after the links, in order."""
     for stage in stage_names(native, collectives)[1:]:
         what, _, collective = stage.rpartition(" ")
         if stage == "flows":
@@ -217,7 +218,10 @@ def _tune(comm: MPI.Intracomm, collective: str, progress: Progress, model: GridM
 
 
 def native_sizes(collective: str) -> tuple[int, ...]:
-    """Sizes in bytes at which natives are timed: of short ones also those of trials of plans."""
+    """Return the sizes in bytes at which natives are timed.
+
+    They include the short ones of the sizes at which plans are tried.
+    """
     short = (n_bytes for n_bytes in TRIAL_SIZES.get(collective, ()) if n_bytes < SETTLED_BYTES)
     return tuple(sorted({*NATIVE_SIZES, *short}))
 
@@ -225,14 +229,14 @@ def native_sizes(collective: str) -> tuple[int, ...]:
 def measure_links(
     comm: MPI.Intracomm, grid: Grid, both_directions: bool = False, progress: Progress = silent
 ) -> tuple[tuple[PLogP | None, ...], ...]:
-    """One pLogP measurement per cluster and per cluster pair, clusters in disjoint pairs.
+    """Measure pLogP once per cluster and per cluster pair, disjoint pairs at the same time.
 
     Collective; the result is the same on all ranks.
     """
     n = len(grid.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
-    found = look_between(comm, grid, pairs, measure_plogp, progress)
+    found = measure_between(comm, grid, pairs, measure_plogp, progress)
     if both_directions:
         back = [(b, a) for a, b in pairs if a != b]
-        found |= look_between(comm, grid, back, measure_plogp, progress)
+        found |= measure_between(comm, grid, back, measure_plogp, progress)
     return links_of(grid, found)

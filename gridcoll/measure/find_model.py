@@ -1,4 +1,4 @@
-"""From a communicator to a model of its grid: remembered, read, known and checked, or measured."""
+"""Find the model of a communicator's grid: remembered, read, taken from the cache, or measured."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import read_gridfile
 
 MOST_MODELS = 32
-"""Models kept, each of other processes; the one used longest ago is dropped."""
+"""Number of models kept, each for a different set of processes. The least recently used one is
+dropped."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """A model, and the processes it is about."""
+    """A model, and the processes that it describes."""
 
     processes: tuple[int, ...]
-    """Ranks in the world, by rank in the model."""
+    """World rank of each process, by its rank in the model."""
     model: GridModel
     source: str
-    """Where it came from; an equal source gives the same model."""
+    """Where the model came from. Equal sources give equal models."""
 
 
 _known: OrderedDict[str, Remembered] = OrderedDict()
 
 
 def processes_of(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """The ranks in the world of ``comm``'s processes; empty where some are not of it."""
+    """Return the world ranks of ``comm``'s processes; empty if some are not in the world."""
     theirs, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     try:
         ranks = MPI.Group.Translate_ranks(theirs, list(range(comm.Get_size())), world)
@@ -56,7 +57,7 @@ def processes_of(comm: MPI.Intracomm) -> tuple[int, ...]:
 
 
 def remember(processes: tuple[int, ...], model: GridModel, source: str) -> None:
-    """Keep ``model`` of ``processes`` for later communicators."""
+    """Keep the ``model`` of ``processes`` for later communicators."""
     if not processes:
         return
     key = f"{digest(model)} {' '.join(map(str, processes))}"
@@ -67,39 +68,40 @@ def remember(processes: tuple[int, ...], model: GridModel, source: str) -> None:
 
 
 def forget_all() -> None:
-    """Forget everything, for tests."""
+    """Forget all models, for tests."""
     _known.clear()
 
 
 def remembered(source: str) -> dict[str, Remembered]:
-    """Everything remembered from ``source`` by key, newest first, as it is now.
+    """Return all models remembered from ``source`` by key, newest first.
 
-    A copy, since other threads may add and evict: a rank must keep what it told the others.
+    The result is a copy: other threads may add and evict models, but a rank must keep those that it
+    told the others about.
     """
     return {key: each for key, each in reversed(list(_known.items())) if each.source == source}
 
 
 def covering(processes: tuple[int, ...], known: Mapping[str, Remembered]) -> list[str]:
-    """Keys of those whose models have all of ``processes``."""
+    """Return the keys of ``known`` models that contain all of ``processes``."""
     wanted = set(processes)
     return [key for key, each in known.items() if processes and wanted <= set(each.processes)]
 
 
 def restricted(found: Remembered, processes: tuple[int, ...]) -> GridModel:
-    """The model of ``processes``, a part of those that are ``found``."""
+    """Return the model of ``processes``, a subset of the processes of ``found``."""
     if found.processes == processes:
         return found.model
-    place = {process: rank for rank, process in enumerate(found.processes)}
-    return found.model.restrict([place[process] for process in processes])
+    rank_of = {process: rank for rank, process in enumerate(found.processes)}
+    return found.model.restrict([rank_of[process] for process in processes])
 
 
 QUICK_LOSS = "5 %"
-"""Median factor by which calls after a quick start may be slower; single ones took up to 1.4 times
-as long (benchmarks/first_calls.py)."""
+"""By how much, in the median, calls are slower after a quick measurement than after a discovery.
+Single calls took up to 1.4 times as long (benchmarks/first_calls.py)."""
 
 
 HelloRow: TypeAlias = tuple[str, str, list[str], list[str]]
-"""Host, machine, keys of what is remembered, and of those which have all processes."""
+"""Host, machine, keys of the remembered models, and keys of those that contain all processes."""
 
 
 @dataclass(frozen=True)
@@ -111,32 +113,35 @@ class Hello:
     processes: tuple[int, ...]
     """See `processes_of`."""
     own: dict[str, Remembered]
-    """What this rank remembers of that source, as it told."""
+    """Models that this rank remembers from that source; ``row`` lists their keys."""
     row: HelloRow
+    """What is sent to the other ranks."""
 
 
 @dataclass(frozen=True)
-class _Opening:
-    """What all ranks said."""
+class _Hellos:
+    """What all ranks told each other."""
 
     hello: Hello
+    """This rank's own."""
     nodes: tuple[tuple[str, str], ...]
-    """By rank, its host and its `machine_id`."""
+    """Host name and `machine_id` of each rank."""
     keys: tuple[frozenset[str], ...]
-    """By rank, the keys of what it remembers."""
+    """Keys of the models that each rank remembers."""
     covering: str
-    """A model that all ranks remember and that has all of them; empty if there is none."""
-    names_tell: bool
-    """Whether hosts of one name are one machine."""
+    """Key of a model that all ranks remember and that contains all of them; empty if there is none.
+    """
+    hostnames_are_unique: bool
+    """Whether hosts of the same name are the same machine."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """By rank."""
+        """Host name of each rank."""
         return tuple(host for host, _ in self.nodes)
 
     @classmethod
-    def of(cls, hello: Hello, rows: Sequence[HelloRow]) -> _Opening:
-        """From one exchange."""
+    def of(cls, hello: Hello, rows: Sequence[HelloRow]) -> _Hellos:
+        """Combine this rank's ``hello`` with the ``rows`` of all ranks."""
         known_to_all = set.intersection(*(set(row[3]) for row in rows))
         machines = {row[:2] for row in rows}
         return cls(
@@ -149,7 +154,10 @@ class _Opening:
 
 
 def say_hello(comm: MPI.Intracomm, tolerance: float, file: str = "") -> Hello:
-    """This rank's; ``file`` says which one, and which version of it, a model comes from. Local."""
+    """Return this rank's `Hello`. Local.
+
+    ``file`` names the file, and its version, that a model comes from; empty if there is none.
+    """
     source, processes = file or f"tolerance {tolerance}", processes_of(comm)
     own = remembered(source)
     row = MPI.Get_processor_name(), machine_id(), list(own), covering(processes, own)
@@ -165,40 +173,40 @@ def find_model(
     tolerance: float = DEFAULT_TOLERANCE,
     met: tuple[Hello, Sequence[HelloRow]] | None = None,
 ) -> GridModel:
-    """The model of ``comm``'s grid, the same on all ranks. Collective.
+    """Return the model of ``comm``'s grid, the same on all ranks. Collective.
 
-    ``given`` if there is one, else that of a communicator of this job that has all these processes,
-    else what ``grid_file`` says, else what the cache in ``places`` knows, checked and completed;
-    else measured. ``met``: what this rank's `say_hello` gave and what all ranks' gave, if they told
-    each other already.
+    The model is the first of these that exists: ``given``; the model of another communicator of
+    this job that contains all these processes; the one in ``grid_file``; the one that the cache in
+    ``places`` knows, checked and completed. Otherwise it is measured. ``met`` holds the result of
+    `say_hello` and the rows of all ranks, if they have been exchanged already.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
     if given is not None:
-        model = together(comm, lambda: _fit(given, comm.Get_size()))
+        model = together(comm, lambda: _checked_model(given, comm.Get_size()))
         require_equal(comm, "model", digest(model))
         return model
     if met is None or grid_file:
-        # Only rank 0 opens a file; a file that was written again counts as another one.
+        # Only rank 0 opens the file. A file that was rewritten counts as another source.
         file = ""
         if grid_file:
-            file = comm.bcast(_stamp(grid_file) if comm.Get_rank() == 0 else "", 0)
+            file = comm.bcast(_file_version(grid_file) if comm.Get_rank() == 0 else "", 0)
         hello = say_hello(comm, tolerance, file)
         met = hello, tell_all(comm, hello.row)
     hello, rows = met
-    opening = _Opening.of(hello, rows)
-    if opening.covering:
-        return restricted(hello.own[opening.covering], hello.processes)
+    hellos = _Hellos.of(hello, rows)
+    if hellos.covering:
+        return restricted(hello.own[hellos.covering], hello.processes)
     if grid_file:
         model = load_model(comm, grid_file)
     else:
-        model = _find_or_measure(comm, opening, places, tolerance)
+        model = _find_or_measure(comm, hellos, places, tolerance)
     remember(hello.processes, model, hello.source)
     return model
 
 
-def _stamp(path: str) -> str:
-    """A file as it is now."""
+def _file_version(path: str) -> str:
+    """Return a text that names the file at ``path`` and its present version."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -207,26 +215,28 @@ def _stamp(path: str) -> str:
 
 
 def _find_or_measure(
-    comm: MPI.Intracomm, opening: _Opening, places: Places, tolerance: float
+    comm: MPI.Intracomm, hellos: _Hellos, places: Places, tolerance: float
 ) -> GridModel:
-    rank, hosts = comm.Get_rank(), opening.hosts
+    rank, hosts = comm.Get_rank(), hellos.hosts
     n_hosts, began_s = len(set(hosts)), time.monotonic()
     report = Report(rank == 0 and n_hosts > 1)
     cache = Cache(places, tolerance) if rank == 0 else None
-    known, is_certain = _gather_known(comm, opening, cache)
+    known, is_certain = _gather_known(comm, hellos, cache)
     start = None
     with report.progress() as progress:
-        if opening.names_tell:
+        if hellos.hostnames_are_unique:
             start = start_from(
                 comm, known, hosts, tolerance, is_certain=is_certain, progress=progress
             )
         if start:
             model = start.model
         else:
-            model = _said_new(quick_model(comm, tolerance, progress, told=opening.nodes))
+            model = _marked_measured_now(
+                quick_model(comm, tolerance, progress, known_nodes=hellos.nodes)
+            )
     took_s = time.monotonic() - began_s
     if cache is not None:
-        if opening.names_tell:
+        if hellos.hostnames_are_unique:
             _keep(cache, known, start, model)
         report.warn(cache.warning())
         if start is None:
@@ -235,48 +245,52 @@ def _find_or_measure(
                 f"last {QUICK_LOSS}"
             )
         else:
-            report.say(_known_line(known, start, took_s))
+            report.say(_summary_line(known, start, took_s))
     return model
 
 
-def _said_new(model: GridModel) -> GridModel:
+def _marked_measured_now(model: GridModel) -> GridModel:
     row = (MEASURED_NOW,) * model.n_clusters
     return replace(model, sources=(row,) * model.n_clusters)
 
 
 def _gather_known(
-    comm: MPI.Intracomm, opening: _Opening, cache: Cache | None
+    comm: MPI.Intracomm, hellos: _Hellos, cache: Cache | None
 ) -> tuple[Knowledge, bool]:
-    """What is known about this job, equal on all ranks, and whether this job measured all of it.
+    """Return what is known about this job, equal on all ranks, and whether this job measured all.
 
-    From the cache that rank 0 reads, and from what ranks remember of other communicators.
+    It comes from the cache, which rank 0 reads, and from models that ranks remember of other
+    communicators.
     """
-    models = _gather_remembered(comm, opening)
+    models = _gather_remembered(comm, hellos)
 
     def gather() -> bytes:
-        known = cache.read() if cache and opening.names_tell else Knowledge()
-        hosts = set(opening.hosts)
+        known = cache.read() if cache and hellos.hostnames_are_unique else Knowledge()
+        hosts = set(hellos.hosts)
         for model in models:
             if can_be_kept(model):
                 learn_model(known, model)
                 hosts -= set(model.grid.hosts)
-        about = known.about(opening.hosts, MPI.get_vendor()[0], comm.Get_size())
+        about = known.about(hellos.hosts, MPI.get_vendor()[0], comm.Get_size())
         return bytes([not hosts]) + encode_bundle(about)
 
     data = from_root(comm, gather)
     return Knowledge(decode_bundle(data[1:])), bool(data[0])
 
 
-def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel]:
-    """On rank 0, what any rank remembers. Collective; where none does, nothing is sent."""
+def _gather_remembered(comm: MPI.Intracomm, hellos: _Hellos) -> list[GridModel]:
+    """Return, on rank 0, the models that any rank remembers. Collective.
+
+    Nothing is sent if no rank remembers any.
+    """
     holders: dict[str, int] = {}
-    for rank, keys in enumerate(opening.keys):
+    for rank, keys in enumerate(hellos.keys):
         for key in sorted(keys):
             holders.setdefault(key, rank)
     if not holders:
         return []
     mine = [
-        format_model(opening.hello.own[key].model)
+        format_model(hellos.hello.own[key].model)
         for key, rank in holders.items()
         if rank == comm.Get_rank()
     ]
@@ -285,7 +299,7 @@ def _gather_remembered(comm: MPI.Intracomm, opening: _Opening) -> list[GridModel
 
 
 def _keep(cache: Cache, known: Knowledge, start: Start | None, model: GridModel) -> None:
-    """Write new entries to the cache; without any, no file is opened."""
+    """Write new entries to the cache. If there are none, no file is opened."""
     if not can_be_kept(model):
         return
 
@@ -297,13 +311,16 @@ def _keep(cache: Cache, known: Knowledge, start: Start | None, model: GridModel)
 
 
 def keep_model(model: GridModel, places: Places) -> str:
-    """Write what a discovery found into the cache, on one rank; what went wrong, if anything."""
+    """Write the ``model`` of a discovery into the cache, and return what went wrong, if anything.
+
+    To be called on one rank.
+    """
     cache = Cache(places, model.tolerance)
     _keep(cache, Knowledge(), None, model)
     return cache.warning()
 
 
-def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
+def _summary_line(known: Knowledge, start: Start, took_s: float) -> str:
     grid = start.model.grid
     n_hosts, n = len(set(grid.host_of)), len(grid.clusters)
     since = known.since()
@@ -324,15 +341,16 @@ def _known_line(known: Knowledge, start: Start, took_s: float) -> str:
 
 
 def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
-    """The model in the file at ``path``, or of the grid so named, read by rank 0. Collective.
+    """Return the model in the file at ``path``, or of the grid of that name. Collective.
 
-    ``.toml`` is a declared grid, another suffix a measured model; none, a name or a file. Raises
-    `FileError` or `UsageError`, the same on all ranks.
+    Rank 0 reads the file. The suffix ``.toml`` means a declared grid, any other suffix a measured
+    model. A ``path`` without a suffix is the name of a grid or a file. Raises `FileError` or
+    `UsageError`, the same on all ranks.
     """
     hosts = tell_all(comm, MPI.Get_processor_name())
 
     def read() -> bytes:
-        # What has a suffix is no name of a grid: where it is missing, that is a `FileError`.
+        # A path with a suffix is never the name of a grid: if it is missing, that is a `FileError`.
         file = Path(path) if Path(path).suffix else find_gridfile(path)
         if file.suffix == ".toml":
             return format_model(declared_model(read_gridfile(file), hosts))
@@ -346,7 +364,7 @@ def load_model(comm: MPI.Intracomm, path: str) -> GridModel:
 def check_fit(model: GridModel, hosts: list[str], place: str) -> None:
     """Raise `FileError` unless ``model`` describes a job whose rank ``i`` runs on ``hosts[i]``.
 
-    Another MPI library than the one it was measured under has other natives, and other times.
+    A model measured under another MPI library does not fit: its natives and times differ.
     """
     mpi, _ = MPI.get_vendor()
     if model.mpi and model.mpi != mpi:
@@ -367,8 +385,8 @@ def check_fit(model: GridModel, hosts: list[str], place: str) -> None:
             )
 
 
-def _fit(model: GridModel, n_ranks: int) -> GridModel:
-    if not isinstance(model, GridModel):  # who has a file's name thinks of handing that over
+def _checked_model(model: GridModel, n_ranks: int) -> GridModel:
+    if not isinstance(model, GridModel):  # a likely mistake is to pass a file name
         raise UsageError(
             f"model: must be a GridModel, got {model!r}; read_model reads one from a file"
         )

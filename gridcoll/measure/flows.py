@@ -1,4 +1,7 @@
-"""Aggregate bandwidth of flows between clusters: more than one flow's if windows limit it."""
+"""Measure the aggregate bandwidth of flows between clusters.
+
+It exceeds the bandwidth of one flow if TCP windows limit each flow.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
 MESSAGE_BYTES = 1 << 15
 N_MESSAGES = 12
-"""Messages per flow, after a third as many that open its window."""
+"""Messages per flow. A third as many are sent before them to open the window."""
 
-MORE = 3
-"""For flows limited by windows, so many times as many messages: the first ones are not limited."""
+LONG_RUN_FACTOR = 3
+"""A long run has this many times the messages of a short one. The difference of both runs leaves
+out the first messages, which windows do not limit."""
 
 FIRST_LANES = 16
 MOST_PER_RANK = 4
-WORTH_MORE = 1.1
-"""Flows per rank are doubled as long as bandwidth grows by this factor."""
+WORTHWHILE_GAIN = 1.1
+"""Lanes, then flows per rank, are doubled as long as the bandwidth grows by this factor."""
 
 _TAG = 2
 _START_TAG = 5
@@ -40,16 +44,16 @@ def measure_aggregate_bandwidth(
     progress: Progress = silent,
     both_directions: bool = False,
 ) -> tuple[tuple[float, ...], ...]:
-    """Bytes per second of several flows at once between every two clusters. Collective.
+    """Return the bytes per second of several flows at once between every two clusters. Collective.
 
-    Flows as of `lanes_between`, on as many nodes as there are: `FIRST_LANES`, and twice as many as
-    long as that carries more and there are ranks left; then two and four in each lane, if those
-    carry more. Directions count as alike unless ``both_directions`` are measured, one after the
-    other.
+    There is one flow per lane (see `lanes_between`), on as many nodes as possible. The number of
+    lanes starts at `FIRST_LANES` and doubles as long as that carries more and there are ranks left.
+    Then two and four flows are tried in each lane, if those carry more. Directions are taken to be
+    equal unless ``both_directions`` is true; then they are measured one after the other.
 
-    ``one_flow_bytes_per_s`` is what one carries in messages of `MESSAGE_BYTES`, (C, C): where the
-    first lanes carry no more, the link between the clusters is full. Where they do, windows may
-    limit every flow: then what counts is what they carry once those are under way.
+    ``one_flow_bytes_per_s`` (C, C) is the rate of one flow in messages of `MESSAGE_BYTES`. If the
+    first lanes carry no more than that, one flow fills the link. If they carry more, windows may
+    limit every flow, and the rate is measured again without the first messages.
     """
     n = len(grid.clusters)
     rates = np.ones((n, n))
@@ -63,11 +67,11 @@ def measure_aggregate_bandwidth(
         n_lanes, n_flows, grows = FIRST_LANES, 1, True
         most_lanes = max(_lanes(grid, a, b) for a, b in pairs)
         while grows:
-            # Twice, as the slower run was disturbed.
+            # Two runs: the slower one may have been disturbed.
             runs = [_measure_round(comm, grid, pairs, n_lanes, n_flows) for _ in range(2)]
             found = np.maximum(*runs)
             known = np.maximum(rates, one_flow_bytes_per_s)
-            grows = any(found[pair] > WORTH_MORE * known[pair] for pair in pairs)
+            grows = any(found[pair] > WORTHWHILE_GAIN * known[pair] for pair in pairs)
             for a, b in pairs:
                 rates[a, b] = max(rates[a, b], found[a, b])
                 if not both_directions:
@@ -78,7 +82,7 @@ def measure_aggregate_bandwidth(
             else:
                 n_flows *= 2
                 grows &= n_flows <= min(MOST_PER_RANK, most_lanes)
-        if several := [p for p in pairs if rates[p] > WORTH_MORE * one_flow_bytes_per_s[p]]:
+        if several := [p for p in pairs if rates[p] > WORTHWHILE_GAIN * one_flow_bytes_per_s[p]]:
             steady = [_measure_steady(comm, grid, several, *tried) for _ in range(2)]
             for a, b in several:
                 rates[a, b] = max(each[a, b] for each in steady)
@@ -89,128 +93,136 @@ def measure_aggregate_bandwidth(
 
 
 QUICK_BUDGET_BYTES = 4 << 20
-"""Of each pair of clusters, in a quick look; with a link's pLogP less than `pairs.BUDGET_BYTES`."""
+"""Most bytes for each pair of clusters in a quick measurement; together with those for the pLogP of
+the link less than `pairs.BUDGET_BYTES`."""
 
-LOOK_S, LOOK_TRIPS = 80e-3, 2
-"""A run that tells lasts so long, or so many round trips, at what one flow carries."""
+CONCLUSIVE_S, CONCLUSIVE_TRIPS = 80e-3, 2
+"""A conclusive run takes at least this long, and this many round trips, at the rate of one flow."""
 
 
 def quick_aggregate_bandwidth(
     comm: MPI.Intracomm, grid: Grid, one_flow_bytes_per_s: np.ndarray, trip_s: np.ndarray
 ) -> tuple[tuple[float, ...], ...]:
-    """The same from a few runs between every two clusters, which count as alike both ways.
+    """Return the same from a few runs between every two clusters. Collective.
 
-    Collective. See `look_together`. ``trip_s`` is an empty round trip, (C, C).
+    Both directions are taken to be equal. ``trip_s`` (C, C) is the time of an empty round trip. See
+    `measure_flows_together`.
     """
     rounds = rounds_of_pairs(len(grid.clusters))
-    found = look_together(comm, comm, grid, rounds, one_flow_bytes_per_s, trip_s)
+    found = measure_flows_together(comm, comm, grid, rounds, one_flow_bytes_per_s, trip_s)
     rates = np.ones_like(trip_s)
     for a, b in (pair for pairs in rounds for pair in pairs):
         rates[a, b] = rates[b, a] = found[a, b]
     return tuple(tuple(float(x) for x in row) for row in rates)
 
 
-def look_together(
+def measure_flows_together(
     comm: MPI.Intracomm,
     wire: MPI.Intracomm,
     grid: Grid,
     rounds: Iterable[Collection[tuple[int, int]]],
     one_flow_bytes_per_s: np.ndarray,
     trip_s: np.ndarray,
-    full: float = WORTH_MORE,
+    full_factor: float = WORTHWHILE_GAIN,
 ) -> dict[tuple[int, int], float]:
-    """What flows together carry from the first to the second cluster of each pair of ``rounds``.
+    """Return the bytes per second of flows together, from the first to the second cluster of pairs.
 
-    Bytes per second. Collective; equal on all ranks. Up to `FIRST_LANES` flows over ``wire``; see
-    `Look`. One flow fills a link if several carry no more than ``full`` times as much. No more than
-    the hosts' interfaces carry inside, nor, of a lone host, than its widest link in each flow.
+    Collective; equal on all ranks. Pairs of the same round are measured at once. Up to
+    `FIRST_LANES` flows go over ``wire``; see `GrowingRuns`. One flow fills a link if several carry
+    no more than ``full_factor`` times as much. The result is at most what the hosts' interfaces
+    carry inside their clusters; for a lone host, the rate of its widest link in each flow.
 
-    ``one_flow_bytes_per_s`` is what one carries, ``trip_s`` an empty round trip; both (C, C).
+    ``one_flow_bytes_per_s`` is the rate of one flow, ``trip_s`` the time of an empty round trip;
+    both (C, C).
     """
     rounds = [list(pairs) for pairs in rounds]
     mine = np.zeros_like(trip_s)
     for pairs in rounds:
-        wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
+        wait_for_all(comm)  # start together: a flow that starts when others end gets more
         if flows := _flows_of(comm.Get_rank(), grid, pairs, FIRST_LANES, 1):
-            pair, lanes = flows.pair, len(_ends(grid, *flows.pair, FIRST_LANES)[0])
-            look = Look(lanes, float(one_flow_bytes_per_s[pair]), float(trip_s[pair]), full)
-            mine[pair] = _settled_bytes_per_s(wire, flows, look)
+            pair, lanes = flows.pair, len(_lane_ends(grid, *flows.pair, FIRST_LANES)[0])
+            growing = GrowingRuns(
+                lanes, float(one_flow_bytes_per_s[pair]), float(trip_s[pair]), full_factor
+            )
+            mine[pair] = _run_until_conclusive(wire, flows, growing)
     wait_for_all(comm)
     found = np.empty_like(mine)
     comm.Allreduce(mine, found, MPI.MAX)
     rates = {}
     for a, b in (pair for pairs in rounds for pair in pairs):
-        ends = zip((a, b), _ends(grid, a, b, FIRST_LANES), strict=True)
-        most = min(_carried(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
+        ends = zip((a, b), _lane_ends(grid, a, b, FIRST_LANES), strict=True)
+        most = min(_interface_limit(grid, c, end, one_flow_bytes_per_s) for c, end in ends)
         rates[a, b] = float(max(min(found[a, b], most), one_flow_bytes_per_s[a, b]))
     return rates
 
 
 @dataclass
-class Look:
-    """Runs of all flows of a pair, each twice as long as the one before, until one tells.
+class GrowingRuns:
+    """Runs of all flows of a pair, each twice as long as the one before, until one is conclusive.
 
-    The first is half as long as one that may tell. One tells when the link is full by what one flow
-    carries, or, as windows open, a longer run carries no more. Counted is what the last run's
-    messages add: the first ones of windows that limit are free.
+    The first run has half the length of the shortest one that may be conclusive. A run is
+    conclusive if one flow fills the link, or if windows have opened and a longer run carries no
+    more. The rate counts only the messages that the last run has in addition to the one before,
+    because windows do not limit the first messages.
     """
 
     n_lanes: int
     one_flow_bytes_per_s: float
     trip_s: float
-    full: float = WORTH_MORE
+    full_factor: float = WORTHWHILE_GAIN
     n_messages: int = field(init=False)
-    """Of each flow in this run."""
+    """Messages of each flow in this run."""
     bytes_per_s: float = 0.0
-    """What all carried in the last one."""
+    """Rate of all flows together in the last run."""
     _before_s: float = 0.0
     _sent_bytes: int = 0
 
     def __post_init__(self) -> None:
-        half = min(self._telling_bytes() / 2, QUICK_BUDGET_BYTES / 8)
+        half = min(self._conclusive_bytes() / 2, QUICK_BUDGET_BYTES / 8)
         self.n_messages = max(int(half / (self.n_lanes * MESSAGE_BYTES)), 1)
 
-    def _telling_bytes(self) -> float:
-        """What one flow carries in so long a run that it may tell."""
-        return self.one_flow_bytes_per_s * max(LOOK_S, LOOK_TRIPS * self.trip_s)
+    def _conclusive_bytes(self) -> float:
+        """Return what one flow carries in the shortest run that may be conclusive."""
+        return self.one_flow_bytes_per_s * max(CONCLUSIVE_S, CONCLUSIVE_TRIPS * self.trip_s)
 
-    def goes_on(self, slowest_s: float) -> bool:
-        """Whether another run is needed after one whose slowest flow took so long."""
+    def needs_another_run(self, slowest_s: float) -> bool:
+        """Whether another run is needed after one whose slowest flow took ``slowest_s``."""
         n_bytes = self.n_messages * self.n_lanes * MESSAGE_BYTES
         added = 0.5 if self._before_s else 1.0
         before = self.bytes_per_s
         self.bytes_per_s = added * n_bytes / max(slowest_s - self._before_s, added * slowest_s)
         self._before_s, self._sent_bytes = slowest_s, self._sent_bytes + n_bytes
-        one, trips_s = self.one_flow_bytes_per_s, LOOK_TRIPS * self.trip_s
-        is_full = self.bytes_per_s <= self.full * one
+        one, trips_s = self.one_flow_bytes_per_s, CONCLUSIVE_TRIPS * self.trip_s
+        is_full = self.bytes_per_s <= self.full_factor * one
         is_open = (
             self.n_messages * MESSAGE_BYTES >= one * trips_s
-            and self.bytes_per_s <= WORTH_MORE * before
+            and self.bytes_per_s <= WORTHWHILE_GAIN * before
         )
-        tells = n_bytes >= self._telling_bytes() and (is_full or is_open)
-        return not tells and self._sent_bytes + 2 * n_bytes <= QUICK_BUDGET_BYTES
+        is_conclusive = n_bytes >= self._conclusive_bytes() and (is_full or is_open)
+        return not is_conclusive and self._sent_bytes + 2 * n_bytes <= QUICK_BUDGET_BYTES
 
 
-def _settled_bytes_per_s(comm: MPI.Intracomm, flows: _Flows, look: Look) -> float:
-    """What all flows of a pair carry; on its first sender, 0 on others."""
+def _run_until_conclusive(comm: MPI.Intracomm, flows: _Flows, growing: GrowingRuns) -> float:
+    """Return the bytes per second of all flows of a pair on its first sender, 0 on other ranks."""
     going = True
     while going:
-        took_s = max(_stream(comm, flows, look.n_messages) - look.trip_s, 1e-9)
-        going = _agree_together(comm, flows, took_s, look.goes_on)
-        look.n_messages *= 2
-    return look.bytes_per_s
+        took_s = max(_stream(comm, flows, growing.n_messages) - growing.trip_s, 1e-9)
+        going = _agree_on_next_run(comm, flows, took_s, growing.needs_another_run)
+        growing.n_messages *= 2
+    return growing.bytes_per_s
 
 
-def _agree_together(
-    comm: MPI.Intracomm, flows: _Flows, took_s: float, goes_on: Callable[[float], bool]
+def _agree_on_next_run(
+    comm: MPI.Intracomm, flows: _Flows, took_s: float, needs_another_run: Callable[[float], bool]
 ) -> bool:
-    """What ``goes_on`` says on the first sender of what the slowest took; at about the same time.
+    """Return whether another run is needed, as the first sender decides by the slowest flow's time.
 
-    Each flow is timed by itself: one that starts when others end gets more than its part.
+    Each sender times its own flows. All ranks of the pair return at about the same time, because a
+    flow that starts when others end gets more than its share.
     """
-    told = np.zeros(1)
+    decision = np.zeros(1)
     if flows.active:
-        first, *others = flows.beside
+        first, *others = flows.same_side
         if comm.Get_rank() == first:
             times_s = np.zeros((len(others), 1))
             _finish(
@@ -219,12 +231,12 @@ def _agree_together(
                     for at, each in zip(times_s, others, strict=True)
                 ]
             )
-            told[0] = goes_on(max([took_s, *times_s[:, 0]]))
-            _finish([comm.Isend([told, MPI.BYTE], each, _START_TAG) for each in others])
+            decision[0] = needs_another_run(max([took_s, *times_s[:, 0]]))
+            _finish([comm.Isend([decision, MPI.BYTE], each, _START_TAG) for each in others])
         else:
             _finish([comm.Isend([np.array([took_s]), MPI.BYTE], first, _START_TAG)])
-            _finish([comm.Irecv([told, MPI.BYTE], first, _START_TAG)])
-        _finish([comm.Isend([told, MPI.BYTE], each, _START_TAG) for each in flows.peers])
+            _finish([comm.Irecv([decision, MPI.BYTE], first, _START_TAG)])
+        _finish([comm.Isend([decision, MPI.BYTE], each, _START_TAG) for each in flows.peers])
     else:
         rows = np.zeros((len(flows.peers), 1))
         _finish(
@@ -233,26 +245,30 @@ def _agree_together(
                 for row, each in zip(rows, flows.peers, strict=True)
             ]
         )
-        told[0] = rows[0, 0]
-    return bool(told[0])
+        decision[0] = rows[0, 0]
+    return bool(decision[0])
 
 
 def _lanes(grid: Grid, a: int, b: int) -> int:
     return lanes_between(len(grid.clusters[a]), len(grid.clusters[b]))
 
 
-def _ends(grid: Grid, a: int, b: int, most_lanes: int) -> tuple[list[int], list[int]]:
-    """Who sends from ``a`` and who receives in ``b``, by lane."""
+def _lane_ends(grid: Grid, a: int, b: int, most_lanes: int) -> tuple[list[int], list[int]]:
+    """Return the sending ranks in ``a`` and the receiving ranks in ``b``, by lane."""
     lanes = min(most_lanes, _lanes(grid, a, b))
     ends = [grid.clusters[c].spread(lanes) for c in (a, b)]
     senders, receivers = ([each[k % len(each)] for k in range(lanes)] for each in ends)
     return senders, receivers
 
 
-def _carried(
+def _interface_limit(
     grid: Grid, cluster: int, end: Sequence[int], one_flow_bytes_per_s: np.ndarray
 ) -> float:
-    """What the hosts at the ``end`` of flows let pass: one that is alone shows it by its flows."""
+    """Return what the interfaces of the hosts at the ``end`` of flows carry.
+
+    For a lone host, which shows its interface only by its flows, that is the rate of its widest
+    link times the number of flows.
+    """
     is_alone = len(grid.clusters[cluster].nodes) == 1
     n_hosts = len(end) if is_alone else len({grid.host_of[rank] for rank in end})
     return float(n_hosts * one_flow_bytes_per_s[cluster, cluster])
@@ -261,9 +277,9 @@ def _carried(
 def _measure_round(
     comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> np.ndarray:
-    """Bytes per second between the clusters of each of ``pairs``, all at the same time.
+    """Return the bytes per second between the clusters of ``pairs``, all at the same time, (C, C).
 
-    ``n_flows`` of each of at most ``most_lanes`` ranks, or as many as it has partners.
+    At most ``most_lanes`` ranks have ``n_flows`` flows each, or as many as they have partners.
     """
     (slowest_s,) = _slowest_s(comm, grid, pairs, most_lanes, n_flows, [N_MESSAGES])
     return _rates(grid, pairs, most_lanes, n_flows, N_MESSAGES, slowest_s)
@@ -272,20 +288,23 @@ def _measure_round(
 def _measure_steady(
     comm: MPI.Intracomm, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> np.ndarray:
-    """The same, by the extra time of `MORE` times as many messages."""
-    numbers = [N_MESSAGES, MORE * N_MESSAGES]
-    few_s, many_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, numbers)
-    took_s = longer_s(few_s, many_s)
-    return _rates(grid, pairs, most_lanes, n_flows, (MORE - 1) * N_MESSAGES, took_s)
+    """Return the same from the time that a run with `LONG_RUN_FACTOR` times the messages adds."""
+    message_counts = [N_MESSAGES, LONG_RUN_FACTOR * N_MESSAGES]
+    short_run_s, long_run_s = _slowest_s(comm, grid, pairs, most_lanes, n_flows, message_counts)
+    took_s = later_messages_s(short_run_s, long_run_s)
+    return _rates(grid, pairs, most_lanes, n_flows, (LONG_RUN_FACTOR - 1) * N_MESSAGES, took_s)
 
 
-def longer_s(few_s: np.ndarray, many_s: np.ndarray) -> np.ndarray:
-    """What all but the first ones of `MORE` times as many messages took.
+def later_messages_s(short_run_s: np.ndarray, long_run_s: np.ndarray) -> np.ndarray:
+    """Return the time of a long run without as many messages as the short run has.
 
-    Of windows that limit, the first messages are free, and the rest takes more than its part. It
-    takes less where windows were still opening in the first run: then its part counts.
+    If windows limit, the first messages are sent at once, and the later ones take more than their
+    share of the long run. If windows were still opening in the short run, the difference of both
+    runs is too small; then the later messages get their share of the long run.
     """
-    return np.asarray(np.maximum(many_s - few_s, many_s * (MORE - 1) / MORE))
+    return np.asarray(
+        np.maximum(long_run_s - short_run_s, long_run_s * (LONG_RUN_FACTOR - 1) / LONG_RUN_FACTOR)
+    )
 
 
 def _slowest_s(
@@ -294,9 +313,12 @@ def _slowest_s(
     pairs: Iterable[tuple[int, int]],
     most_lanes: int,
     n_flows: int,
-    numbers: Sequence[int],
+    message_counts: Sequence[int],
 ) -> list[np.ndarray]:
-    """What the slowest flow between each of ``pairs`` takes, (C, C), for so many messages each."""
+    """Return the time of the slowest flow between each of ``pairs``, (C, C).
+
+    There is one array for each of ``message_counts``, the messages of each flow.
+    """
     n = len(grid.clusters)
     wait_for_all(comm)
     flows = _flows_of(comm.Get_rank(), grid, pairs, most_lanes, n_flows)
@@ -306,7 +328,7 @@ def _slowest_s(
         trip_s = min(channel.round_trip_s(0) for channel in channels for _ in range(2))
         _stream(comm, flows, N_MESSAGES // 3)
     found = []
-    for n_messages in numbers:
+    for n_messages in message_counts:
         # Start together: a flow that starts when others end gets more bandwidth.
         wait_for_all(comm)
         mine = np.zeros((n, n))
@@ -329,7 +351,7 @@ def _rates(
     n_messages: int,
     took_s: np.ndarray,
 ) -> np.ndarray:
-    """Bytes per second of ``n_messages`` of each flow in ``took_s``, (C, C)."""
+    """Return the bytes per second if ``n_messages`` of each flow take ``took_s``; both (C, C)."""
     rates = np.ones_like(took_s)
     for a, b in pairs:
         lanes = min(most_lanes, _lanes(grid, a, b))
@@ -340,14 +362,16 @@ def _rates(
 
 @dataclass(frozen=True)
 class _Flows:
-    """A rank's part in a round: it sends to its peers, or it receives from them, as the ranks
-    ``beside`` it do. ``opposite`` are the other ends of its own lanes.
+    """A rank's part in a round: it sends to its ``peers``, or receives from them if not ``active``.
+
+    ``same_side`` are the ranks that do the same as this one, itself included. ``opposite`` are the
+    other ends of its own lanes.
     """
 
     pair: tuple[int, int]
     peers: tuple[int, ...]
     opposite: tuple[int, ...]
-    beside: tuple[int, ...]
+    same_side: tuple[int, ...]
     active: bool
 
 
@@ -355,15 +379,17 @@ def _flows_of(
     rank: int, grid: Grid, pairs: Iterable[tuple[int, int]], most_lanes: int, n_flows: int
 ) -> _Flows | None:
     for a, b in pairs:
-        senders, receivers = _ends(grid, a, b, most_lanes)
+        senders, receivers = _lane_ends(grid, a, b, most_lanes)
         lanes = len(senders)
         for ours, theirs, step in ((senders, receivers, 1), (receivers, senders, -1)):
             at = [k for k, each in enumerate(ours) if each == rank]
             if at:
                 turns = range(0, step * min(n_flows, lanes), step)
                 peers = tuple(theirs[(lane + turn) % lanes] for lane in at for turn in turns)
-                beside = tuple(dict.fromkeys(ours))
-                return _Flows((a, b), peers, tuple(theirs[lane] for lane in at), beside, step > 0)
+                same_side = tuple(dict.fromkeys(ours))
+                return _Flows(
+                    (a, b), peers, tuple(theirs[lane] for lane in at), same_side, step > 0
+                )
     return None
 
 
@@ -372,13 +398,13 @@ def _finish(requests: list[MPI.Request]) -> None:
 
 
 def _stream(comm: MPI.Intracomm, flows: _Flows, n_messages: int) -> float:
-    """Send ``n_messages`` to every peer, or receive them, and get or give an answer; in seconds."""
+    """Send ``n_messages`` to every peer, or receive them; return the seconds until the answers."""
     streams = [Stream(peer, MESSAGE_BYTES, flows.active) for peer in flows.peers]
     return max(stream_s(comm, streams, n_messages))
 
 
 class Stream(NamedTuple):
-    """Messages of ``n_bytes`` to ``peer``, or, where this rank does not send, from it."""
+    """Messages of ``n_bytes`` to ``peer``, or from it if this rank does not send."""
 
     peer: int
     n_bytes: int
@@ -386,9 +412,10 @@ class Stream(NamedTuple):
 
 
 def stream_s(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) -> list[float]:
-    """``n_messages`` of each of ``streams`` at once; a rank answers when it has received all.
+    """Transfer ``n_messages`` of each of ``streams`` at once, and time each stream.
 
-    Both ends call it. Returns seconds until the answer was there, or given, by stream.
+    Both ends call it. A rank answers its senders when it has received all messages of all streams.
+    Returns, for each stream, the seconds until the answer arrived or was sent.
     """
     start = time.perf_counter()
     sent, received = [], []

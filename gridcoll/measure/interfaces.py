@@ -1,7 +1,7 @@
-"""Hosts of a cluster whose interfaces are unlike are clusters of their own.
+"""Split clusters whose hosts have interfaces of different rates.
 
-Latency does not tell an old host from a new one beside it, and a plan gives hosts of a cluster
-equal shares.
+Latency does not distinguish an old host from a new one beside it, but a plan gives all hosts of a
+cluster equal shares.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from gridcoll.measure.clusters import Progress, name_clusters, silent
 from gridcoll.measure.flows import MESSAGE_BYTES, Stream, stream_s
 from gridcoll.measure.pairs import Pair
 from gridcoll.measure.probe import Channel
-from gridcoll.measure.uplinks import OPENING
+from gridcoll.measure.uplinks import OPENING_MESSAGES
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import rounds_of_pairs
 
 UNLIKE = 1.5
-"""Interfaces differ if one carries so many times what another does. Rates of alike ones, the best
-of several runs each, differ by a tenth on a busy machine and by a third on one with fifty processes
-for two cores; to keep unlike hosts in one cluster costs up to this factor."""
+"""Interfaces are unlike if one carries at least this many times what another does. Measured rates
+of equal interfaces, each the best of several runs, differ by a tenth on a busy machine and by a
+third on one with fifty processes for two cores. Keeping unlike hosts in one cluster costs up to
+this factor."""
 
 MOST_ROUNDS = 6
-"""Everybody exchanges with so many others: all there are in a cluster of seven."""
+"""Each host exchanges with at most this many others, which are all others in a cluster of seven."""
 
 FLOW_S, FEWEST_MESSAGES, MOST_MESSAGES = 20e-3, 8, 256
-"""How long a flow should last, and how many messages it may have."""
+"""Seconds that a flow should last, and limits of its number of messages."""
 
 FASTEST_BYTES_PER_S = MOST_MESSAGES * MESSAGE_BYTES / 5e-3
-"""13 Gbit/s. Interfaces from there on count as alike: a flow is too short to tell them apart."""
+"""13 Gbit/s. Faster interfaces count as equal: a flow is too short to distinguish them."""
 
 
 def unlike_hosts_apart(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) -> Grid:
-    """``grid`` with clusters split where interfaces of their hosts are unlike. Collective.
+    """Return ``grid`` with clusters split whose hosts have unlike interfaces. Collective.
 
-    Equal on all ranks. A cluster of two hosts stays as it is, and so does one with a single host
-    that is faster than the others: what two exchange shows the slower one.
+    Equal on all ranks. A cluster of two hosts is not split, and neither is one with a single host
+    that is faster than the others: an exchange of two hosts shows the rate of the slower one.
     """
     hosts = [[node[0].rank for node in cluster.nodes] for cluster in grid.clusters]
     wanted = [c for c, members in enumerate(hosts) if len(members) > 2]
@@ -51,7 +52,8 @@ def unlike_hosts_apart(comm: MPI.Intracomm, grid: Grid, progress: Progress = sil
     best: dict[int, float] = {}
     meet = {c: _first_rounds(hosts[c]) for c in wanted}
     _exchange(comm, grid, meet, best)
-    # Once more, each of those that seem slow with one that is not: a busy moment splits no cluster.
+    # Measure each host that seems slow again, with one that does not: a busy moment must not split
+    # a cluster.
     doubtful = {c: _again(hosts[c], best) for c in wanted}
     progress("interfaces of hosts", 1, 2)
     if any(doubtful.values()):
@@ -80,7 +82,10 @@ def _exchange(
     rounds_by_cluster: Mapping[int, Sequence[Sequence[Pair]]],
     best: dict[int, float],
 ) -> None:
-    """Enter what hosts sent and received per second at most; clusters go on at the same time."""
+    """Enter into ``best`` the most bytes per second that each host sent or received.
+
+    All clusters exchange at the same time.
+    """
     rank = comm.Get_rank()
     mine: list[tuple[int, int, float]] = []
     wait_for_all(comm)
@@ -90,12 +95,13 @@ def _exchange(
                 sends = rank == sender
                 channel = Channel(comm, receiver if sends else sender, sends)
                 flow = [Stream(channel.peer, MESSAGE_BYTES, sends)]
-                opening_s = stream_s(comm, flow, OPENING)[0]
-                wanted = math.ceil(FLOW_S * OPENING / opening_s)
+                opening_s = stream_s(comm, flow, OPENING_MESSAGES)[0]
+                wanted = math.ceil(FLOW_S * OPENING_MESSAGES / opening_s)
                 n = channel.agree(min(max(wanted, FEWEST_MESSAGES), MOST_MESSAGES))
                 took_s = stream_s(comm, flow, n)[0]
                 if sends:
-                    # With the answer's way: it is as long for all, and taking it off adds noise.
+                    # This includes the time of the answer. It is the same for all hosts, and
+                    # subtracting it would add noise.
                     rate = n * MESSAGE_BYTES / max(took_s, 1e-9)
                     mine.append((sender, receiver, min(rate, FASTEST_BYTES_PER_S)))
     wait_for_all(comm)
@@ -120,9 +126,9 @@ def _split(grid: Grid, best: Mapping[int, float]) -> Grid:
 
 
 def alike(nodes: Sequence[Sequence[int]], best: Mapping[int, float]) -> list[set[int]]:
-    """Ranks of ``nodes`` whose interfaces are alike, the fastest first.
+    """Return sets of ranks of ``nodes`` whose interfaces are alike, the fastest set first.
 
-    ``best`` has rates of the first ranks of nodes; where it has none, all are alike.
+    ``best`` has the rates of the first ranks of nodes. If it has none of them, all are alike.
     """
     parts: list[set[int]] = []
     fastest = 0.0

@@ -1,4 +1,4 @@
-"""Clusters of nodes from a few latencies of each: the messages of `topology.landmarks`."""
+"""Find clusters of nodes from a few latencies of each: the messages of `topology.landmarks`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mpi4py import MPI
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.pairs import AGREE, End, is_enough
+from gridcoll.measure.pairs import AGREEMENT, End, are_enough_trips
 from gridcoll.measure.probe import Channel
 from gridcoll.topology.landmarks import Pair, Rounds, group_nodes
 
-TRIPS_AT_ONCE = 4
-"""Round trips with each peer, beside others; the first one opens a connection and does not
-count."""
+CONCURRENT_TRIPS = 4
+"""Round trips with each peer while others are under way. The first one opens a connection and does
+not count."""
 
-LONG_S = 2.5e-3
-"""A latency found while others were under way is known well enough to say that it is long, if trips
-agreed on it: more than that no host on which ranks share cores adds to three trips in turn."""
+LONG_LATENCY_S = 2.5e-3
+"""A latency from this value on, measured while others were under way, is certain to be long if its
+round trips agree: no host on which ranks share cores adds more to three trips in a row."""
 
 STAGGER_S = 1e-3
 """Pause between a rank's first messages, so that not all peers answer at once."""
@@ -33,7 +33,7 @@ _TAG = 3
 def find_groups_by_landmarks(
     comm: MPI.Intracomm, nodes: Sequence[int], tolerance: float, progress: Progress = silent
 ) -> list[list[int]]:
-    """As `measure.clusters.find_groups`, from some of the latencies. Collective."""
+    """Find clusters as `measure.clusters.find_groups` does, from some latencies. Collective."""
     place = {leader: k for k, leader in enumerate(nodes)}
     me = place.get(comm.Get_rank(), -1)
 
@@ -42,12 +42,12 @@ def find_groups_by_landmarks(
         ours = [pair for pairs in rounds for pair in pairs if me in pair]
         asked = [nodes[b] for a, b in ours if me == a]
         asking = [nodes[a] for a, b in ours if me == b]
-        trips = trips_at_once(comm, asked, asking)
+        trips = concurrent_latencies(comm, asked, asking)
         for a, b in ours:
             peer = nodes[b if me == a else a]
             found = trips[peer]
             shortest_s, typical_s = found
-            if shortest_s < LONG_S or typical_s > AGREE * shortest_s:
+            if shortest_s < LONG_LATENCY_S or typical_s > AGREEMENT * shortest_s:
                 found = quick_latency(Channel(comm, peer, me == a))
             if me == a:
                 mine.append((a, b, *found))
@@ -58,22 +58,23 @@ def find_groups_by_landmarks(
             for a, b, shortest_s, typical_s in each
         }
 
-    def told(done: int, of: int) -> None:
+    def report_progress(done: int, of: int) -> None:
         progress("latency between nodes", done, of)
 
-    return group_nodes(len(nodes), measure, tolerance, told).groups
+    return group_nodes(len(nodes), measure, tolerance, report_progress).groups
 
 
-def trips_at_once(
+def concurrent_latencies(
     comm: MPI.Intracomm, asked: Sequence[int], asking: Sequence[int]
 ) -> dict[int, tuple[float, float]]:
-    """As `quick_latency`, with all peers together: those ``asked``, and those who ask us.
+    """Return the latencies to all peers as `quick_latency` does, measured at the same time.
 
-    One after another they would take most of the time of a start, as each opens a connection. Busy
-    hosts answer late: so this shows what is far, but not how near the near ones are.
+    ``asked`` peers answer this rank, ``asking`` ones send to it. One after another they would take
+    most of the time of a start, as each one opens a connection. Busy hosts answer late: the result
+    shows which peers are far, but not how near the others are.
     """
     peers = [*asked, *asking]
-    words = [bytearray(16) for _ in peers]  # an empty message, in the end what was found
+    words = [bytearray(16) for _ in peers]  # for empty messages, and for the result at the end
     inbox = [
         comm.Irecv([word, MPI.BYTE], peer, _TAG) for word, peer in zip(words, peers, strict=True)
     ]
@@ -91,12 +92,12 @@ def trips_at_once(
     def receive(k: int) -> None:
         if k < len(asked):
             trips_s[k].append(time.perf_counter() - sent_s[k])
-            if len(trips_s[k]) == TRIPS_AT_ONCE:
+            if len(trips_s[k]) == CONCURRENT_TRIPS:
                 counted = trips_s[k][1:]
                 found[peers[k]] = min(counted) / 2, statistics.median(counted) / 2
                 send(k, struct.pack("dd", *found[peers[k]]))
                 return
-        elif n_answered[k] == TRIPS_AT_ONCE:
+        elif n_answered[k] == CONCURRENT_TRIPS:
             shortest_s, typical_s = struct.unpack("dd", words[k])
             found[peers[k]] = shortest_s, typical_s
             return
@@ -120,16 +121,16 @@ def trips_at_once(
 
 
 def quick_latency(channel: End) -> tuple[float, float]:
-    """Half the shortest round trip, and half the median, in seconds; zeros on the passive end.
+    """Return half the shortest round trip, and half the median, in seconds.
 
-    One round trip across a WAN, up to `MOST_TRIPS` inside a cluster, after one for which the other
-    end may come late. On a busy host a few short ones take long enough to be many, so the two
-    shortest must agree.
+    Zeros on the passive end. There is one round trip across a WAN, and up to `MOST_TRIPS` inside a
+    cluster, after one that does not count because the other end may come late. On a busy host, a
+    few short trips may take as long as many, so the two shortest have to agree.
     """
     channel.round_trip_s(0)
     trips_s: list[float] = []
     going = 1
     while going:
         trips_s.append(channel.round_trip_s(0))
-        going = channel.agree(int(not is_enough(trips_s)))
+        going = channel.agree(int(not are_enough_trips(trips_s)))
     return min(trips_s) / 2, statistics.median(trips_s) / 2

@@ -1,4 +1,4 @@
-"""Times the MPI library's own collectives, which plans compete with."""
+"""Time the MPI library's own collectives, with which plans compete."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
-from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
+from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, CommonClock, Series, find_clock
 from gridcoll.measure.trials import affordable
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of
 
 Call = tuple[str, tuple[Any, ...]]
-"""Plain mpi4py's method, and its arguments."""
+"""Name of a method of mpi4py's communicators, and its arguments."""
 
 
 def _blocks(n_blocks: int, n_bytes: int) -> np.ndarray:
@@ -43,36 +43,36 @@ CALLS: dict[str, Callable[[int, int], Call]] = {
     ),
     "barrier": lambda _ranks, _n: ("Barrier", ()),
 }
-"""Of the library's own collectives, those that are timed: the call, by ranks and size."""
+"""The collectives that are timed, and the call of each for a number of ranks and a size."""
 
 FEWEST_RUNS, MOST_RUNS = 3, 9
 ENOUGH_S = 0.3
-"""Runs that took so long together show more than the noise of the moment."""
+"""Runs of a native that take this long in all are enough: they show more than a moment's noise."""
 
-LONG_CALL_S = 1.0
-"""After so long in all a native is not run again: noise is small by then."""
+LONG_RUNS_S = 1.0
+"""Natives are not run again once all runs have taken this long: noise is small by then."""
 
-ALIKE = 1.1
-"""Two runs that differ by at most this need no third one."""
+SAME_TIME = 1.1
+"""If the runs so far differ by at most this factor, no further one is needed."""
 
 COSTLY_S = 0.1
-"""Shorter calls are timed even if they will not be chosen: that costs little."""
+"""Shorter calls are timed even if they will not be chosen, as that costs little."""
 
 SETTLED_BYTES = 8 << 10
-"""With shorter messages no native is hopeless: a library may relay a few bytes but send more
-directly.
+"""With shorter messages, no native counts as hopeless: a library may relay a few bytes but send
+more of them directly.
 
 MPICH takes four times as long for an all-to-all of 8 bytes as for one of a kilobyte between sites.
 """
 
-SLOWER = 1.25
-"""A variant that takes so much longer than the plain one at first is not run again."""
+CLEARLY_SLOWER = 1.25
+"""A variant whose first run takes this many times as long as the plain one's is not run again."""
 
-MOST_GAIN = 2.0
-"""No variant of long messages was ever so much faster than the plain one."""
+MOST_VARIANT_GAIN = 2.0
+"""No variant with long messages was ever faster than the plain native by this factor."""
 
 FAR_BEHIND = 3.0
-"""A native that takes so many times as long as a plan is not timed with longer messages."""
+"""A native that takes this many times as long as a plan is not timed with longer messages."""
 
 TOO_LONG_S = 10.0
 """If the plain native takes longer, its variants are not timed."""
@@ -82,9 +82,9 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class NativeTimes:
-    """Of one collective: the plain native's times, and those of its variants by name.
+    """Times of one collective: those of the plain native, and those of its variants by name.
 
-    ``n_runs`` says of how many runs each is the median: by native, by size.
+    ``n_runs`` is the number of runs that each time is the median of, by native and size.
     """
 
     plain: TimesBySize
@@ -99,19 +99,19 @@ def time_native(
     sizes_bytes: Sequence[int],
     progress: Callable[[str, int, int], None],
 ) -> NativeTimes:
-    """Times of the library's own collective, from rank 0, until it is hopeless. Collective.
+    """Time the library's own collective, with root 0, up to the size where it is hopeless.
 
-    A library that takes several times what a plan is predicted to take, and long at that, will
-    not be chosen for larger messages; beyond the last size its time grows in proportion. A variant
-    is given up for larger messages where it takes long and either it or the plain one is far from
-    winning; or where the plain one takes very long. Neither of the first two from what it does
-    with the shortest.
+    Collective. A native that takes long, and several times as long as a plan is predicted to take,
+    will not be chosen for larger messages; beyond the last size its time grows in proportion. A
+    variant is not timed with larger messages if it takes long and either it or the plain native is
+    far from winning, or if the plain native takes very long. Messages below `SETTLED_BYTES` do not
+    count for the first two of these rules.
     """
     what = f"native {name}"
     sizes_bytes = affordable(name, comm.Get_size(), sizes_bytes)
     found: dict[str, dict[int, float]] = {native: {} for native in natives_of(name)}
     n_runs: dict[str, dict[int, int]] = {native: {} for native in found}
-    clock = find_clock(comm, model.grid)  # clocks drift: within minutes that shows
+    clock = find_clock(comm, model.grid)  # clocks drift noticeably within minutes
     left = list(found)
     for k, n_bytes in enumerate(sizes_bytes):
         progress(what, k, len(sizes_bytes))
@@ -127,8 +127,8 @@ def time_native(
             found[native][n_bytes], n_runs[native][n_bytes] = medians[native], len(seconds)
         if settled and _is_hopeless(medians[NATIVE], plan_s, FAR_BEHIND):
             break
-        against_s = medians[NATIVE] if settled else None
-        left = [native for native in medians if not _is_hopeless(medians[native], against_s, 2)]
+        competitor_s = medians[NATIVE] if settled else None
+        left = [native for native in medians if not _is_hopeless(medians[native], competitor_s, 2)]
     progress(what, len(sizes_bytes), len(sizes_bytes))
     times = {
         native: TimesBySize(tuple(by), tuple(by.values())) for native, by in found.items() if by
@@ -136,50 +136,51 @@ def time_native(
     return NativeTimes(times.pop(NATIVE), times, n_runs)
 
 
-def _is_hopeless(took_s: float, against_s: float | None, factor: float) -> bool:
-    """Whether it takes long, and ``factor`` times as long as its competitor."""
-    return bool(against_s) and took_s > max(factor * (against_s or 0.0), COSTLY_S)
+def _is_hopeless(took_s: float, competitor_s: float | None, factor: float) -> bool:
+    """Whether a native takes long, and more than ``factor`` times as long as its competitor."""
+    return bool(competitor_s) and took_s > max(factor * (competitor_s or 0.0), COSTLY_S)
 
 
 def _time_steps(
     clock: CommonClock, steps: Mapping[str, Step], plan_s: float | None
 ) -> dict[str, list[float]]:
-    """Seconds of the runs of each of ``steps``, the plain native first. Collective.
+    """Return the seconds of the runs of each of ``steps``, the plain native first. Collective.
 
-    They run alternately, back and forth. Before the first turn each runs once without counting,
-    because of after-effects of other runs (see `run_again`). If a plan is predicted (``plan_s``) to
-    be faster than any variant can be, and the plain native takes long, only the plain one is timed.
+    They run in turns, alternately forwards and backwards. Before the first turn, each one runs once
+    without counting, because of after-effects of other runs (see `run_again`). If a plan is
+    predicted (``plan_s``) to be faster than any variant can be, and the plain native takes long,
+    only the plain one is timed.
     """
     took: dict[str, list[float]] = {native: [] for native in steps}
     left, series, spent_s = list(steps), Series(clock), 0.0
     for turn in range(MOST_RUNS):
         for native in list(reversed(left) if turn % 2 else left):
-            against_s = plan_s if native == NATIVE else took[NATIVE][0]
+            competitor_s = plan_s if native == NATIVE else took[NATIVE][0]
             seconds = [series.run(steps[native])]
-            if not turn and not _first_counts(seconds[0], against_s):
+            if not turn and not _first_counts(seconds[0], competitor_s):
                 seconds.append(series.run(steps[native]))
             took[native].append(seconds[-1])
             spent_s += sum(seconds)
-            if not turn and native == NATIVE and _is_alone(took[NATIVE][0], plan_s):
+            if not turn and native == NATIVE and _skips_variants(took[NATIVE][0], plan_s):
                 left = [NATIVE]
                 break
-        left = [native for native in left if took[native][0] <= SLOWER * took[NATIVE][0]]
+        left = [native for native in left if took[native][0] <= CLEARLY_SLOWER * took[NATIVE][0]]
         runs = [took[native] for native in left]
-        if spent_s >= LONG_CALL_S:
+        if spent_s >= LONG_RUNS_S:
             break
         if turn + 1 >= FEWEST_RUNS and sum(map(sum, runs)) >= ENOUGH_S * len(runs):
             break
-        if turn and all(max(each) <= ALIKE * min(each) for each in runs):
+        if turn and all(max(each) <= SAME_TIME * min(each) for each in runs):
             break
     return {native: times for native, times in took.items() if times}
 
 
-def _first_counts(took_s: float, against_s: float | None) -> bool:
-    """Whether a first run is enough: it took long, or less long but is far behind."""
-    enough_s = LONG_CALL_S if _is_hopeless(took_s, against_s, FAR_BEHIND) else FIRST_COUNTS_S
+def _first_counts(took_s: float, competitor_s: float | None) -> bool:
+    """Whether the first run counts: it took long, or it took less long but is far behind."""
+    enough_s = LONG_RUNS_S if _is_hopeless(took_s, competitor_s, FAR_BEHIND) else FIRST_RUN_COUNTS_S
     return took_s >= enough_s
 
 
-def _is_alone(took_s: float, plan_s: float | None) -> bool:
-    """Whether the plain native took so long that no variant is timed."""
-    return took_s > TOO_LONG_S or _is_hopeless(took_s, plan_s, MOST_GAIN)
+def _skips_variants(took_s: float, plan_s: float | None) -> bool:
+    """Whether variants are not timed because the plain native took too long."""
+    return took_s > TOO_LONG_S or _is_hopeless(took_s, plan_s, MOST_VARIANT_GAIN)

@@ -1,4 +1,4 @@
-"""pLogP of cluster pairs with as few messages as ``L``, ``os``, ``or`` and ``g`` need."""
+"""Measure pLogP of cluster pairs with as few messages as ``L``, ``os``, ``or`` and ``g`` need."""
 
 from __future__ import annotations
 
@@ -20,54 +20,59 @@ Pair = tuple[int, int]
 T = TypeVar("T")
 
 BUDGET_BYTES = 8 << 20
-"""Most bytes sent over one link in all: a thin one has other traffic to carry."""
+"""Most bytes sent over one link in all: a thin link also has to carry other traffic."""
 
-WITHIN = 0.15
-"""A size where interpolation is right within this part need not be measured: of two runs of one
-train the other is up to a tenth longer."""
+INTERPOLATION_TOLERANCE = 0.15
+"""A size is not measured if interpolation errs by less than this fraction there. Two runs of the
+same train differ by up to a tenth."""
 
 BASE_SIZES = (0, 1 << 16, 1 << 13, 1 << 18)
-"""Every link, in this order: what long messages take tells how many short ones to send. The last
-one first shows whether time is in proportion to size by then."""
+"""Sizes that every link is measured at, in this order: the time of long messages shows how many
+short ones to send. The last size shows whether time is in proportion to size by then."""
 
 LARGEST_BYTES = 1 << 20
-"""Where it is not, windows limit, or a handshake: that far pipelines may go."""
+"""Largest size, measured where time is not in proportion to size because of windows or a handshake.
+Pipelines may use messages up to this size."""
 
 LEAST_TRAIN_S = 10e-3
 MOST_MESSAGES = 256
 
-ONE_BY_ONE = 8
-"""Of a train of twice so many messages or more the first half shows when half of it is there. Fewer
-are long, and libraries send long ones in pieces by turns: they come all at last.
-"""
+FEWEST_FOR_HALFWAY = 8
+"""From this number of messages n on, a train of 2n also gives the time of a train of n: that of its
+first half. Fewer messages are long ones, which libraries send in interleaved pieces, so that all of
+them arrive at the end."""
 
-MOST_EMPTY_MESSAGES, MOST_ON_THE_WAY = 64, 16
-"""Their gap is tens of microseconds: so many tell it within a few percent. On links longer than
-`SHORT_S` twice the latter are under way at once, each a packet, and TCP's window counts packets:
-that of `_OPENING` has room for some eighty."""
+MOST_EMPTY_MESSAGES, MOST_EMPTY_IN_FLIGHT = 64, 16
+"""Most empty messages n in a train of 2n. Their gap is tens of microseconds, which the former
+number shows within a few percent. The latter is for round trips longer than `SHORT_TRIP_S`: then
+all 2n are in flight at once, each in a packet of its own. TCP's window counts packets, and after
+`_OPENING_TRAIN` it has room for some eighty."""
 
-LONG_S = 0.1
-"""A single message that takes so long needs no train: noise and round trips are a small part of
-it."""
+LONG_MESSAGE_S = 0.1
+"""A single message that takes this long needs no train: noise and round trips are a small part of
+its time."""
 
-MORE_EXCHANGES, SHORT_S = 2, 3e-3
-"""So many more of what is so short: a busy moment of either end would be a large part of it."""
+EXTRA_EXCHANGES, SHORT_TRIP_S = 2, 3e-3
+"""Number of extra exchanges if one takes less than this time: a busy moment of either end would be
+a large part of it."""
 
-ENOUGH_S = 10e-3
-"""Of round trips: short ones that were tried so long tell what a busy moment adds. One that took
-longer is known well enough to say that it is long."""
+ENOUGH_TRIPS_S = 10e-3
+"""Round trips that agree are enough if they take this long in all. Short trips repeated for that
+time show what a busy moment adds, and a single longer trip is certain to be long."""
 
-MOST_TRIPS, MOST_S = 20, 0.1
-"""Where round trips do not agree. What takes so long in all is long, or has been tried often."""
+MOST_TRIPS, MOST_TRIPS_S = 20, 0.1
+"""Limits if round trips do not agree: their number, and their time in all. By that time they are
+long, or have been tried often."""
 
-AGREE = 1.1
-"""Round trips of a link that differ by more are not the link's, but those of a host that was busy
-with others: 88 on two processors take milliseconds where the wire takes 0.1."""
+AGREEMENT = 1.1
+"""Round trips agree if they differ by no more than this factor. If they differ by more, a busy host
+is the cause and not the link: with 88 hosts on two processors, round trips take milliseconds where
+the wire takes 0.1."""
 
-BOTH_AGREE = AGREE**2
-"""Two numbers of which either is off by as much as `AGREE`."""
+AGREEMENT_OF_BOTH = AGREEMENT**2
+"""Largest factor between two numbers each of which may be off by `AGREEMENT`."""
 
-_OPENING = (1 << 14, 8)
+_OPENING_TRAIN = (1 << 14, 8)  # bytes of a message, and messages
 
 
 def measure_pairs(
@@ -77,16 +82,16 @@ def measure_pairs(
     progress: Progress = silent,
     budget_bytes: int = BUDGET_BYTES,
 ) -> dict[tuple[int, int], PLogP]:
-    """Measure pLogP between ``pairs`` of clusters, and inside where both are one. Collective.
+    """Measure pLogP between ``pairs`` of clusters, and inside a cluster paired with itself.
 
-    Pairs that share no cluster are measured at once. Equal on all ranks.
+    Collective; equal on all ranks. Pairs that share no cluster are measured at once.
     """
-    return look_between(
+    return measure_between(
         comm, grid, pairs, partial(quick_plogp, budget_bytes=budget_bytes), progress
     )
 
 
-def look_between(
+def measure_between(
     comm: MPI.Intracomm,
     grid: Grid,
     pairs: Iterable[tuple[int, int]],
@@ -94,10 +99,10 @@ def look_between(
     progress: Progress = silent,
     what: str = "pLogP of links",
 ) -> dict[tuple[int, int], T]:
-    """What ``measure`` finds between ``pairs``, as `measure_pairs`. Collective.
+    """Return what ``measure`` finds between ``pairs``, as `measure_pairs` does. Collective.
 
-    Both ends call it; what is not None counts. A pair between clusters begins as soon as both are
-    free: they need not wait for a slow link between two others.
+    Both ends of a pair call ``measure``; the result that is not None counts. Two clusters begin as
+    soon as both are free: they need not wait for a slow link between two others.
     """
     wanted = [(a, b) for a, b in dict.fromkeys(pairs) if a != b or len(grid.clusters[a]) > 1]
     rounds = _packed(grid, disjoint_rounds(wanted))
@@ -111,23 +116,24 @@ def look_between(
             if rank in (sender, receiver):
                 active = rank == sender
                 channel = Channel(comm, receiver if active else sender, active)
-                channel.round_trip_s(0)  # the other one may still be with another pair
+                channel.round_trip_s(0)  # the other end may still be busy with another pair
                 measured = measure(channel)
                 if measured is not None:
                     mine.append((a, b, measured))
         done += len(each)
         if any(a == b for a, b in each) or done == n_links:
-            # Hosts that measure inside clusters are no coordinators, which would begin before they
-            # are done; and at the end all wait politely.
+            # Coordinators do not measure inside clusters: without this they would begin with other
+            # clusters before the hosts inside are done. At the end, all ranks wait politely.
             wait_for_all(comm)
     progress(what, n_links, n_links)
     return {(a, b): found for each in tell_all(comm, mine) for a, b, found in each}
 
 
 def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
-    """The ranks that measure for a cluster pair: coordinators; inside, two on different nodes.
+    """Return the ranks that measure a cluster pair: the coordinators of both clusters.
 
-    Those are the last ones, where that leaves coordinators free for others.
+    Inside a cluster they are two ranks on different nodes, if possible the last two, so that the
+    coordinator is free for other pairs.
     """
     first = grid.clusters[a].coordinator
     if a != b:
@@ -140,7 +146,10 @@ def representatives(grid: Grid, a: int, b: int) -> tuple[int, int]:
 
 
 def _packed(grid: Grid, rounds: Sequence[list[Pair]]) -> list[list[Pair]]:
-    """``rounds``, with pairs inside clusters in the first round if no node is in two pairs."""
+    """Return ``rounds`` with the first two merged if that puts no node into two pairs.
+
+    Only a first round of pairs inside clusters is merged.
+    """
     if len(rounds) < 2 or any(a != b for a, b in rounds[0]):
         return list(rounds)
     together = [*rounds[0], *rounds[1]]
@@ -149,9 +158,9 @@ def _packed(grid: Grid, rounds: Sequence[list[Pair]]) -> list[list[Pair]]:
 
 
 def disjoint_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """``pairs`` in rounds in which no cluster is in two; those inside clusters first.
+    """Return ``pairs`` in rounds in which no cluster is in two pairs; those inside clusters first.
 
-    Pairs go in the order of the circle method, which for all pairs gives as few rounds as can be.
+    The order is that of the circle method, which gives the fewest rounds possible for all pairs.
     """
     n = 1 + max((max(pair) for pair in pairs), default=0)
     n += n % 2
@@ -169,12 +178,12 @@ def disjoint_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
 
 
 def is_near(one: float, other: float, factor: float) -> bool:
-    """Whether neither is more than ``factor`` times the other."""
+    """Whether neither number is more than ``factor`` times the other."""
     return max(one, other) <= factor * min(one, other)
 
 
 class End(Protocol):
-    """One end of a link: a `Channel`, or what stands in for one."""
+    """One end of a link: a `Channel`, or a substitute for one."""
 
     @property
     def active(self) -> bool: ...
@@ -184,29 +193,29 @@ class End(Protocol):
     def agree(self, value: int) -> int: ...
 
 
-def is_enough(trips_s: Sequence[float]) -> bool:
-    """Whether these round trips tell how long the shortest one is, or were tried often enough."""
-    if len(trips_s) >= MOST_TRIPS or sum(trips_s) > MOST_S:
+def are_enough_trips(trips_s: Sequence[float]) -> bool:
+    """Whether these round trips show the shortest one, or have been repeated often enough."""
+    if len(trips_s) >= MOST_TRIPS or sum(trips_s) > MOST_TRIPS_S:
         return True
     shortest_s, *longer_s = sorted(trips_s)
-    is_settled = not longer_s or longer_s[0] <= AGREE * shortest_s
-    return is_settled and sum(trips_s) > ENOUGH_S
+    is_settled = not longer_s or longer_s[0] <= AGREEMENT * shortest_s
+    return is_settled and sum(trips_s) > ENOUGH_TRIPS_S
 
 
 class _Link:
-    """A link under measurement, and how many bytes may still be sent over it.
+    """A link under measurement, and the number of bytes that may still be sent over it.
 
-    Equal on both ends, as they count the same messages.
+    That number is equal on both ends, as they count the same messages.
     """
 
     def __init__(self, channel: End, budget_bytes: int) -> None:
         self.channel = channel
-        self.left_bytes = budget_bytes
+        self.budget_left_bytes = budget_bytes
         self.gaps_s: dict[int, float] = {}
         self.lone_s: dict[int, float] = {}
-        self.opened_bytes = 0  # that were under way at once
+        self.opened_bytes = 0  # most bytes that were in flight at once
         # Open TCP's window before anything is timed.
-        n_bytes, n = _OPENING
+        n_bytes, n = _OPENING_TRAIN
         self.train(n_bytes, min(n, budget_bytes // (2 * n_bytes)))
         self.empty_s = self._empty_s()
 
@@ -215,69 +224,72 @@ class _Link:
         going = 1
         while going:
             trips_s.append(self.channel.round_trip_s(0))
-            going = self.channel.agree(int(len(trips_s) < 2 or not is_enough(trips_s)))
+            going = self.channel.agree(int(len(trips_s) < 2 or not are_enough_trips(trips_s)))
         return min(trips_s)
 
     def affords(self, n_bytes: int) -> bool:
-        return n_bytes <= self.left_bytes
+        return n_bytes <= self.budget_left_bytes
 
     def exchange(self, n_bytes: int) -> tuple[float, float, float]:
-        """A message and its answer: the round trip, ``os`` and ``or``; zeros on the passive end."""
-        self.left_bytes -= n_bytes
+        """Send a message and its answer; return the round trip, ``os`` and ``or``.
+
+        Zeros on the passive end.
+        """
+        self.budget_left_bytes -= n_bytes
         return self.channel.exchange(n_bytes)
 
     def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
-        """Of its first half and of all; zeros on the passive end."""
-        self.left_bytes -= n_bytes * n_messages
+        """Return the time of the first half of a train, and of all; zeros on the passive end."""
+        self.budget_left_bytes -= n_bytes * n_messages
         self.opened_bytes = max(self.opened_bytes, n_bytes * n_messages)
         return self.channel.train(n_bytes, n_messages)
 
     def sample(self, n_bytes: int) -> Sample:
-        """Gap from trains; a lone message; overheads."""
+        """Measure the gap by trains, the one-way time by a lone message, and the overheads."""
         lone_s, send_s, recv_s = self.exchange(n_bytes)
-        for _ in range(MORE_EXCHANGES):
-            if not self.channel.agree(int(lone_s < SHORT_S)) or not self.affords(8 * n_bytes):
+        for _ in range(EXTRA_EXCHANGES):
+            if not self.channel.agree(int(lone_s < SHORT_TRIP_S)) or not self.affords(8 * n_bytes):
                 break
             again = self.exchange(n_bytes)
             lone_s, send_s, recv_s = map(min, (lone_s, send_s, recv_s), again)
-        each_s = max(lone_s - self.empty_s, self._least_gap_s(n_bytes), 5e-6)
-        is_long = lone_s >= max(LONG_S, 4 * self.empty_s)
-        foretold_s = self._foretold_s(n_bytes, lone_s)
+        each_s = max(lone_s - self.empty_s, self._lower_bound_s(n_bytes), 5e-6)
+        is_long = lone_s >= max(LONG_MESSAGE_S, 4 * self.empty_s)
+        extrapolated_s = self._extrapolated_gap_s(n_bytes, lone_s)
         self.lone_s[n_bytes] = lone_s
         if self.channel.agree(int(is_long)) or not self.affords(4 * n_bytes):
-            # A long message: its time less the empty round trip is the gap.
+            # The gap of a long message is its time less the empty round trip.
             gap_s = each_s
-        elif self.channel.agree(int(foretold_s > 0)):
-            gap_s = foretold_s
+        elif self.channel.agree(int(extrapolated_s > 0)):
+            gap_s = extrapolated_s
         else:
             wanted = math.ceil(1.2 * max(self.empty_s, LEAST_TRAIN_S) / each_s)
             most = MOST_MESSAGES
             if not n_bytes:
-                most = MOST_EMPTY_MESSAGES if self.empty_s < SHORT_S else MOST_ON_THE_WAY
+                most = MOST_EMPTY_MESSAGES if self.empty_s < SHORT_TRIP_S else MOST_EMPTY_IN_FLIGHT
             n = self.channel.agree(min(max(wanted, 2), most))
             if n_bytes:
-                n = max(min(n, self.left_bytes // (4 * n_bytes)), 1)
+                n = max(min(n, self.budget_left_bytes // (4 * n_bytes)), 1)
             gap_s = self._gap_s(n_bytes, n, lone_s)
         self.gaps_s[n_bytes] = gap_s
         return Sample(gap_s, lone_s - self.empty_s / 2, send_s, recv_s)
 
-    def _told_s(self, lone_s: float, train_s: float, n: int) -> float:
-        """The gap that a lone message and a train of ``n`` agree on, 0 if they do not.
+    def _agreed_gap_s(self, lone_s: float, train_s: float, n: int) -> float:
+        """Return the gap on which a lone message and a train of ``n`` agree, 0 if they do not.
 
-        Both have an empty round trip at their end, and a handshake before them takes another.
+        Both times include an empty round trip at the end, and another one if there was a handshake.
         """
         for once_s in (self.empty_s, 2 * self.empty_s):
             alone_s, average_s = lone_s - once_s, (train_s - once_s) / n
-            if alone_s > 0 and is_near(alone_s, average_s, AGREE):
+            if alone_s > 0 and is_near(alone_s, average_s, AGREEMENT):
                 return (alone_s + average_s) / 2
         return 0.0
 
-    def _foretold_s(self, n_bytes: int, lone_s: float) -> float:
-        """The gap by that of the longest size so far; 0 if a lone message does not confirm it.
+    def _extrapolated_gap_s(self, n_bytes: int, lone_s: float) -> float:
+        """Return the gap extrapolated from the largest size so far; 0 if it is not confirmed.
 
-        It does if it takes so much longer than a lone one of that size as that one's gap or time
-        tells. Then trains, the longest part of a measurement, would show nothing new: no window and
-        no handshake.
+        A lone message confirms it if it takes longer than one of that size by as much as the gap or
+        the time of that size predicts. Then there is no new window limit and no handshake, and
+        trains, which take most of the time of a measurement, are not needed.
         """
         below = max(self.gaps_s, default=0)
         if not 0 < below < n_bytes or 0 not in self.gaps_s:
@@ -285,51 +297,57 @@ class _Link:
         added_s, times = lone_s - self.lone_s[below], (n_bytes - below) / below
         by_gap_s = times * (self.gaps_s[below] - self.gaps_s[0])
         alone_s = times * (self.lone_s[below] - self.empty_s)
-        are_near = is_near(by_gap_s, alone_s, BOTH_AGREE)
-        if is_near(added_s, by_gap_s, AGREE) or (are_near and is_near(added_s, alone_s, AGREE)):
+        are_near = is_near(by_gap_s, alone_s, AGREEMENT_OF_BOTH)
+        if is_near(added_s, by_gap_s, AGREEMENT) or (
+            are_near and is_near(added_s, alone_s, AGREEMENT)
+        ):
             return self.gaps_s[below] + (added_s + by_gap_s) / 2
         return 0.0
 
-    def _least_gap_s(self, n_bytes: int) -> float:
-        """Estimated by longer messages: a single one does not show how a window slows a train."""
+    def _lower_bound_s(self, n_bytes: int) -> float:
+        """Return a lower bound of the gap, from longer messages; 0 if there are none.
+
+        A single message does not show how a window slows a train.
+        """
         longer = [size for size in self.gaps_s if size > n_bytes]
         return self.gaps_s[min(longer)] * n_bytes / min(longer) if longer else 0.0
 
     def _gap_s(self, n_bytes: int, n: int, lone_s: float) -> float:
-        """From a train of twice ``n`` messages and one of n, unless one and a lone message agree.
+        """Return the gap from trains of ``n`` and of 2n messages.
 
-        The difference of two short trains is noisy, and windows open while the first is under way.
+        If one of these trains agrees with a lone message, that is enough: the difference of two
+        short trains is noisy, and windows open while the first one is under way.
         """
-        if n >= ONE_BY_ONE:
+        if n >= FEWEST_FOR_HALFWAY:
             took_s, longer_s = self.train(n_bytes, 2 * n)
         else:
             took_s = longer_s = 0.0
-            # The shorter one first if it is what opens the window so far.
+            # The shorter train comes first if it opens the window further than earlier messages.
             for is_longer in (False, True) if n * n_bytes > self.opened_bytes else (True, False):
                 n_messages = n + n * is_longer
                 train_s = self.train(n_bytes, n_messages)[1]
-                told_s = self._told_s(lone_s, train_s, n_messages) if n_bytes else 0.0
-                if self.channel.agree(int(told_s > 0)):
-                    return told_s
+                agreed_s = self._agreed_gap_s(lone_s, train_s, n_messages) if n_bytes else 0.0
+                if self.channel.agree(int(agreed_s > 0)):
+                    return agreed_s
                 took_s, longer_s = (took_s, train_s) if is_longer else (train_s, longer_s)
-        gap_s, likely = gap_of_trains(took_s, longer_s, n, self.empty_s)
+        gap_s, is_plausible = gap_of_trains(took_s, longer_s, n, self.empty_s)
         if not n_bytes:
-            return gap_s  # a few microseconds are within the noise of a round trip
-        if not self.channel.agree(int(likely)) and self.affords(4 * n * n_bytes):
-            # Handshakes and windows are a large part of short trains, and less of a longer one.
+            return gap_s  # a few microseconds are less than the noise of a round trip
+        if not self.channel.agree(int(is_plausible)) and self.affords(4 * n * n_bytes):
+            # Handshakes and windows are a smaller part of a longer train.
             took_s, longer_s, n = longer_s, self.train(n_bytes, 4 * n)[1], 2 * n
-            gap_s, likely = gap_of_trains(took_s, longer_s, n, self.empty_s)
-        if not self.channel.agree(int(likely)) and self.affords(n * n_bytes):
+            gap_s, is_plausible = gap_of_trains(took_s, longer_s, n, self.empty_s)
+        if not self.channel.agree(int(is_plausible)) and self.affords(n * n_bytes):
             took_s = min(took_s, self.train(n_bytes, n)[1])
             gap_s, _ = gap_of_trains(took_s, longer_s, n, self.empty_s)
         return gap_s
 
 
 def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
-    """The link's pLogP, on the active end; None on the other.
+    """Return the link's pLogP on the active end, None on the other.
 
-    Sizes are added where interpolation errs by more than `WITHIN`: one between two whose rates
-    differ, a larger one while the rate still grows.
+    Sizes are added where interpolation errs by more than `INTERPOLATION_TOLERANCE`: one between two
+    sizes whose rates differ, and larger ones while the rate still grows.
     """
     link = _Link(channel, budget_bytes)
     samples: dict[int, Sample] = {}
@@ -338,20 +356,21 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
             samples[n_bytes] = link.sample(n_bytes)
     low, high = sorted(BASE_SIZES)[1:3]
     is_known = not {low, high} <= samples.keys() or not link.affords(8 * high)
-    if not is_known and not channel.agree(int(_foretells(samples, low, high))):
+    if not is_known and not channel.agree(int(_is_on_line(samples, low, high))):
         middle = high // 2
         samples[middle] = link.sample(middle)
     largest = max(samples)
     while low < largest < LARGEST_BYTES and link.affords(8 * largest):
         below = max(size for size in samples if size < largest)
-        if channel.agree(int(_foretells(samples, below, largest))):
+        if channel.agree(int(_is_on_line(samples, below, largest))):
             break
         largest *= 2
         samples[largest] = link.sample(largest)
     for n_bytes in sorted(samples)[1:-1]:
         # If a size seems faster than longer ones, one of them may have been disturbed.
         doubtful = (
-            samples[n_bytes].gap_s * largest < (1 - WITHIN) * samples[largest].gap_s * n_bytes
+            samples[n_bytes].gap_s * largest
+            < (1 - INTERPOLATION_TOLERANCE) * samples[largest].gap_s * n_bytes
         )
         if channel.agree(int(doubtful)) and link.affords(8 * n_bytes):
             again = link.sample(n_bytes)
@@ -360,11 +379,14 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
     return fit_samples(samples, link.empty_s) if channel.active else None
 
 
-def _foretells(samples: Mapping[int, Sample], low: int, high: int) -> bool:
-    """Whether a line through an empty message and one of ``low`` bytes gives ``high``'s gap.
+def _is_on_line(samples: Mapping[int, Sample], low: int, high: int) -> bool:
+    """Whether the line through the gaps at 0 and ``low`` bytes gives the gap at ``high`` bytes.
 
-    Then nothing changes between them, and beyond, until something else limits.
+    Then the gap is linear between them, and beyond, until something else limits.
     """
     start_s = samples[0].gap_s
     slope = max(samples[low].gap_s - start_s, 0.0) / low
-    return abs(start_s + slope * high - samples[high].gap_s) <= WITHIN * samples[high].gap_s
+    return (
+        abs(start_s + slope * high - samples[high].gap_s)
+        <= INTERPOLATION_TOLERANCE * samples[high].gap_s
+    )

@@ -1,6 +1,6 @@
-"""Measuring links by messages: latency by ping-pong, then pLogP by Kielmann's method.
+"""Measure links by messages: latency by ping-pong, then pLogP by Kielmann's method.
 
-Both ends call the same function with ``active`` true on one of them, the end that measures.
+Both ends call the same function. ``active`` is true on one of them, which measures.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ FIRST_SIZES = (0, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 """Sizes that every link is measured at, in bytes."""
 
 INTERPOLATION_TOLERANCE = 0.15
-"""A size between two others is kept if interpolation errs by more than this."""
+"""A size between two others is kept if interpolation errs by more than this fraction."""
 
 MOST_ADDED_SIZES = 4
 MOST_MESSAGES = 1000
 
 MOST_ATTEMPTS = 4
-"""Trains whose times do not fit together are sent again so often."""
+"""Trains whose times contradict each other are sent up to this many times."""
 
 LONG_PROBE_S = 0.5
-"""A message that takes so long is sent only once: disturbances are short."""
+"""A message that takes this long is sent only once: disturbances are short."""
 
 SAME_RATE = 0.05
-"""Between two sizes whose rates differ by less than this, no size is added."""
+"""No size is added between two sizes whose rates differ by less than this fraction."""
 
-LIKELY = 1.15
-"""A gap may be so many times what the longer train shows on average; beyond, one was disturbed."""
+PLAUSIBLE_FACTOR = 1.15
+"""A gap is plausible up to this many times the average of the longer train. Above that, one of the
+two trains was disturbed."""
 
-TRIPS_ONCE = 6
-"""Round trips that a train costs once at most: a handshake, and a TCP window that doubles from 15
-to some 500 KB. Inside a cluster that is nothing beside a train, and its average tells."""
+MOST_SETUP_TRIPS = 6
+"""Most round trips that a train costs once: a handshake, and a TCP window that doubles from 15 to
+some 500 KB. Inside a cluster they are nothing beside a train, so its average is a good bound."""
 
 _TAG = 1
 _WINDOW = 16
@@ -49,7 +50,7 @@ _PROBE_SPIN_S = 300e-6
 
 
 def _wait(request: MPI.Request) -> None:
-    """Spin longer than the engine does: here a pause is a measurement error."""
+    """Wait, spinning longer than the engine does: a pause would be a measurement error."""
     wait_politely(request.Test, PoliteWait(_PROBE_SPIN_S))
 
 
@@ -68,7 +69,7 @@ class Channel:
         _wait(self.comm.Irecv([data, MPI.BYTE], self.peer, _TAG))
 
     def round_trip_s(self, n_bytes: int) -> float:
-        """Send ``n_bytes``, get an empty answer; the time on the active end, 0 on the other."""
+        """Send ``n_bytes``, get an empty answer; return the seconds on the active end, else 0."""
         data = memoryview(bytearray(n_bytes))
         nothing = memoryview(bytearray(0))
         if not self.active:
@@ -81,7 +82,10 @@ class Channel:
         return time.perf_counter() - start
 
     def swap_s(self, n_bytes: int) -> float:
-        """Send ``n_bytes`` both ways at once, and an empty answer to each; the time on this end."""
+        """Send ``n_bytes`` both ways at once, and an empty answer to each.
+
+        Returns the seconds on this end.
+        """
         nothing, got, given = (memoryview(bytearray(size)) for size in (0, n_bytes, n_bytes))
         start = time.perf_counter()
         coming = self.comm.Irecv([got, MPI.BYTE], self.peer, _TAG)
@@ -95,14 +99,14 @@ class Channel:
         return took_s
 
     def train_s(self, n_bytes: int, n_messages: int) -> float:
-        """Send ``n_messages`` back to back, get an answer; the time on the active end."""
+        """Send ``n_messages`` back to back and get an answer; return the time on the active end."""
         return self.train(n_bytes, n_messages)[1]
 
     def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
-        """The same, of the first half of two or more and of all; zeros on the passive end.
+        """Return the time of a train's first half, and of all; zeros on the passive end.
 
-        The answer to the first half alone would have come earlier by the time between their last
-        messages.
+        The first half needs two or more messages. Its time is that of a train which ends there: the
+        passive end reports the time between the last messages of the first half and of all.
         """
         word = memoryview(bytearray(8))
         post: Callable[..., MPI.Request] = self.comm.Isend if self.active else self.comm.Irecv
@@ -125,13 +129,16 @@ class Channel:
         return 0.0, 0.0
 
     def exchange(self, n_bytes: int) -> tuple[float, float, float]:
-        """A message and its answer: the round trip, ``os`` and ``or``; zeros on the passive end."""
+        """Send a message and get an answer; return the round trip, ``os`` and ``or``.
+
+        Zeros on the passive end.
+        """
         start = time.perf_counter()
         send_s, recv_s = measure_overheads(self, n_bytes)
         return time.perf_counter() - start if self.active else 0.0, send_s, recv_s
 
     def largest(self, value: int) -> int:
-        """The larger one of both ends' values, on both ends."""
+        """Return the larger one of both ends' values, on both ends."""
         got, given = memoryview(bytearray(8)), value.to_bytes(8, "little", signed=True)
         going = self.comm.Isend([given, MPI.BYTE], self.peer, _TAG)
         self.recv(got)
@@ -139,7 +146,7 @@ class Channel:
         return max(value, int.from_bytes(got, "little", signed=True))
 
     def agree(self, value: int) -> int:
-        """The active end's ``value``, on both."""
+        """Return the active end's ``value``, on both ends."""
         word = memoryview(bytearray(8))
         if self.active:
             word[:] = value.to_bytes(8, "little", signed=True)
@@ -150,10 +157,10 @@ class Channel:
 
 
 def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, float]:
-    """Half the shortest of many empty round trips, and half the median, in seconds.
+    """Return half the shortest of many empty round trips, and half the median, in seconds.
 
-    At least 6 round trips, then until ``longest_s`` is over or there are 40. Zeros on the passive
-    end.
+    There are at least 6 round trips, then more until ``longest_s`` is over or there are 40. Zeros
+    on the passive end.
     """
     channel.round_trip_s(0)  # the first message opens the connection
     trips_s: list[float] = []
@@ -177,11 +184,11 @@ class Sample:
 
 
 def measure_plogp(channel: Channel) -> PLogP | None:
-    """The link's pLogP, on the active end; None on the other.
+    """Return the link's pLogP on the active end, None on the other.
 
-    ``g(m)`` from trains long enough to drown the latency (saturation), ``L`` from empty round
-    trips, the time of a lone message from round trips with an empty answer (Kielmann et al. 2000).
-    Sizes are added where linear interpolation of ``g`` errs.
+    ``g(m)`` comes from trains long enough to make the latency negligible (saturation), ``L`` from
+    empty round trips, and the time of a lone message from round trips with an empty answer
+    (Kielmann et al. 2000). Sizes are added where linear interpolation of ``g`` errs.
     """
     for _ in range(2):  # open TCP's window before anything is timed
         channel.train_s(1 << 16, 8)
@@ -195,8 +202,8 @@ def measure_plogp(channel: Channel) -> PLogP | None:
         middle = (low + high) // 2
         sample = _measure_size(channel, middle, empty_s)
         between = (samples[low].gap_s + samples[high].gap_s) / 2
-        errs = abs(sample.gap_s - between) > INTERPOLATION_TOLERANCE * between
-        if channel.agree(int(errs)):
+        is_needed = abs(sample.gap_s - between) > INTERPOLATION_TOLERANCE * between
+        if channel.agree(int(is_needed)):
             samples[middle] = sample
             if high > 1.5 * low:
                 pairs += [(low, middle), (middle, high)]
@@ -204,7 +211,7 @@ def measure_plogp(channel: Channel) -> PLogP | None:
 
 
 def have_same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
-    """Whether no size is needed between two sizes."""
+    """Whether two sizes have the same rate, so that no size is needed between them."""
     rates = low / max(low_gap_s, 1e-12), high / max(high_gap_s, 1e-12)
     return max(rates) <= (1 + SAME_RATE) * min(rates)
 
@@ -213,9 +220,9 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> Sample:
     repeats = 3 if n_bytes < 1 << 12 else 2  # times of long messages vary little
     lone_s = channel.round_trip_s(n_bytes)
     if channel.agree(int(lone_s - empty_s >= max(LONG_PROBE_S, empty_s))):
-        n_messages, took_s = 1, lone_s  # which is a train that outlasts its answer
+        n_messages, took_s = 1, lone_s  # a train of one, long compared with its answer
     else:
-        # Other load makes everything longer: the shortest time is the link's.
+        # Other load only makes times longer: the shortest time is that of the link.
         lone_s = min(lone_s, *(channel.round_trip_s(n_bytes) for _ in range(repeats - 1)))
         n_messages, took_s = _long_enough_train(channel, n_bytes, empty_s)
     repeats = channel.agree(repeats if took_s < LONG_PROBE_S else 1)
@@ -225,8 +232,8 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> Sample:
             if attempt or again:
                 took_s = min(took_s, channel.train_s(n_bytes, n_messages))
             longer_s = min(longer_s, channel.train_s(n_bytes, 2 * n_messages))
-        gap_s, likely = gap_of_trains(took_s, longer_s, n_messages, empty_s)
-        if channel.agree(int(likely)):
+        gap_s, is_plausible = gap_of_trains(took_s, longer_s, n_messages, empty_s)
+        if channel.agree(int(is_plausible)):
             break
     send_s, recv_s = measure_overheads(channel, n_bytes)
     return Sample(gap_s, lone_s - empty_s / 2, send_s, recv_s)
@@ -235,26 +242,27 @@ def _measure_size(channel: Channel, n_bytes: int, empty_s: float) -> Sample:
 def gap_of_trains(
     took_s: float, longer_s: float, n_messages: int, empty_s: float
 ) -> tuple[float, bool]:
-    """The gap of a train of ``n_messages`` and one of twice as many, and whether it is likely.
+    """Return the gap from a train of ``n_messages`` and one of twice as many.
 
-    What a train costs once, as the first handshake across a WAN, is in both and no gap, so their
-    difference tells. But a disturbance of either is in that twice over, and may leave nothing: the
-    longer train, less the empty round trip at its end, says how much there can be. What a train
-    costs once takes no longer than all of the shorter one's messages, which outlast a round trip,
-    nor than `TRIPS_ONCE`; what a buffer swallows at its beginning is a fraction of them.
+    The second value tells whether the gap is plausible. Both times contain what a train costs once,
+    as the first handshake across a WAN, so the gap comes from their difference. But a disturbance
+    of either train falsifies the difference, which may even vanish. The average of the longer
+    train, less the empty round trip at its end, gives bounds: what a train costs once takes no
+    longer than all messages of the shorter train, which last longer than a round trip, nor than
+    `MOST_SETUP_TRIPS`; and what buffers take in at its beginning is a fraction of them.
     """
     average_s = max(longer_s - empty_s, 1e-9) / (2 * n_messages)
     gap_s = (longer_s - took_s) / n_messages
-    least_s = max(average_s / 2, average_s - TRIPS_ONCE * empty_s / (2 * n_messages))
-    most_s = LIKELY * average_s
-    return min(max(gap_s, least_s), most_s), least_s <= LIKELY * gap_s and gap_s <= most_s
+    least_s = max(average_s / 2, average_s - MOST_SETUP_TRIPS * empty_s / (2 * n_messages))
+    most_s = PLAUSIBLE_FACTOR * average_s
+    return min(max(gap_s, least_s), most_s), least_s <= PLAUSIBLE_FACTOR * gap_s and gap_s <= most_s
 
 
 def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[int, float]:
-    """A train that outlasts the round trip at its end, grown from a short one; and its time.
+    """Return the length and the time of a train that lasts longer than the round trip at its end.
 
-    The time of a single message is no substitute: with less than a TCP window under way, a link
-    looks faster than it is.
+    The train grows from a short one. The time of a single message is no substitute: with less than
+    a TCP window in flight, a link looks faster than it is.
     """
     wanted_s = max(empty_s, 10e-3)
     n_messages = 2
@@ -270,7 +278,10 @@ def _long_enough_train(channel: Channel, n_bytes: int, empty_s: float) -> tuple[
 
 
 def measure_overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
-    """``os(m)``: how long a send call takes; ``or(m)``: a receive of what has arrived."""
+    """Return ``os(m)``, the time of a send call, and ``or(m)``, that of receiving what has arrived.
+
+    In seconds; zeros on the passive end.
+    """
     data = memoryview(bytearray(n_bytes))
     start = time.perf_counter()
     if channel.active:
@@ -289,8 +300,9 @@ def measure_overheads(channel: Channel, n_bytes: int) -> tuple[float, float]:
 
 
 def fit_samples(samples: dict[int, Sample], empty_s: float) -> PLogP:
-    """``L`` is half the empty round trip less ``g(0)``, or less ``os(0) + or(0)`` if that is less.
+    """Return the pLogP of ``samples``, and of the empty round trip.
 
+    ``L`` is half the empty round trip less ``g(0)``, or less ``os(0) + or(0)`` if that is smaller.
     Neither gaps nor one-way times shrink with size: if they seem to, the smaller size was
     disturbed.
     """
@@ -300,7 +312,7 @@ def fit_samples(samples: dict[int, Sample], empty_s: float) -> PLogP:
         for what in ("gap_s", "one_way_s")
     )
     first = samples[sizes[0]]
-    # A single message waits for no gap: it pays only both ends' overheads.
+    # A single message waits for no gap: it costs only the overheads of both ends.
     latency_s = max(empty_s / 2 - min(gaps[0], first.send_s + first.recv_s), empty_s / 4)
     return PLogP(
         latency_s=latency_s,

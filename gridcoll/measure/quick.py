@@ -1,4 +1,4 @@
-"""A model within seconds, from as few messages as a choice needs. Nothing is tried or timed."""
+"""Measure a model within seconds, with as few messages as a choice needs. No collective is run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from gridcoll.topology.grid import Grid
 __all__ = ["links_of", "measure_pairs", "quick_model"]
 
 RELAY_SIZES = (1 << 10, 1 << 14)
-"""Measured; beyond, our engine adds to a longer segment what it adds to the last of these. On three
-sites that is 25 us at 1 KiB, 60 at 16 KiB and 100 at 64 KiB, where links take 5.2 ms."""
+"""Sizes that are measured. For longer segments, the engine is taken to add as much time as at the
+last of these. On three sites that is 25 us at 1 KiB, 60 at 16 KiB and 100 at 64 KiB, where links
+take 5.2 ms."""
 
 LONGER_SIZES = (1 << 16, 1 << 18)
 
@@ -42,36 +43,36 @@ def quick_model(
     tolerance: float = DEFAULT_TOLERANCE,
     progress: Progress = silent,
     name: str = "",
-    told: Sequence[tuple[str, str]] = (),
+    known_nodes: Sequence[tuple[str, str]] = (),
 ) -> GridModel:
-    """The grid that ``comm`` spans, measured in seconds. Collective; equal on all ranks.
+    """Return a model of the grid that ``comm`` spans, measured in seconds.
 
-    ``told``: see `find_grid`.
+    Collective; equal on all ranks. ``known_nodes``: see `find_grid`.
 
-    Clusters by landmarks and interfaces, then links, each with few messages. Of what else a choice
-    rests on:
+    Clusters are found by landmarks and interfaces, then links are measured, each with few messages.
+    The rest of what a choice needs is measured as follows:
 
-    - what several flows carry together is a few runs between every two clusters, until one shows
+    - the rate of several flows together, by a few runs between every two clusters, until one shows
       whether the link is thin or a window limits;
-    - a lone host's interface, and an uplink where one may limit, is one run with all others;
-    - the pace of segments and the start of a plan are the same on every cluster of a job, and both
-      are seen in few runs that last milliseconds;
-    - contention likewise, of exchanges inside clusters;
-    - of the library's own collectives, what their known algorithms would take (`add_priors`).
+    - the interface of a lone host, and an uplink where one may limit, by one run with all others;
+    - the pace of segments and the start of a plan, which are the same on every cluster of a job, by
+      few runs that last milliseconds;
+    - contention, by such runs of exchanges inside clusters;
+    - the library's own collectives, by what their known algorithms would take (`add_priors`).
     """
-    near = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, told)
+    near = find_grid(comm, tolerance, progress, name, find_groups_by_landmarks, known_nodes)
     grid = unlike_hosts_apart(comm, near, progress)
     n = len(grid.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
     links = links_of(grid, measure_pairs(comm, grid, pairs, progress=progress))
     model = GridModel(grid, links, "measured", tolerance, mpi=MPI.get_vendor()[0])
     if len(set(grid.host_of)) == 1:
-        return model  # shared memory: no plan of ours is meant for it
+        return model  # our plans are not meant for shared memory
     return add_estimates(comm, model, progress)
 
 
 def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = silent) -> GridModel:
-    """``model`` with known links, completed with all else that a choice needs. Collective."""
+    """Return ``model``, whose links are known, with all else that a choice needs. Collective."""
     steps = 4
     progress("what plans cost", 0, steps)
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
@@ -80,7 +81,7 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     model = replace(model, aggregate_bytes_per_s=together)
     model = replace(model, uplink_bytes_per_s=measure_uplinks(comm, model))
     progress("what plans cost", 1, steps)
-    inside = split_inside(comm, model.grid)  # one for both that need it: it takes some round trips
+    inside = split_inside(comm, model.grid)  # made once for two uses: it takes some round trips
     try:
         gaps = measure_relay_gap(
             *(comm, model.grid, RELAY_SEGMENTS, RELAY_SIZES, RELAY_REPEATS), inside
@@ -99,9 +100,10 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
 
 
 def _with_longer(model: GridModel, relay_gap: TimesBySize) -> TimesBySize:
-    """``relay_gap`` with `LONGER_SIZES`: the widest gap inside a cluster, and what was added last.
+    """Return ``relay_gap`` with `LONGER_SIZES`.
 
-    In proportion to size, a disturbance of the last one would grow with it.
+    There it is the longest gap inside a cluster plus the time added at the last measured size. That
+    time is not scaled with the size, because a disturbance of its measurement would grow with it.
     """
     inside = [model.link(c, c) for c, each in enumerate(model.grid.clusters) if len(each) > 1]
     last = relay_gap.sizes_bytes[-1]
@@ -118,6 +120,9 @@ def _with_longer(model: GridModel, relay_gap: TimesBySize) -> TimesBySize:
 def links_of(
     grid: Grid, found: dict[tuple[int, int], PLogP]
 ) -> tuple[tuple[PLogP | None, ...], ...]:
-    """``found`` as `GridModel.links` has them; what was measured one way counts for both."""
+    """Return ``found`` in the form of `GridModel.links`.
+
+    A link measured in one direction counts for both.
+    """
     n = len(grid.clusters)
     return tuple(tuple(found.get((a, b), found.get((b, a))) for b in range(n)) for a in range(n))

@@ -1,9 +1,9 @@
-"""Autotuning at discovery: candidates compete as in an application, by calls of the tuner's own.
+"""Autotune at discovery: candidates compete as in an application, but in the tuner's own calls.
 
-Predictions have errors of some 10 %, and natives that forward through thin links of far more. At
-each size the candidates that `competitors` gives run until one is left, by the same sequential
-elimination as in learning (`Race`). A plan that was slower than predicted corrects the prediction
-of its family, and whatever is predicted fastest then competes as well.
+Predictions of plans have errors of some 10 %, and those of natives that forward through thin links
+have far larger ones. At each size, the candidates that `competitors` returns run until one is left,
+by the same sequential elimination as in learning (`Race`). A plan that was slower than predicted
+corrects the prediction of its family, and whatever is then predicted to be fastest also competes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
-from gridcoll.measure.clock import FIRST_COUNTS_S, CommonClock, Series, find_clock
+from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, CommonClock, Series, find_clock
 from gridcoll.measure.learning.arms import arms_of, competitors
 from gridcoll.measure.learning.beliefs import median
 from gridcoll.measure.learning.elimination import Race
@@ -30,32 +30,34 @@ from gridcoll.plan.natives import NATIVE
 from gridcoll.plan.registry import REGISTRIES, Candidate, family_of
 
 MOST_RACES = 4
-"""At one size: each plan that is slower than predicted may bring another one into a race."""
+"""Most races at one size: each plan that is slower than predicted may bring another one into a new
+race."""
 
 RUNS_PER_TURN = 2
-"""Runs of one candidate in a row that count, after one that does not: it pays for what others left
-behind. Candidates run in turns, as noise of minutes would otherwise decide between them."""
+"""Runs of one candidate in a row that count. The run before them does not count, because it suffers
+from after-effects of other candidates. Candidates take turns, so that noise which lasts minutes
+does not decide between them."""
 
 FEWEST_RUNS = 2
-"""Of candidates that are still in the race, even when time is up."""
+"""Fewest runs of each candidate that is still in the race, even when time is up."""
 
 LONG_S = 1.2
-"""Seconds of a race; after that only candidates with fewer than `FEWEST_RUNS` run."""
+"""Seconds of a race. After that, only candidates with fewer than `FEWEST_RUNS` run."""
 
-_FACTORS = (0.25, 16.0)  # factors beyond these come from a disturbance
+_FACTOR_LIMITS = (0.25, 16.0)  # factors beyond these come from a disturbance
 
-_Took = dict[tuple[str, str], list[float]]
-"""Seconds of the runs of candidates, by name and label."""
+_Durations = dict[tuple[str, str], list[float]]
+"""Seconds of the runs of each candidate, by its name and label."""
 
 
 @dataclass
-class _Found:
-    """What was found at one size."""
+class _SizeResult:
+    """Results at one size."""
 
     factors: dict[str, float]
-    """Measured over predicted time of families, in the order of their first runs."""
+    """Measured over predicted time of each family, in the order of their first runs."""
     natives: dict[str, float]
-    """Seconds of natives."""
+    """Seconds of each native."""
 
 
 def tune(
@@ -64,59 +66,65 @@ def tune(
     progress: Callable[[str, int, int], None],
     collective: str,
 ) -> GridModel:
-    """``model`` with predictions of plans of ``collective`` corrected by runs, and its natives.
+    """Return ``model`` with predictions of ``collective``, plans and natives, corrected by runs.
 
     Collective; equal on all ranks. Natives compete only if ``model`` has times of them. A family
     that did not run at a size gets the correction of the best one that did.
     """
     sizes = worth_trying(comm, model, collective, TRIAL_SIZES[collective])
-    found: dict[int, _Found] = {}
+    found: dict[int, _SizeResult] = {}
     clock = find_clock(comm, model.grid)  # clocks drift noticeably within minutes
-    plain = replace(model, corrections={**model.corrections, collective: {}})
+    uncorrected_model = replace(model, corrections={**model.corrections, collective: {}})
     for done, n_bytes in enumerate(sizes):
         progress(f"tuning of {collective}", done, len(sizes))
-        found[n_bytes] = _tune_size(comm, plain, clock, collective, n_bytes)
+        found[n_bytes] = _tune_size(comm, uncorrected_model, clock, collective, n_bytes)
     progress(f"tuning of {collective}", len(sizes), len(sizes))
-    return _learned(plain, collective, found)
+    return _with_results(uncorrected_model, collective, found)
 
 
 def _tune_size(
-    comm: MPI.Intracomm, plain: GridModel, clock: CommonClock, collective: str, n_bytes: int
-) -> _Found:
-    """Races until the candidate that is predicted fastest, as corrected, has run."""
-    uncorrected = choose(collective, plain, n_bytes, 0, grid_only=True)
-    natives = collective in plain.native
+    comm: MPI.Intracomm,
+    uncorrected_model: GridModel,
+    clock: CommonClock,
+    collective: str,
+    n_bytes: int,
+) -> _SizeResult:
+    """Run races until the candidate with the fastest corrected prediction has run."""
+    uncorrected = choose(collective, uncorrected_model, n_bytes, 0, grid_only=True)
+    natives = collective in uncorrected_model.native
     families = {family_of(collective, name) for name in REGISTRIES[collective]}
     series = Series(clock)
-    took_s: _Took = {}
-    found = _Found({}, {})
+    took_s: _Durations = {}
+    found = _SizeResult({}, {})
     for _ in range(MOST_RACES):
-        # `choose` believes of families that did not run what the best one showed. Here they are
-        # to run, so their predictions stand.
+        # `choose` corrects families that did not run by the factor of the best one. Here they may
+        # still run, so their predictions are left as they are.
         all_factors = {**dict.fromkeys(families, 1.0), **found.factors}
-        model = _learned(plain, collective, {n_bytes: _Found(all_factors, found.natives)})
+        model = _with_results(
+            uncorrected_model, collective, {n_bytes: _SizeResult(all_factors, found.natives)}
+        )
         choice = choose(collective, model, n_bytes, 0, grid_only=not natives)
         if _key(choice.winner) in took_s:
             break
         rivals = competitors(choice, natives)
         if len(rivals) == 1 and rivals[0].build is None:
             break
-        race = Race(arms_of(collective, rivals, model if found.factors else plain))
+        race = Race(arms_of(collective, rivals, model if found.factors else uncorrected_model))
         steps = [_step(comm, collective, each, n_bytes) for each in rivals]
         _run_race(series, race, Kind(collective, n_bytes), steps, took_s)
         for each in rivals:
             if seconds := took_s.get(_key(each)):
-                _enter(found, uncorrected, each, median(seconds))
+                _record(found, uncorrected, each, median(seconds))
     return found
 
 
-def _enter(found: _Found, uncorrected: Choice, candidate: Candidate, seconds: float) -> None:
+def _record(found: _SizeResult, uncorrected: Choice, candidate: Candidate, seconds: float) -> None:
     if candidate.build is None:
         found.natives[candidate.name] = seconds
         return
     factor = seconds / _predicted_s(uncorrected, candidate)
     family = family_of(uncorrected.collective, candidate.name)
-    found.factors[family] = float(np.clip(factor, *_FACTORS))
+    found.factors[family] = float(np.clip(factor, *_FACTOR_LIMITS))
 
 
 def _key(candidate: Candidate) -> tuple[str, str]:
@@ -124,7 +132,7 @@ def _key(candidate: Candidate) -> tuple[str, str]:
 
 
 def _predicted_s(choice: Choice, wanted: Candidate) -> float:
-    """Predicted time of the same candidate in ``choice``, made by a model without corrections."""
+    """Return the predicted time of the same candidate in ``choice``, which has no corrections."""
     same = (c for c in choice.candidates if _key(c) == _key(wanted))
     return max(next(same).predicted_s or 0.0, 1e-9)
 
@@ -136,10 +144,12 @@ def _step(comm: MPI.Intracomm, collective: str, candidate: Candidate, n_bytes: i
     return partial(native_call(candidate.name, method), comm, *args)
 
 
-def _run_race(series: Series, race: Race, kind: Kind, steps: Sequence[Step], took_s: _Took) -> None:
-    """Let the arms of ``race`` compete by running ``steps``; durations are added to ``took_s``.
+def _run_race(
+    series: Series, race: Race, kind: Kind, steps: Sequence[Step], took_s: _Durations
+) -> None:
+    """Let the arms of ``race`` compete by running ``steps``, and add durations to ``took_s``.
 
-    Collective; equal on all ranks. What ran in an earlier race counts.
+    Collective; equal on all ranks. Runs of earlier races count.
     """
     keys = [(belief.arm.name, belief.arm.label) for belief in race.beliefs]
     for arm, key in enumerate(keys):
@@ -160,34 +170,36 @@ def _run_race(series: Series, race: Race, kind: Kind, steps: Sequence[Step], too
         last = runner
 
 
-def _next_arm(race: Race, last: int, late: bool) -> int | None:
-    """The leader and others in turns; none when one is left, or enough is known."""
-    seldom = [arm for arm in sorted(race.alive) if race.beliefs[arm].n_observed < FEWEST_RUNS]
-    if late or len(race.alive) == 1:
-        return seldom[0] if seldom else None
+def _next_arm(race: Race, last: int, time_is_up: bool) -> int | None:
+    """Return the next arm: the leader and others in turns; None if no further run is needed."""
+    too_few_runs = [arm for arm in sorted(race.alive) if race.beliefs[arm].n_observed < FEWEST_RUNS]
+    if time_is_up or len(race.alive) == 1:
+        return too_few_runs[0] if too_few_runs else None
     if last != race.leader:
         return race.leader
-    race.plan_trial(math.inf, math.inf)  # what is found serves all later jobs
+    race.plan_trial(math.inf, math.inf)  # no limits: all later jobs profit from the result
     rival, race.trial = race.next_arm(), None
     return None if rival == race.leader else rival
 
 
 def _run_turn(series: Series, step: Step) -> list[float]:
-    """Seconds of `RUNS_PER_TURN` runs, after one that does not count.
+    """Return the seconds of `RUNS_PER_TURN` runs, after one that does not count.
 
-    If the first one takes long, it counts and is the only one: what ran before it matters little.
+    If the first run takes long, it counts and is the only one: the runs before it matter little.
     """
     first_s = series.run(step)
-    if first_s >= FIRST_COUNTS_S:
+    if first_s >= FIRST_RUN_COUNTS_S:
         return [first_s]
     return [series.run(step) for _ in range(RUNS_PER_TURN)]
 
 
-def _learned(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
-    return _learn_natives(_learn_plans(model, collective, found), collective, found)
+def _with_results(model: GridModel, collective: str, found: Mapping[int, _SizeResult]) -> GridModel:
+    return _with_native_times(_with_corrections(model, collective, found), collective, found)
 
 
-def _learn_plans(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
+def _with_corrections(
+    model: GridModel, collective: str, found: Mapping[int, _SizeResult]
+) -> GridModel:
     families = dict.fromkeys(family for each in found.values() for family in each.factors)
     learned = {
         family: Correction(
@@ -202,16 +214,18 @@ def _learn_plans(model: GridModel, collective: str, found: Mapping[int, _Found])
     return replace(model, corrections={**model.corrections, collective: learned})
 
 
-def _learn_natives(model: GridModel, collective: str, found: Mapping[int, _Found]) -> GridModel:
-    plain, variants = dict(model.native), dict(model.native_variants.get(collective, {}))
+def _with_native_times(
+    model: GridModel, collective: str, found: Mapping[int, _SizeResult]
+) -> GridModel:
+    native, variants = dict(model.native), dict(model.native_variants.get(collective, {}))
     for n_bytes, each in found.items():
-        for native, seconds in each.natives.items():
-            if native == NATIVE:
-                plain[collective] = plain[collective].updated(n_bytes, seconds)
+        for name, seconds in each.natives.items():
+            if name == NATIVE:
+                native[collective] = native[collective].updated(n_bytes, seconds)
             else:
-                variants[native] = variants[native].updated(n_bytes, seconds)
+                variants[name] = variants[name].updated(n_bytes, seconds)
     if not variants:
-        return replace(model, native=plain)
+        return replace(model, native=native)
     return replace(
-        model, native=plain, native_variants={**model.native_variants, collective: variants}
+        model, native=native, native_variants={**model.native_variants, collective: variants}
     )

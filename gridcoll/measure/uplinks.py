@@ -1,7 +1,7 @@
-"""Uplinks: what leaves a cluster for all others at once where links and interfaces allow more.
+"""Measure uplinks: the rate at which a cluster sends to all others at once, if an uplink limits it.
 
-A site often has one line to the rest of the world. Flows to one other site show what that line
-carries, and not that flows to the next one share it.
+A site often has one line to all other sites. Flows to one other site show what that line carries,
+but they do not show that flows to all sites share it.
 """
 
 from __future__ import annotations
@@ -15,80 +15,97 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, MORE, Stream, longer_s, stream_s
+from gridcoll.measure.flows import (
+    FIRST_LANES,
+    LONG_RUN_FACTOR,
+    MESSAGE_BYTES,
+    Stream,
+    later_messages_s,
+    stream_s,
+)
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
 
-SHOWS = 0.8
-"""An uplink is one if it carries less than this part of what links and interfaces allow: sums of
-measured rates are within some 10 %."""
+UPLINK_BELOW = 0.8
+"""A cluster has a limiting uplink if its outgoing flows together carry less than this fraction of
+what its links and interfaces allow. Sums of measured rates are accurate to about 10 %."""
 
-LONGER = 2
-"""What looks like an uplink is measured once more, with so many times as many messages: flows
-whose windows are still opening look like one, too."""
+REPEAT_FACTOR = 2
+"""A cluster that seems to be limited is measured again with this many times the messages: it also
+seems to be limited while windows are still opening."""
 
 SHORTEST_BYTES = 1 << 10
+"""Smallest message to any cluster."""
 
-ROUNDS = 4
-"""Runs at most, so that many lone hosts do not make a start long: then some share one."""
+MOST_LONE_HOST_RUNS = 4
+"""Lone hosts are measured in at most this many runs. More of them share runs, so that many lone
+hosts do not make the start of a job long."""
 
 BUDGET_BYTES = 2 << 20
-"""From each cluster in a quick look: 0.2 s at 100 Mbit/s."""
+"""Bytes that each cluster sends in a quick measurement: 0.2 s at 100 Mbit/s."""
 
-OPENING = 3
-"""Messages of each flow before any is timed, 96 KiB: a window has 15 KiB at first and doubles."""
+OPENING_MESSAGES = 3
+"""Messages of each flow before any is timed, 96 KiB in all: a window starts at 15 KiB and
+doubles."""
 
 
 def measure_uplinks(
     comm: MPI.Intracomm, model: GridModel, progress: Progress = silent, n_messages: int = 0
 ) -> tuple[float, ...]:
-    """Bytes per second that leave each cluster for all others together; 0 where nothing limits.
+    """Return the bytes per second that each cluster sends to all others together, (C,).
 
-    Collective; equal on all ranks. Each flow has ``n_messages``, or what `BUDGET_BYTES` allow, of
-    `MESSAGE_BYTES` to the cluster that a rank reaches fastest, and to others in proportion. What
-    enters counts as alike. A cluster is left out if one link carries about what all of them, or its
-    interfaces, do. All others send at once first, and only those that seem to be limited then send
-    by themselves: uplinks of others may have held them up. Of a lone host it is what its interface
-    carries; where its flows, which should end together, do not, a lost packet held one up, and all
-    are measured once more.
+    The value is 0 for a cluster that no uplink limits; the result is empty if there is no limit at
+    all. Collective; equal on all ranks. Each flow has ``n_messages``, or as many as `BUDGET_BYTES`
+    allow. Messages have `MESSAGE_BYTES` for the cluster that is reached fastest, and fewer bytes
+    for others, in proportion to the rate. Incoming traffic is taken to have the same limit.
+
+    A cluster is left out if one link carries about as much as all its links, or its interfaces,
+    together. All other clusters send at once first. Then those that seem to be limited send again,
+    each alone, because uplinks of others may have slowed them. For a cluster of one host, the value
+    is the rate of its interface. Its flows should end together; if they do not, a lost packet
+    delayed one of them, and all are measured again.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
-    found, leaves = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
+    found, outgoing = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
 
-    def look(groups: Sequence[Sequence[int]], longer: int = 1) -> list[_Run]:
-        turns = [_amounts(model, group, group, n_messages) for group in groups]
-        turns = [turn._replace(n_messages=longer * turn.n_messages) for turn in turns]
-        runs = _sent(comm, model, turns, progress)
+    def run_groups(groups: Sequence[Sequence[int]], repeat: int = 1) -> list[_Run]:
+        turns = [_turn_of(model, group, group, n_messages) for group in groups]
+        turns = [turn._replace(n_messages=repeat * turn.n_messages) for turn in turns]
+        runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 if c in suspects:
-                    leaves[c] = max(leaves[c], run.together(c))
+                    outgoing[c] = max(outgoing[c], run.sum_of_rates(c))
                 else:
-                    found[c] = max(found[c], run.until_the_last(c), _widest(model, c))
+                    found[c] = max(found[c], run.rate_to_last_end(c), _widest_link(model, c))
         return runs
 
-    def seem() -> list[int]:
-        return [c for c in suspects if max(leaves[c], _widest(model, c)) < SHOWS * suspects[c]]
+    def limited_suspects() -> list[int]:
+        return [
+            c
+            for c in suspects
+            if max(outgoing[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
+        ]
 
     if len(suspects) > 1:
-        (run,) = _sent(comm, model, [_amounts(model, [*suspects], (), n_messages)], progress)
+        (run,) = _run_turns(comm, model, [_turn_of(model, [*suspects], (), n_messages)], progress)
         for c in suspects:
-            leaves[c] = run.until_the_last(c)
-    runs = look([*lone, *([c] for c in seem())])
+            outgoing[c] = run.rate_to_last_end(c)
+    runs = run_groups([*lone, *([c] for c in limited_suspects())])
     disturbed = [
         group
         for group, run in zip(lone, runs, strict=False)
-        if any(run.until_the_last(c) < SHOWS * run.together(c) for c in group)
+        if any(run.rate_to_last_end(c) < UPLINK_BELOW * run.sum_of_rates(c) for c in group)
     ]
-    look([*disturbed, *([c] for c in seem())], LONGER)
-    for c in seem():
-        found[c] = max(leaves[c], _widest(model, c))
+    run_groups([*disturbed, *([c] for c in limited_suspects())], REPEAT_FACTOR)
+    for c in limited_suspects():
+        found[c] = max(outgoing[c], _widest_link(model, c))
     return tuple(found.tolist()) if found.any() else ()
 
 
 def _suspects(model: GridModel) -> dict[int, float]:
-    """Clusters that may have an uplink, and what would leave each of them without one."""
+    """Return the clusters that may have an uplink, and the bytes per second of each without one."""
     if model.n_clusters < 3:
         return {}
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
@@ -97,48 +114,58 @@ def _suspects(model: GridModel) -> dict[int, float]:
     return {
         c: float(allowed[c])
         for c in range(model.n_clusters)
-        if n_hosts[c] > 1 and rates[c].max() < SHOWS * allowed[c]
+        if n_hosts[c] > 1 and rates[c].max() < UPLINK_BELOW * allowed[c]
     }
 
 
 def _lone_hosts(model: GridModel) -> list[list[int]]:
-    """Clusters of one host whose widest link does not show what its interface carries.
+    """Return the clusters of one host whose widest link does not show their interface's rate.
 
-    Nothing inside such a cluster shows it, and a link no more than itself: so the host sends to all
-    others at once. Many do that in `ROUNDS`, some together.
+    Such a host has to send to all others at once. Each inner list is one run; there are at most
+    `MOST_LONE_HOST_RUNS`, so that some of many clusters share a run.
     """
     rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
     lone = [
         c
         for c, cluster in enumerate(model.grid.clusters)
-        if len(cluster.nodes) == 1 and rates[c].max(initial=0.0) < SHOWS * rates[c].sum()
+        if len(cluster.nodes) == 1 and rates[c].max(initial=0.0) < UPLINK_BELOW * rates[c].sum()
     ]
-    return [lone[turn::ROUNDS] for turn in range(min(ROUNDS, len(lone)))]
+    return [lone[turn::MOST_LONE_HOST_RUNS] for turn in range(min(MOST_LONE_HOST_RUNS, len(lone)))]
 
 
-class _Amounts(NamedTuple):
-    """Clusters that send at once: bytes of each one's messages to every other one, and how many."""
+class _Turn(NamedTuple):
+    """Clusters that send at once.
+
+    ``sizes`` has, for each of them, the bytes of a message to every other cluster, (C,).
+    ``n_messages`` is the number of messages of each flow.
+    """
 
     sizes: dict[int, np.ndarray]
     n_messages: int
 
 
-def _amounts(
-    model: GridModel, senders: Sequence[int], but: Sequence[int], n_messages: int
-) -> _Amounts:
-    """What ``senders`` send to all clusters ``but`` some; `BUDGET_BYTES` say how many if 0."""
-    sizes = {c: _message_sizes(model, c, but) for c in senders}
+def _turn_of(
+    model: GridModel, senders: Sequence[int], excluded: Sequence[int], n_messages: int
+) -> _Turn:
+    """Return what ``senders`` send to all clusters but ``excluded`` ones.
+
+    If ``n_messages`` is 0, there are as many messages as `BUDGET_BYTES` allow.
+    """
+    sizes = {c: _message_sizes(model, c, excluded) for c in senders}
     most = max(int(each @ _lanes(model.grid, c)) for c, each in sizes.items())
-    return _Amounts(sizes, n_messages or max(BUDGET_BYTES // (most * (MORE + 1 + OPENING)), 1))
+    return _Turn(
+        sizes,
+        n_messages or max(BUDGET_BYTES // (most * (LONG_RUN_FACTOR + 1 + OPENING_MESSAGES)), 1),
+    )
 
 
-def _widest(model: GridModel, cluster: int) -> float:
-    """What the widest link from ``cluster`` carries by itself."""
+def _widest_link(model: GridModel, cluster: int) -> float:
+    """Return the bytes per second that the widest link from ``cluster`` carries by itself."""
     return float(np.delete(model.link_bytes_per_s[cluster], cluster).max())
 
 
 class _Flow(NamedTuple):
-    """Messages that this rank sends or receives, on their way from one cluster to another."""
+    """Messages from one cluster to another that this rank sends or receives."""
 
     source: int
     target: int
@@ -146,18 +173,19 @@ class _Flow(NamedTuple):
 
 
 def _lanes(grid: Grid, cluster: int) -> np.ndarray:
-    """How many flows go from ``cluster`` to each other one."""
+    """Return the number of flows from ``cluster`` to each other one, (C,)."""
     sizes = np.array([len(each) for each in grid.clusters])
     return np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
 
 
 def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> list[_Flow]:
-    """The flows from ``cluster`` that ``rank`` sends or receives, of ``sizes[d]`` to cluster ``d``.
+    """Return the flows from ``cluster`` that ``rank`` sends or receives.
 
-    The widest flows are dealt out first, each to a rank whose host has least to send so far.
+    Messages to cluster ``d`` have ``sizes[d]`` bytes. The widest flows are assigned first, each to
+    a rank whose host has least to send so far.
     """
     members = grid.clusters[cluster].spread(len(grid.clusters[cluster]))
-    of_host: Counter[int] = Counter()
+    host_bytes: Counter[int] = Counter()
     found: list[_Flow] = []
     lanes = _lanes(grid, cluster)
     others = [d for d in range(len(sizes)) if d != cluster and sizes[d]]
@@ -167,9 +195,9 @@ def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> li
         for lane in range(lanes[other]):
             receiver = receivers[lane % len(receivers)]
             free = free or list(members)
-            sender = min(free, key=lambda each: of_host[grid.host_of[each]])
+            sender = min(free, key=lambda each: host_bytes[grid.host_of[each]])
             free.remove(sender)
-            of_host[grid.host_of[sender]] += sizes[other]
+            host_bytes[grid.host_of[sender]] += sizes[other]
             if rank in (sender, receiver):
                 peer = receiver if rank == sender else sender
                 stream = Stream(peer, sizes[other], rank == sender)
@@ -177,42 +205,46 @@ def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> li
     return found
 
 
-def _message_sizes(model: GridModel, cluster: int, but: Sequence[int]) -> np.ndarray:
-    """Bytes of a message to each other cluster, such that flows end at about the same time."""
+def _message_sizes(model: GridModel, cluster: int, excluded: Sequence[int]) -> np.ndarray:
+    """Return the bytes of a message to each other cluster, (C,); 0 for ``excluded`` ones.
+
+    Flows of such messages end at about the same time.
+    """
     per_flow = model.link_bytes_per_s[cluster] / _lanes(model.grid, cluster)
-    per_flow[[cluster, *but]] = 0.0
+    per_flow[[cluster, *excluded]] = 0.0
     sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES)
     return np.where(per_flow > 0, sizes, 0.0).astype(int)
 
 
 class _Run(NamedTuple):
-    """Bytes from each cluster to every other one, and seconds until there; both (C, C)."""
+    """Bytes from each cluster to every other one, and seconds until they arrived; both (C, C)."""
 
     moved: np.ndarray
     took_s: np.ndarray
 
-    def together(self, cluster: int) -> float:
-        """Bytes per second that left it in flows that should end at about the same time.
+    def sum_of_rates(self, cluster: int) -> float:
+        """Return the bytes per second from ``cluster``, as the sum of the rates to each other one.
 
-        The sum of what each other cluster was sent per second: a link that is thinner than it
-        seemed only delays its own flows.
+        A link that is thinner than it seemed then only delays its own flows.
         """
         return float((self.moved[cluster] / self.took_s[cluster]).sum())
 
-    def until_the_last(self, cluster: int) -> float:
-        """Bytes per second that left it until the last flow ended: one may get more than its share.
+    def rate_to_last_end(self, cluster: int) -> float:
+        """Return the bytes per second from ``cluster`` until its last flow ended.
 
-        Of a lone host, whose flows share one interface.
+        This is for flows that share one interface, as those of a lone host: one of them may get
+        more than its share.
         """
         return float(self.moved[cluster].sum() / self.took_s[cluster].max())
 
 
-def _sent(
-    comm: MPI.Intracomm, model: GridModel, turns: Sequence[_Amounts], progress: Progress
+def _run_turns(
+    comm: MPI.Intracomm, model: GridModel, turns: Sequence[_Turn], progress: Progress
 ) -> list[_Run]:
-    """Runs in which clusters send to others, one of ``turns`` after another.
+    """Let clusters send to others, one of ``turns`` after another, and return a `_Run` of each.
 
-    Each in so many messages of each flow and `MORE` times as many; that is what the latter add.
+    Each turn is a run with ``n_messages`` of each flow, and a run with `LONG_RUN_FACTOR` times as
+    many. The result is what the second run adds.
     """
     if not turns:
         return []
@@ -224,12 +256,14 @@ def _sent(
         progress("uplinks", at, len(turns))
         flows: list[_Flow] = []
         for cluster, n_bytes in sizes.items():
-            moved[at, cluster] = (MORE - 1) * n_messages * n_bytes * _lanes(grid, cluster)
+            moved[at, cluster] = (
+                (LONG_RUN_FACTOR - 1) * n_messages * n_bytes * _lanes(grid, cluster)
+            )
             flows += _flows_from(rank, grid, cluster, n_bytes.tolist())
-        wait_for_all(comm)  # a flow that starts when others end gets more bandwidth
+        wait_for_all(comm)  # start together: a flow that starts when others end gets more
         streams = [flow.stream for flow in flows]
-        stream_s(comm, streams, max(n_messages // 3, OPENING))
-        for run, times in enumerate((1, MORE)):
+        stream_s(comm, streams, max(n_messages // 3, OPENING_MESSAGES))
+        for run, times in enumerate((1, LONG_RUN_FACTOR)):
             took_s = stream_s(comm, streams, times * n_messages)
             for (source, target, stream), seconds in zip(flows, took_s, strict=True):
                 if stream.sends:
@@ -239,4 +273,4 @@ def _sent(
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
     progress("uplinks", len(turns), len(turns))
-    return list(map(_Run, moved, np.maximum(longer_s(*slowest_s), 1e-9)))
+    return list(map(_Run, moved, np.maximum(later_messages_s(*slowest_s), 1e-9)))

@@ -175,13 +175,13 @@ def test_it_is_what_more_messages_take_longer(
     """And flows whose windows still opened in the first run are not faster than on average."""
 
     def slowest(*call: Any) -> list[np.ndarray]:
-        assert call[-1] == [together.N_MESSAGES, together.MORE * together.N_MESSAGES]
+        assert call[-1] == [together.N_MESSAGES, together.LONG_RUN_FACTOR * together.N_MESSAGES]
         return [np.full((2, 2), few_s), np.full((2, 2), many_s)]
 
     monkeypatch.setattr(together, "_slowest_s", slowest)
     grid = Grid.from_labels([0, 0, 1, 1])
     rates = together._measure_steady(MPI.COMM_SELF, grid, [(0, 1)], 16, 2)
-    more_bytes = (together.MORE - 1) * together.N_MESSAGES * together.MESSAGE_BYTES
+    more_bytes = (together.LONG_RUN_FACTOR - 1) * together.N_MESSAGES * together.MESSAGE_BYTES
     assert rates[0, 1] == 4 * more_bytes / counts_s
 
 
@@ -221,8 +221,8 @@ TRIP_S, NIC = 40e-3, 3.1e6
 def test_a_quick_look_lasts_until_it_tells(
     carries: float, window_bytes: float, grows: bool, most_bytes: float
 ) -> None:
-    pair, look = Pair(carries * NIC, 4, window_bytes, grows), together.Look(4, NIC, TRIP_S)
-    while look.goes_on(pair.stream_s(look.n_messages) - TRIP_S):
+    pair, look = Pair(carries * NIC, 4, window_bytes, grows), together.GrowingRuns(4, NIC, TRIP_S)
+    while look.needs_another_run(pair.stream_s(look.n_messages) - TRIP_S):
         look.n_messages *= 2
     assert look.bytes_per_s == pytest.approx(carries * NIC, rel=0.15)
     assert pair.sent_bytes <= most_bytes
@@ -231,9 +231,9 @@ def test_a_quick_look_lasts_until_it_tells(
 @pytest.mark.parametrize("bytes_per_s", [1e6, 12.5e6, 40e6])
 def test_a_quick_look_has_no_run_that_could_not_tell_but_the_first(bytes_per_s: float) -> None:
     """One flow fills the link, so the second run tells."""
-    pair, look = Pair(bytes_per_s, 4, 1 << 20, False), together.Look(4, bytes_per_s, TRIP_S)
+    pair, look = Pair(bytes_per_s, 4, 1 << 20, False), together.GrowingRuns(4, bytes_per_s, TRIP_S)
     n_runs = 1
-    while look.goes_on(pair.stream_s(look.n_messages) - TRIP_S):
+    while look.needs_another_run(pair.stream_s(look.n_messages) - TRIP_S):
         look.n_messages *= 2
         n_runs += 1
     assert n_runs <= 3  # whole messages: half a run may be a little less

@@ -136,7 +136,7 @@ def test_empty_messages_are_no_more_than_a_window_of_packets() -> None:
 
     for latency_s in (12e-3, 50e-6):
         quick_plogp(Noted(latency_s, 12.5e6))
-    assert most[0] <= 2 * pairs.MOST_ON_THE_WAY < most[1]
+    assert most[0] <= 2 * pairs.MOST_EMPTY_IN_FLIGHT < most[1]
 
 
 @pytest.mark.parametrize("n", range(2, 12))

@@ -21,22 +21,22 @@ def took_s(n_messages: int, once_s: float = 0.0) -> float:
 
 class TestGapOfTrains:
     def test_the_difference_of_two_trains(self) -> None:
-        gap_s, likely = gap_of_trains(took_s(N), took_s(2 * N), N, EMPTY_S)
+        gap_s, is_plausible = gap_of_trains(took_s(N), took_s(2 * N), N, EMPTY_S)
         assert gap_s == pytest.approx(GAP_S)
-        assert likely
+        assert is_plausible
 
     @pytest.mark.parametrize("once_s", [EMPTY_S, -1e-3])
     def test_what_a_train_costs_or_saves_once_is_no_gap(self, once_s: float) -> None:
         """A handshake across a WAN; a burst that an interface lets pass."""
-        gap_s, likely = gap_of_trains(took_s(N, once_s), took_s(2 * N, once_s), N, EMPTY_S)
+        gap_s, is_plausible = gap_of_trains(took_s(N, once_s), took_s(2 * N, once_s), N, EMPTY_S)
         assert gap_s == pytest.approx(GAP_S)
-        assert likely
+        assert is_plausible
 
     @pytest.mark.parametrize("late_s", [8e-3, 30e-3])
     def test_a_disturbed_shorter_train_is_unlikely(self, late_s: float) -> None:
         """And is no reason to believe in a link that costs nothing."""
-        gap_s, likely = gap_of_trains(took_s(N) + late_s, took_s(2 * N), N, EMPTY_S)
-        assert not likely
+        gap_s, is_plausible = gap_of_trains(took_s(N) + late_s, took_s(2 * N), N, EMPTY_S)
+        assert not is_plausible
         assert gap_s == pytest.approx(GAP_S / 2)
 
     @pytest.mark.parametrize("late_s", [1e-3, 3e-3, 8e-3])
@@ -46,13 +46,13 @@ class TestGapOfTrains:
         """Nothing that costs so much once is known there: the longer train's average tells."""
         short_s = 0.1e-3
         took, longer = short_s + N * GAP_S + late_s, short_s + 2 * N * GAP_S
-        gap_s, likely = gap_of_trains(took, longer, N, short_s)
+        gap_s, is_plausible = gap_of_trains(took, longer, N, short_s)
         assert gap_s == pytest.approx(GAP_S, rel=0.03)
-        assert likely == (late_s < 2e-3)
+        assert is_plausible == (late_s < 2e-3)
 
     def test_a_disturbed_longer_train_is_unlikely(self) -> None:
-        gap_s, likely = gap_of_trains(took_s(N), took_s(2 * N) + 12e-3, N, EMPTY_S)
-        assert not likely
+        gap_s, is_plausible = gap_of_trains(took_s(N), took_s(2 * N) + 12e-3, N, EMPTY_S)
+        assert not is_plausible
         assert gap_s < 2 * GAP_S
 
     @given(st.floats(0, 10), st.floats(0, 10), st.integers(2, 1000), st.floats(0, 1))

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import uplinks
-from gridcoll.measure.uplinks import LONGER, measure_uplinks
+from gridcoll.measure.uplinks import REPEAT_FACTOR, measure_uplinks
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.topology import Grid
 
@@ -45,7 +45,7 @@ Turn = tuple[list[int], bool, int]
 """Clusters that send at once, whether to each other as well, and how many messages."""
 
 
-def turn(amounts: uplinks._Amounts) -> Turn:
+def turn(amounts: uplinks._Turn) -> Turn:
     senders = list(amounts.sizes)
     among = len(senders) > 1 and any(amounts.sizes[senders[0]][senders[1:]])
     return senders, among, amounts.n_messages
@@ -71,17 +71,17 @@ def test_what_counts_as_one(
     asked: list[list[Turn]] = []
 
     def sent(
-        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         asked.append([turn(each) for each in turns])
         moved = np.full((model.n_clusters,) * 2, 2 * THIN)
         moved[0] = [together, *carried, 0.0, 0.0][len(asked) - 1]
         return [uplinks._Run(moved, np.full_like(moved, len(moved))) for _ in turns]
 
-    monkeypatch.setattr(uplinks, "_sent", sent)
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    alone = [[([0], False, 10)], [([0], False, 10 * LONGER)]]
+    alone = [[([0], False, 10)], [([0], False, 10 * REPEAT_FACTOR)]]
     assert list(filter(None, asked)) == [[([0, 1, 2], True, 10)], *alone][:looks]
 
 
@@ -120,7 +120,7 @@ def test_flows_that_do_not_end_together_clear_nobody(monkeypatch: pytest.MonkeyP
     asked: list[Turn] = []
 
     def sent(
-        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         asked.extend(turn(each) for each in turns)
         moved = THIN * (1 - np.eye(model.n_clusters))
@@ -128,7 +128,7 @@ def test_flows_that_do_not_end_together_clear_nobody(monkeypatch: pytest.MonkeyP
         took_s[0, 1:] = 0.6, 2.0  # one took the other's share
         return [uplinks._Run(moved, took_s) for _ in turns]
 
-    monkeypatch.setattr(uplinks, "_sent", sent)
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
     measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert [senders for senders, _, _ in asked] == [[0, 1, 2], [0]]
 
@@ -138,14 +138,14 @@ def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) 
     asked: list[list[int]] = []
 
     def sent(
-        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         asked.extend(list(each.sizes) for each in turns)
         n = model.n_clusters
         took_s = np.arange(1.0, 1.0 + n)[None].repeat(n, 0)
         return [uplinks._Run(np.full((n, n), 2 * THIN), took_s) for _ in turns]
 
-    monkeypatch.setattr(uplinks, "_sent", sent)
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((2, 1, 1, 1, 1, 1), THIN))
     assert asked[:4] == [[1, 5], [2], [3], [4]]
     assert found[1:] == (6 * 2 * THIN / 6,) * 5
@@ -162,14 +162,14 @@ def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
     asked: list[list[int]] = []
 
     def sent(
-        _comm: object, model: GridModel, turns: list[uplinks._Amounts], _: object
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         took_s = np.ones((3, 3))
         took_s[1, 2] = 1.0 if [1] in asked else late
         asked.extend(list(each.sizes) for each in turns)
         return [uplinks._Run(THIN * (1 - np.eye(3)), took_s) for _ in turns]
 
-    monkeypatch.setattr(uplinks, "_sent", sent)
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
     assert asked.count([1]) == looks
     assert found[1] == pytest.approx(2 * THIN / (late if looks == 1 else 1.0))

@@ -58,10 +58,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     counted = Measured()
 
     def quick_model(
-        comm: MPI.Intracomm, tolerance: float, progress: Any, *, told: Any
+        comm: MPI.Intracomm, tolerance: float, progress: Any, *, known_nodes: Any
     ) -> GridModel:
         counted.models += 1
-        assert len(told) == comm.Get_size()
+        assert len(known_nodes) == comm.Get_size()
         hosts = comm.allgather(finding.MPI.Get_processor_name())
         labels = [host.split("-")[0] for host in hosts]
         grid = Grid.from_labels(labels, hosts)

@@ -110,7 +110,7 @@ def quick(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Grid:
     monkeypatch.setattr(measuring, "NATIVE_SIZES", SIZES)
     monkeypatch.setattr(tuner, "TRIAL_SIZES", dict.fromkeys(RUNS, SIZES))
     monkeypatch.setattr(tuner, "LONG_S", 0.0)
-    for name in ("LONG_CALL_S", "ENOUGH_S"):
+    for name in ("LONG_RUNS_S", "ENOUGH_S"):
         monkeypatch.setattr(natives, name, 0.0)
     return grid
 

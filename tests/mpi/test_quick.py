@@ -91,7 +91,7 @@ def test_pairs_do_not_wait_for_a_slow_link_between_others(
             return has_begun
         return None
 
-    found = pairs.look_between(world, grid, [(0, 1), (2, 3)], measure)
+    found = pairs.measure_between(world, grid, [(0, 1), (2, 3)], measure)
     if world.Get_rank() == 0:
         world.Recv([word, MPI.BYTE], 2, 99)
     assert found[0, 1], "it waited in vain"
@@ -161,13 +161,13 @@ def test_groups_by_landmarks(
         seconds = 50e-6 if labels[rank] == labels[channel.peer] else 5e-3
         return seconds, seconds
 
-    def trips_at_once(
+    def concurrent_latencies(
         comm: MPI.Intracomm, asked: Sequence[int], asking: Sequence[int]
     ) -> dict[int, tuple[float, float]]:
         assert comm.Get_size() == n
         return dict.fromkeys([*asked, *asking], (1e-3, 1e-3))  # near, and that is looked at again
 
-    monkeypatch.setattr(landmarks, "trips_at_once", trips_at_once)
+    monkeypatch.setattr(landmarks, "concurrent_latencies", concurrent_latencies)
     monkeypatch.setattr(landmarks, "quick_latency", quick_latency)
     found = find_groups_by_landmarks(world, range(n), 0.3)
     assert world.allgather(found) == [found] * n
@@ -181,7 +181,7 @@ def test_far_hosts_are_not_looked_at_again(
     n, rank = world.Get_size(), world.Get_rank()
     again: list[int] = []
 
-    def trips_at_once(
+    def concurrent_latencies(
         _comm: MPI.Intracomm, asked: Sequence[int], asking: Sequence[int]
     ) -> dict[int, tuple[float, float]]:
         far = {peer: 5e-3 if 0 in (peer, rank) else 50e-6 for peer in [*asked, *asking]}
@@ -191,7 +191,7 @@ def test_far_hosts_are_not_looked_at_again(
         again.append(channel.peer)
         return (50e-6, 50e-6) if channel.active else (0.0, 0.0)
 
-    monkeypatch.setattr(landmarks, "trips_at_once", trips_at_once)
+    monkeypatch.setattr(landmarks, "concurrent_latencies", concurrent_latencies)
     monkeypatch.setattr(landmarks, "quick_latency", quick_latency)
     assert find_groups_by_landmarks(world, range(n), 0.3) == [[0], list(range(1, n))]
     assert set(again) == ({*range(1, n)} - {rank} if rank else set())
@@ -204,7 +204,7 @@ def test_hosts_that_seem_far_and_answer_unevenly_are_looked_at_again(
     n, rank = world.Get_size(), world.Get_rank()
     again: list[int] = []
 
-    def trips_at_once(
+    def concurrent_latencies(
         _comm: MPI.Intracomm, asked: Sequence[int], asking: Sequence[int]
     ) -> dict[int, tuple[float, float]]:
         far = {peer: 5e-3 if 0 in (peer, rank) else 50e-6 for peer in [*asked, *asking]}
@@ -214,7 +214,7 @@ def test_hosts_that_seem_far_and_answer_unevenly_are_looked_at_again(
         again.append(channel.peer)
         return (50e-6, 50e-6) if channel.active else (0.0, 0.0)
 
-    monkeypatch.setattr(landmarks, "trips_at_once", trips_at_once)
+    monkeypatch.setattr(landmarks, "concurrent_latencies", concurrent_latencies)
     monkeypatch.setattr(landmarks, "quick_latency", quick_latency)
     assert find_groups_by_landmarks(world, range(n), 0.3) == [list(range(n))]
     assert set(again) == set(range(n)) - {rank}
@@ -226,12 +226,12 @@ def test_trips_with_all_together(world: MPI.Intracomm) -> None:
     comm = world.Dup()
     try:
         for _ in range(2):
-            found = landmarks.trips_at_once(comm, range(rank + 1, n), range(rank))
+            found = landmarks.concurrent_latencies(comm, range(rank + 1, n), range(rank))
             assert set(found) == {*range(n)} - {rank}
             for other, theirs in enumerate(comm.allgather(found)):
                 assert other == rank or theirs[rank] == found[other]
             assert all(0 < shortest <= typical for shortest, typical in found.values())
-        assert landmarks.trips_at_once(comm, [], []) == {}
+        assert landmarks.concurrent_latencies(comm, [], []) == {}
         assert not comm.Iprobe()
     finally:
         comm.Free()

@@ -41,7 +41,7 @@ def test_none_is_measured_before_all_windows_are_open(
         return took_s
 
     monkeypatch.setattr(together, "_stream", late)
-    monkeypatch.setattr(together, "WORTH_MORE", np.inf)
+    monkeypatch.setattr(together, "WORTHWHILE_GAIN", np.inf)
     monkeypatch.setattr(together, "rounds_of_pairs", lambda n: [[(0, 1)]])
     labels = layouts(world.Get_size())[layout]
     grid = Grid.from_labels(labels)
@@ -51,7 +51,7 @@ def test_none_is_measured_before_all_windows_are_open(
     # Both runs count: each opens its windows first.
     firsts = world.allgather((sorted(opened_s)[1:2], sorted(measured_s)[:1]))
     opened = [each for each, _ in firsts if each]
-    ends = together._ends(grid, 0, 1, together.FIRST_LANES)
+    ends = together._lane_ends(grid, 0, 1, together.FIRST_LANES)
     assert len(opened) == len({rank for end in ends for rank in end})
     assert max(opened)[0] <= min(each for _, each in firsts)[0]
 
@@ -74,7 +74,7 @@ def test_a_quick_look_starts_flows_together(
         return took_s
 
     monkeypatch.setattr(together, "_stream", noted)
-    monkeypatch.setattr(together, "WORTH_MORE", 0.0)  # no run is the last before the budget ends
+    monkeypatch.setattr(together, "WORTHWHILE_GAIN", 0.0)  # only the budget ends the runs
     monkeypatch.setattr(together, "rounds_of_pairs", lambda n: [[(0, 1)]])
     grid = Grid.from_labels(layouts(world.Get_size())[layout])
     n = len(grid.clusters)
@@ -83,7 +83,7 @@ def test_a_quick_look_starts_flows_together(
         (begun_s, ready_s) if world.Get_rank() in grid.clusters[0].ranks else ()
     )
     senders = [each for each in every if each and each[0]]
-    assert len(senders) == len(set(together._ends(grid, 0, 1, together.FIRST_LANES)[0]))
+    assert len(senders) == len(set(together._lane_ends(grid, 0, 1, together.FIRST_LANES)[0]))
     for run in (1, 2):
         assert min(begun[run] for begun, _ in senders) >= max(was[run - 1] for _, was in senders)
 
@@ -115,7 +115,7 @@ def test_a_look_at_what_seems_a_thin_link_starts_several_flows(
     assert found.keys() == {(0, 1), (1, 0)}
     assert all(each.together_bytes_per_s > 0 for each in found.values())
     grid, rank = model.grid, world.Get_rank()
-    ends = together._ends(grid, 0, 1, together.FIRST_LANES)
+    ends = together._lane_ends(grid, 0, 1, together.FIRST_LANES)
     assert bool(sent) == any(rank in end for end in ends)
     others = {grid.cluster_of[peer] for peers in sent for peer in peers}
     assert others <= {1 - grid.cluster_of[rank]}

@@ -20,7 +20,7 @@ from gridcoll.measure.doctor.facts import (
     look_around,
     own_connections,
 )
-from gridcoll.measure.pairs import look_between
+from gridcoll.measure.pairs import measure_between
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.topology.grid import Grid
 
@@ -116,9 +116,9 @@ def measure_rates(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) 
     pairs = [
         (a, b) for a in range(n) for b in range(a, n) if a != b or len(grid.clusters[a].nodes) > 1
     ]
-    found = look_between(comm, grid, pairs, _latency_and_rate, progress, "links")
+    found = measure_between(comm, grid, pairs, _latency_and_rate, progress, "links")
     back = [(b, a) for a, b in pairs if a != b]
-    found |= look_between(comm, grid, back, _latency_and_rate, progress, "links")
+    found |= measure_between(comm, grid, back, _latency_and_rate, progress, "links")
     return [LinkFacts(*pair, *found[pair]) for pair in sorted(found)]
 
 

@@ -21,8 +21,8 @@ from gridcoll.constants import THIN_LINK, WINDOWS_SURELY_LIMIT
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
-from gridcoll.measure.flows import look_together
-from gridcoll.measure.probe import TRIPS_ONCE, Channel, measure_plogp
+from gridcoll.measure.flows import measure_flows_together
+from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
 from gridcoll.model.plogp import LONG_BYTES
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
@@ -217,7 +217,7 @@ def _look_together(
         if (ways := [pair for pair in turned if pair in several])
     ]
     wire = cast(MPI.Intracomm, _Wire(transport, comm.Get_rank()))
-    return look_together(comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED)
+    return measure_flows_together(comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED)
 
 
 def _lanes(model: GridModel, pair: Pair) -> int:
@@ -336,7 +336,7 @@ def _open_train(
         half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
         later_s = (took_s - half_s) * n_messages / (n_messages - n_messages // 2)
         is_usual = took_s - trip_s < slow * usual_s and later_s > usual_s / CHANGED
-        is_open = half_s > max(TRIPS_ONCE * trip_s, TRAIN_S) and later_s > FASTER * (
+        is_open = half_s > max(MOST_SETUP_TRIPS * trip_s, TRAIN_S) and later_s > FASTER * (
             took_s - trip_s
         )
         if not channel.agree(int(not (is_usual or is_open) and took_s < FASTER * before_s)):

@@ -192,7 +192,7 @@ def look_at_a_slow_flow(
         return dict.fromkeys(pairs, together_bytes_per_s)
 
     monkeypatch.setattr(links, "_pass", passed)
-    monkeypatch.setattr(links, "look_together", looked)
+    monkeypatch.setattr(links, "measure_flows_together", looked)
     found = look_at_links(MPI.COMM_SELF, None, MODEL)[0, 1]  # type: ignore[arg-type]
     return found, together, n_ways
 
