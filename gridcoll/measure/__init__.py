@@ -1,1 +1,1 @@
-"""Learning the network: clusters, links, what several flows carry, and which way is fastest."""
+"""Measure the network: clusters, links, bandwidth of several flows, and the fastest algorithms."""

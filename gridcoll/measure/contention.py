@@ -1,4 +1,4 @@
-"""γ of paper 003, section 5: how much flows inside a cluster slow each other down."""
+"""Measure γ of paper 003, section 5: how much flows inside a cluster slow each other down."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gridcoll.topology.grid import Grid
 
 BLOCK_BYTES = 1 << 14
 MOST_EXCHANGING = 64
-"""Ranks of a cluster: every one of them holds a block of each of them, twice. Chains that measure
-the relay gap have no more, either."""
+"""Most ranks of a cluster that take part: each of them holds two blocks for every one of them.
+Chains that measure the relay gap have the same limit."""
 
 MOST_CONTENTION = 4.0
 LEAST_SPREAD = 0.05
-"""If the bounds differ by less than this part of the upper one, γ cannot be measured."""
+"""If the bounds differ by less than this fraction of the upper one, γ cannot be measured."""
 
 _TAG = 4
 
@@ -33,11 +33,11 @@ _TAG = 4
 def measure_contention(
     comm: MPI.Intracomm, model: GridModel, n_runs: int = 5, inside: MPI.Intracomm | None = None
 ) -> tuple[float, ...]:
-    """γ of every cluster, from a direct exchange inside all of them at once. Collective.
+    """Return γ of every cluster, (C,), from a direct exchange inside all of them at once.
 
-    Among `MOST_EXCHANGING` of a cluster's ranks. 1 for a cluster of one rank, and where the bounds
-    are too close to tell. ``inside``: a communicator of those ranks of this cluster that is there
-    already, null for others.
+    Collective. At most `MOST_EXCHANGING` ranks of each cluster take part. γ is 1 for a cluster of
+    one rank, and if the bounds are too close to measure it. ``inside``: an existing communicator of
+    these ranks of this cluster, null on others.
     """
     exchanging = exchanging_of(comm, model.grid)
     mine = split_inside(comm, model.grid) if inside is None else inside
@@ -55,15 +55,15 @@ def measure_contention(
 
 
 def exchanging_of(comm: MPI.Intracomm, grid: Grid) -> tuple[int, ...]:
-    """The ranks of our cluster that take part."""
+    """Return the ranks of our cluster that take part."""
     return tuple(grid.clusters[grid.cluster_of[comm.Get_rank()]].spread(MOST_EXCHANGING))
 
 
 def split_inside(comm: MPI.Intracomm, grid: Grid) -> MPI.Intracomm:
-    """A communicator of `exchanging_of`; null on others. Collective.
+    """Return a communicator of the ranks of `exchanging_of`; null on others. Collective.
 
-    By ``Create_group``, which asks nobody outside a cluster, where a ``Split`` takes several round
-    trips between clusters.
+    It is made by ``Create_group``, which involves nobody outside a cluster. A ``Split`` would take
+    several round trips between clusters.
     """
     members = exchanging_of(comm, grid)
     if comm.Get_rank() not in members:
@@ -78,7 +78,7 @@ def split_inside(comm: MPI.Intracomm, grid: Grid) -> MPI.Intracomm:
 
 
 def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
-    """Median seconds of a direct exchange between all ranks of ``comm``."""
+    """Return the median seconds of a direct exchange between all ranks of ``comm``."""
     n = comm.Get_size()
     flow = dataflow(plan_direct(range(n), BLOCK_BYTES).programs[comm.Get_rank()])
     blocks = [memoryview(bytearray(n * BLOCK_BYTES)) for _ in range(2)]
@@ -89,9 +89,10 @@ def _time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
 
 
 def fit_contention(model: GridModel, took_s: float) -> float:
-    """γ at which a direct exchange of `BLOCK_BYTES` in the one cluster of ``model`` is ``took_s``.
+    """Return γ at which a direct exchange of `BLOCK_BYTES` takes ``took_s``.
 
-    ``T = lower + (upper - lower) γ``, between 0 and `MOST_CONTENTION`.
+    ``model`` has one cluster. γ solves ``T = lower + (upper - lower) γ``, and is limited to 0 to
+    `MOST_CONTENTION`.
     """
     messages = direct_messages(model.grid)
     lower_s, upper_s = (

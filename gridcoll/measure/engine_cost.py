@@ -30,12 +30,13 @@ def measure_relay_gap(
     n_repeats: int = 2,
     inside: MPI.Intracomm | None = None,
 ) -> TimesBySize | None:
-    """Seconds per segment while every cluster passes segments down a chain. Collective.
+    """Return the seconds per segment while every cluster passes segments down a chain. Collective.
 
-    It contains the gap inside the cluster; the rest is the cost of our engine, and of ranks that
-    share cores. Clusters measure by their own clocks, at about the same time, without links between
-    them, each among the ranks of `split_inside`; the slowest counts. None if no cluster has two
-    ranks. ``inside``: an existing communicator of these ranks of this cluster, null on others.
+    This contains the gap inside the cluster; the rest is the cost of our engine, and of ranks that
+    share cores. All clusters measure at about the same time, by their own clocks and without links
+    between them, each among the ranks of `split_inside`. The slowest cluster counts. None if no
+    cluster has two ranks. ``inside``: an existing communicator of these ranks of this cluster, null
+    on others.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
@@ -54,13 +55,13 @@ def measure_relay_gap(
 
 
 class _Chain:
-    """All ranks of a communicator, each passing on to the next."""
+    """A chain of all ranks of a communicator, each of which sends to the next."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm, self._clock = comm, find_clock(comm)
 
     def gap_s(self, segment: int, n_segments: int, n_repeats: int) -> float:
-        """Seconds per additional segment."""
+        """Return the seconds per additional segment."""
         self._run_s(segment, n_segments)
         long_s = min(self._run_s(segment, 3 * n_segments) for _ in range(n_repeats))
         short_s = min(self._run_s(segment, n_segments) for _ in range(n_repeats))
@@ -78,7 +79,7 @@ class _Chain:
 def measure_start(
     comm: MPI.Intracomm, model: GridModel, clock: CommonClock, n_runs: int = 7
 ) -> float:
-    """Seconds by which the shortest broadcast exceeds its prediction. Collective."""
+    """Return the seconds by which the shortest broadcast exceeds its prediction. Collective."""
     winner = choose("bcast", model, 8, 0, grid_only=True).winner
     if winner.build is None or winner.predicted_s is None:
         return 0.0

@@ -1,9 +1,9 @@
 """Estimates for natives that were not timed: the library's known algorithms, priced by the model.
 
 Libraries work by rank numbers, whatever clusters ranks are in, and forward a message when all of it
-has arrived. These are the algorithms of Thakur, Rabenseifner and Gropp
-2005, which MPICH, Intel MPI and, with other thresholds, Open MPI have. Other costs, as of busy
-waiting, are not included: estimates are rather too short.
+has arrived. The algorithms are those of Thakur, Rabenseifner and Gropp (2005), which MPICH, Intel
+MPI and, with other thresholds, Open MPI use. Other costs, for example of busy waiting, are not
+included, so estimates tend to be too short.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SHORT_REDUCE_BYTES = 2 << 10
 SHORT_BLOCK_BYTES = 256
 LONG_BLOCK_BYTES = 32 << 10
 SHORT_GATHERED_BYTES = 512 << 10
-"""MPICH's defaults: algorithms with few steps up to the first three sizes, with few bytes
-beyond."""
+"""MPICH's defaults. Up to the first three sizes, algorithms with few steps are used, and beyond
+them algorithms with few bytes."""
 
 MOST_STEPS = 64
-"""Of an exchange with thousands of steps so many are priced, spread evenly."""
+"""Most steps of an exchange that are priced, evenly spread: it may have thousands of them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Step:
 
 
 class _Prices:
-    """Seconds of steps and trees over ranks in rank order."""
+    """Prices steps and trees over ranks in rank order, in seconds."""
 
     def __init__(self, model: GridModel) -> None:
         self.n = model.grid.n_ranks
@@ -49,14 +49,14 @@ class _Prices:
         self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
 
     def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
-        """Gap and one-way time between clusters, (C, C) each."""
+        """Return the gap and the one-way time between clusters, (C, C) each."""
         if n_bytes not in self._tables:
             gap_s, one_way_s = self._model.gap_and_one_way_s(np.array([float(n_bytes)]))
             self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
         return self._tables[n_bytes]
 
     def message_s(self, sender: np.ndarray, receiver: np.ndarray, n_bytes: float) -> np.ndarray:
-        """One-way times; inside a host that of an empty message."""
+        """Return one-way times; inside a host, that of an empty message."""
         i, j = self._cluster[sender], self._cluster[receiver]
         at_home = self._host[sender] == self._host[receiver]
         lone_s, empty_s = self._times(n_bytes)[1][i, j], self._times(0)[1][i, j]
@@ -66,7 +66,7 @@ class _Prices:
         return float(self._times(n_bytes)[0][self._cluster[sender], self._cluster[receiver]])
 
     def step_s(self, step: _Step, n_bytes: float) -> float:
-        """Time until the last message has arrived; they share interfaces and links."""
+        """Return the time until the last message has arrived. They share interfaces and links."""
         i, j = self._cluster[step.senders], self._cluster[step.receivers]
         away = self._host[step.senders] != self._host[step.receivers]
         lone_s = self.message_s(step.senders, step.receivers, n_bytes)
@@ -86,7 +86,10 @@ class _Prices:
         return float(np.where(away, taken_s, lone_s).max())
 
     def tree_s(self, size_of: Callable[[int], float]) -> float:
-        """Down a binomial tree from rank 0; ``size_of`` a subtree's number of ranks, in bytes."""
+        """Return the time down a binomial tree from rank 0.
+
+        ``size_of`` gives the bytes for a subtree of some number of ranks.
+        """
         there_s = np.zeros(self.n)
         for rank in range(self.n):
             mask = rank & -rank if rank else 1 << (self.n - 1).bit_length()
@@ -100,7 +103,10 @@ class _Prices:
         return float(there_s.max())
 
     def doubling_s(self, size_at: Callable[[int], float]) -> float:
-        """Pairs at distance 1, 2, 4 …; ranks beyond a power of two come before and after."""
+        """Return the time of exchanges between pairs at distance 1, 2, 4, and so on.
+
+        Ranks beyond a power of two exchange with a partner before and after them.
+        """
         whole = 1 << (self.n.bit_length() - 1)
         everybody = np.arange(whole)
         total_s = 0.0
@@ -113,8 +119,9 @@ class _Prices:
         return total_s
 
     def ring_s(self, n_bytes: float) -> float:
-        """Every rank's block once around the ring: limited by the path of one, or the slowest
-        link.
+        """Return the time of every rank's block once around the ring.
+
+        It is limited by the path of one block, or by the slowest link.
         """
         ranks = np.arange(self.n)
         following = (ranks + 1) % self.n
@@ -125,7 +132,7 @@ class _Prices:
         return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
 
     def shifts_s(self, distances: Sequence[int], n_bytes: float) -> float:
-        """A step per distance: each rank sends to the rank so far ahead."""
+        """Return the time of one step per distance: each rank sends to the rank so far ahead."""
         ranks = np.arange(self.n)
         some = distances
         if len(distances) > MOST_STEPS:
@@ -171,7 +178,7 @@ def _alltoall(prices: _Prices, n_bytes: int) -> float:
     distances = range(1, prices.n)
     if n_bytes > LONG_BLOCK_BYTES:
         return prices.shifts_s(distances, n_bytes)
-    # All are under way at once: latencies overlap, busy times of interfaces and links add up.
+    # All messages are in flight at once: latencies overlap, busy times of interfaces and links add.
     together_s = prices.shifts_s(distances, n_bytes) - prices.shifts_s(distances, 0)
     return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0)
 
@@ -205,7 +212,7 @@ _PRIORS: Mapping[str, Callable[[_Prices, int], float]] = {
 
 
 def native_priors(model: GridModel) -> dict[str, TimesBySize]:
-    """Estimated time of the library's algorithm for each collective that discovery would time."""
+    """Return estimated times of the library's algorithms for collectives that discovery times."""
     prices = _Prices(model)
     found = {}
     for name, price in _PRIORS.items():
@@ -215,14 +222,14 @@ def native_priors(model: GridModel) -> dict[str, TimesBySize]:
 
 
 def native_prior_s(collective: str, model: GridModel, n_bytes: int) -> float:
-    """The same for one call; rounded, so that all ranks have the same."""
+    """Return the same for one call in seconds, rounded so that all ranks have the same value."""
     return float(f"{_PRIORS[collective](_Prices(model), n_bytes):.3g}")
 
 
 def add_priors(model: GridModel) -> GridModel:
-    """``model`` with `native_priors` for natives that were not timed.
+    """Return ``model`` with `native_priors` for natives that were not timed.
 
-    On one host nothing competes with them.
+    On one host, nothing competes with natives, and ``model`` stays as it is.
     """
     if len(set(model.grid.host_of)) == 1:
         return model

@@ -1,4 +1,4 @@
-"""What the user sees at a start: one line on a terminal, progress bars if it takes long."""
+"""What the user sees at the start of a job: one line, and progress bars if it takes long."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from gridcoll.measure.clusters import Progress, silent
 _log = logging.getLogger("gridcoll")
 
 LONG_S = 2.0
-"""After so long, progress is shown."""
+"""Seconds after which progress is shown."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun", "hydra_")
-"""Prefixes of names of launcher programs between a rank and the terminal."""
+"""Prefixes of the names of launchers, which stand between a rank and the terminal."""
 
 
 _open_bars: list[Callable[[], AbstractContextManager[Progress]]] = []
 
 
 def show_progress_with(open_bars: Callable[[], AbstractContextManager[Progress]]) -> None:
-    """Show progress with ``open_bars()``; without it, as a library, nothing is shown."""
+    """Show progress with ``open_bars()``. Without this call, as in a library, none is shown."""
     _open_bars[:] = [open_bars]
 
 
 class Report:
-    """Speaks on one rank; see `speaks`."""
+    """Writes lines and progress on one rank; see `speaks`."""
 
-    def __init__(self, is_ours: bool) -> None:
-        self._speaks = is_ours and speaks()
-        self._warns = is_ours and os.environ.get("GRIDCOLL_QUIET") != "1"
+    def __init__(self, on_this_rank: bool) -> None:
+        self._speaks = on_this_rank and speaks()
+        self._may_warn = on_this_rank and os.environ.get("GRIDCOLL_QUIET") != "1"
 
     def say(self, line: str) -> None:
-        """``line`` on a terminal; elsewhere for logs that ask for it."""
+        """Write ``line`` on a terminal; elsewhere, log it at level INFO."""
         _log.log(logging.WARNING if self._speaks else logging.INFO, "gridcoll: %s", line)
 
     def warn(self, line: str) -> None:
-        """``line`` wherever we are, unless there is nothing to say, or we are to be quiet."""
+        """Write ``line``, unless it is empty, or ``GRIDCOLL_QUIET`` is 1."""
         if line:
-            _log.log(logging.WARNING if self._warns else logging.INFO, "gridcoll: %s", line)
+            _log.log(logging.WARNING if self._may_warn else logging.INFO, "gridcoll: %s", line)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """To call with progress; shown on a terminal, once it took `LONG_S`."""
+        """Give a function to call with progress, which is shown on a terminal after `LONG_S`."""
         if not (self._speaks and _open_bars):
             yield silent
             return
@@ -64,16 +64,16 @@ class Report:
 
 
 def speaks() -> bool:
-    """Whether to show anything: ``GRIDCOLL_QUIET`` 1 no, 0 yes, else if on a terminal."""
+    """Whether to show anything. ``GRIDCOLL_QUIET``: 1 no, 0 yes, otherwise only on a terminal."""
     quiet = os.environ.get("GRIDCOLL_QUIET", "")
     return quiet == "0" or (quiet != "1" and is_on_terminal())
 
 
 def is_on_terminal() -> bool:
-    """Whether what we write on standard error reaches a terminal.
+    """Whether our standard error reaches a terminal.
 
-    A launcher of MPI jobs reads it through a pipe: then its own standard error tells, where it runs
-    on our host.
+    A launcher of MPI jobs reads it through a pipe. Then the launcher's own standard error decides,
+    if it runs on our host.
     """
     if sys.stderr is not None and sys.stderr.isatty():
         return True

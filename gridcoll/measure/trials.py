@@ -1,4 +1,4 @@
-"""One run of a plan at discovery, and the sizes at which plans and natives are run."""
+"""Runs of a plan at discovery, and the sizes at which plans and natives are run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def _alltoall_run(comm: MPI.Intracomm, build: Callable[[int], Plan], n_bytes: in
 
 
 def step_of(comm: MPI.Intracomm, flow: Dataflow, memory: Memory) -> Step:
-    """A run as a short call makes it that is known; of long ones that is all that takes time."""
+    """Return a run of ``flow``, prepared as for a call that the engine already knows.
+
+    That matters for short calls; for long ones, only the run itself takes time.
+    """
     transport = MPITransport(comm)
     prepared = prepare(flow, transport, memory)
     if prepared is None:
@@ -51,34 +54,36 @@ def _flow(comm: MPI.Intracomm, plan: Plan) -> Dataflow:
 
 
 RUNS = {"bcast": _bcast_run, "allreduce": _allreduce_run, "alltoall": _alltoall_run}
-"""Collectives whose plans are tried: the run of a plan, by its size."""
+"""Collectives whose plans are tried, and functions that make a run of a plan of some bytes."""
 
 TRIAL_SIZES = {
     "bcast": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
     "allreduce": (8, 1 << 13, 1 << 16, 1 << 20, 1 << 22),
     "alltoall": (8, 1 << 7, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 19),
 }
-"""Of all-to-alls more short ones: headers count for much, and P * P fill a queue at once."""
+"""Sizes in bytes at which plans are tried. All-to-alls have more short ones: headers are a large
+part of them, and P * P messages enter a queue at once."""
 
 LONGEST_TRIAL_S = 4.0
-"""What is predicted to take longer, of plans and natives alike, is not run to see which is best."""
+"""Sizes are not tried, with plans or natives, if a call is predicted to take longer than this."""
 
 PER_RANK = frozenset(("alltoall", "gather", "scatter", "allgather", "reduce_scatter"))
-"""Collectives whose size is that of a block, of which a buffer has one for every rank."""
+"""Collectives whose size is that of a block. A buffer has one block for every rank."""
 
 LARGEST_BYTES = {
     **dict.fromkeys(("gather", "scatter", "allgather", "reduce_scatter"), 1 << 16),
     **dict.fromkeys(("alltoall", "reduce"), 1 << 19),
     "barrier": 8,
 }
-"""Beyond, time grows in proportion; and barriers have no size."""
+"""Largest sizes that are run. Beyond them, time grows in proportion. Barriers have no size."""
 
 MOST_HELD_BYTES = 1 << 24
-"""In one buffer of one rank. A host of many cores has as many ranks, with two buffers each."""
+"""Most bytes in one buffer of one rank. A host may have a rank on each of many cores, with two
+buffers each."""
 
 
 def affordable(collective: str, n_ranks: int, sizes_bytes: Sequence[int]) -> tuple[int, ...]:
-    """Those of ``sizes_bytes``, ascending, that ``n_ranks`` can run; the first one always."""
+    """Return the ``sizes_bytes`` (ascending) that ``n_ranks`` can run, at least the first one."""
     largest = LARGEST_BYTES.get(collective, sizes_bytes[-1])
     if collective in PER_RANK:
         largest = min(largest, MOST_HELD_BYTES // n_ranks)
@@ -88,9 +93,9 @@ def affordable(collective: str, n_ranks: int, sizes_bytes: Sequence[int]) -> tup
 def worth_trying(
     comm: MPI.Intracomm, model: GridModel, collective: str, sizes_bytes: Sequence[int]
 ) -> tuple[int, ...]:
-    """Those of ``sizes_bytes``, ascending, that are neither too much nor take too long.
+    """Return those of ``sizes_bytes`` (ascending) that are neither too large nor take too long.
 
-    The first one always; equal on all ranks.
+    Always the first one; equal on all ranks.
     """
     first, *others = affordable(collective, comm.Get_size(), sizes_bytes)
     plain = replace(model, corrections={}, native={}, native_variants={})
