@@ -1,7 +1,7 @@
 """Learning on random grids, without MPI: what a wrong model and late ranks cost, and constants.
 
     python benchmarks/learning_simulated.py [--grids 30] [--calls 400] [--wrong 3] [--late 0]
-        [--set elimination.COLD=0,0.1,0.2]
+        [--set elimination.COLD_START=0,0.1,0.2]
 
 The calls of `apps/calls.py mix` on grids of `unlike_grids.py`. What they start with is the declared
 grid with the rate of one link wrong by a factor; what they take is the price of the plan that runs,

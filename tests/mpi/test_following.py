@@ -211,7 +211,7 @@ def test_links_slower_than_known_are_looked_at_without_saving_up_for_a_clock(
     """A clock costs many calls' part for learning, and calls are slow already."""
     looks = Looks(monkeypatch)
     monkeypatch.setattr(Agreed, "may_compare_clocks", False)
-    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISING", -1e9)
+    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISE_FACTOR", -1e9)
     own, model = world.Dup(), near_model(world.Get_size())
     comm = GridComm(own, model=replace(model, grid=Grid.from_labels(model.grid.cluster_of)))
     until(comm, lambda: looks.n > 0)
@@ -224,7 +224,7 @@ def test_a_grid_on_one_machine_asks_for_no_early_clock(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Agreed, "may_compare_clocks", False)
-    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISING", -1e9)
+    monkeypatch.setattr("gridcoll.measure.learning.learner.SURPRISE_FACTOR", -1e9)
     own = world.Dup()
     comm = GridComm(own, model=near_model(world.Get_size()))
     until(comm, lambda: learning_of(comm).agreed.n_points > 3)

@@ -1,1 +1,1 @@
-"""Learning from the application's own calls: which algorithm is fastest, and when links change."""
+"""Learn from the application's own calls: which algorithm is fastest, and when links change."""

@@ -1,9 +1,9 @@
 """Agreed points: calls at which all ranks learn how long the last calls took on all ranks.
 
 Ranks stamp entry and exit of each call. At a call number that all ranks know, a non-blocking
-maximum over ranks starts. It ends some calls later, at a number known to all, too: the network did
-it beside the calls between, so that it costs little. All decisions are taken there, by exchanged
-values only.
+maximum over ranks starts. It ends some calls later, also at a number that all know. It costs little
+because it runs beside the calls in between. All decisions are taken there, from exchanged values
+only.
 """
 
 from __future__ import annotations
@@ -24,47 +24,49 @@ from gridcoll.measure.learning.beliefs import median
 from gridcoll.measure.learning.offsets import N_SAMPLES, Offset
 
 OVERHEAD_PART = 0.01
-"""Exchanges may cost this part of the time in collectives."""
+"""Exchanges may cost this fraction of the time in collectives."""
 
 FIRST_CALLS = 4
 """Calls before the first agreed point."""
 
 FEWEST_CALLS = 1
-"""Calls from the end of an exchange to the next one, at least; with long calls, every call is
-exchanged."""
+"""Fewest calls from the end of an exchange to the start of the next one. With long calls, every
+call is exchanged."""
 
 MOST_CALLS, MOST_WAIT_S = 1024, 0.05
-"""Calls from one exchange to the next, at most; more where so many take less than this: programs in
-C make a thousand in a few milliseconds, of which learning would be no small part."""
+"""Most calls from one exchange to the next; more if they take less than this time. Programs in C
+make a thousand calls in a few milliseconds, and learning would take a large part of that."""
 
 MOST_STAMPED = 256
-"""So many calls are exchanged, the last ones, so that the message stays short; and at most as many
-trials that came before. Trials come right after an agreed point: hundreds of calls may follow."""
+"""Number of last calls that are exchanged, so that the message stays short. At most as many earlier
+trials are added: trials come right after an agreed point, and hundreds of calls may follow."""
 
 FIRST_LAG, FEWEST_LAG, MOST_LAG = 2, 1, 64
 """Calls between the start of an exchange and its end."""
 
-N_LAST = 8
-"""How long calls are is known by those of so many exchanges: of a single one, two or three calls,
-all may be short ones among long ones, and the next exchange, so many calls later, far away."""
+N_LAST_EXCHANGES = 8
+"""Number of exchanges over which the mean duration of calls is taken. The two or three calls of a
+single exchange may all be short ones among long ones. The next exchange would then be set too many
+calls ahead."""
 
-LATENCIES = 5.0
-"""An exchange takes about so many latencies, as libraries reduce along trees of ranks. Each step of
-such a tree may wait for a rank that is late."""
+LATENCIES_PER_EXCHANGE = 5.0
+"""An exchange takes about this many latencies, because libraries reduce along trees of ranks. Each
+step of such a tree may wait for a late rank."""
 
 COMPARE_EVERY_S = 60.0
-"""Clocks are compared again after so long: by then they have drifted by up to 3 ms. With the drift
-known, what is left is less than the error of a comparison on busy hosts, some 0.2 ms."""
+"""Clocks are compared again after this time, in which they drift by up to 3 ms. Once the drift is
+known, the remaining error is less than that of a comparison on busy hosts, some 0.2 ms."""
 
 EXIT_PATIENCE_S = 1.0
-"""How long the end of a job waits for an exchange, in case another rank is no more."""
+"""How long the end of a job waits for an exchange, in case another rank no longer exists."""
 
 _N_HEAD = 11
 
 
 class Stamp(NamedTuple):
-    """A call as this rank saw it, in seconds of its own clock; ``tag`` and ``is_trial`` are the
-    same on all ranks.
+    """A call as this rank saw it, in seconds of its own clock.
+
+    ``tag`` and ``is_trial`` are the same on all ranks.
     """
 
     tag: object
@@ -92,15 +94,16 @@ class _Stamps:
         self._last.append(stamp)
 
     def take_all(self) -> list[Stamp]:
-        """All of them, the oldest first."""
+        """Remove and return all stamps, the oldest first."""
         stamps = [*self._trials, *self._call_before(), *self._last]
         self._trials.clear()
         self._last.clear()
         return stamps
 
     def _call_before(self) -> list[Stamp]:
-        """The call dropped last, without its tag: only when it ended says something, of the next
-        one.
+        """Return the call that was dropped last, without its tag.
+
+        Only the time when it ended is used, for the call after it.
         """
         dropped, self._dropped = self._dropped, None
         return [dropped._replace(tag=None)] if dropped else []
@@ -114,9 +117,10 @@ class Seen(NamedTuple):
     ended_s : float
         Its last exit on the common clock.
     behind_s : float
-        From the last entry of those without whom it cannot begin to the last one of all.
+        Time from the last entry of the ranks that it needs to begin, to the last entry of all.
     whole_s : float
-        From when it could begin to its last exit: they had come, and the call before had ended.
+        Time from when it could begin to its last exit. It could begin when the ranks that it needs
+        had entered and the call before had ended.
     """
 
     tag: object
@@ -129,12 +133,12 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """What all ranks know now.
+    """An agreed point: what all ranks know now.
 
     Attributes
     ----------
     seen : list of Seen
-        Empty as long as there is no common clock.
+        The calls since the last point; empty as long as there is no common clock.
     total_s : float
         Time of all calls since the last point, on the rank that spent most.
     overhead_s : float
@@ -144,12 +148,12 @@ class Point:
     same_knowledge : bool
         Whether all ranks have the same knowledge from earlier communicators.
     offer : Offer or None
-        What ranks offered, if all offered the same.
+        The offer of the ranks, if all made the same one.
     doubt, better : bool
-        Whether any rank said so.
+        Whether any rank said so; see `Said`.
     lost_s : float
-        What calls took longer than allowed, on the rank that lost least: where ranks wait for a
-        late one, the late one loses least. 0 once there is a common clock, which tells more.
+        Time that calls took longer than allowed, on the rank that lost least. If ranks wait for a
+        late one, that is the late one. 0 once there is a common clock, which shows more.
     """
 
     seen: list[Seen]
@@ -164,16 +168,17 @@ class Point:
 
 
 class Offer(NamedTuple):
-    """What another communicator of this rank found, and its digest."""
+    """What another communicator of this rank found (``what``), and its digest."""
 
     digest: float
     what: object
 
 
 class Said(NamedTuple):
-    """What one rank says at the start of an exchange, besides its stamps.
+    """What one rank sends in an exchange, besides its stamps.
 
-    ``doubt``: the network is not what the model says; ``better``: a link is faster than that.
+    ``doubt``: the network may differ from the model. ``better``: a link is faster than in the
+    model.
     """
 
     offer: Offer | None = None
@@ -195,11 +200,12 @@ class Agreed:
     knowledge : float
         Digest of this rank's knowledge from earlier communicators.
     say : callable
-        Gives what this rank says at the start of an exchange.
+        Returns what this rank sends in an exchange; called at its start.
     begins : callable
-        Whether a call cannot begin without this rank, by its tag.
+        Returns, for the tag of a call, whether the call cannot begin without this rank.
     allowed_s : callable
-        What a call may take before it counts as lost time, by its tag; infinite if it never does.
+        Returns, for the tag of a call, the seconds it may take before its time counts as lost;
+        infinite if it never does.
     """
 
     def __init__(
@@ -224,17 +230,16 @@ class Agreed:
         self._stamps = _Stamps()
         self._next = FIRST_CALLS
         self._mean_call_s = 0.0
-        self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST)
+        self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST_EXCHANGES)
         self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
 
     def end(
         self, tag: object, entry_s: float, exit_s: float, *, is_trial: bool = False
     ) -> Point | None:
-        """Enter a finished call, times by `time.monotonic`; the `Point`, if this call is an agreed
-        point.
+        """Enter a finished call; return the `Point` if this call is an agreed point, else None.
 
-        Collective: to be called alike on all ranks.
+        Times are those of `time.monotonic`. Collective: all ranks make the same calls.
         """
         self._stamps.add(Stamp(tag, entry_s, exit_s, is_trial))
         self._since_s += exit_s - entry_s
@@ -252,13 +257,13 @@ class Agreed:
 
     @property
     def n_left(self) -> int:
-        """Calls until the next agreed point, which must be entered by `end`."""
+        """Number of calls until the next agreed point, which must be entered by `end`."""
         return self._next - self.n_calls
 
     def take(self, stamps: Iterable[Stamp], n_calls: int, took_s: float) -> None:
-        """Enter calls that ended before, none of them an agreed point.
+        """Enter ``n_calls`` calls that ended before, none of them an agreed point.
 
-        ``stamps`` are the last of ``n_calls``, at most `MOST_STAMPED`; all of them took ``took_s``.
+        ``stamps`` are the last of them, at most `MOST_STAMPED`. ``took_s`` is the time of all.
         """
         for stamp in stamps:
             self._stamps.add(stamp)
@@ -266,7 +271,10 @@ class Agreed:
         self.n_calls += n_calls
 
     def spend(self, seconds: float, *, waiting: bool = False) -> None:
-        """Add other costs of learning on this rank; ``waiting``: most of it, for other ranks."""
+        """Add other costs of learning on this rank.
+
+        ``waiting``: the time was mostly spent waiting for other ranks.
+        """
         if waiting:
             self._own_waits_s += seconds
         else:
@@ -277,8 +285,9 @@ class Agreed:
         self._n_since = self.n_calls
         stamps = self._stamps.take_all()
         mine = np.empty(_N_HEAD + 4 * len(stamps))
-        # Of waits, the smallest of all ranks: a longer one is for a late rank. Of work, the
-        # largest: the next call waits for the last one, and ranks that share cores take turns.
+        # Of waits, the smallest of all ranks counts: longer ones are for a late rank. Of work, the
+        # largest counts: the next call waits for the last rank, and ranks that share cores take
+        # turns.
         on_clock = self._offset is not None
         said = self._say()
         digest = said.offer.digest if said.offer else 0.0
@@ -300,18 +309,18 @@ class Agreed:
         self._next = self.n_calls + self._lag()
 
     def _lost_s(self, stamps: Iterable[Stamp]) -> float:
-        """What this rank's calls took longer than allowed; negative if less."""
+        """Return the seconds that this rank's calls took longer than allowed; negative if less."""
         allowed = [(each, self._allowed_s(each.tag)) for each in stamps]
         return sum(
             each.exit_s - each.entry_s - most_s for each, most_s in allowed if most_s < math.inf
         )
 
     def _lag(self) -> int:
-        """Calls until the exchange should have ended by itself."""
+        """Return the number of calls until the exchange should have ended by itself."""
         if not self._mean_call_s:
             return FIRST_LAG
         step_s = self._latency_s + min(self._late_s)
-        n_calls = math.ceil(LATENCIES * step_s / self._mean_call_s)
+        n_calls = math.ceil(LATENCIES_PER_EXCHANGE * step_s / self._mean_call_s)
         return min(max(n_calls, FEWEST_LAG), MOST_LAG)
 
     def _finish(self, exchange: _Exchange) -> Point:
@@ -319,7 +328,7 @@ class Agreed:
         self._under_way = None
         head = all_s[:_N_HEAD].tolist()
         total_s, waits_s, work_s, off_clock, most, least, newest, oldest, *rest = head
-        doubt, better, spared_s = rest
+        doubt, better, negative_lost_s = rest
         self.n_points += 1
         self.total_s += total_s
         self.overhead_s = work_s - waits_s
@@ -332,17 +341,20 @@ class Agreed:
         if seen:
             if self._compared_s is None:
                 self._compared_s = self._ended_s
-            # One call with a rank that is late by seconds says nothing of those to come.
+            # The median: one call with a rank late by seconds says nothing about later calls.
             self._late_s.append(median(each.skew_s for each in seen))
         self._next = self.n_calls + self._interval()
         return Point(
             *(seen, total_s, self.overhead_s, on_clock, most == -least),
             exchange.offer if newest == -oldest else None,
-            *(bool(doubt), bool(better), max(-spared_s, 0.0)),
+            *(bool(doubt), bool(better), max(-negative_lost_s, 0.0)),
         )
 
     def _see(self, tags: Sequence[object], all_s: np.ndarray) -> list[Seen]:
-        """Calls as all ranks saw them; ``all_s`` as `_start` has it, largest values."""
+        """Return the calls as all ranks saw them.
+
+        ``all_s`` has the columns of `_start`, with the largest values of all ranks.
+        """
         seen = []
         columns = [all_s[k::4].tolist() for k in range(4)]
         for tag, entry_s, exit_s, first_s, begun_s in zip(tags, *columns, strict=True):
@@ -372,26 +384,27 @@ class Agreed:
 
     @property
     def _needs_clock(self) -> bool:
-        """Whether there is no common clock, or it is old."""
+        """Whether there is no common clock, or it is too old."""
         since_s = self._ended_s if self._compared_s is None else self._compared_s
         return self._offset is None or self._ended_s - since_s >= COMPARE_EVERY_S
 
     @property
     def clock_cost_s(self) -> float:
-        """What a common clock costs."""
+        """Seconds that a comparison of clocks costs."""
         return 2 * N_SAMPLES * self._latency_s
 
     @property
     def may_compare_clocks(self) -> bool:
-        """Whether that is within the part that exchanges may cost."""
+        """Whether that cost is within the fraction of time that exchanges may take."""
         return self.overhead_s + self.clock_cost_s <= OVERHEAD_PART * self.total_s
 
     def _interval(self) -> int:
-        """Calls until the next exchange starts, so that all of them stay within their part."""
+        """Return the calls until the next exchange, so that all stay within `OVERHEAD_PART`."""
         one_s = self.overhead_s / self.n_points
         most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         if self._needs_clock:
-            # Save for it, and look soon whether that will do: without one nothing is learned.
+            # Save for a comparison, and check soon whether there is enough: without a common clock,
+            # nothing is learned.
             one_s += self.clock_cost_s
             most = min(most, self.n_calls)
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
@@ -424,11 +437,11 @@ class _Exchange:
         _under_way[id(self)] = self.poll
 
     def poll(self) -> bool:
-        """Whether it is over."""
+        """Return whether it has ended."""
         return bool(self._request.Test())
 
     def wait(self) -> np.ndarray:
-        """The largest values of all ranks."""
+        """Wait for its end, and return the largest values of all ranks."""
         wait_politely(self._request.Test)
         _under_way.pop(id(self), None)
         return self._all
@@ -439,9 +452,9 @@ _ending: list[int] = []
 
 
 def _open_ending() -> None:
-    """Register, once per process, that exchanges under way end before MPI does.
+    """Ensure, once per process, that exchanges under way end before MPI does.
 
-    If MPI ends at exit, it does so after Python; after an explicit Finalize it calls back.
+    If MPI ends at exit, `atexit` comes first. At an explicit Finalize, MPI calls back.
     """
     if not _ending:
         _ending.append(MPI.Comm.Create_keyval(delete_fn=_finish_all))

@@ -1,4 +1,4 @@
-"""Which candidates of a choice compete, and what is believed of them before they ran."""
+"""Select the candidates of a choice that compete, with a first belief about each."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from gridcoll.plan import Choice
 from gridcoll.plan.natives import NATIVES, TIMED
 from gridcoll.plan.registry import Candidate, family_of
 
-PREDICTED = 0.25
-"""Error of predictions of plans where none was measured, as a standard deviation of the logarithm:
-10 to 20 % on most grids, a half on some."""
+PREDICTION_ERROR = 0.25
+"""Error of predictions if no plan was measured, as a standard deviation of the logarithm. Errors
+are 10 to 20 % on most grids, and a half on some."""
 
-TRIED = 0.12
-"""The same where plans and natives were timed at discovery."""
+TUNED_ERROR = 0.12
+"""The same if plans and natives were timed at discovery."""
 
-UNTIMED_NATIVE = 0.7
-"""The same for natives that were not timed: they may take a tenth or ten times as long."""
+UNTIMED_NATIVE_ERROR = 0.7
+"""The same for natives that were not timed: they may take a tenth of the time, or ten times as
+long."""
 
 MOST_PLANS = 5
-"""At most so many plans compete for one kind of calls, the best of each family."""
+"""Most plans that compete for one kind of calls. They are the best ones of their families."""
 
 
 def competitors(
     choice: Choice, natives: bool = True, keep_order: bool = False
 ) -> tuple[Candidate, ...]:
-    """The winner, the best plan of each family, and the natives if ``natives`` may run.
+    """Return the winner, the best plan of each family, and the natives if ``natives`` is true.
 
-    With ``keep_order``, plans that do not keep rank order compete only where the winner does not
-    keep it either.
+    With ``keep_order``, plans that do not keep rank order compete only if the winner does not keep
+    it either.
     """
     found = [choice.winner]
     families = {family_of(choice.collective, choice.winner.name)} if choice.winner.build else set()
@@ -57,12 +58,13 @@ def competitors(
 
 
 MOST_CLUSTERS = 4
-"""Limits of more clusters are not asked for: they take longer than a choice."""
+"""No limit is computed for more clusters, because that takes longer than a choice."""
 
 
 def limit_of_calls(collective: str, model: GridModel, n_bytes: int, root: int) -> float:
-    """Seconds that no way to do the call takes less than, by the links of ``model``; 0 where that
-    is not known. Rounded, so that all ranks have the same.
+    """Return a lower bound of the seconds of a call, by the links of ``model``; 0 if not known.
+
+    It is rounded, so that all ranks have the same value.
     """
     is_known = collective in LIMITED and bool(model.aggregate_bytes_per_s)
     if not is_known or model.n_clusters > MOST_CLUSTERS:
@@ -73,10 +75,10 @@ def limit_of_calls(collective: str, model: GridModel, n_bytes: int, root: int) -
 def arms_of(
     collective: str, candidates: Sequence[Candidate], model: GridModel, n_bytes: int = 0
 ) -> list[Arm]:
-    """``candidates`` as arms, with predicted time and its error.
+    """Return ``candidates`` as arms, with their predicted times and the errors of these.
 
-    For calls of ``n_bytes``, if given, natives that were not timed are expected to take what their
-    known algorithms would: a trial that may cost several times the best plan should promise gain.
+    If ``n_bytes`` is given, natives that were not timed are expected to take the time of their
+    known algorithms: a trial that may cost several times the best plan should promise a gain.
     """
     was_tried = bool(model.corrections.get(collective))
     timed = [each.predicted_s for each in candidates if each.predicted_s is not None]
@@ -85,14 +87,14 @@ def arms_of(
     for each in candidates:
         is_native = each.name in NATIVES
         family = each.name if is_native else family_of(collective, each.name)
-        spread = TRIED if was_tried else PREDICTED
+        spread = TUNED_ERROR if was_tried else PREDICTION_ERROR
         if is_native:
             is_prior = collective in model.native_priors
-            spread = UNTIMED_NATIVE if is_prior else TRIED
+            spread = UNTIMED_NATIVE_ERROR if is_prior else TUNED_ERROR
         predicted_s = each.predicted_s
         if predicted_s is None:
             known = n_bytes and collective in TIMED
             prior_s = native_prior_s(collective, model, n_bytes) if known else 0.0
-            predicted_s, spread = max(best_s, prior_s), UNTIMED_NATIVE
+            predicted_s, spread = max(best_s, prior_s), UNTIMED_NATIVE_ERROR
         arms.append(Arm(each.name, family, predicted_s, spread, each.label))
     return arms

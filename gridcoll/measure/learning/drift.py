@@ -1,8 +1,8 @@
-"""Detects a changed network by calls that take longer or shorter than ever before.
+"""Detect a changed network by calls that take longer or shorter than before.
 
-A call is off when its time differs from that of earlier calls of its kind by the same arm by more
+A call is off if its time differs from that of earlier calls of its kind by the same arm by more
 than their spread. One such call means nothing: a lost segment can cause it. Several in a row in one
-direction mean that the network changed; two are enough if they lost more time than a look at the
+direction mean that the network changed. Two are enough if they lost more time than a look at the
 links takes.
 """
 
@@ -15,37 +15,37 @@ from collections.abc import Hashable
 from gridcoll.measure.learning.beliefs import Belief, median
 
 FEWEST_BEFORE = 3
-"""An arm needs so many observations before a call can be off."""
+"""Observations of an arm that are needed before a call can be off."""
 
-SPREADS = 4.0
-"""A call is off by at least so many standard deviations,"""
+LEAST_SPREADS = 4.0
+"""A call that is off differs by at least this many standard deviations,"""
 
-LEAST_OFF = math.log(1.25)
+LEAST_DEVIATION = math.log(1.25)
 """and by at least this log ratio: a smaller change changes no plan."""
 
 N_IN_A_ROW = 3
-"""A change needs so many calls of one kind in a row that are off,"""
+"""The network has changed if this many calls of one kind in a row are off,"""
 
-N_TOGETHER, N_LAST = 4, 6
-"""or so many of the last few calls of all kinds,"""
+N_OF_LAST, N_LAST = 4, 6
+"""or the first number of the last calls of all kinds, of which there are the second number,"""
 
 
 N_COSTLY = 2
-"""or so many in a row, of any kind, that lost `Drift.worth_s` in all."""
+"""or this many calls in a row, of any kind, that lost `Drift.worth_s` in all."""
 
-MUCH_OFF = math.log(2.0)
-"""Each of these is off by at least this log ratio: the noise of long calls alone loses much
-time."""
+LARGE_DEVIATION = math.log(2.0)
+"""Each of these costly calls is off by at least this log ratio: the mere noise of long calls also
+loses much time."""
 
 N_USUAL = 12
-"""So many calls of one kind with a late rank show what is usual."""
+"""Calls of one kind with a late rank that are needed to know what is usual."""
 
-LATE_OFF = math.log(1.5)
-"""`N_TOGETHER` late calls of a kind in a row, off by at least this, are a doubt: lateness varies by
-itself."""
+LATE_DEVIATION = math.log(1.5)
+"""`N_OF_LAST` calls of a kind with a late rank in a row are a doubt if they are off by at least
+this log ratio. It is large because lateness varies by itself."""
 
 FIRST_WORTH_S = 1.0
-"""Assumed cost of a look at the links, until one was measured."""
+"""Assumed cost of a look at the links, until one has been measured."""
 
 
 class Drift:
@@ -60,28 +60,31 @@ class Drift:
         self._usual: dict[Hashable, deque[float]] = {}
         self._unusual: dict[Hashable, list[float]] = {}
         self.suspicion = 0
-        """1 where calls take longer than they did, -1 where less; 0 while nothing is off."""
+        """1 if calls take longer than before, -1 if they take less, 0 while nothing is off."""
         self.doubt = False
         """Whether calls with a late rank take much longer: the network may be the cause."""
 
     def look(
         self, kind: Hashable, belief: Belief, seconds: float, noise: float, *, enters: bool = True
     ) -> None:
-        """Compare one duration with ``belief``, before it is entered there, or is not."""
+        """Compare one duration with ``belief``, before it is entered there.
+
+        ``enters``: whether it will be.
+        """
         if belief.n_observed < FEWEST_BEFORE:
             return
-        off = math.log(max(seconds, 1e-9)) - belief.median_log
+        deviation = math.log(max(seconds, 1e-9)) - belief.median_log
         sign = 0
         # The median of few observations has an error itself.
         spread = noise * math.sqrt(1 + math.pi / 2 / belief.n_observed)
-        if abs(off) > max(SPREADS * spread, LEAST_OFF):
-            sign = 1 if off > 0 else -1
+        if abs(deviation) > max(LEAST_SPREADS * spread, LEAST_DEVIATION):
+            sign = 1 if deviation > 0 else -1
         before = self._in_a_row.get(kind, 0)
         self._in_a_row[kind] = before + sign if before * sign > 0 else sign
         self._last.append(sign)
         if sign > 0 and enters:
             self._slow.append(belief)
-        if sign > 0 and off > MUCH_OFF:
+        if sign > 0 and deviation > LARGE_DEVIATION:
             self._lost_s.append(seconds - math.exp(belief.median_log))
         else:
             self._lost_s.clear()
@@ -89,28 +92,31 @@ class Drift:
             self._slow.clear()
         if len(self._lost_s) >= N_COSTLY and sum(self._lost_s) >= self.worth_s:
             self.suspicion = 1
-        if abs(self._in_a_row[kind]) >= N_IN_A_ROW or abs(sum(self._last)) >= N_TOGETHER:
+        if abs(self._in_a_row[kind]) >= N_IN_A_ROW or abs(sum(self._last)) >= N_OF_LAST:
             self.suspicion = sign or self.suspicion
 
     def look_late(self, kind: Hashable, seconds: float) -> None:
-        """Compare a call that a rank entered late, from its first entry to its last exit.
+        """Compare the duration of a call with a late rank, from its first entry to its last exit.
 
-        Ranks come late because the application worked, or because the call before reached them
-        late. So this proves nothing, but is worth a look: in a loop of calls that wait for one
-        another, a longer link is seen here and nowhere else.
+        A rank is late because the application worked, or because the call before reached it late.
+        So this proves nothing, but justifies a look at the links: in a loop of calls that wait for
+        one another, a longer latency shows only here.
         """
         log = math.log(max(seconds, 1e-9))
         usual = self._usual.setdefault(kind, deque(maxlen=N_USUAL))
         unusual = self._unusual.setdefault(kind, [])
         unusual.append(log)
-        if len(usual) < N_USUAL or log - median(usual) <= LATE_OFF:
+        if len(usual) < N_USUAL or log - median(usual) <= LATE_DEVIATION:
             usual.extend(unusual)
             unusual.clear()
-        elif len(unusual) >= N_TOGETHER:
+        elif len(unusual) >= N_OF_LAST:
             self.doubt = True
 
     def take_doubt(self) -> bool:
-        """Whether there was doubt; after a doubt, what is usual is learned again."""
+        """Return whether there was a doubt, and clear it.
+
+        After a doubt, the usual durations are learned again.
+        """
         doubt, self.doubt = self.doubt, False
         if doubt:
             self._usual.clear()
@@ -118,9 +124,9 @@ class Drift:
         return doubt
 
     def retract(self) -> None:
-        """Remove the suspicious durations from beliefs: they belong to the changed network.
+        """Remove the suspicious durations from beliefs, because they belong to the changed network.
 
-        To be called once all of them were entered.
+        To be called after all of them have been entered.
         """
         for belief in self._slow:
             belief.retract()

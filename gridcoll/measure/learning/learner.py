@@ -1,7 +1,7 @@
-"""Learns from the calls of one communicator, and decides what they do next. Needs no MPI.
+"""Learn from the calls of one communicator, and decide what the next ones do. Needs no MPI.
 
 All ranks have equal learners: each gets the same calls in the same order, with exchanged durations.
-So all ranks decide alike.
+So all ranks take the same decisions.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.elimination import Race
 
 REGRET_BUDGET = 0.05
-"""Trials may cost this part of the time in collectives so far."""
+"""Trials may cost this fraction of the time in collectives so far."""
 
-SKEW_PART = 0.3
-"""A rank is late if it enters later than the first one by this part of the call's duration."""
+LATE_FRACTION = 0.3
+"""A rank is late if it enters later than the first one by this fraction of the call's duration."""
 
-SHOWS_NOTHING = 0.05
-"""Part of its prediction below which a call with a late rank shows nothing of its arm: nobody
-waited for a wire, as in a broadcast that has arrived before its last receiver comes. To read what
-is there takes a processor microseconds, a call between clusters milliseconds. On three sites, with
-all ranks late by 0 to 50 ms, it leaves out 53 % of broadcasts of 8 B (0.03: 48 %; 0.1: 58 %), 19 %
-of those of 8 KiB and none from 64 KiB on. On three random grids with late ranks, 0 to 0.2 give the
-same (`benchmarks/learning_simulated.py --late 1`)."""
+UNINFORMATIVE_BELOW = 0.05
+"""Fraction of its prediction below which a call with a late rank shows nothing about its arm:
+nobody waited for a wire, as in a broadcast that has arrived before its last receiver comes. Reading
+data that is there takes a processor microseconds, a call between clusters milliseconds. On three
+sites, with all ranks late by 0 to 50 ms, this leaves out 53 % of broadcasts of 8 B (0.03: 48 %;
+0.1: 58 %), 19 % of those of 8 KiB and none from 64 KiB on. On three random grids with late ranks,
+values from 0 to 0.2 give the same result (`benchmarks/learning_simulated.py --late 1`)."""
 
-N_TRUST = 4
-"""Observed plans that the assumed error of predictions counts as."""
+PRIOR_WEIGHT = 4
+"""The assumed error of predictions weighs as much as this number of observed plans."""
 
-N_KINDS = 512
-"""Kinds of calls that are kept; a program may use hundreds of roots."""
+MOST_KINDS = 512
+"""Kinds of calls that are kept. A program may use hundreds of roots."""
 
-MOST_OFF = 0.5
-"""A prediction that was off by more, as a logarithm, counts as off by so much: a half is what they
-are off by on some grids, and more was a disturbed call. On six random grids a link of which was
-taken for three times as fast or slow, learning takes 1.05 times the best way in calls 201 to 400
-(1.06 where what all plans are off by counts, too; worst grid 1.07, 1.12)."""
+MOST_LOG_ERROR = 0.5
+"""Largest error of a prediction that counts, as a logarithm. On some grids predictions are off by a
+half; larger errors come from disturbed calls. On six random grids, with one link taken for three
+times as fast or slow, learning takes 1.05 times the time of the best choice in calls 201 to 400
+(1.06 if the error that all plans have in common counts, too; worst grid 1.07, 1.12)."""
 
 SIZE_REACH = 2.0
-"""Observations at another size lose a factor e of their weight per so many doublings."""
+"""Observations at another size lose a factor e of their weight per this number of doublings."""
 
-OTHER_CLUSTER = 0.5
+OTHER_CLUSTER_WEIGHT = 0.5
 """Weight of observations with a root in another cluster."""
 
-OTHER_FAMILY = 0.5
-"""For a plan without trials: weight of what other plans of the same call showed."""
+OTHER_FAMILY_WEIGHT = 0.5
+"""Weight of other plans of the same call, for a plan without trials."""
 
 MOST_WEIGHT = 4.0
-"""Neighbours weigh at most so many times as much as the prediction."""
+"""Largest weight of all neighbours together; that of the prediction is 1."""
 
-SURPRISING = 2.0
-"""A plan is a surprise where it takes more than so many times what the model says: predictions are
-wrong by a half on some grids."""
+SURPRISE_FACTOR = 2.0
+"""A plan is a surprise if it takes more than this many times its prediction: predictions are wrong
+by a half on some grids."""
 
-FORMER = 0.5
+FORMER_WEIGHT = 0.5
 """Weight of observations from before the network changed."""
 
 
 class Kind(NamedTuple):
     """A kind of calls: those that share a decision.
 
-    ``place`` is the root's cluster; ``rest`` all else that the decision depends on.
+    ``place`` is the root's cluster, ``rest`` all else that the decision depends on.
     """
 
     collective: str
@@ -78,9 +78,10 @@ class Kind(NamedTuple):
 class Observation(NamedTuple):
     """One call, equal on all ranks: ``seconds`` from its last entry to its last exit.
 
-    ``skew_s`` is the time from the first entry to the last one; of a call that begins when its root
-    comes, from the root's entry. ``whole_s``, where it differs from ``seconds``, is what such a
-    call took from when it could begin: others may come late, but before their data.
+    ``skew_s`` is the time from the first entry to the last one, or from the root's entry if the
+    call begins when its root comes. For such a call, ``whole_s`` is the time from when it could
+    begin, as other ranks may come late, but still before their data. If it is 0, ``seconds``
+    counts.
     """
 
     kind: Kind
@@ -92,7 +93,7 @@ class Observation(NamedTuple):
     @property
     def skewed(self) -> bool:
         """Whether a rank was late."""
-        return self.skew_s > SKEW_PART * self.seconds
+        return self.skew_s > LATE_FRACTION * self.seconds
 
 
 class Change(NamedTuple):
@@ -116,7 +117,7 @@ class Ratio(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Calls of one kind that one family did; ``log`` is of observed over predicted."""
+    """Calls of one kind by one family; ``log`` is the logarithm of observed over predicted time."""
 
     kind: Kind
     family: str
@@ -127,7 +128,7 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of an arm, for `explain`."""
+    """What is known about an arm, for `explain`."""
 
     arm: Arm
     observed_s: float | None
@@ -140,7 +141,7 @@ Races = OrderedDict[Kind, tuple[Race, tuple[Arm, ...]]]
 
 
 class Learner:
-    """Arms of all kinds of calls, the budget, and the watch for a network that changes."""
+    """The arms of all kinds of calls, the budget of trials, and the watch for a changed network."""
 
     def __init__(self) -> None:
         self._races: Races = OrderedDict()
@@ -149,12 +150,11 @@ class Learner:
         self.total_s = 0.0
         self.regret_s = 0.0
         self.surprise_s = 0.0
-        """What plans took beyond `SURPRISING` times their predictions, in all."""
+        """Time that plans took beyond `SURPRISE_FACTOR` times their predictions, in all."""
         self.is_restless = False
-        """Whether earlier decisions must be taken again, so that the fast path has to be
-        emptied."""
+        """Whether earlier decisions may change, so that the fast path has to be emptied."""
         self.n_starts = 1
-        """Number of starts: arm numbers from before the last start are no longer valid."""
+        """Number of starts. Arm numbers from before the last start are no longer valid."""
 
     def next_arm(
         self,
@@ -162,39 +162,39 @@ class Learner:
         arms: Callable[[], Sequence[Arm]],
         limit_s: Callable[[], float] = lambda: 0.0,
     ) -> int:
-        """The arm for the next call of ``kind``; the first one until more is known.
+        """Return the arm for the next call of ``kind``; the first one until more is known.
 
-        Counts the call: all ranks must call it alike. ``arms`` and ``limit_s``, which no arm is
-        faster than, are asked for at the first call.
+        This counts the call, so all ranks must make the same calls. ``arms`` and ``limit_s``, a
+        lower bound of the time of every arm, are called at the first call of a kind.
         """
-        found = self._races.get(kind)
-        if found is None:
-            given = tuple(arms())
-            found = Race(given, limit_s()), given
-            _tell(kind, found[0].beliefs, (), _Shown(self.ratios()))
-            found[0].settle()
-            self._races[kind] = found
-        return found[0].next_arm()
+        entry = self._races.get(kind)
+        if entry is None:
+            all_arms = tuple(arms())
+            entry = Race(all_arms, limit_s()), all_arms
+            _update_beliefs(kind, entry[0].beliefs, (), _Evidence(self.ratios()))
+            entry[0].settle()
+            self._races[kind] = entry
+        return entry[0].next_arm()
 
     def is_settled(self, kind: Kind) -> bool:
-        """Whether calls keep their arm until the next agreed point."""
-        found = self._races.get(kind)
-        return found is not None and found[0].trial is None
+        """Whether calls of ``kind`` keep their arm until the next agreed point."""
+        entry = self._races.get(kind)
+        return entry is not None and entry[0].trial is None
 
     def allowed_s(self, kind: Kind, arm: int) -> float:
-        """What a call may take before it is a surprise; infinite for natives."""
-        found = self._races.get(kind)
-        if found is None or _is_native(found[1][arm].family):
+        """Return the seconds that a call may take before it is a surprise; infinite for natives."""
+        entry = self._races.get(kind)
+        if entry is None or _is_native(entry[1][arm].family):
             return math.inf
-        return SURPRISING * found[1][arm].predicted_s
+        return SURPRISE_FACTOR * entry[1][arm].predicted_s
 
     def leader(self, kind: Kind) -> int:
-        """The leading arm; the first one until more is known."""
-        found = self._races.get(kind)
-        return found[0].leader if found else 0
+        """Return the leading arm; the first one until more is known."""
+        entry = self._races.get(kind)
+        return entry[0].leader if entry else 0
 
     def learn(self, observations: Sequence[Observation], total_s: float) -> list[Change]:
-        """Enter the observations of an agreed point; returns the changed decisions.
+        """Enter the observations of an agreed point, and return the changed decisions.
 
         ``total_s`` is the time of all calls since the last point, observed or not.
         """
@@ -209,8 +209,9 @@ class Learner:
         self.is_restless = bool(changes) or any(self._races[kind][0].trial for kind in seen)
         for kind in seen:
             self._races.move_to_end(kind)
-        # Forget kinds only here, where all ranks do so alike: the fast path does not pass here.
-        while len(self._races) > N_KINDS:
+        # Forget kinds only here, where all ranks forget the same ones: calls on the fast path do
+        # not come through here.
+        while len(self._races) > MOST_KINDS:
             self._races.popitem(last=False)
             self.is_restless = True
         return changes
@@ -227,21 +228,21 @@ class Learner:
         )
 
     def _observe(self, each: Observation) -> None:
-        found = self._races.get(each.kind)
-        if found is None:
+        entry = self._races.get(each.kind)
+        if entry is None:
             return
-        race, _ = found
+        race, _ = entry
         belief = race.beliefs[each.arm]
         if belief.n_observed and not _is_native(belief.arm.family):  # first ones open connections
-            self.surprise_s += max(0.0, each.seconds - SURPRISING * belief.arm.predicted_s)
+            self.surprise_s += max(0.0, each.seconds - SURPRISE_FACTOR * belief.arm.predicted_s)
         if each.skewed:
             self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
-            # A late rank makes the rest of a call shorter, if anything. One that a slow host or
-            # link made late in the call before makes it longer.
+            # A late rank makes the rest of a call no longer. But if a slow host or link made the
+            # rank late in the call before, it also makes this call longer.
             clean = race.clean[each.arm]
             if clean.n_observed and each.seconds > (clean.observed_s or 0.0):
                 self.drift.look(each.kind, clean, each.seconds, noise_of(race.clean), enters=False)
-            if each.seconds < SHOWS_NOTHING * belief.arm.predicted_s:
+            if each.seconds < UNINFORMATIVE_BELOW * belief.arm.predicted_s:
                 return
         else:
             self.drift.look(each.kind, belief, each.seconds, race.noise)
@@ -252,18 +253,20 @@ class Learner:
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
         left_s = REGRET_BUDGET * self.total_s - self.regret_s
-        shown: _Shown | None = None
+        evidence: _Evidence | None = None
         for kind in seen:
             race, _ = self._races[kind]
             if len(race.alive) == 1:
                 continue
-            shown = shown or _Shown(self.ratios())
+            evidence = evidence or _Evidence(self.ratios())
             others = None if race.is_skewed else race.beliefs
-            _tell(kind, [race.beliefs[arm] for arm in sorted(race.alive)], others, shown)
+            _update_beliefs(
+                kind, [race.beliefs[arm] for arm in sorted(race.alive)], others, evidence
+            )
             left_s -= race.plan_trial(left_s)
 
     def ratios(self) -> list[Ratio]:
-        """Observed ratios of families, for all kinds of calls."""
+        """Return the observed ratios of families, for all kinds of calls."""
         current = [
             Ratio(kind, belief.arm.family, belief.log_ratio(), _trust(belief))
             for kind, (race, _) in self._races.items()
@@ -274,7 +277,7 @@ class Learner:
         return current + self._former
 
     def observed(self) -> list[Observed]:
-        """Observed times of arms, for kinds of calls in which ranks are rarely late."""
+        """Return the observed times of arms, for kinds of calls in which ranks are rarely late."""
         return [
             Observed(
                 *(kind, belief.arm.family, belief.n_observed),
@@ -288,48 +291,50 @@ class Learner:
 
     def bring(self, ratios: Sequence[Ratio]) -> None:
         """Take over what another communicator learned."""
-        self._former += [each._replace(weight=FORMER * each.weight) for each in ratios[:N_KINDS]]
+        self._former += [
+            each._replace(weight=FORMER_WEIGHT * each.weight) for each in ratios[:MOST_KINDS]
+        ]
 
     def restart(self, *, keep: bool = True) -> Races:
-        """Start again with a new model; ``keep`` ratios of families.
+        """Start again with a new model, and return the old races, for `resume`.
 
-        Predictions, and so the arms, may differ. Returns the old races, for `resume`.
+        Predictions, and so the arms, may differ. ``keep``: whether ratios of families are kept.
         """
         self.n_starts += 1
         self.surprise_s = 0.0
         self.drift.retract()
-        former = self.ratios()[:N_KINDS] if keep else []
-        self._former = [ratio._replace(weight=FORMER * ratio.weight) for ratio in former]
+        former = self.ratios()[:MOST_KINDS] if keep else []
+        self._former = [ratio._replace(weight=FORMER_WEIGHT * ratio.weight) for ratio in former]
         races, self._races = self._races, OrderedDict()
         self.drift = Drift(self.drift.worth_s)
         return races
 
     def resume(self, races: Races) -> None:
-        """Go on with ``races``, which `restart` returned: the old model is back."""
+        """Continue with ``races``, which `restart` returned, because the old model is back."""
         for race, _ in races.values():
             race.trial = None
         self.n_starts += 1
         self._races = races
 
     def forget(self) -> None:
-        """Let all arms compete again: something changed that the model does not show."""
+        """Let all arms compete again, because something changed that the model does not show."""
         for race, _ in self._races.values():
             race.forget()
         self.drift = Drift(self.drift.worth_s)
 
     def rows(self, kind: Kind) -> list[Row]:
-        """What is known of each arm of ``kind``; empty if it was never called."""
-        found = self._races.get(kind)
-        if found is None:
+        """Return what is known about each arm of ``kind``; empty if it was never called."""
+        entry = self._races.get(kind)
+        if entry is None:
             return []
-        race, arms = found
+        race, arms = entry
         return [
             Row(each, race.beliefs[arm].observed_s, race.n_calls(arm), arm == race.leader)
             for arm, each in enumerate(arms)
         ]
 
     def kinds(self) -> list[Kind]:
-        """All kinds that were called."""
+        """Return all kinds that were called."""
         return list(self._races)
 
 
@@ -337,16 +342,16 @@ def _trust(belief: Belief) -> float:
     return belief.n_observed / (belief.n_observed + 2)
 
 
-class _Shown:
-    """Ratios by collective and family, and how far predictions of plans were off in all.
+class _Evidence:
+    """Ratios by collective and family, and the squared error of predictions of plans.
 
-    Only differences between plans of the same calls count: what all of them take longer than
-    predicted, as on busy hosts, changes no decision.
+    Only differences between plans of the same calls count: if all of them take longer than
+    predicted, as on busy hosts, no decision changes.
     """
 
     def __init__(self, ratios: Sequence[Ratio]) -> None:
         self.by_family: dict[tuple[str, str], list[Ratio]] = {}
-        self.weight = self.off = 0.0
+        self.weight = self.squared_error = 0.0
         by_kind: dict[Kind, list[Ratio]] = {}
         for each in ratios:
             self.by_family.setdefault((each.kind.collective, each.family), []).append(each)
@@ -356,46 +361,50 @@ class _Shown:
             weight = sum(each.weight for each in plans)
             mean = sum(each.weight * each.log for each in plans) / max(weight, 1e-9)
             self.weight += weight * (1 - 1 / len(plans))
-            self.off += sum(
-                each.weight * min(abs(each.log - mean), MOST_OFF) ** 2 for each in plans
+            self.squared_error += sum(
+                each.weight * min(abs(each.log - mean), MOST_LOG_ERROR) ** 2 for each in plans
             )
 
     def trust_in(self, arm: Arm) -> float:
-        """Factor of the spread of ``arm``, by errors of predictions of plans so far."""
+        """Return a factor for the spread of ``arm``, from the errors of predictions so far."""
         if _is_native(arm.family):
             return 1.0
-        return math.sqrt((N_TRUST + self.off / arm.spread**2) / (N_TRUST + self.weight))
+        return math.sqrt(
+            (PRIOR_WEIGHT + self.squared_error / arm.spread**2) / (PRIOR_WEIGHT + self.weight)
+        )
 
 
-def _tell(
-    kind: Kind, beliefs: Sequence[Belief], others: Sequence[Belief] | None, shown: _Shown
+def _update_beliefs(
+    kind: Kind, beliefs: Sequence[Belief], others: Sequence[Belief] | None, evidence: _Evidence
 ) -> None:
-    """Let ``beliefs`` about calls of ``kind`` follow what was ``shown``; shifts only with
-    ``others``, the beliefs about all arms.
+    """Update the trust of ``beliefs`` about calls of ``kind`` from ``evidence``.
+
+    Their shifts are updated only if ``others``, the beliefs about all arms, are given.
     """
     for belief in beliefs:
-        belief.trust = shown.trust_in(belief.arm)
+        belief.trust = evidence.trust_in(belief.arm)
         if others is not None:
-            ratios = shown.by_family.get((kind.collective, belief.arm.family), ())
+            ratios = evidence.by_family.get((kind.collective, belief.arm.family), ())
             belief.shift = shift_of(kind, belief, others, ratios)
 
 
 def shift_of(
     kind: Kind, belief: Belief, others: Sequence[Belief], ratios: Sequence[Ratio]
 ) -> Shift:
-    """Correction of an arm by other plans, and by ``ratios`` of its family at other sizes and
-    roots.
+    """Return the correction of an arm by other plans of the same calls, and by ``ratios``.
+
+    ``ratios`` are those of its family at other sizes and roots.
     """
     family = belief.arm.family
     logs: list[tuple[float, float]] = []
     for ratio in ratios:
         if ratio.kind != kind:
-            away = abs(math.log2(max(ratio.kind.n_bytes, 1) / max(kind.n_bytes, 1)))
-            near = 1.0 if ratio.kind.place == kind.place else OTHER_CLUSTER
-            logs.append((ratio.log, ratio.weight * near * math.exp(-away / SIZE_REACH)))
+            distance = abs(math.log2(max(ratio.kind.n_bytes, 1) / max(kind.n_bytes, 1)))
+            place_weight = 1.0 if ratio.kind.place == kind.place else OTHER_CLUSTER_WEIGHT
+            logs.append((ratio.log, ratio.weight * place_weight * math.exp(-distance / SIZE_REACH)))
     if not _is_native(family) and not belief.n_observed:
         logs += [
-            (other.log_ratio(), OTHER_FAMILY * _trust(other))
+            (other.log_ratio(), OTHER_FAMILY_WEIGHT * _trust(other))
             for other in others
             if other.n_observed and not _is_native(other.arm.family)
         ]

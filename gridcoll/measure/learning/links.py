@@ -1,10 +1,10 @@
-"""Measures links again, briefly, while an application runs, and updates the model.
+"""Measure links again, briefly, while an application runs, and update the model.
 
-A look takes a second or so: a few empty round trips and a short train in each direction between
-coordinators, in disjoint pairs of clusters at once; the same between neighbours in each cluster, as
-every host's interface carries what others wait for. The result is compared with the model; a link
-that did not change keeps its measured values. Where one flow is slower, several at once tell
-whether the link is thinner or the flow waits for its own TCP window.
+A look takes about a second: a few empty round trips and a short train in each direction between
+coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in each
+cluster, because every host's interface carries data that others wait for. The result is compared
+with the model. A link that did not change keeps its measured values. If one flow is slower, several
+flows at once show whether the link is thinner or the flow waits for its own TCP window.
 """
 
 from __future__ import annotations
@@ -28,59 +28,62 @@ from gridcoll.model.plogp import LONG_BYTES
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
 Pair = tuple[int, int]
-"""Two clusters by number: sender and receiver. Twice the same one: between its hosts."""
+"""Numbers of two clusters: sender and receiver. Equal numbers mean the links between its hosts."""
 
 Ends = tuple[int, int]
 """Two ranks: sender and receiver."""
 
-Way = tuple[Pair, Ends]
+Route = tuple[Pair, Ends]
+"""Two clusters, and the ranks that measure between them."""
 
 CHANGED = 1.25
-"""A link has changed when its latency or its gap is so many times as large or as small as before:
-measured again on the same network, both are within 10 %, beside other traffic within 20 %."""
+"""A link has changed if its latency or its gap is at least this many times as large or as small as
+before. Measured again on the same network, both are within 10 %, beside other traffic within
+20 %."""
 
 TRAIN_S = 40e-3
-"""Length of a train by the model, or one way over the link; over a link with a tenth of its rate it
+"""Time of a train by the model; at least half a round trip. Over a link with a tenth of its rate it
 takes 0.4 s."""
 
 MESSAGE_BYTES = 32 << 10
 FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
 
-N_SHORT = 4
+SHORT_TRAIN = 4
 """Messages of a short train. If it takes twice its predicted time, no longer train is sent."""
 
-MOST_TRAINS, FASTER = 8, 0.9
-"""A train is repeated, at most so often, while it takes less than this share of the time of the one
-before, and more than it should. The window of an idle connection doubles in each round trip and is
-open by then. One that lost packets on a thin link grows by a segment, and stays small for longer:
-see `Found.together_bytes_per_s`."""
+MOST_TRAINS, REPEAT_BELOW = 8, 0.9
+"""A train is repeated up to this many times while it takes less than this fraction of the time of
+the one before, and more than predicted. The window of an idle connection doubles in each round trip
+and is open by then. A window that lost packets on a thin link grows by one segment and stays small
+for longer: see `Found.together_bytes_per_s`."""
 
-MUCH = 2.0
+CLEAR_FACTOR = 2.0
+"""Times that differ by this factor differ clearly."""
 
-N_TRIPS = 3
+N_ROUND_TRIPS = 3
 
 FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """A measured link relative to the model: factors of latency and gap; between whom, if known."""
+    """A measured link relative to the model: factors of latency and gap, and its ends if known."""
 
     latency: float
     gap: float
     ends: Ends | None = None
     together_bytes_per_s: float = 0.0
-    """What several flows carry at once; infinite where that is no limit, 0 if not looked at."""
+    """Rate of several flows at once; infinite if they do not slow each other, 0 if not measured."""
     open_gap: float = 0.0
-    """The gap of one flow that carries as much as several; 0 if not looked at."""
+    """Factor of the gap of one flow that carries as much as several; 0 if not measured."""
 
     @property
     def changed(self) -> bool:
         """Whether the link changed."""
-        return any(map(_is_off, (self.latency, self.gap)))
+        return any(map(_differs, (self.latency, self.gap)))
 
     def nearer(self, other: Found) -> Found:
-        """Of two looks, the values nearer to the model."""
+        """Return the values nearer to the model, of this look and an ``other`` one."""
         latency, gap = (
             min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
             for pair in ((self.latency, other.latency), (self.gap, other.gap))
@@ -89,17 +92,18 @@ class Found:
 
     @property
     def waits(self) -> bool:
-        """Whether one flow waits for its own TCP window: several carry much more."""
+        """Whether one flow waits for its own TCP window, because several carry much more."""
         return 0 < self.open_gap * WINDOWS_SURELY_LIMIT < self.gap
 
     def opened(self) -> Found:
-        """The same, once flows that wait for their windows have opened them by being used."""
+        """Return the link as it will be when use has opened the windows that flows wait for."""
         return replace(self, gap=max(self.open_gap, 1.0)) if self.waits else self
 
     def risen(self) -> Found:
-        """The same of a link that was worse at the look before: its slowest flow hides the rest.
+        """Return the same for a link that was worse at the previous look.
 
-        Until the next look, all flows together are taken to carry what they did at first.
+        Its slowest flow hides the others. Until the next look, all flows together are taken to
+        carry what they did in the first model.
         """
         return replace(self, together_bytes_per_s=math.inf)
 
@@ -109,12 +113,12 @@ class Found:
             (each.latency, each.gap, each.together_bytes_per_s) for each in (self, other)
         )
         return all(
-            a == b or not _is_off(a / max(b, 1e-9)) for a, b in zip(mine, others, strict=True)
+            a == b or not _differs(a / max(b, 1e-9)) for a, b in zip(mine, others, strict=True)
         )
 
 
-class _Wire:
-    """A communicator as measurements need it, over a transport with our ranks and tags."""
+class _TransportComm:
+    """What measurements need of a communicator, over a transport with our ranks and tags."""
 
     def __init__(self, transport: MPITransport, rank: int = -1) -> None:
         self._transport, self._rank = transport, rank
@@ -133,8 +137,8 @@ class _Wire:
 
 
 def channel_over(transport: MPITransport, peer: int, active: bool) -> Channel:
-    """One end of a link under measurement, between calls."""
-    return Channel(cast(MPI.Intracomm, _Wire(transport)), peer, active)
+    """Return one end of a link under measurement, for use between calls."""
+    return Channel(cast(MPI.Intracomm, _TransportComm(transport)), peer, active)
 
 
 def look_at_links(
@@ -143,80 +147,90 @@ def look_at_links(
     model: GridModel,
     only: Collection[Pair] | None = None,
 ) -> dict[Pair, Found]:
-    """Compare links with the model, all or ``only`` those of some pairs.
+    """Compare links with the model, either all or ``only`` those of some pairs, both ways.
 
-    Both directions of each. Collective; equal on all ranks. A link that seems to have changed is
-    measured twice: beside other traffic it may look worse than it is. Where one flow is slower,
-    several flows at once are the second look if they carry no more. Of a cluster inside, the
-    slowest host counts, as models have one interface for all; it has not changed as long as that
-    host is no slower than the links to other clusters.
+    Collective; equal on all ranks. A link that seems to have changed is measured twice, because
+    beside other traffic it may look worse than it is. If one flow is slower, several flows at once
+    are measured; if they carry no more, the second measurement is not needed. Inside a cluster, the
+    slowest host counts, as a model has one interface rate for all hosts. A cluster counts as
+    unchanged as long as that host is not slower than the links to other clusters.
     """
     rounds = [
         [(pair, _coordinators(model, pair)) for pair in pairs] for pairs in rounds_of(model, only)
     ]
     inside = [c for c in range(model.n_clusters) if only is None or (c, c) in only]
     rounds += rounds_inside(model, inside)
-    seen = _pass(comm, transport, model, rounds)
-    found = _slowest(seen)
+    by_route = _compare_rounds(comm, transport, model, rounds)
+    found = _slowest(by_route)
     thinner = [pair for pair in found if _is_thinner(pair, found)]
-    together = _look_together(comm, transport, model, thinner, found)
-    full = {pair for pair in together if together[pair] <= CHANGED * _flow(model, pair, found)}
-    changed = {way for way, each in seen.items() if each.changed and way[0] not in full}
+    together = _measure_together(comm, transport, model, thinner, found)
+    filled_by_one = {
+        pair
+        for pair in together
+        if together[pair] <= CHANGED * _flow_bytes_per_s(model, pair, found)
+    }
+    changed = {
+        route for route, each in by_route.items() if each.changed and route[0] not in filled_by_one
+    }
     if changed:
         changed |= {(pair[::-1], ends[::-1]) for pair, ends in changed}
-        fewer = [[way for way in ways if way in changed] for ways in rounds]
-        again = _pass(comm, transport, model, [ways for ways in fewer if ways])
-        found = _slowest(seen | {way: seen[way].nearer(each) for way, each in again.items()})
+        fewer = [[route for route in routes if route in changed] for routes in rounds]
+        again = _compare_rounds(comm, transport, model, [routes for routes in fewer if routes])
+        found = _slowest(
+            by_route | {route: by_route[route].nearer(each) for route, each in again.items()}
+        )
     for pair, slowest in together.items():
-        bytes_per_s = max(slowest, _flow(model, pair, found))
-        # What they carry unless they slow one another.
-        apart = THIN_LINK * _lanes(model, pair) * _flow(model, pair, found)
+        bytes_per_s = max(slowest, _flow_bytes_per_s(model, pair, found))
+        # This is the rate of flows that do not slow each other.
+        independent_bytes_per_s = (
+            THIN_LINK * _lanes(model, pair) * _flow_bytes_per_s(model, pair, found)
+        )
         found[pair] = replace(
             found[pair],
-            together_bytes_per_s=bytes_per_s if bytes_per_s < apart else math.inf,
-            open_gap=_flow(model, pair, {}) / bytes_per_s,
+            together_bytes_per_s=bytes_per_s if bytes_per_s < independent_bytes_per_s else math.inf,
+            open_gap=_flow_bytes_per_s(model, pair, {}) / bytes_per_s,
         )
     for c in inside:
-        if (c, c) in found and not _holds_up(model, c, found[c, c]):
+        if (c, c) in found and not _limits_calls(model, c, found[c, c]):
             found[c, c] = Found(1.0, 1.0)
     return found
 
 
-def _slowest(seen: Mapping[Way, Found]) -> dict[Pair, Found]:
-    """Of each pair of clusters, what was seen between the ends with the longest gap."""
+def _slowest(by_route: Mapping[Route, Found]) -> dict[Pair, Found]:
+    """Return, for each pair of clusters, the `Found` of the ends with the longest gap."""
     found: dict[Pair, Found] = {}
-    for (pair, ends), each in seen.items():
+    for (pair, ends), each in by_route.items():
         if pair not in found or found[pair].gap < each.gap:
             found[pair] = replace(each, ends=ends)
     return found
 
 
-def _look_together(
+def _measure_together(
     comm: MPI.Intracomm,
     transport: MPITransport,
     model: GridModel,
     pairs: Iterable[Pair],
     found: Mapping[Pair, Found],
 ) -> dict[Pair, float]:
-    """Bytes per second of several flows at once, where ``pairs`` have hosts for them.
+    """Return the bytes per second of several flows at once, for ``pairs`` with enough ranks.
 
-    One flow carries what was ``found``.
+    ``found`` has the rate of one flow.
     """
     several = {pair for pair in pairs if pair[0] != pair[1] and _lanes(model, pair) > 1}
     if not several:
         return {}
     n = range(model.n_clusters)
-    one_bytes_per_s = np.array([[_flow(model, (a, b), found) for b in n] for a in n])
+    one_bytes_per_s = np.array([[_flow_bytes_per_s(model, (a, b), found) for b in n] for a in n])
     trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
     for pair in several:
         trips_s[pair] *= found[pair].latency
     rounds = [
-        ways
+        chosen
         for at_once in rounds_of_pairs(model.n_clusters)
         for turned in (at_once, [pair[::-1] for pair in at_once])
-        if (ways := [pair for pair in turned if pair in several])
+        if (chosen := [pair for pair in turned if pair in several])
     ]
-    wire = cast(MPI.Intracomm, _Wire(transport, comm.Get_rank()))
+    wire = cast(MPI.Intracomm, _TransportComm(transport, comm.Get_rank()))
     return measure_flows_together(comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED)
 
 
@@ -225,8 +239,8 @@ def _lanes(model: GridModel, pair: Pair) -> int:
     return lanes_between(a, b)
 
 
-def _flow(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
-    """Bytes per second of one flow, as it was ``found``, or as the model has it."""
+def _flow_bytes_per_s(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
+    """Return the bytes per second of one flow as ``found``, or as in the model."""
     factor = found[pair].gap if pair in found else 1.0
     return MESSAGE_BYTES / max(factor * model.link(*pair).gap(MESSAGE_BYTES), 1e-12)
 
@@ -236,41 +250,45 @@ def _coordinators(model: GridModel, pair: Pair) -> Ends:
     return a, b
 
 
-def _holds_up(model: GridModel, cluster: int, found: Found) -> bool:
-    """Whether hosts of ``cluster`` are slower, now or by the model, than links that leave it."""
+def _limits_calls(model: GridModel, cluster: int, found: Found) -> bool:
+    """Whether hosts of ``cluster`` are slower than a link that leaves it, now or by the model."""
     slowest_s = model.link(cluster, cluster).gap(MESSAGE_BYTES) * max(found.gap, 1.0)
     others = [c for c in range(model.n_clusters) if c != cluster]
     return slowest_s >= min((model.link(cluster, c).gap(MESSAGE_BYTES) for c in others), default=0)
 
 
-def rounds_inside(model: GridModel, clusters: Collection[int]) -> list[list[Way]]:
-    """Every host of ``clusters`` with a neighbour, in rounds of disjoint pairs; two at most."""
-    rounds: list[list[Way]] = [[], []]
+def rounds_inside(model: GridModel, clusters: Collection[int]) -> list[list[Route]]:
+    """Return at most two rounds of disjoint pairs: every host of ``clusters`` with a neighbour."""
+    rounds: list[list[Route]] = [[], []]
     for c in clusters:
         hosts = [node[0].rank for node in model.grid.clusters[c].nodes]
         for k in range(1, len(hosts), 2):
             rounds[0].append(((c, c), (hosts[k - 1], hosts[k])))
         if len(hosts) % 2 and len(hosts) > 1:
             rounds[1].append(((c, c), (hosts[0], hosts[-1])))
-    return [ways for ways in rounds if ways]
+    return [routes for routes in rounds if routes]
 
 
-def _pass(
-    comm: MPI.Intracomm, transport: MPITransport, model: GridModel, rounds: Sequence[Sequence[Way]]
-) -> dict[Way, Found]:
+def _compare_rounds(
+    comm: MPI.Intracomm,
+    transport: MPITransport,
+    model: GridModel,
+    rounds: Sequence[Sequence[Route]],
+) -> dict[Route, Found]:
     rank, mine = comm.Get_rank(), []
-    for ways in rounds:
-        wait_for_all(comm)  # pairs must not find a link still busy
-        for pair, ends in ways:
+    for routes in rounds:
+        wait_for_all(comm)  # the pairs of the round before must no longer use the links
+        for pair, ends in routes:
             if rank in ends:
                 peer = ends[1 - ends.index(rank)]
-                mine += _look(transport, rank == ends[0], peer, model, (pair, ends))
+                mine += _compare_both_ways(transport, rank == ends[0], peer, model, (pair, ends))
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
 
 
 def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:
-    """Pairs of clusters, all or those of ``only``, in rounds of disjoint pairs; lower number
-    first.
+    """Return pairs of clusters, all or those of ``only``, in rounds of disjoint pairs.
+
+    Each pair has the lower number first.
     """
     wanted = None if only is None else {(min(pair), max(pair)) for pair in only}
     rounds = (
@@ -280,19 +298,22 @@ def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[li
     return [pairs for pairs in rounds if pairs]
 
 
-def _look(
-    transport: MPITransport, first: bool, peer: int, model: GridModel, way: Way
-) -> list[tuple[Way, Found]]:
-    """Both directions, as this end measured them.
+def _compare_both_ways(
+    transport: MPITransport, is_first: bool, peer: int, model: GridModel, route: Route
+) -> list[tuple[Route, Found]]:
+    """Compare both directions of a link with the model, and return what this end measured.
 
-    Of a latency inside a cluster nothing is said: it is microseconds, and no part of a call between
-    clusters.
+    Latencies inside a cluster are not compared: they are microseconds, and negligible in a call
+    between clusters.
     """
     found = []
-    for active, (pair, ends) in ((first, way), (not first, (way[0][::-1], way[1][::-1]))):
+    for active, (pair, ends) in (
+        (is_first, route),
+        (not is_first, (route[0][::-1], route[1][::-1])),
+    ):
         link = model.link(*pair)
         channel = channel_over(transport, peer, active)
-        trip_s = min(channel.round_trip_s(0) for _ in range(N_TRIPS))
+        trip_s = min(channel.round_trip_s(0) for _ in range(N_ROUND_TRIPS))
         expected_s = link.gap(MESSAGE_BYTES)
         both_s = link.one_way(0) + model.link(*pair[::-1]).one_way(0)
         latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
@@ -303,17 +324,18 @@ def _look(
 
 
 def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: bool) -> float:
-    """Seconds per message of a train, fewer messages if these are much too slow. Of the active end.
+    """Return the seconds per message of a train, on the active end.
 
-    On a longer way than before a TCP window takes several trips to open: only the second half of a
-    train that takes two of them counts.
+    If a short train is much too slow, there is no longer one. If the latency is longer than before
+    (``is_longer``), a TCP window takes several round trips to open; then only the second half
+    counts, of a train that takes two of them.
     """
     n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / max(expected_s, 1e-9))
     n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
-    n_short = min(n, N_SHORT)
-    usual_s, slow = expected_s * n_short, CHANGED if n == n_short else MUCH
-    took_s = _open_train(channel, n_short, trip_s, usual_s, slow)[1] - trip_s
-    is_slow = took_s - trip_s * is_longer > MUCH * usual_s
+    n_short = min(n, SHORT_TRAIN)
+    expected_total_s, slow_factor = expected_s * n_short, CHANGED if n == n_short else CLEAR_FACTOR
+    took_s = _open_train(channel, n_short, trip_s, expected_total_s, slow_factor)[1] - trip_s
+    is_slow = took_s - trip_s * is_longer > CLEAR_FACTOR * expected_total_s
     if channel.agree(int(is_slow)) or n == n_short:
         return max(took_s, 1e-9) / n_short
     half_s, took_s = _open_train(channel, n, trip_s, expected_s * n, 0.0 if is_longer else CHANGED)
@@ -323,23 +345,27 @@ def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: boo
 
 
 def _open_train(
-    channel: Channel, n_messages: int, trip_s: float, usual_s: float, slow: float
+    channel: Channel, n_messages: int, trip_s: float, expected_total_s: float, slow_factor: float
 ) -> tuple[float, float]:
-    """`Channel.train` over an open TCP window, which is small if the connection was idle, and after
-    a link was thin: trains are repeated while they get faster.
+    """Return `Channel.train` over an open TCP window.
 
-    Not where one took less than ``slow`` times ``usual_s``, and its second half shows no better
-    link; nor a long one in whose second half windows were open, and which was as slow there.
+    A window is small if the connection was idle, and after a link was thin. So trains are repeated
+    while they get faster. A train is not repeated if it took less than ``slow_factor`` times
+    ``expected_total_s`` and its second half does not show a better link; nor if it was so long that
+    windows were open in its second half, and that half was as slow.
     """
     before_s = math.inf
     for _ in range(MOST_TRAINS + 1):
         half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
-        later_s = (took_s - half_s) * n_messages / (n_messages - n_messages // 2)
-        is_usual = took_s - trip_s < slow * usual_s and later_s > usual_s / CHANGED
-        is_open = half_s > max(MOST_SETUP_TRIPS * trip_s, TRAIN_S) and later_s > FASTER * (
-            took_s - trip_s
+        from_second_half_s = (took_s - half_s) * n_messages / (n_messages - n_messages // 2)
+        is_usual = (
+            took_s - trip_s < slow_factor * expected_total_s
+            and from_second_half_s > expected_total_s / CHANGED
         )
-        if not channel.agree(int(not (is_usual or is_open) and took_s < FASTER * before_s)):
+        is_open = half_s > max(
+            MOST_SETUP_TRIPS * trip_s, TRAIN_S
+        ) and from_second_half_s > REPEAT_BELOW * (took_s - trip_s)
+        if not channel.agree(int(not (is_usual or is_open) and took_s < REPEAT_BELOW * before_s)):
             break
         before_s = took_s
     return half_s, took_s
@@ -347,18 +373,19 @@ def _open_train(
 
 @dataclass(frozen=True)
 class Glance:
-    """One message each way over the link of a pair, and its answer; between coordinators, if no
-    ``ends`` are given.
+    """One message each way over the link of a pair, and an answer to each.
 
     Attributes
     ----------
     pair : Pair
     n_bytes : int
-        As few as needed to recognise a better link.
+        Bytes of a message, as few as needed to recognise a better link.
     expected_s : float
         Predicted time over the link of the model.
     better_s : float
         A shorter time than this means a better link.
+    ends : Ends or None
+        The ranks that send; the coordinators if None.
     """
 
     pair: Pair
@@ -368,8 +395,9 @@ class Glance:
     ends: Ends | None = None
 
     def is_better(self, transport: MPITransport, rank: int, model: GridModel) -> bool:
-        """Do it; returns whether this rank saw a better link. All ranks call it; others do not
-        wait.
+        """Send the messages, and return whether this rank saw a better link.
+
+        All ranks call it; those that are no end of the link return at once.
         """
         ends = self.ends or _coordinators(model, self.pair)
         if rank not in ends:
@@ -381,32 +409,34 @@ class Glance:
 def glance_of(
     model: GridModel, before: GridModel | None, pair: Pair, ends: Ends | None = None
 ) -> Glance:
-    """The cheapest message that shows whether the link of ``pair`` is better than in ``model``.
+    """Return the cheapest message that shows whether a link is better than in ``model``.
 
-    ``before``: a model of the link that may be back; None: any link that takes half the time. The
-    message takes no less than the longest latency, as calls do: processes of busy hosts come
-    milliseconds late to it, so that 4 KiB inside a cluster showed nothing.
+    ``before`` is a model with the link as it may be again; if None, a better link is one that takes
+    half the time. The message takes no less than the longest latency, as calls do: processes of
+    busy hosts come milliseconds late, so that 4 KiB inside a cluster showed nothing.
     """
     least_s = float(model.latency_s.max())
 
     def trip_s(model: GridModel, n_bytes: int) -> float:
-        ways = [model.link(*way) for way in (pair, pair[::-1])]
-        there_s = max(way.one_way(n_bytes) for way in ways)
-        return there_s + max(way.one_way(0) for way in ways)
+        links = [model.link(*ends) for ends in (pair, pair[::-1])]
+        there_s = max(link.one_way(n_bytes) for link in links)
+        return there_s + max(link.one_way(0) for link in links)
 
     n_bytes = 0
     while True:
         expected_s = trip_s(model, n_bytes)
-        hoped_s = expected_s / MUCH if before is None else trip_s(before, n_bytes)
-        shows_rate = n_bytes and expected_s > MUCH * trip_s(model, 0)
-        tells = expected_s >= max(MUCH * hoped_s, least_s) and (before is not None or shows_rate)
-        if tells or n_bytes >= LARGEST_GLANCE_BYTES:
-            return Glance(pair, n_bytes, expected_s, (expected_s + hoped_s) / 2, ends)
+        better_link_s = expected_s / CLEAR_FACTOR if before is None else trip_s(before, n_bytes)
+        shows_rate = n_bytes and expected_s > CLEAR_FACTOR * trip_s(model, 0)
+        is_conclusive = expected_s >= max(CLEAR_FACTOR * better_link_s, least_s) and (
+            before is not None or shows_rate
+        )
+        if is_conclusive or n_bytes >= LARGEST_GLANCE_BYTES:
+            return Glance(pair, n_bytes, expected_s, (expected_s + better_link_s) / 2, ends)
         n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
 
 
 def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
-    """Links of ``model`` that differ from ``before``, relative to these."""
+    """Return the links of ``model`` that differ from those of ``before``, relative to these."""
     n = range(model.n_clusters)
     return {
         (a, b): _found(link, old)
@@ -417,7 +447,7 @@ def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
 
 
 def _found(link: PLogP, old: PLogP) -> Found:
-    """What ``link`` is relative to ``old``."""
+    """Return ``link`` relative to ``old``."""
     return Found(
         link.latency_s / max(old.latency_s, 1e-9),
         link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
@@ -425,9 +455,9 @@ def _found(link: PLogP, old: PLogP) -> Found:
 
 
 def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | None:
-    """``model`` with the changed links; None if none changed.
+    """Return ``model`` with the changed links; None if no link changed.
 
-    Measured times of natives are dropped: they belong to another network.
+    Measured times of natives are dropped, because they belong to another network.
     """
     changed = {pair: each for pair, each in found.items() if each.changed}
     if not changed:
@@ -440,7 +470,7 @@ def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | 
 def with_links(
     model: GridModel, new: Mapping[Pair, PLogP], together_bytes_per_s: Mapping[Pair, float]
 ) -> GridModel:
-    """``model`` with ``new`` links, and what flows together carry over them."""
+    """Return ``model`` with ``new`` links, and the rates of flows together over them."""
     links = tuple(
         tuple(new.get((i, j), link) for j, link in enumerate(row))
         for i, row in enumerate(model.links)
@@ -467,10 +497,11 @@ def with_links(
 
 
 def _together(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
-    """What all flows carry between the clusters of ``pair``, no more than ``model`` says.
+    """Return what all flows carry between the clusters of ``pair``, at most the rate in ``model``.
 
-    A longer way or a slower interface slows every flow by itself. Where one flow is slower for no
-    such reason and nobody looked at several, what is left for one is all there is.
+    A longer latency or a slower interface slows each flow by itself. If one flow is slower for
+    another reason, and several were not measured, the link is taken to carry only what one flow
+    carries.
     """
     before_bytes_per_s = float(model.link_bytes_per_s[pair])
     each = found[pair]
@@ -482,16 +513,19 @@ def _together(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> floa
 
 
 def _is_thinner(pair: Pair, found: Mapping[Pair, Found]) -> bool:
-    """Whether one flow is slower, by more than a longer way or a slower interface explains."""
+    """Whether one flow is slower by more than a longer latency or a slower interface explains."""
     each = found[pair]
     alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
     return each.gap > CHANGED * max(alone, 1.0)
 
 
 def scaled(link: PLogP, found: Found) -> PLogP:
-    """``link`` with another latency and rate; the cost of an empty message stays."""
-    latency_s = link.latency_s * (found.latency if _is_off(found.latency) else 1.0)
-    factor = found.gap if _is_off(found.gap) else 1.0
+    """Return ``link`` with the latency and rate that were ``found``.
+
+    The gap of an empty message stays the same.
+    """
+    latency_s = link.latency_s * (found.latency if _differs(found.latency) else 1.0)
+    factor = found.gap if _differs(found.gap) else 1.0
     gaps = tuple(link.gap_s[0] + (each - link.gap_s[0]) * factor for each in link.gap_s)
     more_s = latency_s - link.latency_s
     one_way = tuple(
@@ -501,16 +535,16 @@ def scaled(link: PLogP, found: Found) -> PLogP:
     return replace(link, latency_s=latency_s, gap_s=gaps, one_way_s=one_way)
 
 
-def _is_off(factor: float) -> bool:
+def _differs(factor: float) -> bool:
     return not 1 / CHANGED < factor < CHANGED
 
 
 def remeasure_links(
     comm: MPI.Intracomm, transport: MPITransport, model: GridModel, pairs: Collection[Pair]
 ) -> GridModel:
-    """``model`` with the links of ``pairs`` measured anew, both ways alike. Collective.
+    """Return ``model`` with the links of ``pairs`` measured again. Collective.
 
-    As thoroughly as discovery does; takes seconds.
+    This is as thorough as in discovery, and takes seconds. Both directions are taken to be equal.
     """
     rank = comm.Get_rank()
     mine: list[tuple[Pair, PLogP]] = []
@@ -526,7 +560,7 @@ def remeasure_links(
         wait_for_all(comm)
     new = dict(entry for entries in tell_all(comm, mine) for entry in entries)
     found = {pair: _found(link, model.link(*pair)) for pair, link in new.items()}
-    changed = [pair for pair, each in found.items() if _is_off(each.gap)]
-    looked = _look_together(comm, transport, model, changed, found)
+    changed = [pair for pair, each in found.items() if _differs(each.gap)]
+    looked = _measure_together(comm, transport, model, changed, found)
     together = {pair: looked.get(pair) or _together(model, pair, found) for pair in new}
     return with_links(model, new, together)

@@ -1,4 +1,4 @@
-"""One clock for all ranks, by a few messages of all clusters at once, now and then again."""
+"""One clock for all ranks, from a few messages in all clusters at once, compared again at times."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gridcoll.engine.waiting import PoliteWait, wait_politely
 from gridcoll.topology.grid import Grid
 
 N_SAMPLES = 3
-"""Round trips; the shortest counts."""
+"""Round trips. The shortest one counts."""
 
 SPIN_S = 300e-6
-"""Spin this long: a pause would be an error of the clock."""
+"""Time to spin before pausing: a pause would be an error of the clock."""
 
 
 Times = TypeVar("Times", float, np.ndarray)
@@ -25,8 +25,8 @@ Times = TypeVar("Times", float, np.ndarray)
 class Offset(NamedTuple):
     """The common clock minus this rank's own, in seconds.
 
-    Quartz clocks that nothing corrects differ by some 50 us per second, which is a broadcast's time
-    within minutes. So the offset grows by ``rate`` per second after ``at_s`` of the own clock.
+    Uncorrected quartz clocks differ by some 50 us per second, which within minutes adds up to the
+    time of a broadcast. So the offset grows by ``rate`` per second after ``at_s`` of the own clock.
     """
 
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Offset(NamedTuple):
     rate: float = 0.0
 
     def common(self, own_s: Times) -> Times:
-        """The common clock's time at ``own_s`` of this rank's."""
+        """Return the time of the common clock at ``own_s`` of this rank's clock."""
         return own_s + self.seconds + self.rate * (own_s - self.at_s)
 
 
@@ -45,9 +45,9 @@ def compare_clocks(
     before: Offset | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> Offset:
-    """The common clock minus ``now``. Collective over the ranks of ``grid``.
+    """Return the common clock minus ``now``. Collective over the ranks of ``grid``.
 
-    The common clock is that of the first coordinator, or what it took for it ``before``.
+    The common clock is that of the first coordinator, with its offset ``before`` if there is one.
     Coordinators compare with the first one, other ranks with their own coordinator.
     """
     mine = grid.clusters[grid.cluster_of[rank]].ranks
@@ -91,7 +91,7 @@ def _tell_all(messages: Transport, peers: Sequence[int], now: Callable[[], float
 
 
 def _ask(messages: Transport, peer: int, now: Callable[[], float]) -> tuple[float, float]:
-    """What ``peer`` tells minus our clock, and when that was by ours."""
+    """Return the time that ``peer`` sends minus our clock, and when that was by our clock."""
     samples = []
     for _ in range(N_SAMPLES):
         began_s, answer = now(), memoryview(bytearray(8))

@@ -1,4 +1,4 @@
-"""Turns what was learned into a model's corrections, kept for later jobs of the same shape."""
+"""Turn what was learned into corrections of a model, kept for later jobs of the same shape."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ V = TypeVar("V")
 
 
 def learned_model(model: GridModel, learner: Learner) -> GridModel | None:
-    """``model`` with observed corrections and times of natives only; None without any.
+    """Return ``model`` with only observed corrections and times of natives; None if there are none.
 
-    Of several roots, the one with most calls counts.
+    If there are several roots, the one with most calls counts.
     """
     plans: dict[str, dict[str, dict[int, tuple[int, float]]]] = {}
     natives: dict[str, dict[str, dict[int, tuple[int, float]]]] = {}
@@ -67,9 +67,9 @@ def _without(named: Mapping[str, V], name: str) -> dict[str, V]:
 
 
 def keep_outcomes(cache: Cache, model: GridModel, learner: Learner) -> int:
-    """Write what was learned into the cache; returns the number of entries.
+    """Write what was learned into the cache, and return the number of entries.
 
-    To be called on one rank. Errors are ignored, so that the job goes on.
+    To be called on one rank. Errors are ignored, so that the job continues.
     """
     if cache.own is None or not can_be_kept(model):
         return 0

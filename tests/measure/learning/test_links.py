@@ -11,7 +11,7 @@ from gridcoll.measure.learning import links
 from gridcoll.measure.learning.links import (
     Found,
     Pair,
-    Way,
+    Route,
     changed_model,
     found_of,
     glance_of,
@@ -102,7 +102,7 @@ class Opening:
         return value
 
     def train(self, _n_bytes: int, n: int) -> tuple[float, float]:
-        stall_s = self._trip_s if n > links.N_SHORT else 0.0
+        stall_s = self._trip_s if n > links.SHORT_TRAIN else 0.0
         half_s = self._trip_s + stall_s + n // 2 * self.gap_s
         return half_s, half_s + (n - n // 2) * self.gap_s
 
@@ -176,7 +176,7 @@ def look_at_a_slow_flow(
     together: set[Pair] = set()
     n_ways: list[int] = []
 
-    def passed(_c: object, _t: object, _m: object, rounds: list[list[Way]]) -> dict[Way, Found]:
+    def passed(_c: object, _t: object, _m: object, rounds: list[list[Route]]) -> dict[Route, Found]:
         gap = gaps[len(n_ways)]
         n_ways.append(sum(map(len, rounds)))
         ends = {way: gap if set(way[0]) == {0, 1} else 1.0 for ways in rounds for way in ways}
@@ -191,7 +191,7 @@ def look_at_a_slow_flow(
         together.update(pairs)
         return dict.fromkeys(pairs, together_bytes_per_s)
 
-    monkeypatch.setattr(links, "_pass", passed)
+    monkeypatch.setattr(links, "_compare_rounds", passed)
     monkeypatch.setattr(links, "measure_flows_together", looked)
     found = look_at_links(MPI.COMM_SELF, None, MODEL)[0, 1]  # type: ignore[arg-type]
     return found, together, n_ways
@@ -230,18 +230,18 @@ def look_of(
     """What a look finds that rank `SLOW_HOST` makes three times slower, and whom it asked."""
     asked: set[int] = set()
 
-    def seen_by(way: Way) -> list[tuple[Way, Found]]:
+    def seen_by(way: Route) -> list[tuple[Route, Found]]:
         asked.update(way[1])
         gap = 3.0 if SLOW_HOST in way[1] else 1.0
         return [(way, Found(1.0, gap)), ((way[0][::-1], way[1][::-1]), Found(1.0, gap))]
 
-    def passed(_c: object, _t: object, _m: object, rounds: list[list[Way]]) -> dict[Way, Found]:
+    def passed(_c: object, _t: object, _m: object, rounds: list[list[Route]]) -> dict[Route, Found]:
         for ways in rounds:
             ranks = [rank for _, ends in ways for rank in ends]
             assert len(ranks) == len(set(ranks)), "pairs of a round share a rank"
         return dict(each for ways in rounds for way in ways for each in seen_by(way))
 
-    monkeypatch.setattr(links, "_pass", passed)
+    monkeypatch.setattr(links, "_compare_rounds", passed)
     return look_at_links(None, None, model), asked  # type: ignore[arg-type]
 
 
