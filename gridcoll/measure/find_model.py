@@ -333,7 +333,7 @@ def _summary_line(known: Knowledge, start: Start, took_s: float) -> str:
     if start.n_placed:
         parts.append(f"{start.n_placed} new host{'s' if start.n_placed > 1 else ''} placed")
     if start.measured:
-        changed = f", {start.n_off} of them changed" if start.n_off else ""
+        changed = f", {start.n_changed} of them changed" if start.n_changed else ""
         n_links = len({tuple(sorted(pair)) for pair in start.measured})
         links = f"{n_links} link{'s' if n_links > 1 else ''}"
         parts.append(f"{links} measured{changed} ({took_s:.1f} s in all)")

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gridcoll.measure.cache.check import (
     Expected,
-    far_edges,
-    near_edges,
-    near_limits_s,
-    strangers_of,
+    edges_between,
+    edges_inside,
+    inside_limits_s,
+    moved_hosts,
 )
-from gridcoll.measure.cache.start import fitting, leaders_of, united
+from gridcoll.measure.cache.start import clusters_to_merge, fitting_cluster, leaders_of
 from gridcoll.model import linear_plogp
 from gridcoll.topology import Grid
 
@@ -23,7 +23,7 @@ grids = st.lists(st.integers(0, 4), min_size=1, max_size=40).map(Grid.from_label
 
 @given(grids)
 def test_every_host_is_looked_at_and_none_twice_in_a_round(grid: Grid) -> None:
-    rounds = near_edges(grid)
+    rounds = edges_inside(grid)
     for edges in rounds:
         ranks = [rank for edge in edges for rank in edge.ranks]
         assert len(ranks) == len(set(ranks))
@@ -36,7 +36,7 @@ def test_every_host_is_looked_at_and_none_twice_in_a_round(grid: Grid) -> None:
 def test_every_pair_of_clusters_is_looked_at_once(grid: Grid) -> None:
     n = len(grid.clusters)
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
-    rounds = far_edges(grid, pairs)
+    rounds = edges_between(grid, pairs)
     assert sorted(edge.clusters for edges in rounds for edge in edges) == pairs
     for edges in rounds:
         ranks = [rank for edge in edges for rank in edge.ranks]
@@ -47,16 +47,16 @@ def test_every_pair_of_clusters_is_looked_at_once(grid: Grid) -> None:
 
 def test_with_enough_hosts_all_pairs_are_looked_at_at_once() -> None:
     grid = Grid.from_labels([0, 0, 1, 1, 2, 2])
-    assert len(far_edges(grid, [(0, 1), (0, 2), (1, 2)])) == 1
+    assert len(edges_between(grid, [(0, 1), (0, 2), (1, 2)])) == 1
 
 
 def test_what_hangs_from_a_host_that_moved_goes_with_it() -> None:
     grid = Grid.from_labels([0] * 7)
-    assert strangers_of(grid, []) == frozenset()
-    assert strangers_of(grid, [4]) == {4}
-    assert strangers_of(grid, [1]) == {1, 3, 4}
-    assert strangers_of(grid, [1, 2]) == set(range(7))
-    assert strangers_of(Grid.from_labels([0, 0]), [1]) == {0, 1}
+    assert moved_hosts(grid, []) == frozenset()
+    assert moved_hosts(grid, [4]) == {4}
+    assert moved_hosts(grid, [1]) == {1, 3, 4}
+    assert moved_hosts(grid, [1, 2]) == set(range(7))
+    assert moved_hosts(Grid.from_labels([0, 0]), [1]) == {0, 1}
 
 
 FAR = Expected(linear_plogp(12e-3, 12.5e6))
@@ -92,33 +92,37 @@ def test_a_tenth_of_a_rate_shows_and_the_rate_itself_does_not(
 
 def test_a_host_is_elsewhere_nearer_to_there_than_to_here() -> None:
     near = Expected(linear_plogp(90e-6, 12.5e6))
-    limits = near_limits_s({(0, 0): near, (1, 1): near, (0, 1): FAR, (1, 0): FAR}, 0.3)
+    limits = inside_limits_s({(0, 0): near, (1, 1): near, (0, 1): FAR, (1, 0): FAR}, 0.3)
     assert near.trip_s < limits[0] < FAR.trip_s
-    alone = near_limits_s({(0, 0): near}, 0.3)
+    alone = inside_limits_s({(0, 0): near}, 0.3)
     assert near.trip_s * 1.3 < alone[0] < 4e-3
 
 
 def test_a_new_host_fits_where_its_landmark_is_as_near_as_neighbours_are() -> None:
     inside_s = np.array([100e-6, 200e-6, 0.0])
-    assert fitting(np.array([120e-6, 5e-3, 9e-3]), inside_s, 0.3) == 0
-    assert fitting(np.array([5e-3, 250e-6, 9e-3]), inside_s, 0.3) == 1
-    assert fitting(np.array([500e-6, 5e-3, 9e-3]), inside_s, 0.3) is None
-    assert fitting(np.array([5e-3, 5e-3, 50e-6]), inside_s, 0.3) is None  # nobody knows of inside
+    assert fitting_cluster(np.array([120e-6, 5e-3, 9e-3]), inside_s, 0.3) == 0
+    assert fitting_cluster(np.array([5e-3, 250e-6, 9e-3]), inside_s, 0.3) == 1
+    assert fitting_cluster(np.array([500e-6, 5e-3, 9e-3]), inside_s, 0.3) is None
+    assert (
+        fitting_cluster(np.array([5e-3, 5e-3, 50e-6]), inside_s, 0.3) is None
+    )  # nobody knows of inside
 
 
 def test_clusters_that_are_as_near_as_neighbours_are_one() -> None:
     grid = Grid.from_labels(["a", "a", "b", "b", "c", "c"])
     inside_s = {0: 100e-6, 1: 120e-6, 2: 100e-6}
     alike = [12.5e6, 0.0, 11e6]
-    assert united(grid, {(0, 1): 110e-6, (0, 2): 5e-3, (1, 2): 5e-3}, inside_s, 0.3, alike) == {
-        "b": "a"
+    assert clusters_to_merge(
+        grid, {(0, 1): 110e-6, (0, 2): 5e-3, (1, 2): 5e-3}, inside_s, 0.3, alike
+    ) == {"b": "a"}
+    assert clusters_to_merge(grid, {(1, 0): 5e-3, (2, 1): 110e-6}, inside_s, 0.3, alike) == {
+        "c": "b"
     }
-    assert united(grid, {(1, 0): 5e-3, (2, 1): 110e-6}, inside_s, 0.3, alike) == {"c": "b"}
-    assert united(grid, {(0, 1): 110e-6}, {}, 0.3, alike) == {}
-    assert united(grid, {(0, 0): 100e-6}, inside_s, 0.3, alike) == {}
-    assert united(grid, {(0, 2): 110e-6}, inside_s, 0.3, [12.5e6, 0.0, 8e6]) == {}
+    assert clusters_to_merge(grid, {(0, 1): 110e-6}, {}, 0.3, alike) == {}
+    assert clusters_to_merge(grid, {(0, 0): 100e-6}, inside_s, 0.3, alike) == {}
+    assert clusters_to_merge(grid, {(0, 2): 110e-6}, inside_s, 0.3, [12.5e6, 0.0, 8e6]) == {}
     chain = {(0, 1): 110e-6, (1, 2): 110e-6}
-    assert united(grid, chain, inside_s, 0.3, alike) == {"b": "a", "c": "a"}
+    assert clusters_to_merge(grid, chain, inside_s, 0.3, alike) == {"b": "a", "c": "a"}
 
 
 def test_leaders() -> None:

@@ -84,9 +84,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
         counted.pairs += [(names[a], names[b]) for a, b in pairs]
         return {(a, b): linear_plogp(50e-6 if a == b else 7e-3, 12.5e6) for a, b in pairs}
 
-    def check_grid(*_args: Any, **_keywords: Any) -> check.Found:
+    def check_grid(*_args: Any, **_keywords: Any) -> check.CheckResult:
         counted.checks += 1
-        return check.Found()
+        return check.CheckResult()
 
     def place_hosts(
         comm: MPI.Intracomm, hosts: tuple[str, ...], labels: tuple[str, ...], *_rest: Any
@@ -176,14 +176,14 @@ def test_what_is_off_is_measured_again_and_kept(
     sites(hosts_of(world))
     GridComm(world).Free()
     next_job(world)
-    looks = check.Found(off=frozenset({(0, 1)}))
+    looks = check.CheckResult(changed=frozenset({(0, 1)}))
     monkeypatch.setattr(start, "check_grid", lambda *_args, **_keywords: looks)
     comm = GridComm(world)
     assert measured.pairs == [("north", "south")]
     assert comm.model.link(0, 1).latency_s == 7e-3
     comm.Free()
     next_job(world)
-    monkeypatch.setattr(start, "check_grid", lambda *_args, **_keywords: check.Found())
+    monkeypatch.setattr(start, "check_grid", lambda *_args, **_keywords: check.CheckResult())
     comm = GridComm(world)
     assert comm.model.link(1, 0).latency_s == 7e-3
     comm.Free()
@@ -373,7 +373,7 @@ def test_a_check_of_links_that_are_as_they_were_and_of_one_that_is_not(
     loose = check.Expected(linear_plogp(0.0, 1e12), latency_spread_s=1e3, is_of_this_mpi=False)
     found = check.check_grid(world, grid, {(0, 1): loose, (1, 0): loose}, [(0, 1)], 1e6)
     assert not found.off
-    assert set(found.seen) == {(0, 1), (1, 0)}
+    assert set(found.unchanged) == {(0, 1), (1, 0)}
     assert slow.latency_is_off(1.0, 0.3) is False
 
 

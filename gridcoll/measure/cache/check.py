@@ -1,7 +1,7 @@
-"""Are the hosts still where the cache has them, and the links what it says? A few round trips tell.
+"""Check by a few round trips whether hosts and links are still as in the cache.
 
-First each host and another one of its cluster, along a tree; then each pair of clusters, as many
-pairs at once as there are hosts that have nothing else to do.
+First each host checks another one of its cluster, along a tree. Then pairs of clusters are checked,
+as many at once as there are free hosts.
 """
 
 from __future__ import annotations
@@ -18,50 +18,55 @@ from gridcoll.model import PLogP
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import in_rounds
 
-NEAR_TRIPS = 40
-"""Inside a cluster round trips cost nothing, and a busy host shows only in the shortest of many."""
+TRIPS_INSIDE = 40
+"""Round trips inside a cluster. They cost nothing, and on a busy host only the shortest of many
+shows the latency."""
 
 FEW_TRIPS = 6
-"""So many are enough where one was short enough to tell that nothing moved."""
+"""Round trips that are enough if one was so short that the host cannot have moved."""
 
-FAR_TRIPS = 6
+TRIPS_BETWEEN = 6
+"""Round trips between clusters."""
+
 BULK_TRIPS = 6
-"""The first ones find small windows; none is made after one that is as it should be."""
+"""Most round trips with a long message. Windows are small in the first ones. The first one that
+takes the expected time is the last."""
 
 SHORTEST_BULK_BYTES = 1 << 12
 LONGEST_BULK_BYTES = 1 << 20
 
 SHORT_TRIP_S = 4e-3
-"""Of a link beside which hosts of one cluster are near each other, where no other is known."""
+"""Assumed round trip to the nearest other cluster if none is known."""
 
 Index = tuple[int, int]
-"""Two clusters of a grid, or one twice."""
+"""Numbers of two clusters of a grid; equal for the inside of a cluster."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a link should show."""
+    """What is expected of a link."""
 
     link: PLogP
     latency_spread_s: float = 0.0
-    """Standard deviation of its latency where it was measured again and again."""
+    """Standard deviation of its latency over repeated measurements."""
     is_of_this_mpi: bool = True
-    """Whether the library is the same: another one may begin long messages by another handshake."""
+    """Whether it was measured under this MPI library. Another one may use another handshake for
+    long messages."""
 
     @property
     def trip_s(self) -> float:
-        """An empty round trip."""
+        """Time of an empty round trip."""
         return 2 * float(self.link.one_way(0.0))
 
     def latency_is_off(self, trip_s: float, tolerance: float) -> bool:
-        """Whether the shortest of some round trips differs by more than its spread."""
+        """Whether the shortest round trip differs by more than ``tolerance``, and its spread."""
         least = tolerance * min(trip_s, self.trip_s)
         return abs(trip_s - self.trip_s) > max(least, 6 * self.latency_spread_s)
 
     def bulk_bytes(self) -> int:
-        """A message that takes a quarter to half of a round trip: a tenth of its rate shows.
+        """Return the bytes of a message that takes a quarter to half of a round trip.
 
-        A longer one would have to open windows first.
+        It shows a rate that fell to a tenth. A longer message would have to open windows first.
         """
         longest_s = max(self.trip_s / 2, 1e-3)
         n_bytes = SHORTEST_BULK_BYTES
@@ -70,10 +75,10 @@ class Expected:
         return n_bytes
 
     def bulk_is_off(self, n_bytes: int, took_s: float, trip_s: float, tolerance: float) -> bool:
-        """Whether a message took longer than an empty one by another time than it should.
+        """Whether the time that a message takes beyond an empty one is not as expected.
 
-        By a quarter of a round trip more than `tolerance` allows, which clocks and windows need;
-        another library's handshake may be one round trip more, or one less.
+        ``took_s`` may differ by ``tolerance`` plus a quarter of a round trip, which allows for
+        clocks and windows. With another library, its handshake may be one round trip more or less.
         """
         expected_s = float(self.link.one_way(float(n_bytes))) - self.trip_s / 2
         seen_s = took_s - trip_s
@@ -83,37 +88,37 @@ class Expected:
         return abs(seen_s - expected_s) > slack_s
 
     def rate(self, n_bytes: int, took_s: float, trip_s: float) -> float:
-        """Bytes per second, of what took so much longer than an empty round trip."""
+        """Return the bytes per second of a message; an empty one takes ``trip_s``."""
         return n_bytes / max(took_s - trip_s, float(self.link.gap(0.0)), 1e-9)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Two ranks that look at what lies between them, the first one asks."""
+    """Two ranks that check the link between them. The first one is the active end."""
 
     clusters: Index
     ranks: tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a check saw."""
+class CheckResult:
+    """The result of a check."""
 
-    strangers: frozenset[int] = frozenset()
-    """Lowest ranks of hosts that are not where they were."""
-    off: frozenset[Index] = frozenset()
-    """Links that are not what they were, by clusters; both directions alike."""
-    seen: Mapping[Index, tuple[float, float]] = field(default_factory=dict)
-    """Latency in seconds and bytes per second (0: not seen) of the links that are."""
-    near_s: Mapping[int, float] = field(default_factory=dict)
-    """By cluster, the longest latency now between two of its hosts that are where they were."""
+    moved: frozenset[int] = frozenset()
+    """Lowest ranks of hosts that are no longer in their clusters."""
+    changed: frozenset[Index] = frozenset()
+    """Links that changed, by clusters in ascending order; for both directions."""
+    unchanged: Mapping[Index, tuple[float, float]] = field(default_factory=dict)
+    """Latency in seconds and bytes per second (0: not measured) of links that did not change."""
+    inside_s: Mapping[int, float] = field(default_factory=dict)
+    """The longest present latency between two hosts of each cluster that did not move."""
 
 
-def near_edges(grid: Grid) -> list[list[Edge]]:
-    """Each host of a cluster and the one it hangs from in a binary tree, in rounds.
+def edges_inside(grid: Grid) -> list[list[Edge]]:
+    """Return an edge from each host of a cluster to its parent in a binary tree, in rounds.
 
-    In a round no host has two edges. A host that moved is far from the one it hangs from; one that
-    hangs from a host that moved along with it is not, and goes with it.
+    In a round, no host has two edges. A host that moved is far from its parent. If the parent moved
+    along with it, they are still near each other, and `moved_hosts` contains both.
     """
     edges = []
     for c, cluster in enumerate(grid.clusters):
@@ -122,10 +127,10 @@ def near_edges(grid: Grid) -> list[list[Edge]]:
     return in_rounds(edges, lambda edge: edge.ranks)
 
 
-def far_edges(grid: Grid, pairs: Collection[Index]) -> list[list[Edge]]:
-    """Each pair of clusters and a host of both, in rounds of disjoint hosts.
+def edges_between(grid: Grid, pairs: Collection[Index]) -> list[list[Edge]]:
+    """Return an edge between a host of each cluster for every pair, in rounds of disjoint hosts.
 
-    The k-th host of a cluster is for its k-th pair, as far as there are enough.
+    The k-th host of a cluster is used for its k-th pair, cyclically if there are too few.
     """
     used = [0] * len(grid.clusters)
     edges = []
@@ -139,8 +144,8 @@ def far_edges(grid: Grid, pairs: Collection[Index]) -> list[list[Edge]]:
     return in_rounds(edges, lambda edge: edge.ranks)
 
 
-def strangers_of(grid: Grid, far: Collection[int]) -> frozenset[int]:
-    """Leaders of hosts ``far`` from what they hang from, and all that hang from those."""
+def moved_hosts(grid: Grid, far: Collection[int]) -> frozenset[int]:
+    """Return the leaders of hosts that are ``far`` from their parents, and of their descendants."""
     found = set()
     for cluster in grid.clusters:
         leaders = [node[0].rank for node in cluster.nodes]
@@ -148,7 +153,7 @@ def strangers_of(grid: Grid, far: Collection[int]) -> frozenset[int]:
         for k in range(1, len(leaders)):
             if leaders[k] in far or (k - 1) // 2 in lost:
                 lost.add(k)
-        # Where all that hang from the root are lost, the root may be what moved.
+        # If all children of the root are lost, it may be the root that moved.
         if {1, 2} & set(range(len(leaders))) <= lost and lost:
             lost.add(0)
         found |= {leaders[k] for k in lost}
@@ -162,52 +167,52 @@ def check_grid(
     pairs: Collection[Index],
     tolerance: float,
     *,
-    near: bool = True,
-) -> Found:
-    """Look at hosts (if ``near``) and at the links of ``pairs``. Collective; equal on all ranks.
+    check_hosts: bool = True,
+) -> CheckResult:
+    """Check hosts (if ``check_hosts``) and the links of ``pairs``. Collective; equal on all ranks.
 
-    ``pairs`` are ascending; of each both directions are looked at, if both are ``expected``.
+    Each pair is in ascending order. Both directions are checked if both are ``expected``.
     """
     rank = comm.Get_rank()
     near_trips: list[tuple[int, int, float]] = []
     mine: list[tuple[Index, float, float, bool]] = []
-    limits_s = near_limits_s(expected, tolerance)
-    if near:
-        for edge in _own(near_edges(grid), rank):
+    limits_s = inside_limits_s(expected, tolerance)
+    if check_hosts:
+        for edge in _own(edges_inside(grid), rank):
             c = edge.clusters[0]
             if c in limits_s:
                 bounds_s = (1 + tolerance) * expected[c, c].trip_s, limits_s[c]
-                trip_s = shortest_trip(_channel(comm, edge), NEAR_TRIPS, *bounds_s)
+                trip_s = shortest_trip(_channel(comm, edge), TRIPS_INSIDE, *bounds_s)
                 near_trips.append((c, edge.ranks[1], trip_s))
-    for edge in _own(far_edges(grid, pairs), rank):
-        mine += _look(_channel(comm, edge), edge.clusters, expected, tolerance)
+    for edge in _own(edges_between(grid, pairs), rank):
+        mine += _check_link(_channel(comm, edge), edge.clusters, expected, tolerance)
     wait_for_all(comm)
     rows = tell_all(comm, (near_trips, mine))
     trips = [trip for trips, _ in rows for trip in trips]
-    near_s: dict[int, float] = {}
+    inside_s: dict[int, float] = {}
     for c, _, trip_s in trips:
         if trip_s <= limits_s[c]:
-            near_s[c] = max(near_s.get(c, 0.0), trip_s / 2)
-    strangers = strangers_of(grid, {host for c, host, trip_s in trips if trip_s > limits_s[c]})
-    looks = [look for _, looks in rows for look in looks]
-    off = {tuple(sorted(pair)) for pair, _, _, is_off in looks if is_off}
-    return Found(
-        strangers,
-        frozenset((pair[0], pair[1]) for pair in off),
+            inside_s[c] = max(inside_s.get(c, 0.0), trip_s / 2)
+    moved = moved_hosts(grid, {host for c, host, trip_s in trips if trip_s > limits_s[c]})
+    link_results = [result for _, link_results in rows for result in link_results]
+    changed = {tuple(sorted(pair)) for pair, _, _, is_off in link_results if is_off}
+    return CheckResult(
+        moved,
+        frozenset((pair[0], pair[1]) for pair in changed),
         {
             pair: (latency_s, rate)
-            for pair, latency_s, rate, _ in looks
-            if tuple(sorted(pair)) not in off
+            for pair, latency_s, rate, _ in link_results
+            if tuple(sorted(pair)) not in changed
         },
-        near_s,
+        inside_s,
     )
 
 
-def near_limits_s(expected: Mapping[Index, Expected], tolerance: float) -> dict[int, float]:
-    """By cluster, what a round trip takes at most between two hosts that still are in it.
+def inside_limits_s(expected: Mapping[Index, Expected], tolerance: float) -> dict[int, float]:
+    """Return the longest round trip between two hosts that are still in a cluster, by cluster.
 
-    Halfway (geometrically) between its own and that to the nearest other cluster: busy hosts and
-    other libraries take longer, but not as much longer as a host that is elsewhere.
+    It is halfway (geometrically) between the expected one and that to the nearest other cluster:
+    round trips are longer with busy hosts and other libraries, but much longer if a host moved.
     """
     limits = {}
     for (i, j), link in expected.items():
@@ -229,20 +234,21 @@ def _channel(comm: MPI.Intracomm, edge: Edge) -> Channel:
 
 def shortest_trip(
     channel: Channel,
-    most: int,
+    most_trips: int,
     enough_s: float,
     good_s: float = 0.0,
     hopeless_s: float = float("inf"),
 ) -> float:
-    """The shortest empty round trip of ``most``; the same on both ends.
+    """Return the shortest of ``most_trips`` empty round trips; the same on both ends.
 
-    Of fewer if one is as short as ``enough_s``, of `FEW_TRIPS` if one is as short as ``good_s``, of
-    one that is longer than ``hopeless_s``. The one before them opens the connection.
+    There are fewer if one is as short as ``enough_s``, `FEW_TRIPS` if one is as short as
+    ``good_s``, and a single one if it is longer than ``hopeless_s``. One more before them opens the
+    connection and does not count.
     """
     channel.round_trip_s(0)
     shortest_s = channel.round_trip_s(0)
     going = channel.agree(int(shortest_s <= hopeless_s))
-    for n in range(1, most if going else 1):
+    for n in range(1, most_trips if going else 1):
         limit_s = enough_s if n < FEW_TRIPS else max(enough_s, good_s)
         if channel.agree(int(shortest_s <= limit_s)):
             break
@@ -250,42 +256,42 @@ def shortest_trip(
     return channel.agree(int(shortest_s * 1e9)) * 1e-9
 
 
-def _look(
+def _check_link(
     channel: Channel, pair: Index, expected: Mapping[Index, Expected], tolerance: float
 ) -> list[tuple[Index, float, float, bool]]:
-    """Latency and rate, and whether either is off, of a pair's directions; on its ends.
+    """Return latency and rate of a pair's directions, and whether either is off.
 
-    Each end reports the direction in which it sends. A latency that is off is enough.
+    Each end reports the direction in which it sends. If the latency is off, no rate is measured.
     """
     there, back = pair, (pair[1], pair[0])
     link = expected.get(there) or expected[back]
 
-    trip_s = shortest_trip(channel, FAR_TRIPS, link.trip_s * (1 + tolerance / 2))
+    trip_s = shortest_trip(channel, TRIPS_BETWEEN, link.trip_s * (1 + tolerance / 2))
     if link.latency_is_off(trip_s, tolerance):
         return [(pair, trip_s / 2, 0.0, True)] if channel.active else []
-    if found := _both_ways(channel, pair, expected, trip_s, tolerance):
+    if found := _check_both_ways_at_once(channel, pair, expected, trip_s, tolerance):
         return found
     for direction, sends in ((there, channel.active), (back, not channel.active)):
         if direction not in expected:
             continue
-        way = Channel(channel.comm, channel.peer, sends)
-        rate, off = _bulk(way, expected[direction], trip_s, tolerance)
+        one_way_channel = Channel(channel.comm, channel.peer, sends)
+        rate, off = _check_bulk(one_way_channel, expected[direction], trip_s, tolerance)
         if sends:
             found.append((direction, trip_s / 2, rate, off))
     return found
 
 
-def _both_ways(
+def _check_both_ways_at_once(
     channel: Channel,
     pair: Index,
     expected: Mapping[Index, Expected],
     trip_s: float,
     tolerance: float,
 ) -> list[tuple[Index, float, float, bool]]:
-    """As `_look`, with long messages both ways at once: half the round trips.
+    """Do the same with long messages both ways at once, which needs half the round trips.
 
-    Empty where that does not tell: the directions differ, or something is off, perhaps because
-    they hinder each other.
+    The result is empty if it is not conclusive: if the directions differ, or if something is off,
+    perhaps because the directions slow each other.
     """
     there, back = expected.get(pair), expected.get((pair[1], pair[0]))
     if there is None or back is None:
@@ -303,10 +309,13 @@ def _both_ways(
     return []
 
 
-def _bulk(channel: Channel, link: Expected, trip_s: float, tolerance: float) -> tuple[float, bool]:
-    """Bytes per second of one long message, and whether it took another time than it should.
+def _check_bulk(
+    channel: Channel, link: Expected, trip_s: float, tolerance: float
+) -> tuple[float, bool]:
+    """Return the bytes per second of a long message, and whether its time is not as expected.
 
-    The quickest of up to `BULK_TRIPS`, or the first that is as it should be; on the active end.
+    On the active end. The quickest of up to `BULK_TRIPS` messages counts, or the first one that
+    takes the expected time.
     """
     n_bytes, took_s, off = link.bulk_bytes(), float("inf"), True
     for _ in range(BULK_TRIPS):

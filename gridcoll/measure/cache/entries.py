@@ -1,7 +1,7 @@
-"""Entries of the cache: what is known of one host, cluster, link or library, as readable JSON.
+"""Entries of the cache: what is known about one host, cluster, link or library, as readable JSON.
 
-Every entry says when it was first and last seen and how often, and of what is measured the mean and
-the spread. One entry is one file; `file_name` says which.
+Every entry has the times when it was first and last seen, how often it was seen, and the mean and
+the spread of measured quantities. Each entry is one file; `file_name` gives its name.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ FORMAT = "gridcoll-cache"
 VERSION = 1
 
 LONGEST_NAME = 120
-"""A file's name; a longer one is cut, and a digest tells it apart."""
+"""Longest file name. A longer one is cut, and a digest makes it unique."""
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 Origin = Literal["measured", "declared"]
 Key = tuple[str, ...]
-"""Kind of entry and what it is about."""
+"""Folder of an entry, and the names of what it describes."""
 
 
 class NewerVersionError(GridcollError):
-    """A file that a later gridcoll wrote."""
+    """A file was written by a later version of gridcoll."""
 
 
 class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,23 +47,24 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: Count = 1
 
     def added(self, value: float) -> Statistic:
-        """With one more value (Welford's update)."""
+        """Return the statistic with one more value (Welford's update)."""
         n = self.count + 1
         mean = self.mean + (value - self.mean) / n
         squares = self.count * self.spread**2 + (value - self.mean) * (value - mean)
         return Statistic(max(mean, 0.0), math.sqrt(max(squares, 0.0) / n), n)
 
     def is_off(self, value: float, tolerance: float) -> bool:
-        """Whether ``value`` is no longer what was seen: farther off than three spreads.
+        """Whether ``value`` differs from the mean by more than three spreads.
 
-        And than ``tolerance`` of the smaller of both, since few values show little of their spread.
+        It also has to differ by ``tolerance`` of the smaller of both, because the spread of few
+        values is inaccurate.
         """
         least = min(self.mean, value) * tolerance
         return abs(value - self.mean) > max(least, 3 * self.spread)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all entries have."""
+    """The part that all entries have."""
 
     folder: ClassVar[str] = ""
     first: Time
@@ -72,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     origin: Origin = "measured"
 
     def parts(self) -> Key:
-        """What it is about."""
+        """Return the names of what the entry describes."""
         raise NotImplementedError
 
     @property
@@ -81,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Host(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="host"):
-    """A host: its cluster, and what its interface carries (0: not known)."""
+    """A host: its cluster, and the rate of its interface (0: not known)."""
 
     folder: ClassVar[str] = "hosts"
     name: str
@@ -96,8 +97,8 @@ class ClusterEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """A cluster.
 
     ``inside`` is the pLogP between two of its hosts, ``within_host`` between two processes of one.
-    A cluster that turned out to be another one as well is the ``same_as`` that one.
-    ``uplink_bytes_per_s`` leave it for all others together; 0 where nothing is known that limits.
+    ``same_as`` is the name of another cluster that turned out to be the same one.
+    ``uplink_bytes_per_s`` is the rate to all other clusters together; 0 if no limit is known.
     """
 
     folder: ClassVar[str] = "clusters"
@@ -118,7 +119,7 @@ class ClusterEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class LinkEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="link"):
-    """The way from one cluster to another; the way back is another entry."""
+    """The link from one cluster to another. The other direction is another entry."""
 
     folder: ClassVar[str] = "links"
     sender: str
@@ -134,12 +135,12 @@ class LinkEntry(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="library"):
-    """An MPI library with so many ranks on a host.
+    """An MPI library with some number of ranks per host.
 
-    ``start_s`` is what the shortest plan takes longer than its links say, ``engine`` what a segment
-    takes longer in a chain than the links inside clusters say. ``eager_bytes`` is the longest
-    message measured that asks for no leave before it is sent, ``copy_bytes_per_s`` how fast memory
-    is copied.
+    ``start_s`` is the time that the shortest plan takes beyond its links, ``engine`` the time that
+    a segment in a chain takes beyond the gap inside clusters. ``eager_bytes`` is the largest
+    measured size that is sent without a handshake, ``copy_bytes_per_s`` the rate of copies in
+    memory.
     """
 
     folder: ClassVar[str] = "libraries"
@@ -155,17 +156,17 @@ class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
 
 
 class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An outcome at one size: a factor over the predicted time, or seconds of a native."""
+    """An outcome at one size: measured over predicted time of a plan, or seconds of a native."""
 
     n_bytes: Count
     value: Statistic
 
 
 class Outcome(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="outcome"):
-    """How one algorithm of one collective did, in jobs of one shape under one library.
+    """Results of one algorithm of one collective, in jobs of one shape under one library.
 
-    A plan's values are factors over its predicted time, whatever the clusters; those of a native
-    are seconds, of these ``clusters`` in this order alone.
+    The values of a plan are factors over its predicted time, for any clusters. Those of a native
+    are seconds, and hold only for these ``clusters`` in this order.
     """
 
     folder: ClassVar[str] = "outcomes"
@@ -209,23 +210,23 @@ class _Bundle(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_entry(entry: AnyEntry) -> bytes:
-    """``entry`` as a file's text. `decode_entry` is its reverse."""
+    """Return ``entry`` as the text of a file. `decode_entry` is the inverse."""
     encoded = msgspec.json.encode(_Document(FORMAT, VERSION, entry))
     return msgspec.json.format(encoded, indent=1)
 
 
 def decode_entry(data: bytes, place: str) -> AnyEntry:
-    """The entry in a file's text. Raises `FileError`, or `NewerVersionError`."""
+    """Return the entry in the text of a file. Raises `FileError` or `NewerVersionError`."""
     return _decode(data, _Document, place).entry
 
 
 def encode_bundle(entries: Iterable[AnyEntry]) -> bytes:
-    """Many entries as one text. `decode_bundle` is its reverse."""
+    """Return many entries as one text. `decode_bundle` is the inverse."""
     return msgspec.json.encode(_Bundle(FORMAT, VERSION, list(entries)))
 
 
 def decode_bundle(data: bytes, place: str = "<bytes>") -> list[AnyEntry]:
-    """The entries in such a text. Raises `FileError`, or `NewerVersionError`."""
+    """Return the entries in such a text. Raises `FileError` or `NewerVersionError`."""
     return _decode(data, _Bundle, place).entries
 
 
@@ -240,13 +241,13 @@ def _decode(data: bytes, kind: type[T], place: str) -> T:
             raise FileError(f"cache file {place}: it is no {FORMAT} of version {VERSION}")
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        if kind is _Document:  # of the cache's own
+        if kind is _Document:  # a file of the cache itself
             raise FileError(f"cache file {place}: {error}") from None
         raise unfit("cache file", place, data, str(error)) from None
 
 
 def file_name(key: Key) -> str:
-    """Where an entry lies, below the cache's directory."""
+    """Return the path of an entry below the cache's directory."""
     folder, *parts = key
     name = "--".join(quote(part, safe=" +,@=") for part in parts).replace(" ", "_")
     if len(name) > LONGEST_NAME or name.startswith("."):
@@ -256,5 +257,5 @@ def file_name(key: Key) -> str:
 
 
 def now() -> datetime:
-    """To the second; entries are compared by it."""
+    """Return the present time, to the second. Entries are compared by it."""
     return datetime.now(timezone.utc).replace(microsecond=0)

@@ -1,4 +1,4 @@
-"""The cache as a directory: one small file per entry, replaced whole, so that jobs can share it."""
+"""The cache as a directory: one small file per entry, replaced at once so that jobs can share it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import parse_gridfile
 
 DECLARED = "declared"
-"""Where grid files lie that somebody wrote by hand."""
+"""Folder of grid files that were written by hand."""
 
 LOCK_PATIENCE_S = 5.0
-"""How long a writer waits for others. Without a lock, one of two new values of an entry is kept."""
+"""How long a writer waits for others. Then it writes without a lock, and one of two new values of
+an entry may be lost."""
 
 ASIDE = ".aside"
+"""Suffix of files that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ class Places:
     """Where the cache is."""
 
     own: Path | None
-    """None: there is none, or it is off."""
+    """The user's cache; None if there is none, or if it is off."""
     site: Path | None = None
-    """One that is only read, which an administrator provides."""
+    """A cache that an administrator provides. It is only read."""
     is_named: bool = False
-    """Whether the environment says so, else it is the user's cache directory."""
+    """Whether the environment names ``own``; otherwise it is the user's cache directory."""
 
 
 NOWHERE = Places(None)
@@ -56,9 +58,9 @@ NOWHERE = Places(None)
 
 
 def find_places(environment: Mapping[str, str] | None = None) -> Places:
-    """Where the environment says that the cache is.
+    """Return where the environment says that the cache is.
 
-    ``GRIDCOLL_CACHE``, or ``GRIDCOLL_KEEP``, may be ``off``. Raises `UsageError` for a file.
+    ``GRIDCOLL_CACHE``, or ``GRIDCOLL_KEEP``, may be ``off``. Raises `UsageError` if it is a file.
     """
     env = os.environ if environment is None else environment
     site = Path(env["GRIDCOLL_SITE_CACHE"]) if env.get("GRIDCOLL_SITE_CACHE") else None
@@ -74,7 +76,7 @@ def find_places(environment: Mapping[str, str] | None = None) -> Places:
                 )
             return Places(Path(value), site, True)
     base = env.get("XDG_CACHE_HOME", "")
-    if not Path(base).is_absolute():  # the XDG specification: others are ignored
+    if not Path(base).is_absolute():  # ignored, by the XDG specification
         home = env.get("HOME", "")
         if not Path(home).is_absolute():
             return Places(None, site)
@@ -90,11 +92,11 @@ class Folder:
     read_only: bool = False
     is_named: bool = True
     warnings: list[str] = field(default_factory=list)
-    """What went wrong, for the user, collected."""
+    """What went wrong so far, for the user."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether its owner lets others write here: then their entries count, too."""
+        """Whether the owner lets others write here, so that their entries count, too."""
         try:
             mode = self.path.stat().st_mode
         except OSError:
@@ -102,7 +104,7 @@ class Folder:
         return self.is_named and bool(mode & (stat.S_IWGRP | stat.S_IWOTH))
 
     def read(self) -> Knowledge:
-        """All entries that are valid. What is not is set aside, and said in `warnings`."""
+        """Return all valid entries. Invalid ones are set aside and reported in `warnings`."""
         known = Knowledge()
         if not self._is_ours():
             return known
@@ -122,7 +124,7 @@ class Folder:
         return known
 
     def _is_ours(self) -> bool:
-        """Whether what is written here can be trusted."""
+        """Whether the content of this directory can be trusted."""
         try:
             found = self.path.stat()
         except OSError:
@@ -133,7 +135,11 @@ class Folder:
         return False
 
     def _check_owner(self, path: Path) -> None:
-        """Only ours, the administrator's, and the directory's owner's; anybody's if shared."""
+        """Raise `FileError` unless the file belongs to a trusted user.
+
+        Trusted are this user, root, and, if the directory was named or is the site's, its owner. If
+        the directory is shared, all users are.
+        """
         owner = path.stat().st_uid
         trusted = {os.getuid(), 0}
         if self.is_named or self.read_only:
@@ -155,7 +161,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _setting_aside(self, path: Path) -> Iterator[None]:
-        """What a file that cannot be used makes go wrong; it is renamed, if that can be done."""
+        """Turn errors of an unusable file into warnings, and rename the file if possible."""
         try:
             yield
         except FileNotFoundError:
@@ -168,15 +174,15 @@ class Folder:
                     path.rename(path.with_name(path.name + ASIDE))
 
     def update(self, change: Callable[[Knowledge], Iterable[AnyEntry]]) -> int:
-        """Write the entries that ``change`` makes of what is here now; how many.
+        """Write the entries that ``change`` makes of the present ones; return their number.
 
-        Under a lock where the file system has any. Raises `FileError` where nothing can be written.
+        This holds a lock if the file system supports it. Raises `FileError` if it cannot write.
         """
         with self._locked():
             return self.write(change(self.read()))
 
     def why_not_writable(self) -> str:
-        """What keeps entries from being written here, empty where nothing does. Leaves no trace."""
+        """Return why entries cannot be written here; empty if they can. Leaves no trace."""
         try:
             place = next(each for each in (self.path, *self.path.parents) if each.exists())
             with tempfile.TemporaryFile(dir=place) as file:
@@ -186,7 +192,7 @@ class Folder:
         return ""
 
     def write(self, entries: Iterable[AnyEntry]) -> int:
-        """Replace the files of ``entries``. Raises `FileError`."""
+        """Replace the files of ``entries``; return their number. Raises `FileError`."""
         n = 0
         try:
             for n, entry in enumerate(entries, 1):  # noqa: B007
@@ -196,7 +202,7 @@ class Folder:
         return n
 
     def add_gridfile(self, name: str, text: str) -> Path:
-        """Keep a declared grid. Raises `FileError`."""
+        """Write a declared grid, and return its path. Raises `FileError`."""
         path = self.path / DECLARED / f"{name}.toml"
         try:
             with self._locked():
@@ -206,11 +212,11 @@ class Folder:
         return path
 
     def gridfiles(self) -> list[str]:
-        """The names of the declared grids."""
+        """Return the names of the declared grids."""
         return sorted(path.stem for path in self._list(DECLARED, ".toml"))
 
     def remove_gridfile(self, name: str) -> bool:
-        """Forget a declared grid; whether there was one of that name. Raises `FileError`."""
+        """Remove a declared grid; return whether there was one. Raises `FileError`."""
         if name not in self.gridfiles():
             return False
         path = self.path / DECLARED / f"{name}.toml"
@@ -222,7 +228,7 @@ class Folder:
         return True
 
     def remove(self, entries: Iterable[AnyEntry]) -> int:
-        """Remove the files of ``entries``; how many there were. Raises `FileError`."""
+        """Remove the files of ``entries``; return how many existed. Raises `FileError`."""
         paths = [self.path / file_name(entry.key) for entry in entries]
         with self._locked():
             there = [path for path in paths if path.exists()]
@@ -244,18 +250,21 @@ class Folder:
             _wait_for_lock(handle)
             yield
         finally:
-            os.close(handle)  # which lets the lock go
+            os.close(handle)  # releases the lock
 
 
 def _wait_for_lock(handle: int) -> None:
-    """Get the lock, or go on without: where there are none, or somebody sleeps on it."""
-    give_up = time.monotonic() + LOCK_PATIENCE_S
-    while not _try_lock(handle) and time.monotonic() < give_up:
+    """Get the lock, or continue without it if there are no locks, or if another job keeps it."""
+    deadline_s = time.monotonic() + LOCK_PATIENCE_S
+    while not _try_lock(handle) and time.monotonic() < deadline_s:
         time.sleep(2e-3)
 
 
 def _try_lock(handle: int) -> bool:
-    """Whether there is nothing to wait for: we have it, or nobody can."""
+    """Try to get the lock; return whether there is nothing to wait for.
+
+    That is if we have it, or if the file system has no locks.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -264,7 +273,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory for this user alone, and those above it that are missing."""
+    """Make a directory for this user alone, and missing parents of it."""
     if not path.is_dir():
         make_private(path.parent)
         with contextlib.suppress(FileExistsError):
@@ -272,7 +281,7 @@ def make_private(path: Path) -> None:
 
 
 def _replace(path: Path, data: bytes, is_shared: bool) -> None:
-    """As `write_atomically`, less the wait for the disk: what a crash takes is measured again."""
+    """Do as `write_atomically`, without waiting for the disk: lost entries are measured again."""
     if not path.parent.is_dir():
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir(mode=0o777 if is_shared else 0o700)
@@ -293,7 +302,7 @@ class Cache:
 
     def __init__(self, places: Places, tolerance: float = DEFAULT_TOLERANCE) -> None:
         below = f"v{VERSION}"
-        if tolerance != DEFAULT_TOLERANCE:  # other clusters were found with it
+        if tolerance != DEFAULT_TOLERANCE:  # another tolerance finds other clusters
             below += f"-tolerance-{tolerance:g}"
         self.own: Folder | None = None
         self.site: Folder | None = None
@@ -318,9 +327,10 @@ class Cache:
         return known
 
     def update(self, change: Callable[[Knowledge], Iterable[AnyEntry]]) -> None:
-        """Write what ``change`` makes of what is known now; where that cannot be, say so.
+        """Write what ``change`` makes of what is known now.
 
-        Only of a directory that the user named: nobody asked for the other one.
+        A failure is reported only for a directory that the user named: the default one was not
+        asked for.
         """
         if self.own is None:
             return
@@ -337,12 +347,12 @@ class Cache:
                 self.own.warnings.append(f"{error}; what was measured is not kept")
 
     def warning(self) -> str:
-        """What went wrong since the last time, in one line."""
-        said: list[str] = []
+        """Return what went wrong since the last call, in one line."""
+        messages: list[str] = []
         for folder in (self.site, self.own):
             if folder is not None:
-                said += folder.warnings
+                messages += folder.warnings
                 folder.warnings.clear()
-        said = list(dict.fromkeys(said))
-        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        return said[0] + more if said else ""
+        messages = list(dict.fromkeys(messages))
+        more = f", and {len(messages) - 1} more" if len(messages) > 1 else ""
+        return messages[0] + more if messages else ""

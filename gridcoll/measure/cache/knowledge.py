@@ -1,6 +1,6 @@
-"""What is known of hosts, clusters and links, and the model of a job put together from it.
+"""What is known about hosts, clusters and links, and the model of a job made from it.
 
-Nothing here talks: the same entries and the same hosts give the same model on every rank.
+Nothing here communicates: the same entries and hosts give the same model on every rank.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from gridcoll.topology.grid import Cluster, Grid, Process
 E = TypeVar("E", bound=AnyEntry)
 
 Pair = tuple[str, str]
-"""Two clusters, sender first; or one twice, for what is inside."""
+"""Names of two clusters, sender first; equal names mean the inside of a cluster."""
 
 MEASURED_NOW = "measured at the start of this job"
 
 Labels = tuple[str, ...]
-"""The cluster of each rank; empty where it is not known."""
+"""The cluster of each rank; empty if it is not known."""
 
 
 class Knowledge:
-    """Entries by key, the newest of each; a measured one before a declared one."""
+    """Entries by key, the newest of each. A measured one takes precedence over a declared one."""
 
     def __init__(self, entries: Iterable[AnyEntry] = ()) -> None:
         self._by_key: dict[Key, AnyEntry] = {}
@@ -51,9 +51,9 @@ class Knowledge:
         return len(self._by_key)
 
     def put(self, entry: AnyEntry) -> bool:
-        """Take ``entry`` unless what is there is better; whether it was taken."""
+        """Take ``entry`` unless the present one takes precedence; return whether it was taken."""
         here = self._by_key.get(entry.key)
-        if here is not None and _rank_of(here) > _rank_of(entry):
+        if here is not None and _precedence(here) > _precedence(entry):
             return False
         self._by_key[entry.key] = entry
         return True
@@ -63,11 +63,11 @@ class Knowledge:
             self.put(entry)
 
     def replace(self, entry: AnyEntry) -> None:
-        """Take ``entry``, whatever is there."""
+        """Take ``entry`` in place of any present one."""
         self._by_key[entry.key] = entry
 
     def replace_all(self, entries: list[AnyEntry]) -> list[AnyEntry]:
-        """Take ``entries``, and return them."""
+        """Take ``entries`` in place of any present ones, and return them."""
         for entry in entries:
             self.replace(entry)
         return entries
@@ -83,8 +83,8 @@ class Knowledge:
         return self._typed(Host, name)
 
     def cluster(self, name: str) -> ClusterEntry | None:
-        """The cluster called ``name``, or the one that it is the same as."""
-        for _ in range(8):  # a chain, never a ring of more
+        """Return the cluster called ``name``, or the one that it is the same as."""
+        for _ in range(8):  # limited, in case entries form a ring
             found = self._typed(ClusterEntry, name)
             if found is None or not found.same_as:
                 return found
@@ -105,24 +105,24 @@ class Knowledge:
         ]
 
     def cluster_of(self, host: str) -> str:
-        """The cluster of the host called ``host``; empty where that is not known."""
+        """Return the cluster of the host called ``host``; empty if it is not known."""
         found = self.host(host)
         cluster = self.cluster(found.cluster) if found else None
         return cluster.name if cluster else ""
 
     def since(self) -> datetime | None:
-        """Since when its links are known."""
+        """Return the time since which links are known; None if there are none."""
         return min((e.first for e in self if isinstance(e, LinkEntry)), default=None)
 
     def free_name(self, base: str, taken: Container[str]) -> str:
-        """``base``, with a number where that is another cluster's name, or ``taken``."""
+        """Return ``base``, with a number if another cluster has that name or it is ``taken``."""
         name, k = base, 2
         while name in taken or self.cluster(name) is not None:
             name, k = f"{base}-{k}", k + 1
         return name
 
     def about(self, hosts: Iterable[str], mpi: str, n_ranks: int) -> Knowledge:
-        """What concerns a job on ``hosts``: what all ranks have to be told."""
+        """Return what concerns a job on ``hosts``, and so has to be sent to all ranks."""
         names = set(hosts)
         labels = {self.cluster_of(host) for host in names} - {""}
         found = Knowledge()
@@ -146,18 +146,18 @@ class Knowledge:
         return found
 
 
-def _rank_of(entry: AnyEntry) -> tuple[bool, datetime, int]:
+def _precedence(entry: AnyEntry) -> tuple[bool, datetime, int]:
     return entry.origin == "measured", entry.last, entry.count
 
 
 def labels_of(known: Knowledge, hosts: Sequence[str]) -> Labels:
-    """The cluster of each rank, by its host's name."""
+    """Return the cluster of each rank, by its host's name."""
     found = {host: known.cluster_of(host) for host in set(hosts)}
     return tuple(found[host] for host in hosts)
 
 
 def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str]) -> Grid:
-    """The grid of a job whose rank ``i`` is in cluster ``labels[i]``."""
+    """Return the grid of a job whose rank ``i`` is in cluster ``labels[i]``."""
     groups: dict[str, list[Process]] = {}
     for rank, (label, host) in enumerate(zip(labels, hosts, strict=True)):
         groups.setdefault(label, []).append(Process(rank, host))
@@ -170,7 +170,7 @@ def grid_of(known: Knowledge, labels: Sequence[str], hosts: Sequence[str]) -> Gr
 
 
 def known_links(known: Knowledge, grid: Grid) -> dict[tuple[int, int], PLogP]:
-    """The pLogP of pairs of clusters of ``grid``, where it is known; inside for equal ones."""
+    """Return the known pLogP of pairs of clusters of ``grid``; equal numbers mean the inside."""
     found: dict[tuple[int, int], PLogP] = {}
     for i, a in enumerate(grid.clusters):
         inside = _inside(known, a)
@@ -191,7 +191,7 @@ def _inside(known: Knowledge, cluster: Cluster) -> PLogP | None:
 
 
 def missing_links(grid: Grid, links: Mapping[tuple[int, int], PLogP]) -> list[tuple[int, int]]:
-    """Pairs of clusters that have to be measured, one of both directions if both are missing."""
+    """Return the pairs of clusters to be measured: one direction if both are missing."""
     missing = [(i, i) for i, c in enumerate(grid.clusters) if len(c) > 1 and (i, i) not in links]
     n = len(grid.clusters)
     missing += [
@@ -207,14 +207,15 @@ def build_model(
     known: Knowledge,
     grid: Grid,
     links: Mapping[tuple[int, int], PLogP],
-    together: Mapping[tuple[int, int], float],
+    new_bytes_per_s: Mapping[tuple[int, int], float],
     mpi: str,
     tolerance: float,
     measured_now: Collection[tuple[int, int]] = (),
 ) -> GridModel:
-    """The model of ``grid``, all of whose ``links`` are known in one direction at least.
+    """Return the model of ``grid``, all of whose ``links`` are known in at least one direction.
 
-    ``measured_now``: those that are not from what is ``known``.
+    ``new_bytes_per_s`` has the rates of several flows over links that were measured now, in place
+    of ``known`` ones. ``measured_now`` has the links that do not come from ``known``.
     """
     n = len(grid.clusters)
 
@@ -226,19 +227,19 @@ def build_model(
     rows = tuple(tuple(link(i, j) for j in range(n)) for i in range(n))
     bare = GridModel(grid, rows, "measured", tolerance, mpi=mpi)
 
-    def carried(i: int, j: int) -> float:
+    def aggregate_rate(i: int, j: int) -> float:
         if i == j:
             return float(bare.flow_bytes_per_s[i, i])
         entry = known.link(grid.clusters[i].name, grid.clusters[j].name)
-        kept = entry.aggregate_bytes_per_s if entry else 0.0
-        # A job of more hosts may have measured it.
-        most = min(_lone_host(known, grid.clusters[c]) or np.inf for c in (i, j))
-        return float(max(together.get((i, j), min(kept, most)), 1.0))
+        known_bytes_per_s = entry.aggregate_bytes_per_s if entry else 0.0
+        # The known rate may have been measured by a job with more hosts.
+        most = min(_lone_host_bytes_per_s(known, grid.clusters[c]) or np.inf for c in (i, j))
+        return float(max(new_bytes_per_s.get((i, j), min(known_bytes_per_s, most)), 1.0))
 
     library = known.mpi_library(mpi, max_ranks_per_host(grid)) or known.mpi_library(mpi, 1)
-    pace = library.engine if library else None
+    engine_times = library.engine if library else None
     entries = [known.cluster(cluster.name) for cluster in grid.clusters]
-    rates = tuple(tuple(carried(i, j) for j in range(n)) for i in range(n))
+    rates = tuple(tuple(aggregate_rate(i, j) for j in range(n)) for i in range(n))
     uplinks = tuple(
         _uplink(known, cluster, [rate for j, rate in enumerate(rates[i]) if j != i])
         for i, cluster in enumerate(grid.clusters)
@@ -250,7 +251,7 @@ def build_model(
         "measured",
         tolerance,
         native=native,
-        relay_gap=_relay_gap_of(bare, pace) if pace else None,
+        relay_gap=_relay_gap_of(bare, engine_times) if engine_times else None,
         aggregate_bytes_per_s=rates,
         start_s=library.start_s.mean if library else 0.0,
         contention=tuple(entry.contention if entry else 1.0 for entry in entries),
@@ -268,26 +269,26 @@ def build_model(
     )
 
 
-def _lone_host(known: Knowledge, cluster: Cluster) -> float:
-    """What the interface of a cluster's only host carries; 0 for several, or where unknown."""
+def _lone_host_bytes_per_s(known: Knowledge, cluster: Cluster) -> float:
+    """Return the rate of the interface of a cluster's only host; 0 for several, or if unknown."""
     host = known.host(cluster.processes[0].host) if len(cluster.nodes) == 1 else None
     return host.rate_bytes_per_s if host else 0.0
 
 
 def _uplink(known: Knowledge, cluster: Cluster, links_bytes_per_s: Sequence[float]) -> float:
-    """What is known to leave ``cluster`` over all its links: of a lone host, its interface."""
+    """Return the known uplink of ``cluster``; for a lone host at most the rate of its interface."""
     entry = known.cluster(cluster.name)
     uplink = entry.uplink_bytes_per_s if entry else 0.0
     if len(cluster.nodes) > 1 or not links_bytes_per_s:
         return uplink
-    together = min(_lone_host(known, cluster), sum(links_bytes_per_s))
-    if together <= max(links_bytes_per_s):
+    outgoing_bytes_per_s = min(_lone_host_bytes_per_s(known, cluster), sum(links_bytes_per_s))
+    if outgoing_bytes_per_s <= max(links_bytes_per_s):
         return uplink
-    return min(uplink, together) if uplink else together
+    return min(uplink, outgoing_bytes_per_s) if uplink else outgoing_bytes_per_s
 
 
 def _source_of(known: Knowledge, grid: Grid, i: int, j: int) -> str:
-    """Where the link from cluster ``i`` to ``j`` comes from, for people."""
+    """Return a text about the source of the link from cluster ``i`` to ``j``."""
     a, b = grid.clusters[i].name, grid.clusters[j].name
     entry = known.cluster(a) if i == j else known.link(a, b) or known.link(b, a)
     if entry is None:
@@ -299,7 +300,7 @@ def _source_of(known: Knowledge, grid: Grid, i: int, j: int) -> str:
 
 
 def _relay_gap_of(model: GridModel, engine: TimesBySize) -> TimesBySize | None:
-    """Seconds per segment of the slowest cluster: its gap, and what the engine adds."""
+    """Return the seconds per segment of the slowest cluster: its gap plus the engine's time."""
     several = [i for i, c in enumerate(model.grid.clusters) if len(c) > 1]
     if not several:
         return None
@@ -340,9 +341,10 @@ def max_ranks_per_host(grid: Grid) -> int:
 
 
 def shape_of(grid: Grid) -> str:
-    """Hosts and ranks per host of each cluster, in rank order, as ``4x1+4x1``.
+    """Return hosts and ranks per host of each cluster, in rank order, for example ``4x1+4x1``.
 
-    ``mixed`` where ranks of a cluster do not follow one another: what natives do depends on that.
+    It ends with ``mixed`` if the ranks of a cluster are not consecutive, as the time of natives
+    depends on that.
     """
     parts = []
     for cluster in grid.clusters:
@@ -353,7 +355,7 @@ def shape_of(grid: Grid) -> str:
 
 
 def n_ranks_of_shape(shape: str) -> int:
-    """How many ranks a job of ``shape`` has; 0 for what is no shape."""
+    """Return the number of ranks of a job of ``shape``; 0 if the text is not a shape."""
     try:
         return sum(
             int(hosts) * int(ranks)
@@ -365,7 +367,10 @@ def n_ranks_of_shape(shape: str) -> int:
 
 
 def statistic_after(before: Statistic | None, value: float, tolerance: float) -> Statistic:
-    """``before`` with ``value`` in it; begun anew where it is off: that is another network."""
+    """Return ``before`` with ``value`` added.
+
+    If ``value`` is off, the network has changed, and the result starts with it.
+    """
     if before is None or before.is_off(value, tolerance):
         return Statistic(max(value, 0.0))
     return before.added(value)

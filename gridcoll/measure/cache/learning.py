@@ -1,4 +1,4 @@
-"""What a model and a check teach: entries for the cache."""
+"""Make entries for the cache from a model, and from a check."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from gridcoll.plan.natives import NATIVE
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.gridfile import GridSpec
 
-NEWS_S = 3600.0
-"""What is seen again sooner is not written down: looks so close together say little."""
+RENEW_AFTER_S = 3600.0
+"""An entry that was seen less than this time ago is not renewed: measurements so close together add
+little."""
 
 RATE_BYTES = 1 << 20
 """The message size at which a link's rate is stated."""
@@ -46,7 +47,7 @@ E = TypeVar("E", bound=AnyEntry)
 
 
 def can_be_kept(model: GridModel) -> bool:
-    """Whether hosts' names tell hosts apart: not where two of one name are in two clusters."""
+    """Whether ``model`` was measured, and no two hosts of the same name are in two clusters."""
     names = Counter(
         host for cluster in model.grid.clusters for host in {p.host for p in cluster.processes}
     )
@@ -59,10 +60,11 @@ def learn_model(
     only: Collection[tuple[int, int]] | None = None,
     when: datetime | None = None,
 ) -> list[AnyEntry]:
-    """The entries that ``model`` makes or renews in ``known``; they are put there.
+    """Put what ``model`` shows into ``known``, and return the entries that are new or renewed.
 
-    All that it says was measured now, or ``only`` between those pairs of clusters. A cluster is the
-    known one of most of its hosts; a new one whose name is another's gets a number.
+    Everything in ``model`` was measured now, or ``only`` the links of these pairs of clusters. A
+    cluster is identified with the known one of most of its hosts. A new cluster gets a number if
+    its name is taken.
     """
     when, names = when or now(), _names_of(known, model)
     entries: list[AnyEntry] = []
@@ -86,21 +88,21 @@ def learn_model(
 def learn_outcomes(
     known: Knowledge, model: GridModel, when: datetime | None = None
 ) -> list[AnyEntry]:
-    """The entries of what collectives took, by ``model``; they are put into ``known``."""
+    """Put the times of collectives in ``model`` into ``known``, and return their entries."""
     return known.replace_all(_outcomes(known, model, _names_of(known, model), when or now()))
 
 
 def _host_entries(
     known: Knowledge, cluster: Cluster, name: str, rate: float, when: datetime
 ) -> list[AnyEntry]:
-    """Of its hosts that are new, or were elsewhere, or not seen for an hour."""
+    """Return entries of the cluster's hosts that are new, moved, or were not seen for an hour."""
     entries: list[AnyEntry] = []
     for host in dict.fromkeys(process.host for process in cluster.processes):
         before = known.host(host)
         entry = Host(name=host, cluster=name, rate_bytes_per_s=rate, first=when, last=when)
         if before is None or before.cluster != name:
             entries.append(entry)
-        elif (when - before.last).total_seconds() >= NEWS_S:
+        elif (when - before.last).total_seconds() >= RENEW_AFTER_S:
             entries.append(_renewed(known, entry))
     return entries
 
@@ -108,15 +110,16 @@ def _host_entries(
 def learn_check(
     known: Knowledge, seen: Mapping[Pair, tuple[float, float]], when: datetime | None = None
 ) -> list[AnyEntry]:
-    """The entries of links on which a check saw latency and rate (0: not seen) within bounds.
+    """Put latencies and rates of a check into ``known``, and return the renewed entries.
 
-    Those seen less than `NEWS_S` ago are left as they are.
+    ``seen`` has the links that are as expected, with latency in seconds and bytes per second (0:
+    not measured). Entries seen less than `RENEW_AFTER_S` ago are not renewed.
     """
     when = when or now()
     entries: list[AnyEntry] = []
     for (a, b), (latency_s, rate) in seen.items():
         before = known.link(a, b)
-        if before is None or (when - before.last).total_seconds() < NEWS_S:
+        if before is None or (when - before.last).total_seconds() < RENEW_AFTER_S:
             continue
         entries.append(
             msgspec.structs.replace(
@@ -141,7 +144,7 @@ def link_entry(
     tolerance: float,
     when: datetime,
 ) -> LinkEntry:
-    """The entry of a link that was measured now."""
+    """Return the entry of a link that was measured now."""
     before = known.link(*pair)
     latency_s, rate = None, None
     if before is not None and before.origin != "declared":
@@ -163,12 +166,12 @@ def link_entry(
 
 
 def rate_of(link: PLogP) -> float:
-    """Bytes per second of long messages."""
+    """Return the bytes per second of long messages."""
     return RATE_BYTES / max(float(link.gap(float(RATE_BYTES))), 1e-12)
 
 
 def _renewed(known: Knowledge, entry: E) -> E:
-    """``entry`` with the past of the one of the same key."""
+    """Return ``entry`` with the first time and the count of the known one of the same key."""
     before = known.find(entry.key)
     if before is None or before.origin != entry.origin:
         return entry
@@ -176,7 +179,7 @@ def _renewed(known: Knowledge, entry: E) -> E:
 
 
 def _names_of(known: Knowledge, model: GridModel) -> list[str]:
-    """By cluster of ``model``."""
+    """Return the name of each cluster of ``model`` in ``known``."""
     names: list[str] = []
     for cluster in model.grid.clusters:
         names.append(_name_of(known, cluster, names))
@@ -227,7 +230,7 @@ def _cluster_entry(
 
 
 def _interface(model: GridModel, index: int) -> float:
-    """What an interface of a cluster's hosts carries; 0 if unknown."""
+    """Return the bytes per second of an interface of a cluster's hosts; 0 if not known."""
     cluster = model.grid.clusters[index]
     rate = float(model.flow_bytes_per_s[index, index])
     if len(cluster.nodes) > 1:
@@ -237,9 +240,9 @@ def _interface(model: GridModel, index: int) -> float:
 
 
 def _uplink(model: GridModel, index: int, before: ClusterEntry | None) -> float:
-    """The one that was measured, or what was known or declared and this job could not see.
+    """Return the measured uplink, or the known or declared one if this job could not measure it.
 
-    A lone host shows its interface, and not what other hosts of the cluster share with it.
+    A lone host only shows its interface, and not what it shares with other hosts of the cluster.
     """
     is_lone = len(model.grid.clusters[index].nodes) == 1
     if not is_lone and model.uplink_bytes_per_s and model.uplink_bytes_per_s[index]:
@@ -272,7 +275,7 @@ def _library_entry(known: Knowledge, model: GridModel, when: datetime) -> Librar
 
 
 def _engine_times(model: GridModel) -> TimesBySize | None:
-    """What `GridModel.relay_gap` has above the gap of the slowest cluster."""
+    """Return the time that `GridModel.relay_gap` has above the gap of the slowest cluster."""
     several = [i for i, c in enumerate(model.grid.clusters) if len(c) > 1]
     if model.relay_gap is None or not several:
         return None
@@ -284,10 +287,10 @@ def _engine_times(model: GridModel) -> TimesBySize | None:
 
 
 def eager_bytes(model: GridModel) -> int:
-    """The longest message measured that crosses the longest link without a handshake before it.
+    """Return the largest measured size that is sent over the longest link without a handshake.
 
-    A lone message that asks for leave takes a round trip longer than ``L + g(m)``; half of one is
-    enough to tell. 0 where none shows.
+    A lone message with a handshake takes a round trip longer than ``L + g(m)``. It is recognised by
+    half a round trip. 0 if no size is sent without one.
     """
     links = [link for row in model.links for link in row if link is not None and link.one_way_s]
     if not links:
@@ -304,7 +307,7 @@ def eager_bytes(model: GridModel) -> int:
 
 
 def copy_rate() -> float:
-    """Bytes per second that this process copies in memory."""
+    """Return the bytes per second that this process copies in memory."""
     n_bytes = 1 << 22
     source, target = np.ones(n_bytes, np.uint8), np.empty(n_bytes, np.uint8)
     best_s = float("inf")
@@ -354,7 +357,7 @@ def _outcomes(
         for family, correction in families.items():
             add(collective, family, correction.sizes_bytes, correction.factors, False)
     for collective, times in model.native.items():
-        if collective not in model.native_priors:  # which nobody saw
+        if collective not in model.native_priors:  # priors were not measured
             add_times(collective, NATIVE, times)
     for collective, variants in model.native_variants.items():
         for variant, times in variants.items():
@@ -363,7 +366,7 @@ def _outcomes(
 
 
 def merged_sizes(old: list[SizeClass], new: list[SizeClass], tolerance: float) -> list[SizeClass]:
-    """Each size of either, those of both put together."""
+    """Return the sizes of both lists; values of a size in both are merged."""
     by_size = {each.n_bytes: each for each in old}
     for each in new:
         here = by_size.get(each.n_bytes)
@@ -373,20 +376,20 @@ def merged_sizes(old: list[SizeClass], new: list[SizeClass], tolerance: float) -
 
 
 def declared_entries(spec: GridSpec, modified_s: float) -> list[AnyEntry]:
-    """The entries of a grid file last written at ``modified_s``. Raises `FileError`.
+    """Return the entries of a grid file last modified at ``modified_s``.
 
-    Hosts are needed by name.
+    Raises `FileError` if the file does not name its hosts.
     """
     if spec.by_rank:
         raise FileError(f"grid file {spec.name}: it gives ranks; the cache needs hosts by name")
     when = datetime.fromtimestamp(int(modified_s), timezone.utc)
-    # Two processes on each host: what lies inside a cluster of one host is asked for, too.
+    # Two processes on each host, as the inside of a cluster of one host is needed, too.
     model = declared_model(spec, [host for hosts in spec.hosts for host in hosts])
     return model_entries(model, when)
 
 
 def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
-    """Hosts, clusters and links of a declared ``model``."""
+    """Return entries of the hosts, clusters and links of a declared ``model``."""
     entries: list[AnyEntry] = []
     rates = rates_bytes_per_s(model)
     for i, cluster in enumerate(model.grid.clusters):
@@ -441,7 +444,7 @@ def model_entries(model: GridModel, when: datetime) -> list[AnyEntry]:
 
 
 def with_declared(known: Knowledge, spec: GridSpec, modified_s: float = 0.0) -> Knowledge:
-    """``known`` and what ``spec`` says where it knows nothing measured."""
+    """Return ``known`` with what ``spec`` declares. Measured entries take precedence."""
     together = Knowledge(known)
     together.put_all(declared_entries(spec, modified_s))
     return together

@@ -1,4 +1,4 @@
-"""The model of a job from what is known: checked, and only what is missing or off is measured."""
+"""Make the model of a job from what is known: check it, and measure only what is missing or off."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.cache.check import (
+    CheckResult,
     Expected,
-    Found,
     Index,
     check_grid,
-    near_limits_s,
+    inside_limits_s,
     shortest_trip,
 )
 from gridcoll.measure.cache.entries import AnyEntry, LinkEntry, now
@@ -41,32 +41,35 @@ from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.grid import Grid
 
 MOST_TRIPS = 24
-"""Of a host and a landmark that may be in one cluster, the shortest counts."""
+"""Most round trips between a host and a landmark that may be near it. The shortest one counts."""
 
 CLEARLY_FAR = 4.0
-"""So many times the longest latency inside a known cluster: two round trips are enough."""
+"""A latency is clearly far at this many times the longest latency inside a known cluster. Then two
+round trips are enough."""
 
 MOST_PASSES = 3
-"""Looks at hosts that fit nowhere: on short ways, a busy moment of either end weighs most."""
+"""Most measurements of hosts that fit nowhere: on short links, a busy moment of either end matters
+most."""
 
-LANDMARKS = 2
-"""Per cluster, among which strangers are clustered: with one alone, nothing shows what is near."""
+LANDMARKS_PER_CLUSTER = 2
+"""Hosts of each known cluster that take part when unplaced hosts are clustered. One alone would not
+show which latencies are short."""
 
 
 @dataclass(frozen=True)
-class Near:
-    """How near hosts of one cluster are to each other."""
+class InsideLatencies:
+    """Latencies between hosts of one cluster."""
 
     inside_s: Mapping[str, float]
-    """Latency inside known clusters, where it is known."""
+    """Latency inside known clusters, if it is known."""
     limit_s: Mapping[str, float]
-    """The longest at which a host that was in a cluster is still taken for one of it."""
+    """Longest latency at which a host that was in a cluster still counts as part of it."""
     before: Labels
-    """The cluster that each rank's host was in; empty for a host nobody knows."""
+    """The cluster that each rank's host was in; empty for an unknown host."""
 
 
 def leaders_of(hosts: Sequence[str]) -> list[int]:
-    """The lowest rank of each host, ascending."""
+    """Return the lowest rank of each host, ascending."""
     first: dict[str, int] = {}
     for rank, host in enumerate(hosts):
         first.setdefault(host, rank)
@@ -77,19 +80,19 @@ def place_hosts(
     comm: MPI.Intracomm,
     hosts: Sequence[str],
     labels: Labels,
-    near: Near,
+    near: InsideLatencies,
     known: Knowledge,
     tolerance: float,
     progress: Progress = silent,
 ) -> Labels:
-    """``labels`` with a cluster for every rank. Collective; equal on all ranks.
+    """Return ``labels`` with a cluster for every rank. Collective; equal on all ranks.
 
-    Each host that nobody knows looks at one host of every cluster, a landmark. It belongs where the
-    landmark is as near as hosts of that cluster are to one another. Who fits nowhere is clustered
-    with the landmarks.
+    Each host without a cluster measures the latency to one host of every cluster, a landmark. It
+    belongs to a cluster if its landmark is as near as hosts of that cluster are to one another.
+    Hosts that fit nowhere are clustered together with landmarks.
     """
     leaders = leaders_of(hosts)
-    strangers = [rank for rank in leaders if not labels[rank]]
+    unplaced = [rank for rank in leaders if not labels[rank]]
     landmarks: dict[str, list[int]] = {}
     for rank in leaders:
         if labels[rank]:
@@ -97,60 +100,61 @@ def place_hosts(
     chosen = dict(enumerate(labels))
     names = list(landmarks)
     limits = np.array([near.inside_s.get(name, 0.0) for name in names])
-    nearest = np.full((len(strangers), len(names)), np.inf)
+    nearest = np.full((len(unplaced), len(names)), np.inf)
     for turn in range(MOST_PASSES if names else 0):
-        left = [k for k, rank in enumerate(strangers) if not chosen[rank]]
+        left = [k for k, rank in enumerate(unplaced) if not chosen[rank]]
         if not left:
             break
         progress("latency to landmarks", turn, MOST_PASSES)
-        looking = [strangers[k] for k in left]
+        searching = [unplaced[k] for k in left]
         bounds_s = float(limits.min()), CLEARLY_FAR * float(limits.max())
-        seen = _distances(comm, looking, landmarks, turn, *bounds_s)
-        nearest[left] = np.minimum(nearest[left], seen)
+        latencies_s = _latencies_to_landmarks(comm, searching, landmarks, turn, *bounds_s)
+        nearest[left] = np.minimum(nearest[left], latencies_s)
         for k in left:
-            rank = strangers[k]
-            at = fitting(nearest[k], limits, tolerance)
+            rank = unplaced[k]
+            at = fitting_cluster(nearest[k], limits, tolerance)
             if at is not None:
                 chosen[rank] = names[at]
                 continue
             at = int(np.argmin(nearest[k]))
             if near.before[rank] == names[at] and nearest[k, at] <= near.limit_s.get(names[at], 0):
                 chosen[rank] = names[at]
-    left_over = [rank for rank in strangers if not chosen[rank]]
-    if left_over:
-        found = _cluster_strangers(comm, hosts, left_over, landmarks, known, tolerance, progress)
+    fits_nowhere = [rank for rank in unplaced if not chosen[rank]]
+    if fits_nowhere:
+        found = _cluster_unplaced(comm, hosts, fits_nowhere, landmarks, known, tolerance, progress)
         chosen.update(found)
     by_host = {hosts[rank]: chosen[rank] for rank in leaders}
     return tuple(by_host[host] for host in hosts)
 
 
-def fitting(distance_s: np.ndarray, inside_s: np.ndarray, tolerance: float) -> int | None:
-    """The cluster whose landmark is the nearest, if it is as near as hosts of it are; else None.
+def fitting_cluster(distance_s: np.ndarray, inside_s: np.ndarray, tolerance: float) -> int | None:
+    """Return the cluster with the nearest landmark, if that is as near as its hosts are; else None.
 
-    0 in ``inside_s`` says that nobody knows.
+    0 in ``inside_s`` means that the latency inside a cluster is not known.
     """
     at = int(np.argmin(distance_s))
     limit_s = (1 + tolerance) * float(inside_s[at])
     return at if 0 < float(distance_s[at]) <= limit_s else None
 
 
-def _distances(
+def _latencies_to_landmarks(
     comm: MPI.Intracomm,
-    strangers: Sequence[int],
+    unplaced: Sequence[int],
     landmarks: Mapping[str, Sequence[int]],
     turn: int,
     near_s: float,
     far_s: float,
 ) -> np.ndarray:
-    """One-way latency between each stranger and a landmark of each cluster, (S, C). Collective.
+    """Return latencies between unplaced hosts and a landmark of each cluster, (S, C). Collective.
 
-    Strangers go round the clusters, each beginning at another, and share out their hosts. What is
-    shorter than ``near_s`` or longer than ``far_s`` need not be known well.
+    They are one way. Unplaced hosts visit the clusters in turn, each beginning at another one, and
+    are spread over their hosts. Latencies shorter than ``near_s`` or longer than ``far_s`` are
+    measured with fewer round trips.
     """
     rank, groups = comm.Get_rank(), list(landmarks.values())
-    mine = np.zeros((len(strangers), len(groups)))
+    mine = np.zeros((len(unplaced), len(groups)))
     for step in range(len(groups)):
-        for k, stranger in enumerate(strangers):
+        for k, stranger in enumerate(unplaced):
             c = (k + step) % len(groups)
             landmark = groups[c][(k // len(groups) + turn) % len(groups[c])]
             if rank in (stranger, landmark):
@@ -165,18 +169,20 @@ def _distances(
     return total
 
 
-def _cluster_strangers(
+def _cluster_unplaced(
     comm: MPI.Intracomm,
     hosts: Sequence[str],
-    strangers: Sequence[int],
+    unplaced: Sequence[int],
     landmarks: Mapping[str, Sequence[int]],
     known: Knowledge,
     tolerance: float,
     progress: Progress,
 ) -> dict[int, str]:
-    """A cluster for each of ``strangers``: a landmark's, or a new one. Collective."""
-    cluster_of = {rank: name for name, ranks in landmarks.items() for rank in ranks[:LANDMARKS]}
-    nodes = sorted([*strangers, *cluster_of])
+    """Return a cluster for each of ``unplaced``: that of a landmark, or a new one. Collective."""
+    cluster_of = {
+        rank: name for name, ranks in landmarks.items() for rank in ranks[:LANDMARKS_PER_CLUSTER]
+    }
+    nodes = sorted([*unplaced, *cluster_of])
     found_groups = find_groups_by_landmarks(comm, nodes, tolerance, progress)
     groups = [[nodes[k] for k in group] for group in found_groups]
     new = [group for group in groups if not any(rank in cluster_of for rank in group)]
@@ -197,31 +203,31 @@ def _cluster_strangers(
 
 @dataclass(frozen=True)
 class Start:
-    """A model, and how it was come by."""
+    """A model, and how it was made."""
 
     model: GridModel
     measured: frozenset[Index] = frozenset()
-    """Pairs of clusters that were measured, in both directions."""
-    seen: dict[Pair, tuple[float, float]] = field(default_factory=dict)
-    """Latency and rate of links that were checked and are as they were, by names of clusters."""
-    same: dict[str, str] = field(default_factory=dict)
-    """Clusters that turned out to be another one."""
+    """Pairs of clusters whose links were measured, in both directions."""
+    confirmed: dict[Pair, tuple[float, float]] = field(default_factory=dict)
+    """Latency and rate of links that were checked and did not change, by names of clusters."""
+    merged: dict[str, str] = field(default_factory=dict)
+    """Clusters that turned out to be another one, and the name of that one."""
     n_placed: int = 0
-    """Hosts that nobody knew, or that are not where they were."""
-    n_off: int = 0
-    """Links that were not what they were."""
+    """Number of hosts that were not known, or that moved."""
+    n_changed: int = 0
+    """Number of links that changed."""
     check_s: float = 0.0
-    """How long looking at what is known took; 0 where it was taken as it is."""
+    """Seconds that the check took; 0 if there was none."""
 
     def learn(self, known: Knowledge) -> list[AnyEntry]:
-        """The entries that this adds to ``known`` or renews there; they are put there."""
+        """Put what was found into ``known``, and return the entries that are new or renewed."""
         entries: list[AnyEntry] = []
-        for name, other in self.same.items():
-            here = known.cluster(name)
-            if here is not None and here.name == name != other:
-                entries.append(msgspec.structs.replace(here, same_as=other, last=now()))
+        for name, other in self.merged.items():
+            entry = known.cluster(name)
+            if entry is not None and entry.name == name != other:
+                entries.append(msgspec.structs.replace(entry, same_as=other, last=now()))
                 known.replace(entries[-1])
-        entries += learn_check(known, self.seen)
+        entries += learn_check(known, self.confirmed)
         entries += learn_model(known, self.model, self.measured)
         return entries
 
@@ -235,35 +241,37 @@ def start_from(
     is_certain: bool = False,
     progress: Progress = silent,
 ) -> Start | None:
-    """The model of a job whose rank ``i`` runs on ``hosts[i]``, from what is ``known``. Collective.
+    """Return the model of a job whose rank ``i`` runs on ``hosts[i]``, from ``known``. Collective.
 
-    ``known`` is the same on all ranks, and so is the result; None where no host is known. What
-    ``is_certain`` is not checked: this very process measured it.
+    ``known`` is the same on all ranks, and so is the result. It is None if no host is known. If
+    ``is_certain``, nothing is checked, because this very job measured it.
     """
     labels = labels_of(known, hosts)
     if not any(labels):
         return None
     began_s = time.monotonic()
-    look, here = Found(), grid_of(known, labels, hosts)
+    look, known_grid = CheckResult(), grid_of(known, labels, hosts)
     if not is_certain:
-        grid = here
+        grid = known_grid
         expected = _expected(known, grid)
         look = check_grid(comm, grid, expected, _both_known(grid, expected), tolerance)
-        lost = {hosts[rank] for rank in look.strangers}
+        moved_hosts = {hosts[rank] for rank in look.moved}
         labels = tuple(
-            "" if host in lost else label for host, label in zip(hosts, labels, strict=True)
+            "" if host in moved_hosts else label for host, label in zip(hosts, labels, strict=True)
         )
-        seen = _by_name(grid, look)
-        suspects = {frozenset((grid.clusters[a].name, grid.clusters[b].name)) for a, b in look.off}
+        confirmed = _by_name(grid, look)
+        suspects = {
+            frozenset((grid.clusters[a].name, grid.clusters[b].name)) for a, b in look.changed
+        }
     else:
-        seen, suspects = {}, set()
+        confirmed, suspects = {}, set()
     n_placed = len({host for host, label in zip(hosts, labels, strict=True) if not label})
     if n_placed:
-        near = _near(known, labels_of(known, hosts), here, look, tolerance)
+        near = _inside_latencies(known, labels_of(known, hosts), known_grid, look, tolerance)
         labels = place_hosts(comm, hosts, labels, near, known, tolerance, progress)
-    off: frozenset[Index] = frozenset()
+    changed_pairs: frozenset[Index] = frozenset()
     if suspects:
-        # Again, fewer at once and between hosts that are in their place.
+        # Check them again, fewer at once, and between hosts in their right clusters.
         grid = grid_of(known, labels, hosts)
         expected = _expected(known, grid)
         pairs = [
@@ -271,21 +279,25 @@ def start_from(
             for a, b in _both_known(grid, expected)
             if frozenset((grid.clusters[a].name, grid.clusters[b].name)) in suspects
         ]
-        again = check_grid(comm, grid, expected, pairs, tolerance, near=False)
-        seen.update(_by_name(grid, again))
-        off = again.off
+        again = check_grid(comm, grid, expected, pairs, tolerance, check_hosts=False)
+        confirmed.update(_by_name(grid, again))
+        changed_pairs = again.changed
     grid = grid_of(known, labels, hosts)
-    one = _one_after_all(known, grid, seen, tolerance)
-    if one:
-        labels = tuple(one.get(label, label) for label in labels)
-        off = frozenset()  # of clusters by another number; what is off is found at the next start
+    merges = _merges_seen_in_check(known, grid, confirmed, tolerance)
+    if merges:
+        labels = tuple(merges.get(label, label) for label in labels)
+        changed_pairs = frozenset()  # clusters are renumbered; the next start checks them
     check_s = 0.0 if is_certain else time.monotonic() - began_s
-    model, measured, same = _complete(comm, known, labels, hosts, off, tolerance, progress)
-    return Start(model, measured, seen, {**one, **same}, n_placed, len(off), check_s)
+    model, measured, merged = _measure_missing_links(
+        comm, known, labels, hosts, changed_pairs, tolerance, progress
+    )
+    return Start(
+        model, measured, confirmed, {**merges, **merged}, n_placed, len(changed_pairs), check_s
+    )
 
 
 def _expected(known: Knowledge, grid: Grid) -> dict[Index, Expected]:
-    """Links that were measured: those that somebody wrote down are believed."""
+    """Return what to expect of measured links. Declared links are not checked."""
     found: dict[Index, Expected] = {}
     mpi = MPI.get_vendor()[0]
     for (i, j), link in known_links(known, grid).items():
@@ -299,7 +311,7 @@ def _expected(known: Knowledge, grid: Grid) -> dict[Index, Expected]:
 
 
 def _both_known(grid: Grid, expected: Collection[Index]) -> list[Index]:
-    """Pairs of clusters one of whose directions is ``expected``."""
+    """Return the pairs of clusters of which at least one direction is ``expected``."""
     n = len(grid.clusters)
     return [
         (a, b)
@@ -309,48 +321,50 @@ def _both_known(grid: Grid, expected: Collection[Index]) -> list[Index]:
     ]
 
 
-def _by_name(grid: Grid, look: Found) -> dict[Pair, tuple[float, float]]:
+def _by_name(grid: Grid, look: CheckResult) -> dict[Pair, tuple[float, float]]:
     return {
         (grid.clusters[a].name, grid.clusters[b].name): values
-        for (a, b), values in look.seen.items()
+        for (a, b), values in look.unchanged.items()
     }
 
 
-def _near(known: Knowledge, before: Labels, grid: Grid, look: Found, tolerance: float) -> Near:
-    """Latencies inside clusters: as known, or as long as those seen now.
+def _inside_latencies(
+    known: Knowledge, before: Labels, grid: Grid, look: CheckResult, tolerance: float
+) -> InsideLatencies:
+    """Return latencies inside clusters: the known ones, or the present ones if they are longer.
 
-    What hosts are busy with, and another library, make ways longer than they were.
+    Busy hosts, or another library, make them longer than they were.
     """
     inside_s = {}
-    now_s = max(look.near_s.values(), default=0.0)
+    now_s = max(look.inside_s.values(), default=0.0)
     for c, cluster in enumerate(grid.clusters):
         entry = known.cluster(cluster.name)
         if entry is not None and entry.inside is not None:
             known_s = float(entry.inside.one_way(0.0))
-            inside_s[cluster.name] = max(known_s, look.near_s.get(c, now_s))
-    limits_s = near_limits_s(_expected(known, grid), tolerance)
+            inside_s[cluster.name] = max(known_s, look.inside_s.get(c, now_s))
+    limits_s = inside_limits_s(_expected(known, grid), tolerance)
     limit_s = {grid.clusters[c].name: trip_s / 2 for c, trip_s in limits_s.items()}
-    return Near(inside_s, limit_s, before)
+    return InsideLatencies(inside_s, limit_s, before)
 
 
-def _complete(
+def _measure_missing_links(
     comm: MPI.Intracomm,
     known: Knowledge,
     labels: Labels,
     hosts: Sequence[str],
-    off: Collection[Index],
+    changed_pairs: Collection[Index],
     tolerance: float,
     progress: Progress,
 ) -> tuple[GridModel, frozenset[Index], dict[str, str]]:
-    """The model, which links were measured for it, and which clusters turned out to be one."""
+    """Return the model, the links measured for it, and the clusters that turned out to be one."""
     grid = grid_of(known, labels, hosts)
     names = _names(grid)
-    changed = {frozenset((names[a], names[b])) for a, b in off}
+    changed = {frozenset((names[a], names[b])) for a, b in changed_pairs}
     found: dict[Pair, PLogP] = {}
-    same: dict[str, str] = {}
+    merged: dict[str, str] = {}
 
     def links_of() -> dict[Index, PLogP]:
-        """What is known of them and still holds, and what was measured now."""
+        """Return the links that are known and unchanged, and those measured now."""
         links = {
             (i, j): link
             for (i, j), link in known_links(known, grid).items()
@@ -368,10 +382,10 @@ def _complete(
         found.update({(names[a], names[b]): link for (a, b), link in measured.items()})
         latency_s = {pair: float(link.one_way(0.0)) for pair, link in measured.items()}
         inside_s = {i: float(link.one_way(0.0)) for (i, j), link in links_of().items() if i == j}
-        one = united(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
-        if one:
-            same.update(one)
-            labels = tuple(one.get(label, label) for label in labels)
+        merges = clusters_to_merge(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
+        if merges:
+            merged.update(merges)
+            labels = tuple(merges.get(label, label) for label in labels)
             grid = grid_of(known, labels, hosts)
             names = _names(grid)
     measured_now = frozenset(
@@ -383,46 +397,51 @@ def _complete(
     together = _together(known, names, found)
     mpi = MPI.get_vendor()[0]
     model = build_model(known, grid, links_of(), together, mpi, tolerance, measured_now)
-    return add_priors(model), measured_now, same
+    return add_priors(model), measured_now, merged
 
 
 def _names(grid: Grid) -> list[str]:
     return [cluster.name for cluster in grid.clusters]
 
 
-def _one_after_all(
-    known: Knowledge, grid: Grid, seen: Mapping[Pair, tuple[float, float]], tolerance: float
+def _merges_seen_in_check(
+    known: Knowledge, grid: Grid, confirmed: Mapping[Pair, tuple[float, float]], tolerance: float
 ) -> dict[str, str]:
-    """`united` by what a check saw: a busy moment had kept clusters apart."""
+    """Return `clusters_to_merge` by the latencies of a check.
+
+    Clusters may have been separated by a busy moment.
+    """
     names = _names(grid)
     latency_s = {
         (names.index(a), names.index(b)): seconds
-        for (a, b), (seconds, _) in seen.items()
+        for (a, b), (seconds, _) in confirmed.items()
         if a in names and b in names
     }
     inside_s = {
         i: float(link.one_way(0.0)) for (i, j), link in known_links(known, grid).items() if i == j
     }
-    return united(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
+    return clusters_to_merge(grid, latency_s, inside_s, tolerance, _interfaces(known, grid))
 
 
 def _interfaces(known: Knowledge, grid: Grid) -> list[float]:
-    """By cluster, what interfaces of its hosts carry; 0 where nobody knows."""
+    """Return the rate of the hosts' interfaces in each cluster, (C,); 0 if not known."""
     entries = [[known.host(host) for host in {p.host for p in c.processes}] for c in grid.clusters]
     return [max((e.rate_bytes_per_s for e in each if e), default=0.0) for each in entries]
 
 
-def united(
+def clusters_to_merge(
     grid: Grid,
     latency_s: Mapping[Index, float],
     inside_s: Mapping[int, float],
     tolerance: float,
     interfaces: Sequence[float],
 ) -> dict[str, str]:
-    """Clusters that are as near to another one as its hosts are to each other, and that one.
+    """Return clusters that are as near to another one as its hosts are to each other.
 
-    Two jobs found them apart, each on its own hosts. Those whose ``interfaces`` (bytes per second;
-    0 if not known) are unlike stay apart.
+    The values are the names of those other clusters.
+
+    Two jobs found them separately, each on its own hosts. Clusters whose ``interfaces`` (bytes per
+    second; 0 if not known) are unlike are not merged.
     """
     found: dict[str, str] = {}
     for (a, b), seconds in sorted(latency_s.items()):
@@ -439,7 +458,10 @@ def united(
 def _together(
     known: Knowledge, names: Sequence[str], found: dict[Pair, PLogP]
 ) -> dict[Index, float]:
-    """What several flows carry over links just measured: as much more than one as before."""
+    """Return the rates of several flows over links just measured.
+
+    They exceed that of one flow by the same factor as before.
+    """
     rates: dict[Index, float] = {}
     for (a, b), link in found.items():
         if a == b or a not in names or b not in names:
