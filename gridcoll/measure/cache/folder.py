@@ -1,4 +1,4 @@
-"""The cache as a directory: one small file per entry, replaced at once so that jobs can share it."""
+"""The cache as a directory: one small file per entry, replaced whole so that jobs can share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a job: every rank at its host, then pairs of ranks at what lies between."""
+"""Examine a job: each rank its host, then pairs of ranks the links between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PIECE_BYTES = 64 << 10
 FIRST_PIECES = 8
 MOST_PIECES = 1024
 LONG_ENOUGH_S = 0.25
-"""A train this much longer than the round trip has opened TCP's window and shows the rate."""
+"""A train that takes this much longer than the round trip has opened TCP's window, and shows the
+rate."""
 
 N_CLOCK_READINGS = 5
 
@@ -44,14 +45,14 @@ def examine(
     faults: tuple[str, ...] = (),
     inherited: frozenset[str] = frozenset(),
 ) -> JobFacts:
-    """Look at the job that ``comm`` spans. Collective; the result is the same on all ranks.
+    """Examine the job that ``comm`` spans. Collective; the result is the same on all ranks.
 
-    Takes a few seconds: short messages between all nodes, long ones for fractions of a second
-    between clusters. All go over ``comm``, a private duplicate.
+    It takes a few seconds: short messages between all nodes, and long ones for fractions of a
+    second between clusters. All go over ``comm``, a private duplicate.
 
-    Of this rank are ``gridcoll`` and ``engine``, as in `RankFacts`, and the sockets that the
-    process had ``inherited`` before MPI started. ``kept`` says what is known of these hosts; it is
-    called on rank 0, whose ``faults`` count.
+    ``gridcoll`` and ``engine`` are those of this rank, as in `RankFacts`, and so are the sockets
+    that the process had ``inherited`` before MPI started. ``kept`` returns what the cache knows
+    about some hosts. It is called on rank 0, whose ``faults`` count.
     """
     progress("hosts", 0, 1)
     tolerance, faults = comm.bcast((tolerance, faults), 0)
@@ -82,12 +83,12 @@ def _own_facts(comm: MPI.Intracomm, gridcoll: str, engine: str) -> RankFacts:
         engine=engine,
         node=node,
         threads=MPI.Query_thread() >= MPI.THREAD_MULTIPLE,
-        gives_way=_gives_way(),
+        yields_when_idle=_yields_when_idle(),
     )
 
 
-def _gives_way() -> bool | None:
-    """As in `RankFacts`. Open MPI has other reasons than settings: more ranks than slots."""
+def _yields_when_idle() -> bool | None:
+    """Return the field of `RankFacts`. Open MPI also yields if there are more ranks than slots."""
     try:
         set_yield = ctypes.CDLL(MPI.__file__).opal_progress_set_yield_when_idle
     except (OSError, AttributeError):  # another library, or another release
@@ -99,7 +100,10 @@ def _gives_way() -> bool | None:
 
 
 def _wall_offset(comm: MPI.Intracomm) -> float:
-    """This host's clock less that of rank 0's, by the quickest of a few round trips. Collective."""
+    """Return this host's clock minus that of rank 0's, by a few round trips. Collective.
+
+    The quickest round trip counts.
+    """
     if comm.Get_rank() == 0:
         for peer in range(1, comm.Get_size()):
             tell_time(comm, peer, 0.0, N_CLOCK_READINGS, wall=True)
@@ -108,9 +112,10 @@ def _wall_offset(comm: MPI.Intracomm) -> float:
 
 
 def measure_rates(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) -> list[LinkFacts]:
-    """Latency and rate inside each cluster and between every two, both ways. Collective.
+    """Measure latency and rate inside each cluster and between every two, both ways. Collective.
 
-    Of one connection, between representatives; pairs that share no cluster at the same time.
+    They are those of one connection between representatives. Pairs that share no cluster are
+    measured at the same time.
     """
     n = len(grid.clusters)
     pairs = [
@@ -123,7 +128,7 @@ def measure_rates(comm: MPI.Intracomm, grid: Grid, progress: Progress = silent) 
 
 
 def _latency_and_rate(channel: Channel) -> tuple[float, float] | None:
-    """Seconds and bytes per second on the active end, None on the other."""
+    """Return seconds and bytes per second on the active end, None on the other."""
     latency_s, _ = measure_latency(channel)
     n_pieces, growing = FIRST_PIECES, 1
     while growing:

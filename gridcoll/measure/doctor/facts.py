@@ -1,4 +1,4 @@
-"""What one rank sees of its host, from Linux, and what is known of a job. Needs no MPI."""
+"""Facts about a rank's host, from Linux, and about a job. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from gridcoll.topology.grid import Grid
 _SIOCGIFADDR = 0x8915
 _ESTABLISHED = "01"
 
-LAUNCHERS_SAY = (
+LAUNCHER_VARIABLES = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
     ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
-"""In which variables launchers tell their processes how many there are, and which this is.
+"""Variables in which launchers give their processes the number of ranks and the rank.
 
-The first counts: an mpiexec within Slurm may start its own helpers, one per host, by srun.
+The first pair that is set counts: an mpiexec within Slurm may start its own helpers, one per host,
+by srun.
 """
 
 
@@ -35,7 +36,7 @@ The first counts: an mpiexec within Slurm may start its own helpers, one per hos
 class Interface:
     """A network interface of a host that is up and has an IPv4 address.
 
-    ``bits_per_s`` is what the driver says it carries, 0 where it does not say.
+    ``bits_per_s`` is the rate that the driver reports, 0 if it does not.
     """
 
     name: str
@@ -53,34 +54,34 @@ class Connection:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a rank sees without asking others."""
+    """What a rank finds out without asking others."""
 
     host: str
     addresses: tuple[str, ...]
-    """What the host's own name resolves to, in the order of the resolver."""
+    """Addresses that the host's own name resolves to, in the order of the resolver."""
     interfaces: tuple[Interface, ...]
     cores: tuple[int, ...]
-    """Those that this process may use."""
+    """Cores that this process may use."""
     n_cores: int
-    """Of the host."""
+    """Number of all cores of the host."""
     load: float
     """Mean number of processes that wanted to run, over the last minute."""
     launched_ranks: int
-    """How many ranks the launcher says there are; 0 where it says nothing."""
+    """Number of ranks that the launcher reports; 0 if it does not."""
     environment: tuple[tuple[str, str], ...]
-    """Variables that decide how the MPI library waits and which network it takes."""
+    """Variables that decide how the MPI library waits and which network it uses."""
     tcp_window_bytes: tuple[int, int]
-    """The most that one connection may have under way: sender's and receiver's limit."""
+    """Most bytes that one connection may have in flight: the sender's and the receiver's limit."""
 
 
-PREFIXES = (
+VARIABLE_PREFIXES = (
     *("GRIDCOLL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPIR_CVAR_", "I_MPI_", "FI_", "UCX_"),
     "MPICH_",
 )
 
 
 def look_around(host: str) -> HostFacts:
-    """What this process sees on the host called ``host``."""
+    """Return the facts that this process finds on the host called ``host``."""
     return HostFacts(
         host=host,
         addresses=resolve(host),
@@ -89,29 +90,31 @@ def look_around(host: str) -> HostFacts:
         n_cores=os.cpu_count() or 1,
         load=os.getloadavg()[0],
         launched_ranks=launched_ranks(dict(os.environ)),
-        environment=tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith(PREFIXES))),
-        tcp_window_bytes=(_third("tcp_wmem"), _third("tcp_rmem")),
+        environment=tuple(
+            sorted((k, v) for k, v in os.environ.items() if k.startswith(VARIABLE_PREFIXES))
+        ),
+        tcp_window_bytes=(_largest_of_three("tcp_wmem"), _largest_of_three("tcp_rmem")),
     )
 
 
-def launched_ranks(said: Mapping[str, str]) -> int:
-    """How many ranks the launcher started, as it says in the environment; 0: it does not say."""
-    for n_ranks, _ in LAUNCHERS_SAY:
-        if said.get(n_ranks, "").isdigit():
-            return int(said[n_ranks])
+def launched_ranks(variables: Mapping[str, str]) -> int:
+    """Return the number of ranks that the launcher gives in the environment; 0 if it gives none."""
+    for n_ranks, _ in LAUNCHER_VARIABLES:
+        if variables.get(n_ranks, "").isdigit():
+            return int(variables[n_ranks])
     return 0
 
 
-def is_first(said: Mapping[str, str]) -> bool:
-    """Whether the launcher calls this process its first, or does not say which it is."""
-    for n_ranks, rank in LAUNCHERS_SAY:
-        if said.get(n_ranks, "").isdigit():
-            return said.get(rank, "0") == "0"
+def is_first(variables: Mapping[str, str]) -> bool:
+    """Whether this process is the launcher's first, or the launcher gives no rank."""
+    for n_ranks, rank in LAUNCHER_VARIABLES:
+        if variables.get(n_ranks, "").isdigit():
+            return variables.get(rank, "0") == "0"
     return True
 
 
 def resolve(host: str) -> tuple[str, ...]:
-    """IPv4 addresses that ``host`` resolves to; none where it does not."""
+    """Return the IPv4 addresses that ``host`` resolves to; empty if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
@@ -120,14 +123,14 @@ def resolve(host: str) -> tuple[str, ...]:
 
 
 def list_interfaces() -> Iterator[Interface]:
-    """Interfaces that are up and have an address, loopback too."""
+    """Yield interfaces that are up and have an address, including loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 packed = struct.pack("256s", name.encode()[:15])
                 address = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, packed)[20:24])
             except OSError:
-                continue  # it has none
+                continue  # it has no address
             state = _read(f"/sys/class/net/{name}/operstate")
             if state != "down":
                 yield Interface(name, address, _speed(name))
@@ -138,7 +141,7 @@ def _speed(name: str) -> float:
     return float(text) * 1e6 if text.isdigit() else 0.0
 
 
-def _third(name: str) -> int:
+def _largest_of_three(name: str) -> int:
     words = _read(f"/proc/sys/net/ipv4/{name}").split()
     return int(words[2]) if len(words) == 3 else 0
 
@@ -146,12 +149,12 @@ def _third(name: str) -> int:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:  # a driver may have nothing to say
+    except OSError:  # a driver may not report it
         return ""
 
 
 def own_sockets() -> frozenset[str]:
-    """Sockets that this process holds, by their numbers."""
+    """Return the inode numbers of the sockets that this process holds."""
     inodes = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -161,12 +164,13 @@ def own_sockets() -> frozenset[str]:
     return frozenset(inodes)
 
 
-def own_connections(but: frozenset[str] = frozenset()) -> list[Connection]:
-    """Established TCP connections of this process; without those to itself.
+def own_connections(excluded: frozenset[str] = frozenset()) -> list[Connection]:
+    """Return the established TCP connections of this process, except those to itself.
 
-    And without the sockets ``but``: launchers leave theirs open in the processes that they start.
+    Sockets in ``excluded`` are left out, too: launchers leave theirs open in the processes that
+    they start.
     """
-    inodes = own_sockets() - but
+    inodes = own_sockets() - excluded
     found = []
     for table in ("tcp", "tcp6"):
         for line in _read(f"/proc/self/net/{table}").splitlines()[1:]:
@@ -179,7 +183,7 @@ def own_connections(but: frozenset[str] = frozenset()) -> list[Connection]:
 
 
 def parse_address(text: str) -> str:
-    """The address in ``text``, which Linux writes as ``0100007F:1F90``; IPv4 where it can be."""
+    """Return the address in ``text``, which Linux writes as ``0100007F:1F90``; IPv4 if possible."""
     digits = text.split(":")[0]
     words = [bytes.fromhex(digits[k : k + 8])[::-1] for k in range(0, len(digits), 8)]
     address = ip_address(b"".join(words))
@@ -188,7 +192,7 @@ def parse_address(text: str) -> str:
 
 
 def has_fast_network() -> bool:
-    """Whether this process holds a device that goes past TCP, as InfiniBand's."""
+    """Whether this process holds a device that bypasses TCP, such as InfiniBand."""
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if str(entry.readlink()).startswith(("/dev/infiniband", "/dev/hfi", "/dev/cxi")):
@@ -198,28 +202,29 @@ def has_fast_network() -> bool:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """One rank."""
+    """Facts about one rank."""
 
     host: HostFacts
     mpi_version: str
-    """The MPI library's own line."""
+    """Version text of the MPI library."""
     vendor: str
-    """As mpi4py names it: MPICH, Open MPI, Intel MPI."""
+    """The library's name in mpi4py: MPICH, Open MPI or Intel MPI."""
     gridcoll: str
     """Version and digest of the sources."""
     engine: str
-    """``"C"``, ``"Python"``, or what keeps the one in C from being loaded."""
+    """``"C"``, ``"Python"``, or the reason why the engine in C cannot be loaded."""
     node: int
     """The lowest rank with which this one shares memory."""
     wall_offset_s: float = 0.0
-    """The host's clock less that of rank 0's host."""
+    """The host's clock minus that of rank 0's host."""
     connections: tuple[Connection, ...] = ()
-    """Of the MPI library, after messages to other hosts."""
+    """Connections of the MPI library, after messages to other hosts."""
     fast_network: bool = False
+    """See `has_fast_network`."""
     threads: bool = True
-    """Whether MPI lets several threads call it."""
-    gives_way: bool | None = None
-    """Whether a rank that waits gives its core away, as the MPI library says; None: it does not."""
+    """Whether MPI allows several threads to call it."""
+    yields_when_idle: bool | None = None
+    """Whether the MPI library says that a waiting rank yields its core; None if it does not say."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,7 @@ class LinkFacts:
 
 
 class Kept(NamedTuple):
-    """What rank 0 finds of the cache: see the fields of `JobFacts`."""
+    """What rank 0 finds in the cache; see the fields of `JobFacts`."""
 
     kept: str = ""
     broken: tuple[str, ...] = ()
@@ -242,11 +247,11 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Everything that rules judge.
+    """All facts that rules use.
 
-    ``faults`` are settings and files that gridcoll refuses, in its own words; ``kept`` says what a
-    start of gridcoll would find of the grid, ``broken`` which kept files cannot be read, and
-    ``unwritable`` why nothing can be kept.
+    ``faults`` are the messages about settings and files that gridcoll refuses. ``kept`` says what
+    the cache would give a start of gridcoll, ``broken`` which of its files cannot be read, and
+    ``unwritable`` why it cannot be written.
     """
 
     ranks: tuple[RankFacts, ...]
@@ -259,7 +264,7 @@ class JobFacts:
 
     @cached_property
     def nodes(self) -> dict[int, list[int]]:
-        """Ranks by the node that they are on."""
+        """The ranks on each node, by the node's lowest rank."""
         found: dict[int, list[int]] = {}
         for rank, facts in enumerate(self.ranks):
             found.setdefault(facts.node, []).append(rank)
@@ -269,7 +274,7 @@ class JobFacts:
         return self.ranks[rank].host.host
 
     def link(self, sender: int, receiver: int) -> LinkFacts | None:
-        """That of a pair of clusters; None where it was not measured."""
+        """Return the link between two clusters; None if it was not measured."""
         for each in self.links:
             if (each.sender, each.receiver) == (sender, receiver):
                 return each

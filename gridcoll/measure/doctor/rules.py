@@ -1,4 +1,4 @@
-"""What is wrong with a job: one rule per thing, each with its remedy. Pure; needs no MPI."""
+"""Find problems of a job: one rule for each, with a remedy. Pure; needs no MPI."""
 
 from __future__ import annotations
 
@@ -12,30 +12,44 @@ from gridcoll.measure.doctor.facts import Interface, JobFacts, RankFacts
 from gridcoll.topology.units import format_duration, format_rate
 
 Severity = Literal["error", "warning", "note"]
-"""Does not work; costs time or may give trouble; good to know."""
+"""An error means that something does not work; a warning, that it costs time or may cause trouble;
+a note is good to know."""
 
-ASYMMETRIC = 1.5
-"""A link is asymmetric where one direction carries so many times what the other does: twice the
-spread of a rate that was measured for a fraction of a second."""
+ASYMMETRY_FACTOR = 1.5
+"""A link is asymmetric if one direction carries more than this many times what the other does. It
+is twice the spread of a rate that was measured for a fraction of a second."""
 
-THIN = 0.5
-"""A link is thin that carries less than this part of what the slower of its two clusters' own
+THIN_FRACTION = 0.5
+"""A link is thin if it carries less than this fraction of what the slower one of its two clusters'
 networks does."""
 
 MOST_WALL_OFFSET_S = 1.0
-"""Clocks that differ by more make logs and time limits hard to read. gridcoll compares clocks
-itself."""
+"""Clocks that differ by more make logs and time limits hard to read. gridcoll itself compares
+clocks."""
 
-BUSY = 0.5
-"""Processes of others, per core, beyond which a host counts as busy."""
+BUSY_PER_CORE = 0.5
+"""A host is busy if it has more processes of others than this, per core."""
 
-VIRTUAL = ("docker", "br-", "virbr", "veth", "lxc", "cni", "flannel", "tun", "tap", "wg", "lo")
-"""Interfaces of containers, virtual machines and tunnels begin so."""
+VIRTUAL_PREFIXES = (
+    "docker",
+    "br-",
+    "virbr",
+    "veth",
+    "lxc",
+    "cni",
+    "flannel",
+    "tun",
+    "tap",
+    "wg",
+    "lo",
+)
+"""Prefixes of the names of loopback interfaces, and of those of containers, virtual machines and
+tunnels."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a rule found: what it is, where, and what to do."""
+    """A problem that a rule found: what it is, where, and what to do."""
 
     code: str
     severity: Severity
@@ -47,7 +61,7 @@ Rule = Callable[[JobFacts], Iterator[Finding]]
 
 
 def launcher_of_another_mpi(job: JobFacts) -> Iterator[Finding]:
-    """Every process is a world of its own."""
+    """The launcher belongs to another MPI library, so every process has a world of its own."""
     started = job.ranks[0].host.launched_ranks
     if len(job.ranks) == 1 and started > 1:
         yield Finding(
@@ -150,7 +164,7 @@ def name_is_loopback(job: JobFacts) -> Iterator[Finding]:
 
 
 def interface(job: JobFacts) -> Iterator[Finding]:
-    """Messages between hosts go through a virtual interface, or a slower one than there is."""
+    """Messages between hosts use a virtual interface, or not the fastest one."""
     for host, facts in _by_host(job).items():
         by_address = {each.address: each for each in facts.host.interfaces}
         used = {by_address[c.local].name: by_address[c.local] for c in facts.connections
@@ -170,12 +184,12 @@ def interface(job: JobFacts) -> Iterator[Finding]:
 
 
 def _better(used: Interface, there: tuple[Interface, ...]) -> Interface | None:
-    """An interface that should carry the traffic of ``used``; None where that is as good."""
-    real = [each for each in there if not each.name.startswith(VIRTUAL)]
+    """Return an interface that should replace ``used``; None if there is no better one."""
+    real = [each for each in there if not each.name.startswith(VIRTUAL_PREFIXES)]
     fastest = max(real, key=lambda each: each.bits_per_s, default=None)
     if fastest is None or fastest.name == used.name:
         return None
-    if used.name.startswith(VIRTUAL) or 0 < used.bits_per_s < fastest.bits_per_s:
+    if used.name.startswith(VIRTUAL_PREFIXES) or 0 < used.bits_per_s < fastest.bits_per_s:
         return fastest
     return None
 
@@ -189,7 +203,7 @@ def _choose_interface(vendor: str, name: str) -> str:
 
 
 def oversubscribed(job: JobFacts) -> Iterator[Finding]:
-    """More ranks than cores, and whoever waits keeps one."""
+    """There are more ranks than cores, and a waiting rank may keep its core busy."""
     for node, ranks in job.nodes.items():
         facts = job.ranks[node]
         cores = {core for rank in ranks for core in job.ranks[rank].host.cores}
@@ -201,24 +215,28 @@ def oversubscribed(job: JobFacts) -> Iterator[Finding]:
                 "pinned",
                 "warning",
                 f"{host}: {len(ranks)} ranks may use {len(cores)} of {facts.host.n_cores} cores",
-                _unbind(facts.vendor),
+                _how_to_unbind(facts.vendor),
             )
             continue
-        polite = facts.gives_way
-        if polite is None:
-            polite = _waits_politely(facts.vendor, dict(facts.host.environment))
+        yields = facts.yields_when_idle
+        if yields is None:
+            yields = _yields_by_settings(facts.vendor, dict(facts.host.environment))
         yield Finding(
             "oversubscribed",
-            "note" if polite else "warning",
+            "note" if yields else "warning",
             f"{host}: {len(ranks)} ranks share {len(cores)} cores"
-            + ("" if polite else f", and ranks of {facts.vendor} that wait keep theirs busy"),
+            + ("" if yields else f", and ranks of {facts.vendor} that wait keep theirs busy"),
             "start as many ranks as there are cores"
-            + ("" if polite else f", or let those that wait give way: {_give_way(facts.vendor)}"),
+            + (
+                ""
+                if yields
+                else f", or let those that wait give way: {_how_to_yield(facts.vendor)}"
+            ),
         )
 
 
-def _waits_politely(vendor: str, environment: dict[str, str]) -> bool:
-    """Whether a rank that waits gives its core away, by the settings in ``environment``."""
+def _yields_by_settings(vendor: str, environment: dict[str, str]) -> bool:
+    """Whether a waiting rank yields its core, by the settings in ``environment``."""
     if vendor == "Open MPI":
         return environment.get("OMPI_MCA_mpi_yield_when_idle", "0") in ("1", "true")
     if vendor == "Intel MPI":
@@ -227,7 +245,7 @@ def _waits_politely(vendor: str, environment: dict[str, str]) -> bool:
     return polls.isdigit() and 0 < int(polls) < 1000
 
 
-def _give_way(vendor: str) -> str:
+def _how_to_yield(vendor: str) -> str:
     return {
         "Open MPI": "mpirun --mca mpi_yield_when_idle 1 --bind-to none",
         "MPICH": "MPIR_CVAR_POLLS_BEFORE_YIELD=16",
@@ -235,7 +253,7 @@ def _give_way(vendor: str) -> str:
     }.get(vendor, "see the library's manual")
 
 
-def _unbind(vendor: str) -> str:
+def _how_to_unbind(vendor: str) -> str:
     return {
         "Open MPI": "mpirun --bind-to none, or --map-by core",
         "MPICH": "mpiexec -bind-to none, or see how the batch system binds jobs to cores",
@@ -244,10 +262,10 @@ def _unbind(vendor: str) -> str:
 
 
 def busy_hosts(job: JobFacts) -> Iterator[Finding]:
-    """Other people's work on a host makes every measurement of it longer."""
+    """Processes of others on a host make every measurement of it longer."""
     for node, ranks in job.nodes.items():
         facts = job.ranks[node].host
-        if facts.load - len(ranks) > BUSY * facts.n_cores:
+        if facts.load - len(ranks) > BUSY_PER_CORE * facts.n_cores:
             yield Finding(
                 "busy",
                 "warning",
@@ -258,22 +276,22 @@ def busy_hosts(job: JobFacts) -> Iterator[Finding]:
 
 
 def clocks(job: JobFacts) -> Iterator[Finding]:
-    """Compared with one that most hosts agree with: rank 0's may be the one that is off."""
+    """Clocks differ from the one that most hosts agree with; rank 0's may be wrong itself."""
     offsets_s = {node: job.ranks[node].wall_offset_s for node in job.nodes}
-    right = max(
+    reference_node = max(
         offsets_s,
         key=lambda node: sum(
             abs(other_s - offsets_s[node]) <= MOST_WALL_OFFSET_S for other_s in offsets_s.values()
         ),
     )
     for host, facts in _by_host(job).items():
-        off_s = facts.wall_offset_s - offsets_s[right]
-        if abs(off_s) > MOST_WALL_OFFSET_S:
+        offset_s = facts.wall_offset_s - offsets_s[reference_node]
+        if abs(offset_s) > MOST_WALL_OFFSET_S:
             yield Finding(
                 "clock",
                 "warning",
-                f"{host}: its clock is {off_s:+.1f} s off {job.host_of(right)}'s; "
-                "gridcoll does not mind, logs, file times and make do",
+                f"{host}: its clock is {offset_s:+.1f} s off {job.host_of(reference_node)}'s; "
+                "gridcoll is not affected, but logs, file times and make are",
                 "have chrony or ntpd set the clocks",
             )
 
@@ -284,7 +302,7 @@ def asymmetric_links(job: JobFacts) -> Iterator[Finding]:
         if link.sender >= link.receiver or back is None:
             continue
         slow, fast = sorted((link, back), key=lambda each: each.bytes_per_s)
-        if fast.bytes_per_s > ASYMMETRIC * slow.bytes_per_s:
+        if fast.bytes_per_s > ASYMMETRY_FACTOR * slow.bytes_per_s:
             yield Finding(
                 "asymmetric",
                 "warning",
@@ -296,40 +314,40 @@ def asymmetric_links(job: JobFacts) -> Iterator[Finding]:
 
 
 def thin_links(job: JobFacts) -> Iterator[Finding]:
-    """Links that carry much less than the networks at their ends; windows, where these are why."""
+    """Links carry much less than the networks at their ends, or TCP windows limit them."""
     for link in job.links:
         if link.sender >= link.receiver:
             continue
         ends = [job.link(end, end) for end in (link.sender, link.receiver)]
         inside = [end.bytes_per_s for end in ends if end is not None]
-        if not inside or link.bytes_per_s >= THIN * min(inside):
+        if not inside or link.bytes_per_s >= THIN_FRACTION * min(inside):
             continue
-        under_way = link.bytes_per_s * 2 * link.latency_s
+        bytes_in_flight = link.bytes_per_s * 2 * link.latency_s
         sender, receiver = (job.grid.clusters[c].coordinator for c in (link.sender, link.receiver))
         window = min(
             job.ranks[sender].host.tcp_window_bytes[0], job.ranks[receiver].host.tcp_window_bytes[1]
         )
-        by_window = window and under_way > window / 3
+        window_limits = window and bytes_in_flight > window / 3
         yield Finding(
-            "window" if by_window else "thin",
-            "warning" if by_window else "note",
+            "window" if window_limits else "thin",
+            "warning" if window_limits else "note",
             f"{_between(job, link.sender, link.receiver)} carries {_rate(link.bytes_per_s)} in one "
             f"connection, {_rate(min(inside))} are possible at its ends"
             + (
                 f"; TCP may have {window / 2**20:.1f} MiB under way and the round trip takes "
                 f"{format_duration(2 * link.latency_s)}"
-                if by_window
+                if window_limits
                 else ""
             ),
             "raise the third number of net.ipv4.tcp_wmem and net.ipv4.tcp_rmem at both ends"
-            if by_window
+            if window_limits
             else "nothing, if the link is like that: gridcoll sends a byte over it once and no "
             "faster than it carries",
         )
 
 
 def rank_order(job: JobFacts) -> Iterator[Finding]:
-    """Clusters whose ranks are not neighbours: natives go back and forth between sites."""
+    """The ranks of a cluster are not consecutive, so natives go back and forth between sites."""
     if len(job.grid.clusters) < 2:
         return
     of = job.grid.cluster_of
@@ -339,8 +357,8 @@ def rank_order(job: JobFacts) -> Iterator[Finding]:
             "rank-order",
             "note",
             f"neighbouring ranks are in different clusters {crossings} times, where "
-            f"{len(job.grid.clusters) - 1} would do; gridcoll does not mind, the MPI library's own "
-            "collectives and messages between neighbours do",
+            f"{len(job.grid.clusters) - 1} would do; gridcoll is not affected, but the MPI "
+            "library's own collectives and messages between neighbours are",
             "list hosts site by site in the hostfile (gridcoll hostfile GRID.toml writes it), or "
             "map by slot: mpirun --map-by slot",
         )
@@ -388,19 +406,19 @@ RULES: tuple[Rule, ...] = (
     one_rank,
     one_node,
 )
-"""In the order of the page; each is tried alone in the tests."""
+"""All rules, in the order of their output. Tests try each one alone."""
 
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 def judge(job: JobFacts) -> list[Finding]:
-    """What all rules find, the worst first."""
+    """Return the findings of all rules, the most severe first."""
     found = [finding for rule in RULES for finding in rule(job)]
     return sorted(found, key=lambda finding: _ORDER[finding.severity])
 
 
 def counts(findings: list[Finding]) -> Counter[Severity]:
-    """How many there are of each severity."""
+    """Return the number of findings of each severity."""
     return Counter(finding.severity for finding in findings)
 
 

@@ -120,7 +120,7 @@ FAULTY: list[tuple[str, str, Callable[[], JobFacts]]] = [
     (
         "oversubscribed",
         "note",
-        lambda: job(*(rank(n, node=0, vendor="Open MPI", gives_way=True) for n in range(4))),
+        lambda: job(*(rank(n, node=0, vendor="Open MPI", yields_when_idle=True) for n in range(4))),
     ),
     (
         "oversubscribed",
@@ -131,7 +131,7 @@ FAULTY: list[tuple[str, str, Callable[[], JobFacts]]] = [
                     n,
                     node=0,
                     vendor="Open MPI",
-                    gives_way=False,
+                    yields_when_idle=False,
                     environment=(("OMPI_MCA_mpi_yield_when_idle", "1"),),
                 )
                 for n in range(4)
@@ -268,7 +268,7 @@ def test_connections_that_a_launcher_left_open_do_not_count() -> None:
         )
         with other, server.accept()[0]:
             assert Connection("127.0.0.2", "127.0.0.1") in own_connections()
-            assert own_connections(but=own_sockets()) == []
+            assert own_connections(excluded=own_sockets()) == []
             other.communicate()
 
 
