@@ -1,1 +1,1 @@
-"""What was measured, kept by host, cluster and link for later jobs."""
+"""Keep measurements by host, cluster and link for later jobs."""

@@ -59,7 +59,10 @@ class Expected:
         return 2 * float(self.link.one_way(0.0))
 
     def latency_is_off(self, trip_s: float, tolerance: float) -> bool:
-        """Whether the shortest round trip differs by more than ``tolerance``, and its spread."""
+        """Whether the shortest of some round trips is not as expected.
+
+        It has to differ by more than ``tolerance``, and by six times the spread of the latency.
+        """
         least = tolerance * min(trip_s, self.trip_s)
         return abs(trip_s - self.trip_s) > max(least, 6 * self.latency_spread_s)
 

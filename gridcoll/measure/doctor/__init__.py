@@ -1,1 +1,1 @@
-"""What a job has under it, and what of that is wrong: facts, then rules over them."""
+"""Diagnose a job: collect facts about its hosts and links, then apply rules to them."""

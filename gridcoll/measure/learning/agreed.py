@@ -194,7 +194,7 @@ class Agreed:
     comm : MPI.Intracomm
         Its collectives are called in the same order by all ranks; ours are among them.
     latency_s : float
-        The longest one way between its ranks.
+        The longest latency between its ranks.
     offset : Offset or None
         Common clock minus this rank's clock; None without a common clock.
     knowledge : float
@@ -285,9 +285,8 @@ class Agreed:
         self._n_since = self.n_calls
         stamps = self._stamps.take_all()
         mine = np.empty(_N_HEAD + 4 * len(stamps))
-        # Of waits, the smallest of all ranks counts: longer ones are for a late rank. Of work, the
-        # largest counts: the next call waits for the last rank, and ranks that share cores take
-        # turns.
+        # The smallest wait of all ranks counts: longer ones are for a late rank. The largest work
+        # counts: the next call waits for the last rank, and ranks that share cores take turns.
         on_clock = self._offset is not None
         said = self._say()
         digest = said.offer.digest if said.offer else 0.0

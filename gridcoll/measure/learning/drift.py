@@ -27,11 +27,11 @@ N_IN_A_ROW = 3
 """The network has changed if this many calls of one kind in a row are off,"""
 
 N_OF_LAST, N_LAST = 4, 6
-"""or the first number of the last calls of all kinds, of which there are the second number,"""
+"""or if `N_OF_LAST` of the last `N_LAST` calls of all kinds are off in one direction,"""
 
 
 N_COSTLY = 2
-"""or this many calls in a row, of any kind, that lost `Drift.worth_s` in all."""
+"""or if this many calls in a row, of any kind, lost `Drift.worth_s` in all."""
 
 LARGE_DEVIATION = math.log(2.0)
 """Each of these costly calls is off by at least this log ratio: the mere noise of long calls also
