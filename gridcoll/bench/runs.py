@@ -1,4 +1,4 @@
-"""Timing collectives honestly: agreed starts, verified results, natives in the same run."""
+"""Time collectives: with agreed start times, verified results, and natives in the same run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gridcoll.topology.grid import Grid
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to run a call: ``step`` does it, ``reset`` before, ``verify`` after, per rank."""
+    """One variant of a call: each rank runs ``reset``, then ``step``, then ``verify``."""
 
     variant: str
     reset: Callable[[int], None]
@@ -58,10 +58,11 @@ class _Call:
 def trials_of(
     comm: GridComm, collective: str, n_bytes: int, root: int, algorithms: Sequence[str]
 ) -> list[Trial]:
-    """Native, native non-blocking with our polite wait, ours, and ``algorithms``.
+    """Return trials: native, native non-blocking with our polite wait, ours, and ``algorithms``.
 
-    ``n_bytes`` is what every rank gets, of what moves blocks one block. Where there is no ``root``
-    it is ignored, as are sizes of barriers, whose promise tests show, not timings.
+    ``n_bytes`` is the size that every rank receives, or the size of one block. ``root`` is ignored
+    by collectives without a root, and both are ignored by barriers, whose guarantee is verified by
+    tests, not here.
     """
     call = CALLS[collective](comm, n_bytes, root)
     plain = MPI.Intracomm(comm)
@@ -75,7 +76,7 @@ def trials_of(
     measured_s = {c.name: c.predicted_s for c in choice.candidates if c.build is None}
 
     def planned(variant: str, comm: GridComm) -> Trial:
-        decisions = comm._need().decisions
+        decisions = comm._require_context().decisions
         winner = decisions.choice(collective, call.n_bytes, call.root, call.semantics).winner
         return Trial(
             variant,
@@ -96,21 +97,21 @@ def trials_of(
 
 
 class _Sum:
-    """A sum of ``n_bytes`` of doubles, one at least: whole numbers, exact in whatever order."""
+    """A sum of ``n_bytes`` of doubles, at least one: integers, whose sum is exact in any order."""
 
     def __init__(self, comm: GridComm, n_bytes: int) -> None:
         self._rank, self._n_ranks = comm.Get_rank(), comm.Get_size()
         self.mine, self.result = (np.zeros(max(n_bytes // 8, 1)) for _ in range(2))
-        self._places = np.arange(len(self.mine)) % 1024
+        self._pattern = np.arange(len(self.mine)) % 1024
 
     def reset(self, repeat: int) -> None:
-        self.mine[:] = self._places + self._rank + repeat
+        self.mine[:] = self._pattern + self._rank + repeat
         self.result[:] = -1
 
     def verify(self, repeat: int, part: slice = slice(None)) -> bool:
         n = self._n_ranks
-        wanted = n * (self._places[part] + repeat) + n * (n - 1) // 2
-        return bool((self.result[part] == wanted).all())
+        expected = n * (self._pattern[part] + repeat) + n * (n - 1) // 2
+        return bool((self.result[part] == expected).all())
 
 
 class _Blocks:
@@ -130,17 +131,17 @@ class _Blocks:
             self.all[rank] = _pattern(len(self.mine), repeat + rank)
         self.mine[:] = 0
 
-    def right(self, repeat: int) -> bool:
-        """Whether the blocks of all ranks are right."""
-        wanted = (_pattern(len(self.mine), repeat + rank) for rank in range(self.n_ranks))
-        return all(bool((got == each).all()) for got, each in zip(self.all, wanted, strict=True))
+    def all_correct(self, repeat: int) -> bool:
+        """Whether the blocks of all ranks are correct."""
+        expected = (_pattern(len(self.mine), repeat + rank) for rank in range(self.n_ranks))
+        return all(bool((got == each).all()) for got, each in zip(self.all, expected, strict=True))
 
-    def own_right(self, repeat: int) -> bool:
+    def own_correct(self, repeat: int) -> bool:
         return bool((self.mine == _pattern(len(self.mine), repeat + self.rank)).all())
 
 
 def _pattern(n_bytes: int, repeat: int) -> np.ndarray:
-    """Bytes that differ from repeat to repeat and from place to place."""
+    """Return bytes that differ between repeats and between positions."""
     return ((np.arange(n_bytes) * 31 + repeat * 7 + 1) & 0xFF).astype(np.uint8)
 
 
@@ -177,9 +178,9 @@ def _alltoall(comm: GridComm, n_bytes: int, root: int) -> _Call:
 def _allreduce(comm: GridComm, n_bytes: int, root: int) -> _Call:
     data = _Sum(comm, n_bytes)
     args, size = (data.mine, data.result), data.mine.nbytes
-    # Sums of doubles must have the same bits everywhere.
-    equal = Semantics(bitwise_equal=True)
-    return _Call(size, 0, "Allreduce", args, data.reset, data.verify, equal)
+    # Sums of doubles must be bitwise equal on all ranks.
+    semantics = Semantics(bitwise_equal=True)
+    return _Call(size, 0, "Allreduce", args, data.reset, data.verify, semantics)
 
 
 def _reduce(comm: GridComm, n_bytes: int, root: int) -> _Call:
@@ -196,19 +197,19 @@ def _gather(comm: GridComm, n_bytes: int, root: int) -> _Call:
     args, at_root = (data.mine, data.all, root), comm.Get_rank() == root
     return _Call(
         n_bytes, root, "Gather", args, data.fill_mine,
-        lambda repeat: not at_root or data.right(repeat),
+        lambda repeat: not at_root or data.all_correct(repeat),
     )  # fmt: skip
 
 
 def _scatter(comm: GridComm, n_bytes: int, root: int) -> _Call:
     data = _Blocks(comm, n_bytes)
     args = data.all, data.mine, root
-    return _Call(n_bytes, root, "Scatter", args, data.fill_all, data.own_right)
+    return _Call(n_bytes, root, "Scatter", args, data.fill_all, data.own_correct)
 
 
 def _allgather(comm: GridComm, n_bytes: int, root: int) -> _Call:
     data = _Blocks(comm, n_bytes)
-    return _Call(n_bytes, 0, "Allgather", (data.mine, data.all), data.fill_mine, data.right)
+    return _Call(n_bytes, 0, "Allgather", (data.mine, data.all), data.fill_mine, data.all_correct)
 
 
 def _reduce_scatter(comm: GridComm, n_bytes: int, root: int) -> _Call:
@@ -238,7 +239,7 @@ CALLS: dict[str, Callable[[GridComm, int, int], _Call]] = {
     "reduce_scatter": _reduce_scatter,
     "barrier": _barrier,
 }
-"""Collectives that are timed."""
+"""Collectives that can be timed."""
 
 
 NATIVES = (NATIVE, NONBLOCKING)
@@ -246,21 +247,23 @@ NATIVES = (NATIVE, NONBLOCKING)
 CANDIDATES = "candidates"
 
 RUNS_PER_TURN = 3
-"""After one that does not count: programs call the same collective again and again."""
+"""Timed runs in a turn, after a first one that does not count: programs repeat the same collective
+many times."""
 
-FRESH_S = 60.0
-"""Clocks drift: within minutes that shows, and they are compared again."""
+CLOCK_VALID_S = 60.0
+"""Seconds until clocks are compared again: within minutes, their drift becomes noticeable."""
 
-MORE_OF_SHORT = 5
-"""How many times as many runs calls get that are over soon."""
+SHORT_CALLS_FACTOR = 5
+"""Short calls get up to this many times as many runs."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a benchmark's table: one variant at one size. Times are the last rank's.
+    """One row of a benchmark's table: one variant at one size. Times are those of the last rank.
 
-    ``limit_s`` is 0 where nothing limits, as in memory that ranks share; ``store_and_forward_s`` is
-    what the papers' store-and-forward accounting says of the same schedule.
+    ``limit_s`` is the lower bound, 0 if nothing limits the call, as in shared memory.
+    ``store_and_forward_s`` is the time of the same schedule by the papers' store-and-forward
+    accounting.
     """
 
     collective: str
@@ -280,7 +283,7 @@ class Row:
 
 
 def mpi_name() -> str:
-    """Which MPI this is, as ``"mpich 5.0.2"``."""
+    """Return the name and version of the MPI library, such as ``"mpich 5.0.2"``."""
     text = MPI.Get_library_version()
     if text.startswith("Open MPI"):
         return "openmpi " + text.split("v", 1)[1].split(",")[0]
@@ -291,13 +294,13 @@ def mpi_name() -> str:
 
 
 def check_timed(collective: str) -> None:
-    """Raise `UsageError` unless there is a benchmark of ``collective``."""
+    """Raise `UsageError` unless there is a benchmark for ``collective``."""
     if collective not in CALLS:
         raise UsageError(f"collective {collective!r}: benchmarks exist for {', '.join(CALLS)}")
 
 
 def names_of_candidates(comm: GridComm, collective: str, n_bytes: int, root: int) -> list[str]:
-    """One algorithm for each different plan that the choice for this call was among."""
+    """Return one algorithm for each different plan among the candidates for this call."""
     rows = rows_of(comm.explain(collective, n_bytes, root))
     return list(dict.fromkeys(row.names[0] for row in rows if row.names[0] not in NATIVES))
 
@@ -315,46 +318,47 @@ def run_benchmark(
     algorithms: Sequence[str] = (),
     on_rows: Callable[[list[Row]], None] = lambda _rows: None,
 ) -> list[Row]:
-    """Time ``collective`` at every size; variants take turns so that noise hits all alike.
+    """Time ``collective`` at every size; variants take turns, so that noise affects all equally.
 
-    A turn is some runs of one variant, the first of which does not count (see `run_again`).
+    A turn is several runs of one variant, the first of which does not count (see `run_again`).
 
-    Collective. Rows are the same on all ranks; ``on_rows`` gets each size's as soon as it is done.
-    Raises `UsageError` for an unknown collective, `GridcollError` on all ranks for a wrong result.
+    Collective. Rows are the same on all ranks; ``on_rows`` is called with the rows of each size as
+    soon as they are known. Raises `UsageError` for an unknown collective, and `GridcollError` on
+    all ranks for a wrong result.
 
     Parameters
     ----------
     wires : Wires
-        For the physical limit.
+        Used for the lower bound.
     algorithms : sequence of str
-        Timed as well; ``"candidates"`` stands for all that the choice is among at each size.
+        Algorithms to time as well; ``"candidates"`` stands for all candidates at each size.
     repeats : int
-        Timed runs of each variant, made up to whole turns.
+        Timed runs of each variant, rounded up to whole turns.
     longest_s : float
-        A variant that has used this much time at one size gets no further turns; where the run of
-        a turn that does not count takes it, one more ends the turn.
+        A variant that has used this much time at one size gets no further turns. If the run that
+        does not count takes this long, the turn has only one more run.
     enough_s : float
-        Short calls, of which noise is a larger part, are repeated up to five times as often, until
+        Short calls, in which noise is a larger part, are repeated up to five times as often, until
         a variant has used this much time.
     """
     check_timed(collective)
     private = MPI.Intracomm.Dup(comm)
     try:
         rows: list[Row] = []
-        clock, found_s = None, 0.0
+        clock, compared_s = None, 0.0
         for n_bytes in sizes:
             names = algorithms
             if CANDIDATES in algorithms:
                 names = names_of_candidates(comm, collective, n_bytes, root)
                 names += [name for name in algorithms if name not in (CANDIDATES, *names)]
             trials = trials_of(comm, collective, n_bytes, root, names)
-            if clock is None or clock.latest(time.monotonic() - found_s) > FRESH_S:
-                clock, found_s = find_clock(private, comm.grid), time.monotonic()
+            if clock is None or clock.latest(time.monotonic() - compared_s) > CLOCK_VALID_S:
+                clock, compared_s = find_clock(private, comm.grid), time.monotonic()
             times = _take_turns(private, clock, trials, repeats, longest_s, enough_s)
             bound = limit_s(collective, wires, n_bytes, root)
             new = [
-                _row(comm, collective, n_bytes, trial, taken, bound)
-                for trial, taken in zip(trials, times, strict=True)
+                _row(comm, collective, n_bytes, trial, seconds, bound)
+                for trial, seconds in zip(trials, times, strict=True)
             ]
             rows += new
             on_rows(new)
@@ -374,22 +378,22 @@ def _take_turns(
     times: list[list[float]] = [[] for _ in trials]
     n_turns = -(-repeats // RUNS_PER_TURN)
     calls = count()
-    for turn in range(MORE_OF_SHORT * n_turns):
+    for turn in range(SHORT_CALLS_FACTOR * n_turns):
         if turn >= n_turns and max(map(sum, times)) >= enough_s:
             break
-        # To and fro, so that each comes after others in turn.
+        # Reverse the order in every second turn, so that no variant always follows the same one.
         turns = list(zip(trials, times, strict=True))
-        for trial, taken in reversed(turns) if turn % 2 else turns:
-            if sum(taken) <= longest_s:
+        for trial, seconds in reversed(turns) if turn % 2 else turns:
+            if sum(seconds) <= longest_s:
                 once = partial(_run_once, private, clock, trial, calls)
-                taken += run_again(once, RUNS_PER_TURN, longest_s)
+                seconds += run_again(once, RUNS_PER_TURN, longest_s)
     return times
 
 
 def _run_once(
     private: MPI.Intracomm, clock: CommonClock, trial: Trial, calls: Iterator[int]
 ) -> float:
-    """Seconds of one run. Raises `GridcollError` on all ranks if its result is wrong."""
+    """Return the seconds of one run. Raises `GridcollError` on all ranks if its result is wrong."""
     call = next(calls)
     trial.reset(call)
     took_s = run_together(clock, trial.step)
@@ -401,9 +405,9 @@ def _run_once(
 
 
 def _row(
-    comm: GridComm, collective: str, n_bytes: int, trial: Trial, taken: list[float], bound: float
+    comm: GridComm, collective: str, n_bytes: int, trial: Trial, seconds: list[float], bound: float
 ) -> Row:
-    q1, median, q3 = (float(x) for x in np.quantile(taken, [0.25, 0.5, 0.75]))
+    q1, median, q3 = (float(x) for x in np.quantile(seconds, [0.25, 0.5, 0.75]))
     return Row(
         collective,
         comm.grid.name,
@@ -415,7 +419,7 @@ def _row(
         q3,
         None if trial.predicted_s is None else float(trial.predicted_s),
         bound,
-        len(taken),
+        len(seconds),
         trial.algorithm,
         trial.store_and_forward_s,
         comm.Get_size(),
@@ -423,10 +427,10 @@ def _row(
 
 
 def trace_plan(comm: MPI.Intracomm, grid: Grid, plan: Plan, memory: Memory) -> Timeline:
-    """Run ``plan`` once over ``memory`` on ``grid`` and time every op of every rank. Collective.
+    """Run ``plan`` once on ``memory`` and ``grid``, and time every op of every rank. Collective.
 
-    Seconds after the agreed start, on rank 0's clock. A send's end is when MPI has taken it, which
-    for short messages is long before it is there. The result is the same on all ranks.
+    Times are seconds after the agreed start, on rank 0's clock. A send ends when MPI has accepted
+    it, which for short messages is long before it arrives. The result is the same on all ranks.
     """
     flow = dataflow(plan.programs[comm.Get_rank()])
     clock = find_clock(comm, grid)

@@ -14,8 +14,8 @@ from gridcoll.errors import GridcollError, UsageError
 from gridcoll.gridfiles import find_gridfile
 from gridcoll.launch.programs import (
     find_program,
-    for_long_links,
     is_preloaded,
+    mpi_variables,
     run_again_preloaded,
     run_program,
 )
@@ -137,32 +137,32 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     said = over(os.environ, settings)
     for name in {*os.environ} - {*said}:
         del os.environ[name]
-    os.environ.update({**for_long_links(), **said})
+    os.environ.update({**mpi_variables(), **said})
     program = find_program(application[0]) if application else None
     if program is not None:
         return lambda: run_program(program, application)
-    from gridcoll.launch.preload.below import say_that_all_was_native
+    from gridcoll.launch.preload.below import warn_that_all_was_native
     from gridcoll.launch.runner import prepare_application, when_mpi_is_imported
 
     if not is_preloaded():
-        atexit.register(say_that_all_was_native)
+        atexit.register(warn_that_all_was_native)
     when_mpi_is_imported(_swap)
     return prepare_application(application)
 
 
 def _swap() -> None:
     from gridcoll.cli.voice import end_together
-    from gridcoll.launch.preload.below import say_that_all_was_native, start_library
+    from gridcoll.launch.preload.below import start_library, warn_that_all_was_native
     from gridcoll.launch.world import swap_world
     from gridcoll.measure.report import show_progress_with
 
     def then() -> None:
-        atexit.unregister(say_that_all_was_native)
+        atexit.unregister(warn_that_all_was_native)
         if is_preloaded():
             start_library()
 
     def fail(error: GridcollError, world: MPI.Intracomm) -> None:
-        atexit.unregister(say_that_all_was_native)
+        atexit.unregister(warn_that_all_was_native)
         end_together(error, world)
 
     show_progress_with(_open_bars)

@@ -1,6 +1,6 @@
-"""The user's communicator: arguments, decisions, requests and settings behind it.
+"""The user's communicator, and its arguments, decisions, requests and settings.
 
-Importing this package does not start MPI; taking a communicator class out of it does.
+Importing this package does not start MPI; accessing a communicator class in it does.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Channels: our own messages go over private communicators, which users never see.
+"""Channels: gridcoll sends its own messages over private communicators, which users never see.
 
-Making a communicator takes several round trips between sites. So a communicator that is made from
-another one sends its messages over that one's private communicator, with ranks translated and in a
-part of its tags that is its own. Nothing is sent to agree on the part: all ranks of the parent take
-part in what makes a child, so that they can count the parts given away. Siblings of one `Split` get
-the same part, for no two ranks are in both of them. A part is not given away twice; when all are,
-the parent gets a new private communicator for its children to come.
+Making a communicator takes several round trips between sites. Therefore a child communicator sends
+its messages over the private communicator of its parent, with translated ranks and a tag range of
+its own. Agreeing on the tag range needs no message: all ranks of the parent take part in making a
+child, so they can count the ranges given away. Siblings of one `Split` get the same range, because
+they have no rank in common. No range is given away twice; when all are used, the parent gets a new
+private communicator for further children.
 
-`Create_group` is called by the members alone, who cannot count. Some parts of every private
-communicator are kept for them: they agree on one that is free on all of them when a call first
-needs it, by one reduction.
+`Create_group` is called by the members only, who cannot count. Some tag ranges of every private
+communicator, called slots, are reserved for such groups. When a call first needs a slot, the
+members agree by a reduction on one that is free on all of them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from gridcoll.engine.progress import Job, progress
 from gridcoll.engine.transport import MPITransport, n_tags
 
 N_BANDS = 64
-"""Programs of one communicator that may run at the same time: the first is for blocking calls."""
+"""Bands of tags per communicator, and so programs that may run at the same time. The first band is
+for blocking calls."""
 
 N_AT_ONCE = 15
-"""Most non-blocking calls under way at the same time; further ones wait for their turn."""
+"""Most non-blocking calls in progress at the same time; further calls wait for their turn."""
 
 Begin = Callable[[Transport], tuple[Run, Callable[[], None]]]
-"""Returns the run, and a function to call at its end."""
+"""Returns the run, and a function to call when it ends."""
 
 
 class Bands:
     """Bands of a communicator's own tags, each for one call at a time.
 
-    Non-blocking calls take the first `N_AT_ONCE` in turn, as all ranks start them in the same
-    order. Persistent calls may start in any order, so that each has its own band as long as it
-    lives.
+    Non-blocking calls use the first `N_AT_ONCE` bands in turn, because all ranks start them in the
+    same order. Persistent calls may start in any order, so each has a band of its own until it is
+    freed.
     """
 
     def __init__(self, comm: MPI.Intracomm, bands: Sequence[MPITransport]) -> None:
@@ -57,18 +58,18 @@ class Bands:
 
     @property
     def in_use(self) -> bool:
-        """Whether persistent requests hold bands, so that the communicator must stay."""
+        """Whether persistent requests hold bands, so that the communicator must not be freed."""
         return self._free != (1 << len(self._own)) - 1
 
     def start(self, begin: Begin) -> MPI.Request:
-        """Run what ``begin`` gives for the transport that it is told, once."""
+        """Run once what ``begin`` returns for the transport that is passed to it."""
         transport = next(self._turn)
         return progress().start(Job(transport, lambda: begin(transport)))
 
     def claim(self, call: str) -> int | None:
-        """A band for a persistent call. Collective.
+        """Reserve and return a band for a persistent call. Collective.
 
-        None where ranks differ in the text ``call``, or no band is free on all of them.
+        None if the text ``call`` differs among ranks, or no band is free on all of them.
         """
         rows: list[tuple[str, int]] = self._comm.allgather((call, self._free))
         free = reduce(and_, (bands for _, bands in rows))
@@ -79,11 +80,11 @@ class Bands:
         return lowest.bit_length() - 1
 
     def release(self, band: int) -> None:
-        """Let another call have ``band``."""
+        """Make ``band`` available to other calls."""
         self._free |= 1 << band
 
     def prepare(self, band: int, begin: Begin, free: Callable[[], None]) -> MPI.Prequest:
-        """Run what ``begin`` gives at each start; call ``free`` when the request is freed."""
+        """Run what ``begin`` returns at each start; call ``free`` when the request is freed."""
         transport = self._own[band]
 
         def release() -> None:
@@ -93,44 +94,44 @@ class Bands:
         return progress().prepare(Job(transport, lambda: begin(transport)), release)
 
     def rows(self, rank: int) -> list[tuple[int, int, int, int]]:
-        """What was sent; see `Sent.rows`."""
+        """Return what was sent; see `Sent.rows`."""
         return self._sent.rows(rank)
 
     def drain(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until all calls are complete."""
         progress().drain([*self._at_once, *self._own])
 
 
 FEWEST_TAGS = 1 << 12
-"""Fewest tags of a program: with fewer, messages of many segments could be confused."""
+"""Fewest tags per program: with fewer, messages of many segments could be confused."""
 
 MOST_TAGS = 1 << 14
-"""Most tags of each program of a part, as there are many parts."""
+"""Most tags per program in the smallest range that a child gets, so that there are many ranges."""
 
-N_SMALLEST = 1 << 15
-"""Tags are divided among at most so many programs."""
+MOST_PROGRAMS = 1 << 15
+"""Tags are divided among at most this many programs."""
 
-KEPT = OWN = 8
-"""One in so many tags is kept for `Create_group`; and one in so many of a part for its own
-communicator."""
+GROUP_DIVISOR = OWN_DIVISOR = 8
+"""One in this many tags of a private communicator is reserved for `Create_group`, and one in this
+many tags of a range for the range's own communicator."""
 
-N_CHILDREN = 64
-"""A child gets one in so many of the tags that its parent has left: large parts for the first
-children, whose own children need tags, and enough for hundreds."""
+CHILD_DIVISOR = 64
+"""A child gets one in this many of the tags that its parent has left. So the first children get
+large ranges, which their own children need, and there are enough tags for hundreds of children."""
 
 
 MOST_SLOTS = 4096
-"""A group agrees on one of so many: a bit of each is in what its ranks tell one another."""
+"""Most slots that a group chooses from: its ranks exchange one bit for each slot."""
 
-N_OFFERS = 8
-"""One in so many of the parts kept for groups is offered at a time."""
+OFFER_STRIDE = 8
+"""One in this many slots is offered at a time."""
 
 N_TRIES = 32
-"""Failed offers before a group makes a private communicator: other threads may take the parts."""
+"""Failed offers before a group makes a private communicator: other threads may take the slots."""
 
 
-def can_run_beside() -> bool:
-    """Whether this rank can run programs beside the application.
+def can_run_in_background() -> bool:
+    """Whether this rank can run programs in the background, while the application runs.
 
     Needs ``MPI.THREAD_MULTIPLE``; an application may choose a lower level.
     """
@@ -138,10 +139,10 @@ def can_run_beside() -> bool:
 
 
 def group_of(comm: MPI.Comm) -> MPI.Group:
-    """The group of ``comm``, to be freed.
+    """Return the group of ``comm``, which the caller must free.
 
-    MPICH 5.0 gives a topology's communicator of fewer ranks the group of the one it was made from,
-    whose first ranks are its own.
+    If a communicator with a topology has fewer ranks than the one it was made from, MPICH 5.0
+    returns the group of the latter, whose first ranks are those of ``comm``.
     """
     group, n_ranks = comm.Get_group(), comm.Get_size()
     if group.Get_size() == n_ranks:
@@ -153,9 +154,9 @@ def group_of(comm: MPI.Comm) -> MPI.Group:
 
 
 def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of our own with ``comm``'s ranks. Collective.
+    """Return a communicator of our own with the ranks of ``comm``. Collective.
 
-    Not a duplicate: that would call the user's attribute copy functions once more.
+    It is not a duplicate: that would call the user's attribute copy functions once more.
     """
     group = group_of(comm)
     try:
@@ -167,18 +168,18 @@ def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
 class PrivateComm:
     """A communicator of our own, freed with the last channel that uses it; see `new_private`.
 
-    In each of its parts, ``n_bands`` programs may run at the same time.
+    In each of its tag ranges, ``n_bands`` programs may run at the same time.
     """
 
     def __init__(self, comm: MPI.Intracomm, n_bands: int) -> None:
         self.comm = comm
         total = n_tags()
         self.n_bands = n_bands
-        self.part = n_bands * min(max(total // N_SMALLEST, FEWEST_TAGS), MOST_TAGS)
-        self.part = min(self.part, total)
-        # A slot has no children, so that fewer tags make hundreds of slots.
-        self._tags_per_slot = min(n_bands * FEWEST_TAGS, self.part)
-        self._n_slots = min(total // KEPT // self._tags_per_slot, MOST_SLOTS)
+        self.min_tags = n_bands * min(max(total // MOST_PROGRAMS, FEWEST_TAGS), MOST_TAGS)
+        self.min_tags = min(self.min_tags, total)
+        # A slot needs fewer tags, because it has no children. This makes hundreds of slots.
+        self._tags_per_slot = min(n_bands * FEWEST_TAGS, self.min_tags)
+        self._n_slots = min(total // GROUP_DIVISOR // self._tags_per_slot, MOST_SLOTS)
         self.tags = range(self._n_slots * self._tags_per_slot, total)
         self._lock = threading.Lock()
         self._n_users = 0
@@ -187,12 +188,12 @@ class PrivateComm:
         self._turn = 0
 
     def hold(self) -> None:
-        """Count one more user."""
+        """Add a user."""
         with self._lock:
             self._n_users += 1
 
     def release(self) -> None:
-        """Count one user less; the last one frees it, on each rank at its own time."""
+        """Remove a user. The last one frees the communicator, on each rank at its own time."""
         with self._lock:
             self._n_users -= 1
             last = not self._n_users
@@ -200,18 +201,18 @@ class PrivateComm:
             self.comm.Free()
 
     def agree_on_slot(self, comm: MPI.Intracomm) -> int | None:
-        """A slot that is free on all ranks of ``comm``, taken. Collective; None if there is none.
+        """Reserve and return a slot that is free on all ranks of ``comm``. Collective.
 
-        A slot is offered by one thread at a time. So each offer has a few slots only, and the next
-        offer others; rank 0 decides which.
+        None if there is no such slot. Only one thread at a time offers a given slot. Therefore each
+        offer has only a few slots, and the next offer has others; rank 0 decides which.
         """
         turn, n_bytes = 0, self._n_slots // 8 + 1
-        n_bits = N_OFFERS * (self._n_slots // N_OFFERS + 1)
-        every = ((1 << n_bits) - 1) // ((1 << N_OFFERS) - 1)  # one in so many
+        n_bits = OFFER_STRIDE * (self._n_slots // OFFER_STRIDE + 1)
+        strided = ((1 << n_bits) - 1) // ((1 << OFFER_STRIDE) - 1)  # each OFFER_STRIDE-th bit
         for _ in range(N_TRIES):
             with self._lock:
                 free = self._free
-                offer = free & every << turn % N_OFFERS & ~self._offered
+                offer = free & strided << turn % OFFER_STRIDE & ~self._offered
                 self._offered |= offer
                 self._turn += 1
                 turn = self._turn if comm.Get_rank() == 0 else -1
@@ -232,20 +233,20 @@ class PrivateComm:
         return None
 
     def slot_tags(self, slot: int) -> range:
-        """Tags of a slot."""
+        """Return the tags of ``slot``."""
         return range(slot * self._tags_per_slot, (slot + 1) * self._tags_per_slot)
 
     def return_slot(self, slot: int) -> None:
-        """Give a slot back: this rank has no messages under way in it."""
+        """Return ``slot``; this rank must have no pending messages in it."""
         with self._lock:
             self._free |= 1 << slot
 
 
 class Place(NamedTuple):
-    """What a child gets: a private communicator, its ranks there are those of ``ranks``, and tags.
+    """What a child gets: a private communicator, its ranks in it, and tags.
 
-    ``ranks`` are the parent's, None where they are the same; ``tags`` is None for a child that has
-    to agree on a slot.
+    ``ranks`` is None if its ranks are the same there. ``tags`` is None for a child that has to
+    agree on a slot.
     """
 
     private: PrivateComm
@@ -254,19 +255,19 @@ class Place(NamedTuple):
 
 
 class Channel:
-    """A communicator's own messages; ``comm`` is that communicator as plain mpi4py has it."""
+    """gridcoll's messages of one communicator, ``comm``, a plain mpi4py communicator."""
 
     def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
         self.comm = comm
         self._private, self._ranks, self._tags = place
-        self._room: Place | None = None
+        self._reserve: Place | None = None  # tags for children
         self._is_divided = False
         self._slot: int | None = None
         self._private.hold()
 
     @classmethod
     def create(cls, comm: MPI.Intracomm, own: MPI.Intracomm, threads: bool) -> Channel:
-        """A channel on its own private communicator, made by `new_private`."""
+        """Return a channel on its own private communicator, made by `new_private`."""
         private = PrivateComm(own, N_BANDS if threads else 1)
         return cls(comm, Place(private, None, private.tags))
 
@@ -277,11 +278,11 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has tags, on all ranks."""
+        """Whether the channel has tags, on all ranks."""
         return self._tags is not None
 
     def open(self) -> None:
-        """Agree on tags, if not done yet. Collective, in a call that may block."""
+        """Agree on tags, if not done yet. Collective and blocking."""
         if self._tags is not None:
             return
         slot = self._private.agree_on_slot(self.comm)
@@ -295,56 +296,56 @@ class Channel:
         self._tags = private.tags
 
     def place_for_child(self, *, may_wait: bool) -> Place:
-        """The place of the next child. To be called by all ranks of this communicator.
+        """Return the place of the next child. All ranks of this communicator must call it.
 
-        Collective where the last part has been given away and one ``may_wait``; without that, the
-        child agrees on a slot.
+        If all tags have been given away and ``may_wait``, make a new private communicator, which is
+        collective. Without ``may_wait``, the child will agree on a slot.
         """
         self._divide()
-        room = self._room
-        if room is not None and room.tags is not None and len(room.tags) < room.private.part:
-            self._leave_room()
-            room = None
-        if room is None and may_wait and self.is_open:
+        rest = self._reserve
+        if rest is not None and rest.tags is not None and len(rest.tags) < rest.private.min_tags:
+            self._leave_reserve()
+            rest = None
+        if rest is None and may_wait and self.is_open:
             private = PrivateComm(new_private(self.comm), self._private.n_bands)
             private.hold()
-            room = Place(private, None, private.tags)
-        if room is None or room.tags is None:
+            rest = Place(private, None, private.tags)
+        if rest is None or rest.tags is None:
             return self.place_in_group()
-        n_tags = max(len(room.tags) // N_CHILDREN, room.private.part)
-        self._room = Place(room.private, room.ranks, room.tags[n_tags:])
-        return Place(room.private, room.ranks, room.tags[:n_tags])
+        n_tags = max(len(rest.tags) // CHILD_DIVISOR, rest.private.min_tags)
+        self._reserve = Place(rest.private, rest.ranks, rest.tags[n_tags:])
+        return Place(rest.private, rest.ranks, rest.tags[:n_tags])
 
     def place_in_group(self) -> Place:
-        """The place of a child that not all ranks take part in."""
+        """Return the place of a child that only some of our ranks take part in making."""
         return Place(self._private, self._ranks, None)
 
     def _divide(self) -> None:
         """Divide the tags, once, into our own and those for children."""
         if not self._is_divided and self._tags is not None:
-            n_own = max(len(self._tags) // OWN, self._private.part)
-            self._room = Place(self._private, self._ranks, self._tags[n_own:])
+            n_own = max(len(self._tags) // OWN_DIVISOR, self._private.min_tags)
+            self._reserve = Place(self._private, self._ranks, self._tags[n_own:])
             self._tags = self._tags[:n_own]
             self._is_divided = True
 
-    def _leave_room(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and room.private is not self._private:
-            room.private.release()
+    def _leave_reserve(self) -> None:
+        reserve, self._reserve = self._reserve, None
+        if reserve is not None and reserve.private is not self._private:
+            reserve.private.release()
 
     @cached_property
     def transport(self) -> CountingTransport:
-        """Transport for the messages of one call at a time, counted."""
+        """The transport for blocking calls, one at a time; it counts messages."""
         return CountingTransport(self.messages, Sent(self.comm.Get_size()))
 
     @property
     def messages(self) -> MPITransport:
-        """The same, not counted: for measurements between calls."""
+        """The same transport without counting, for measurements between calls."""
         return MPITransport(self._private.comm, self._band(0), self._ranks)
 
     @cached_property
     def bands(self) -> Bands:
-        """Where non-blocking calls run."""
+        """The bands in which non-blocking and persistent calls run."""
         private, ranks = self._private, self._ranks
         transports = [
             MPITransport(private.comm, self._band(number), ranks)
@@ -353,10 +354,10 @@ class Channel:
         return Bands(self.comm, transports)
 
     def sent(self, rank: int) -> list[tuple[int, int, int, int]]:
-        """What calls sent so far, as `Sent.rows` has it. Makes nothing that no call has needed."""
-        made = self.__dict__
-        rows = self.transport.sent.rows(rank) if "transport" in made else []
-        return rows + self.bands.rows(rank) if "bands" in made else rows
+        """Return what calls sent so far; see `Sent.rows`."""
+        cached = self.__dict__  # of cached properties: do not create those that no call needed
+        rows = self.transport.sent.rows(rank) if "transport" in cached else []
+        return rows + self.bands.rows(rank) if "bands" in cached else rows
 
     def _band(self, number: int) -> range:
         self._divide()
@@ -365,7 +366,7 @@ class Channel:
         return tags[number * n_tags : (number + 1) * n_tags]
 
     def free(self) -> None:
-        """Give everything back, after waiting for what is under way.
+        """Wait for pending calls, and release everything.
 
         Remaining persistent requests keep the channel alive, as they do the user's communicator.
         """
@@ -373,14 +374,14 @@ class Channel:
             self.bands.drain()
             if self.bands.in_use:
                 return
-        self._leave_room()
+        self._leave_reserve()
         if self._slot is not None:
             self._private.return_slot(self._slot)
         self._private.release()
 
 
 def place_of(place: Place, ranks: Sequence[int]) -> Place:
-    """``place``, of a child whose rank ``i`` is its parent's ``ranks[i]``."""
+    """Return ``place`` for a child whose rank ``i`` is its parent's ``ranks[i]``."""
     base = place.ranks
-    there = ranks if base is None else [base[rank] for rank in ranks]
-    return Place(place.private, there, place.tags)
+    translated = ranks if base is None else [base[rank] for rank in ranks]
+    return Place(place.private, translated, place.tags)

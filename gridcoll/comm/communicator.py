@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from gridcoll.comm.arguments.buffers import open_self_comm
-from gridcoll.comm.channel import Channel, Place, can_run_beside, new_private
+from gridcoll.comm.channel import Channel, Place, can_run_in_background, new_private
 from gridcoll.comm.context import ClusterComms, Context
 from gridcoll.comm.decisions import Decisions
 from gridcoll.comm.methods.allgathering import AllgatheringMethods
@@ -61,42 +61,43 @@ class GridComm(
     ScatteringMethods,
     BroadcastMethods,
 ):
-    """A drop-in for an intracommunicator, with grid-aware collectives.
+    """A drop-in replacement for an intracommunicator, with grid-aware collectives.
 
-    ``GridComm(comm)`` is collective over ``comm`` and keeps its handle: ranks, groups and
+    ``GridComm(comm)`` is collective over ``comm`` and uses the same handle: ranks, groups and
     point-to-point messages are those of ``comm``. The grid is read from the file that
-    ``GRIDCOLL_GRID`` names, or measured. Our own messages go over a private communicator.
+    ``GRIDCOLL_GRID`` names, or measured. gridcoll sends its own messages over a private
+    communicator.
 
-    A topology is kept: for an `MPI.Cartcomm`, ``GridComm(cart)`` is an `MPI.Cartcomm`, too.
+    A topology is preserved: for an `MPI.Cartcomm`, ``GridComm(cart)`` is an `MPI.Cartcomm`, too.
 
-    As a context manager, it is freed at the end of the block, but not after an error: that may have
-    happened on one rank only, and freeing is collective.
+    Used as a context manager, it is freed at the end of the block, but not after an error: freeing
+    is collective, and the error may have happened on one rank only.
 
     Parameters
     ----------
     comm : MPI.Intracomm, optional
-        Without one, or with ``MPI.COMM_NULL``, a null communicator results.
+        If omitted or ``MPI.COMM_NULL``, the result is a null communicator.
     model : GridModel, optional
-        Use this instead of reading or measuring; the same on all ranks.
+        Use this model instead of reading or measuring one. Must be the same on all ranks.
     **settings
-        For this communicator and those made from it, instead of the environment's: ``grid``,
-        ``cache`` (or ``keep``), ``check``, ``force``, ``tolerance``, ``reproducible``, ``learn``,
-        ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info` with hints of
-        the same names and the prefix ``gridcoll_``. Keywords win over hints, hints over the
-        environment.
+        Settings of this communicator and of those made from it, instead of the environment's:
+        ``grid``, ``cache`` (or ``keep``), ``check``, ``force``, ``tolerance``, ``reproducible``,
+        ``learn``, ``log``, ``algorithms`` as ``{"bcast": "ecef"}``, and ``info``, an `MPI.Info`
+        with hints of the same names and the prefix ``gridcoll_``. Keywords override hints, and
+        hints override the environment.
 
     Raises
     ------
     TypeError
-        For an intercommunicator.
+        If ``comm`` is an intercommunicator.
     FileError, UsageError, DisagreementError
-        For a grid file that does not fit the job, or settings that ranks do not agree on; the same
-        on all ranks.
+        If the grid file does not fit the job, or ranks have different settings. The error is the
+        same on all ranks.
     """
 
     # Class attribute, because MPI's own Dup builds objects without calling __init__.
     _borrowed = False
-    """Whether the handle belongs to another object, which frees it."""
+    """Whether the handle belongs to another object, which will free it."""
 
     def __new__(
         cls,
@@ -107,8 +108,8 @@ class GridComm(
     ) -> GridComm:
         if comm is not None and not isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL:
             raise TypeError(f"GridComm: needs an intracommunicator, got {type(comm).__name__}")
-        # Not super(): with several bases, Python refuses any `__new__` but this one as unsafe.
-        return MPI.Intracomm.__new__(_kind_of(comm) if cls is GridComm else cls, comm)
+        # Not super(): with several bases, Python rejects every other `__new__` as unsafe.
+        return MPI.Intracomm.__new__(_class_for(comm) if cls is GridComm else cls, comm)
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class GridComm(
             return
         open_self_comm()
         open_progress()
-        self._take_context(_make_context(comm, model, settings))
+        self._set_context(_make_context(comm, model, settings))
         self._borrowed = True
 
     def __enter__(self: Self) -> Self:
@@ -138,18 +139,18 @@ class GridComm(
 
     @property
     def model(self) -> GridModel:
-        """Grid and pLogP of its links."""
-        return self._need().model
+        """The grid and the pLogP parameters of its links."""
+        return self._require_context().model
 
     def explain(self, collective: str, nbytes: int, root: int = 0) -> Choice:
-        """What a call would do, among which candidates, and why. Local.
+        """Return what a call would do, all candidates, and the reason for the choice. Local.
 
-        For candidates that did such calls, also the observed times. If all allreduces of this size
-        were sums of floats, the choice for sums of floats is explained.
+        Candidates that already executed such calls also have observed times. If all allreduces of
+        this size were sums of floats, the choice for sums of floats is explained.
 
         Raises `UsageError` for an unknown collective, a negative size or a root out of range.
         """
-        context = self._need()
+        context = self._require_context()
         if nbytes < 0:
             raise UsageError(f"nbytes: must not be negative, got {nbytes}")
         if not 0 <= root < self.Get_size():
@@ -159,18 +160,18 @@ class GridComm(
     def remeasure(self, links: Collection[tuple[str, str]] | None = None) -> None:
         """Measure links between clusters again and choose by the result. Collective.
 
-        Takes seconds. A coarser measurement starts by itself when calls become slower or faster
-        than before. Other communicators keep their model.
+        This takes seconds. A coarser measurement starts automatically when calls become slower or
+        faster than before. Other communicators keep their model.
 
-        Raises `UsageError` for a name that no cluster has, or a link inside one.
+        Raises `UsageError` for a name that no cluster has, or for a link inside one cluster.
 
         Parameters
         ----------
         links : collection of (str, str), optional
-            Names of two clusters each, of ``comm.grid.clusters``; all links by default. The same on
-            all ranks.
+            Pairs of cluster names, as in ``comm.grid.clusters``; all links by default. Must be the
+            same on all ranks.
         """
-        context = self._need()
+        context = self._require_context()
         names = [cluster.name for cluster in context.model.grid.clusters]
         n = range(len(names))
         if links is None:
@@ -182,43 +183,43 @@ class GridComm(
         context.remeasure([(names.index(a), names.index(b)) for a, b in links])
 
     def forced(self, collective: str, algorithm: str) -> GridComm:
-        """A view of this communicator that always takes ``algorithm`` for ``collective``. Local.
+        """Return a view of this communicator that always uses ``algorithm`` for ``collective``.
 
-        It shares handle and private communicator with us: do not use both at the same time from
-        two threads, and do not free it.
+        Local. The view shares the handle and the private communicator: do not use both at the same
+        time from two threads, and do not free the view.
         """
         view = type(self).__new__(type(self), self)
-        view._take_context(self._need().with_algorithm(collective, algorithm))
+        view._set_context(self._require_context().with_algorithm(collective, algorithm))
         return view
 
     def traffic(self) -> Traffic:
         """Messages and bytes that planned calls sent so far, by pair of clusters. Collective.
 
-        Counted by the engine as it sends. For one call, ask before and after:
-        ``comm.traffic().since(before)``. What the native collectives send is not in it.
+        The engine counts them as it sends. To get the traffic of one call, ask before and after:
+        ``comm.traffic().since(before)``. Messages of native collectives are not included.
         """
-        return self._need().traffic()
+        return self._require_context().traffic()
 
     def cluster_comms(self) -> ClusterComms:
         """Communicators inside clusters, between coordinators, and along lanes.
 
-        Collective at its first call; they belong to this communicator and are freed with it.
+        The first call is collective. They belong to this communicator and are freed with it.
         """
-        return self._need().cluster_comms()
+        return self._require_context().cluster_comms()
 
-    def _take_context(self, context: Context) -> None:
-        """Take ``context``. Where no call can gain anything, install MPI's own methods.
+    def _set_context(self, context: Context) -> None:
+        """Set ``context``. If no call can gain anything, install MPI's own methods.
 
-        A call then costs what it costs without gridcoll. Methods that a subclass overrides stay.
+        A call then costs the same as without gridcoll. Methods that a subclass overrides stay.
         """
-        super()._take_context(context)
+        super()._set_context(context)
         watch(context)
         if context.native_only:
             for name, ours in _COLLECTIVES.items():
                 if getattr(type(self), name) is ours:
                     self.__dict__[name] = getattr(MPI.Intracomm, name).__get__(self)
 
-    def _need(self) -> Context:
+    def _require_context(self) -> Context:
         if self._context is None:
             raise UsageError("this GridComm is null, freed, or was not built by GridComm(comm)")
         return self._context
@@ -227,23 +228,23 @@ class GridComm(
         context = self._context
         if context is None or place is None or comm == MPI.COMM_NULL:
             return comm if isinstance(comm, MPI.Intracomm) else MPI.Intracomm(comm)
-        # Not the application's subclass: its `__init__` would not run. mpi4py, too, keeps the
+        # Not the application's subclass, whose `__init__` would not run. mpi4py also keeps the
         # subclass for duplicates only.
-        new: GridComm = MPI.Intracomm.__new__(_kind_of(comm), comm)
+        new: GridComm = MPI.Intracomm.__new__(_class_for(comm), comm)
         theirs, ours = comm.Get_group(), self.Get_group()
         try:
             ranks = tuple(theirs.Translate_ranks(range(comm.Get_size()), ours))
         finally:
             theirs.Free()
             ours.Free()
-        new._take_context(context.restrict(new, place, ranks))
+        new._set_context(context.restrict(new, place, ranks))
         return new
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled, as mpi4py's communicators without a name do.
+        """Raise `ValueError` unless null, as mpi4py does for communicators without a name.
 
-        Pickled by its handle, ``GridComm(MPI.COMM_WORLD)`` would become a communicator without a
-        grid: its calls would not match those of other ranks.
+        If ``GridComm(MPI.COMM_WORLD)`` were pickled by its handle, it would become a communicator
+        without a grid, and its calls would not match those of other ranks.
         """
         if self == MPI.COMM_NULL:
             return GridComm, ()
@@ -253,28 +254,28 @@ class GridComm(
         raise ValueError(f"cannot serialize '{kind.__module__}.{kind.__name__}' instance")
 
     def __copy__(self: Self) -> Self:
-        """Itself, where mpi4py would copy the handle; it raises where mpi4py does."""
+        """Return ``self``, where mpi4py would copy the handle. Raises where mpi4py raises."""
         MPI.Intracomm.__reduce__(self)
         return self
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """As `copy.copy`."""
+        """Same as `__copy__`."""
         return self.__copy__()
 
     def Free(self) -> None:
-        """As `mpi4py.MPI.Comm.Free`, of what gridcoll made. Collective.
+        """Like `mpi4py.MPI.Comm.Free`, but only for communicators that gridcoll made. Collective.
 
-        The ``comm`` of ``GridComm(comm)`` is not freed: it belongs to its owner. This object is
-        null afterwards in any case.
+        The ``comm`` of ``GridComm(comm)`` is not freed: it belongs to its owner. In all cases this
+        object is null afterwards.
         """
         self._end(super().Free)
 
     def Disconnect(self) -> None:
-        """As `mpi4py.MPI.Comm.Disconnect`; see `Free`."""
+        """Like `mpi4py.MPI.Comm.Disconnect`; see `Free`."""
         self._end(super().Disconnect)
 
     def free(self) -> None:
-        """As `mpi4py.MPI.Comm.free`: `Free`, unless null."""
+        """Like `mpi4py.MPI.Comm.free`: call `Free` unless this communicator is null."""
         if self != MPI.COMM_NULL:
             self.Free()
 
@@ -297,11 +298,11 @@ _COLLECTIVES = {
     for name, method in vars(mixin).items()
     if not name.startswith("_")
 }
-"""Methods by which the mixins replace MPI's own."""
+"""Methods of the mixins that replace MPI's own."""
 
 
-# The module that classes of communicators name as theirs: petsc4py and others take none of other
-# modules. `GridComm` itself keeps its own, as pickles look for it there.
+# The `__module__` of our communicator classes: petsc4py and other packages accept only classes that
+# name mpi4py's module. `GridComm` itself keeps its own, because pickles look for it there.
 _MODULE = MPI.Intracomm.__module__
 
 
@@ -317,7 +318,7 @@ class GridCartcomm(GridComm, MPI.Cartcomm):
     __module__ = _MODULE
 
     def Sub(self, remain_dims: Sequence[bool]) -> MPI.Cartcomm:
-        """As `mpi4py.MPI.Cartcomm.Sub`; the parts know their part of the grid."""
+        """Like `mpi4py.MPI.Cartcomm.Sub`; each new communicator knows its part of the grid."""
         return self._derive(lambda: MPI.Cartcomm.Sub(self, remain_dims))  # type: ignore[return-value]
 
 
@@ -340,8 +341,8 @@ _KINDS: dict[type, type[GridComm]] = {
 }
 
 
-def _kind_of(comm: MPI.Comm | None) -> type[GridComm]:
-    """Our class for ``comm``'s topology."""
+def _class_for(comm: MPI.Comm | None) -> type[GridComm]:
+    """Return our class for the topology of ``comm``."""
     for kind in type(comm).__mro__:
         if kind is MPI.Intracomm:
             break
@@ -354,36 +355,36 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
     plain = MPI.Intracomm(comm)
     private = new_private(plain)
     try:
-        settings, hello, rows = _meet(private, keywords)
+        settings, hello, rows = _agree_on_settings(private, keywords)
         found = find_model(
             private,
             model,
             grid_file=settings.grid_file,
             places=settings.places,
             tolerance=settings.tolerance,
-            met=(hello, [said for _, said in rows]),
+            met=(hello, [row for _, row in rows]),
         )
     except BaseException:
         private.Free()
         raise
     _warn_of_misspelt(plain.Get_rank())
-    threads = all(able for able, _ in rows)
+    threads = all(can_run for can_run, _ in rows)
     channel = Channel.create(plain, private, threads)
     return Context(Decisions(plain.Get_rank(), found, settings), channel, threads)
 
 
 @cache
 def _warn_of_misspelt(rank: int) -> None:
-    """Say once, on rank 0, which settings count for nothing."""
+    """Warn once, on rank 0, about misspelt variables, which have no effect."""
     Report(rank == 0).warn(misspelt(os.environ))
 
 
-def _meet(
+def _agree_on_settings(
     private: MPI.Intracomm, keywords: Keywords
 ) -> tuple[Settings, Hello, list[tuple[bool, HelloRow]]]:
-    """Agree on settings, and exchange what `find_model` needs first. Collective.
+    """Agree on settings, and exchange the rows that `find_model` needs first. Collective.
 
-    All in one exchange, since each one crosses the grid several times.
+    Everything is done in one exchange, since each exchange crosses the grid several times.
     """
 
     def read() -> tuple[Settings, Hello]:
@@ -395,13 +396,13 @@ def _meet(
         "settings (GRIDCOLL_* variables) and version",
         read,
         lambda own: f"{own[0].text()} gridcoll={VERSION}",
-        lambda own: (can_run_beside(), own[1].row),
+        lambda own: (can_run_in_background(), own[1].row),
     )
     return settings, hello, rows
 
 
 def _read_own(keywords: Keywords) -> Settings:
-    """This rank's settings. Errors of one rank are found here, where all ranks hear of them."""
+    """Return this rank's settings. Errors raised here are passed on to all ranks by `agree_on`."""
     require_engine()
     require_folder()
     return read_settings(environment_with(keywords))

@@ -1,4 +1,4 @@
-"""What a grid-aware communicator knows and owns besides its handle."""
+"""The state of a grid-aware communicator besides its handle."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from gridcoll.plan.dataflow import refused
 from gridcoll.plan.traces import Traffic, traffic_of
 
 N_FAST_CALLS = 256
-"""Kinds of calls that the fast path holds; when there are more, it is emptied."""
+"""Most kinds of calls that the fast path holds. When it is full, it is cleared."""
 
 MOST_SCRATCH_BYTES = 128 << 10
-"""Limit of the scratch that is kept for each kind of call of every communicator."""
+"""Most scratch memory that is kept for one kind of call, for each communicator."""
 
 Key = tuple[object, ...]
 """Key of a call on this rank."""
 
 FastCall = Callable[..., None]
-"""Does a call that was decided before. Takes the communicator and the arguments of mpi4py's
+"""Executes a call that was decided before. Takes the communicator and the arguments of mpi4py's
 method."""
 
 Read = Callable[..., None]
-"""Does a call after reading its arguments. Takes the same."""
+"""Reads the arguments of a call and executes it. Takes the same arguments as `FastCall`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ClusterComms:
     inter: MPI.Intracomm
     """All coordinators in cluster order; ``MPI.COMM_NULL`` on other ranks."""
     lane: MPI.Intracomm
-    """The ranks of equal local index across clusters."""
+    """The ranks with the same local index, one per cluster."""
 
     def free(self) -> None:
         """Free all three. Collective."""
@@ -65,10 +65,10 @@ class ClusterComms:
 class Context:
     """Decisions, channel and fast path of one communicator.
 
-    Decisions are shared with other communicators of the same ranks; the channel is ours from now
-    on. ``threads``: whether all ranks' MPI lets programs run beside the application. ``offset``
-    is the common clock minus this rank's, where that is known; ``news`` are changes of the network
-    found by communicators of the same processes.
+    Decisions are shared with other communicators of the same ranks; the context takes ownership of
+    the channel. ``threads`` tells whether programs can run in the background on all ranks; see
+    `can_run_in_background`. ``offset`` is the common clock minus this rank's clock, if known.
+    ``news`` holds changes of the network found by communicators of the same processes.
     """
 
     def __init__(
@@ -84,19 +84,20 @@ class Context:
         self._n_ranks = decisions.model.grid.n_ranks
         self.channel = channel
         self.comm = channel.comm
-        """The communicator as plain mpi4py has it: for native collectives."""
-        self._threads, self._steady = threads, False
-        self.changed: Callable[[], None] = _nothing
-        """Called when decisions changed, for who keeps some besides the fast path."""
+        """The plain mpi4py communicator, for native collectives."""
+        self._threads, self._no_trials = threads, False
+        self.on_change: Callable[[], None] = _nothing
+        """Called when decisions changed. Set by code that stores decisions outside the fast
+        path."""
         self.fast_path: dict[Key | None, FastCall] = {}
         """Calls that were decided before: native ones, and short plans (see `engine.repeat`). The
-        key holds all that the decision depends on, as simple values."""
+        key holds everything the decision depends on, as simple values."""
         self._cluster_comms: ClusterComms | None = None
         self._last_sent: list[tuple[int, int, int, int]] | None = None
         self.learning = self._begin_to_learn(offset, news)
 
     def _begin_to_learn(self, offset: Offset | None, news: News | None) -> Learning | None:
-        """None where settings forbid it, or inside one cluster, where nothing can be gained."""
+        """Return None if settings forbid learning, or if there is one cluster and no gain."""
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
             return None
@@ -105,37 +106,41 @@ class Context:
             self.decisions,
             lambda: self.channel.messages,
             self.forget_calls,
-            self.follow,
+            self.use_model,
             offset,
             news or News(),
         )
 
     def forget_calls(self) -> None:
-        """Decisions changed: what is known of calls holds no more."""
+        """Forget all prepared calls, because decisions changed."""
         self.fast_path.clear()
-        self.changed()
+        self.on_change()
 
-    def follow(self, model: GridModel, *, measured: bool = False) -> None:
-        """Go on with ``model``, of the same ranks; the same on all of them, at the same call."""
+    def use_model(self, model: GridModel, *, measured: bool = False) -> None:
+        """Use ``model``, of the same ranks, from now on.
+
+        All ranks must pass the same model, at the same call. ``measured`` tells whether it was
+        measured thoroughly.
+        """
         self.decisions = Decisions(self.rank, model, self.settings)
         self.forget_calls()
         if self.learning is not None:
-            self.learning.take(self.decisions, measured=measured)
+            self.learning.use_decisions(self.decisions, measured=measured)
 
     def remeasure(self, pairs: Collection[Pair]) -> None:
-        """Measure links between clusters anew, and go on with what they are. Collective."""
+        """Measure links between clusters again, and use the resulting model. Collective."""
         self.channel.open()
         messages = self.channel.messages
-        self.follow(remeasure_links(self.comm, messages, self.model, pairs), measured=True)
+        self.use_model(remeasure_links(self.comm, messages, self.model, pairs), measured=True)
 
     @property
     def model(self) -> GridModel:
-        """Of the communicator's ranks."""
+        """The model of the communicator's ranks."""
         return self.decisions.model
 
     @property
     def settings(self) -> Settings:
-        """What the environment said, the same on all ranks."""
+        """The settings of this communicator, the same on all ranks."""
         return self.decisions.settings
 
     @property
@@ -144,14 +149,14 @@ class Context:
         return self.decisions.native_only
 
     @property
-    def beside(self) -> bool:
-        """Whether non-blocking and persistent calls may be ours."""
+    def can_run_in_background(self) -> bool:
+        """Whether non-blocking and persistent calls may be run by gridcoll."""
         return self._threads and not self.native_only and self.channel.is_open
 
     def as_rank(self, root: SupportsIndex) -> int | None:
-        """``root`` as an int; None for anything that is no rank: MPI is to refuse it.
+        """Return ``root`` as an int, or None if it is not a valid rank, so that MPI rejects it.
 
-        An int on one rank may be a NumPy integer on another: both must lead to the same decision.
+        One rank may pass an int, another one a NumPy integer: both must get the same decision.
         """
         try:
             rank = index(root)
@@ -160,9 +165,9 @@ class Context:
         return rank if 0 <= rank < self._n_ranks else None
 
     def explain(self, collective: str, n_bytes: int, root: int) -> Choice:
-        """What such a call would do now, and what was observed of it."""
+        """Return what such a call would do now, with observed times."""
         learning, semantics = self.learning, ANY
-        # Sums of floats have a choice of their own.
+        # Sums of floats have a separate choice.
         floats = Semantics(bitwise_equal=True)
         if learning is not None and not learning.knows(collective, n_bytes, root, ANY):
             semantics = floats if learning.knows(collective, n_bytes, root, floats) else ANY
@@ -170,7 +175,7 @@ class Context:
         return choice if learning is None else learning.explain(choice, semantics)
 
     def explained(self) -> Iterator[Choice]:
-        """As `explain`, every choice that was made so far."""
+        """Yield every choice that was made so far, as `explain` returns it."""
         for (*_, semantics), choice in self.decisions.made():
             learning = self.learning
             yield choice if learning is None else learning.explain(choice, semantics)
@@ -190,29 +195,32 @@ class Context:
                 *(collective, n_bytes, root),
                 unit_bytes=unit_bytes,
                 semantics=semantics,
-                steady=self._steady,
+                no_trials=self._no_trials,
             )
         return self.decisions.decide(
             collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
         )
 
     @contextmanager
-    def steadily(self) -> Iterator[None]:
-        """Decisions inside this block are never trials: the call starts later, or is repeated."""
-        self._steady = True
+    def without_trials(self) -> Iterator[None]:
+        """Make no trials inside this block: the call is started later, or repeatedly."""
+        self._no_trials = True
         try:
             yield
         finally:
-            self._steady = False
+            self._no_trials = False
 
     def stamped(self, call: FastCall) -> FastCall:
-        """``call``, which does the last decision, with time stamps if this communicator learns."""
+        """Return ``call``, which executes the last decision.
+
+        If this communicator learns, time stamps are taken around it.
+        """
         return call if self.learning is None else self.learning.stamped(call)
 
-    def enter(self, key: Key | None, call: FastCall) -> None:
-        """Enter ``call`` into the fast path, unless ``key`` is None.
+    def add_fast_call(self, key: Key | None, call: FastCall) -> None:
+        """Add ``call`` to the fast path, unless ``key`` is None.
 
-        Nothing is entered where ``GRIDCOLL_CHECK`` is on: arguments must be read to be compared.
+        Nothing is added if ``GRIDCOLL_CHECK`` is on: arguments must be read to be compared.
         """
         if self.learning is not None and not self.learning.repeats:
             return
@@ -222,7 +230,10 @@ class Context:
             self.fast_path[key] = call
 
     def run(self, flow: Dataflow, memory: Memory | Prepared, *, has_data: bool = True) -> None:
-        """Run this rank's share of a call on the private communicator; see `refused`."""
+        """Run this rank's part of a call on the private communicator.
+
+        Without data (``has_data`` false), ranks that need this rank's data fail; see `refused`.
+        """
 
         def run() -> None:
             if isinstance(memory, Prepared):
@@ -237,7 +248,7 @@ class Context:
             run()
 
     def prepare(self, flow: Dataflow, memory: Memory) -> Prepared | None:
-        """Prepare what `run` does for the C engine; None where Python has to run it."""
+        """Prepare ``flow`` for the C engine; return None if it must run in Python."""
         return prepare(flow, self.channel.transport, memory)
 
     def repeat(
@@ -253,10 +264,10 @@ class Context:
         writes: bool = True,
         own: memoryview | None = None,
     ) -> None:
-        """Enter a planned call into the fast path, if it is short; see `Repeat`.
+        """Add a planned call to the fast path, if it is short; see `Repeat`.
 
         The next call of this kind then starts at once: reading arguments and looking up the
-        decision takes several times as long as starting. Long calls would gain nothing.
+        decision takes several times as long as starting it. Long calls would gain nothing.
         """
         if key is None or self.settings.check or not can_repeat():
             return
@@ -265,23 +276,23 @@ class Context:
         if 0 in n_bytes or sum(n_bytes) > SHORT_BYTES or scratch_bytes > MOST_SCRATCH_BYTES:
             return
         if prepared := prepare(flow, self.channel.transport, memory()):
-            again = Repeat(prepared, given=given, output=output, writes=writes, own=own, read=read)
-            self.enter(key, self.stamped(again.function))
+            repeat = Repeat(prepared, given=given, output=output, writes=writes, own=own, read=read)
+            self.add_fast_call(key, self.stamped(repeat.function))
 
     def traffic(self) -> Traffic:
-        """What all ranks sent in plans so far. Collective."""
-        rows = self.comm.allgather(self._sent())
-        return traffic_of(self.model.grid, (row for mine in rows for row in mine))
+        """Return what all ranks sent in plans so far. Collective."""
+        rows_by_rank = self.comm.allgather(self._sent())
+        return traffic_of(self.model.grid, (row for rows in rows_by_rank for row in rows))
 
     def own_traffic(self) -> Traffic:
-        """What this rank sent in plans so far; also after the communicator was freed."""
+        """Return what this rank sent in plans so far; works after the communicator was freed."""
         return traffic_of(self.model.grid, self._sent())
 
     def _sent(self) -> list[tuple[int, int, int, int]]:
         return self.channel.sent(self.rank) if self._last_sent is None else self._last_sent
 
     def cluster_comms(self) -> ClusterComms:
-        """The communicators of the splitting, made at the first call. Collective."""
+        """Return the communicators along the clusters, made at the first call. Collective."""
         if self._cluster_comms is None:
             grid = self.model.grid
             cluster = grid.cluster_of[self.rank]
@@ -294,12 +305,12 @@ class Context:
         return self._cluster_comms
 
     def duplicate(self, comm: MPI.Comm, place: Place) -> Context:
-        """The context of ``comm``, a duplicate."""
+        """Return the context of ``comm``, a duplicate of this communicator."""
         channel = Channel(MPI.Intracomm(comm), place)
         return self._child(self.decisions, channel, None)
 
     def restrict(self, comm: MPI.Comm, place: Place, ranks: Sequence[int]) -> Context:
-        """The context of ``comm``, a child whose rank ``i`` is our ``ranks[i]``."""
+        """Return the context of ``comm``, a child whose rank ``i`` is our ``ranks[i]``."""
         channel = Channel(MPI.Intracomm(comm), place_of(place, ranks))
         decisions = self.decisions.restrict(ranks)
         return self._child(decisions, channel, ranks)
@@ -310,23 +321,23 @@ class Context:
         if self.learning is None:
             return Context(decisions, channel, self._threads)
         following = self.learning.following
-        news = following.news.part(ranks) if ranks else following.news
+        news = following.news.restrict(ranks) if ranks else following.news
         child = Context(decisions, channel, self._threads, self.learning.agreed.offset, news)
-        before = following.at_start
-        if child.learning is not None and before is not self.model:
-            child.learning.following.start_from(before.restrict(ranks) if ranks else before)
+        first = following.first_model
+        if child.learning is not None and first is not self.model:
+            child.learning.following.compare_with(first.restrict(ranks) if ranks else first)
         return child
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
-        """This context with another setting; it shares the communicators."""
+        """Return a copy with ``algorithm`` forced; it shares the communicators."""
         other = copy(self)
         other.decisions = self.decisions.with_algorithm(collective, algorithm)
-        other.fast_path, other.changed = {}, _nothing
+        other.fast_path, other.on_change = {}, _nothing
         other.learning = None
         return other
 
     def free(self) -> None:
-        """Free every communicator made here, and give the channel back. Collective."""
+        """Free all communicators made here, and free the channel. Collective."""
         self._last_sent = self._sent()
         if self.learning is not None:
             self.learning.close()

@@ -1,8 +1,9 @@
 """Decisions: what a call does, looked up by one key, the same on all ranks.
 
-A decision depends on what every rank knows: the model, the settings, and the collective, size, root
-and semantics of the call. So communicators of the same ranks share what was decided, and so do all
-children of one parent that are alike: as many ranks, of the same clusters, that share hosts alike.
+A decision depends only on values that every rank knows: the model, the settings, and the
+collective, size, root and semantics of the call. Therefore communicators of the same ranks share
+their decisions. Children of one parent also share them if they have the same number of ranks, in
+the same clusters, placed on hosts in the same pattern.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 N_DECISIONS = 256
-"""Decisions kept per set of ranks; they hold compiled plans."""
+"""Most decisions kept for one set of ranks; they hold compiled plans."""
 
 N_CHOICES = 512
-"""Choices kept: more than decisions, as choosing takes longer than compiling, and a program may use
-hundreds of roots."""
+"""Most choices kept: more than decisions, because choosing takes longer than compiling, and a
+program may use hundreds of roots."""
 
-N_PARTS = 32
-"""Rank sets of children, and shapes of such sets, whose decisions are kept."""
+N_RANK_SETS = 32
+"""Most rank sets of children, and most shapes of such sets, whose decisions are kept."""
 
 
 class Semantics(NamedTuple):
-    """Reduction semantics that a call asks for; see `choose`."""
+    """Reduction semantics that a call requires; see `choose`."""
 
     rank_order: bool = False
     prefer_order: bool = False
@@ -46,8 +47,8 @@ class Semantics(NamedTuple):
     no_variants: bool = False
 
     @property
-    def order_counts(self) -> bool:
-        """Whether it may depend on ranks by number how long a plan takes."""
+    def depends_on_rank_order(self) -> bool:
+        """Whether the time of a plan may depend on the order of ranks by number."""
         return self.rank_order or self.prefer_order or self.reproducible
 
 
@@ -59,27 +60,27 @@ PLAIN = Semantics(no_variants=True)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What this rank does at a call of one kind."""
+    """What this rank does in a call of one kind."""
 
     flow: Dataflow | None
-    """This rank's share of a plan, compiled; None for a native collective."""
+    """This rank's part of a plan, compiled; None for a native collective."""
     native: str = NATIVE
-    """Which native collective does it where there is no plan; see `engine.natives.native_call`."""
+    """The native collective to use if there is no plan; see `engine.natives.native_call`."""
 
 
-def takes_whole(collective: str, n_bytes: int, semantics: Semantics) -> bool:
-    """Whether a short reduction may not be cut, not even between elements.
+def is_indivisible(collective: str, n_bytes: int, semantics: Semantics) -> bool:
+    """Whether a short reduction must not be split, not even between elements.
 
-    So it is with users' operations, as in MPI libraries, which cut longer ones if any: some look at
-    all elements together, as an ``argmax`` of values followed by their places, or take it for
-    granted how many there are.
+    True for user-defined operations. Some of them need all elements together, as an ``argmax`` of
+    values followed by their positions, or rely on the number of elements. MPI libraries behave the
+    same: if they split at all, they split only longer messages.
     """
-    users = semantics.rank_order or semantics.prefer_order
-    return users and collective in ("allreduce", "reduce") and n_bytes <= SHORT_IN_ORDER_BYTES
+    is_user_op = semantics.rank_order or semantics.prefer_order
+    return is_user_op and collective in ("allreduce", "reduce") and n_bytes <= SHORT_IN_ORDER_BYTES
 
 
 def size_class(n_bytes: int) -> int:
-    """The size that a choice is made for: rounded up to quarters of a power of two."""
+    """Return the size that a choice is made for: rounded up to quarters of a power of two."""
     if n_bytes <= 8:
         return 8
     step = 1 << max((n_bytes - 1).bit_length() - 3, 0)
@@ -87,27 +88,28 @@ def size_class(n_bytes: int) -> int:
 
 
 class Decisions:
-    """All decisions so far for one set of ranks, of which ``rank`` is ours, and for sets like it.
+    """All decisions so far for one set of ranks; ``rank`` is this process's rank in it.
 
-    Shared between threads: if one evicts an entry that another needs, that one decides again, with
-    the same result. Those ``like`` these, whose decisions are shared, are of other ranks, with our
-    rank number among them equal and a model that differs in names only.
+    Shared between threads: if one thread evicts an entry that another one needs, the other one
+    decides again, with the same result. The new object shares the decisions of ``share_with``,
+    which has other ranks, but the same rank number for this process and a model that differs only
+    in names.
     """
 
     def __init__(
-        self, rank: int, model: GridModel, settings: Settings, like: Decisions | None = None
+        self, rank: int, model: GridModel, settings: Settings, share_with: Decisions | None = None
     ) -> None:
         self.rank, self.model, self.settings = rank, model, settings
         self._choices: OrderedDict[tuple[str, int, int, Semantics], Choice]
         self._decided: OrderedDict[_Key, Decision]
-        self._choices = like._choices if like else OrderedDict()
-        self._decided = like._decided if like else OrderedDict()
-        self._parts: OrderedDict[tuple[int, ...], Decisions] = OrderedDict()
-        self._shapes: OrderedDict[tuple[object, ...], Decisions] = OrderedDict()
+        self._choices = share_with._choices if share_with else OrderedDict()
+        self._decided = share_with._decided if share_with else OrderedDict()
+        self._by_ranks: OrderedDict[tuple[int, ...], Decisions] = OrderedDict()
+        self._by_shape: OrderedDict[tuple[object, ...], Decisions] = OrderedDict()
 
     @cached_property
     def native_only(self) -> bool:
-        """Whether no call can gain anything: then not even its size is looked at."""
+        """Whether no call can gain anything; then even the size of a call is ignored."""
         settings, grid = self.settings, self.model.grid
         if settings.check or settings.reproducible or settings.algorithms:
             return False
@@ -122,7 +124,7 @@ class Decisions:
         """The coordinator of the most central cluster."""
         return self.model.grid.clusters[find_hub(self.model.latency_s)].coordinator
 
-    def asks_for_native(self, collective: str) -> bool:
+    def is_forced_native(self, collective: str) -> bool:
         """Whether settings force ``collective`` to the MPI library."""
         return self._forced(collective) in NATIVES
 
@@ -138,14 +140,14 @@ class Decisions:
     def choice(
         self, collective: str, n_bytes: int, root: int, semantics: Semantics = ANY
     ) -> Choice:
-        """The choice for calls of this size class, with all candidates and the reason.
+        """Return the choice for calls of this size class, with all candidates and the reason.
 
-        Made once for all roots of a cluster that are alike, as programs let each rank be root in
-        turn; where rank order counts, none are.
+        The choice is made once for all equivalent roots of a cluster, because programs often use
+        each rank as root in turn. If rank order matters, no roots are equivalent.
         """
         key = (collective, size_class(n_bytes), root, semantics)
         found = self._choices.pop(key, None)
-        alike = root if semantics.order_counts else self.model.grid.first_alike[root]
+        alike = root if semantics.depends_on_rank_order else self.model.grid.first_alike[root]
         if found is None and alike != root:
             found = rerooted(self.choice(collective, n_bytes, alike, semantics), self.model, root)
         elif found is None:
@@ -158,11 +160,11 @@ class Decisions:
                 grid_only=self.settings.force == "grid",
                 **semantics._asdict(),
             )
-        _keep(self._choices, key, found, N_CHOICES)
+        _put(self._choices, key, found, N_CHOICES)
         return found
 
     def made(self) -> list[tuple[tuple[str, int, int, Semantics], Choice]]:
-        """Every choice that is kept, with its key."""
+        """Return all stored choices, with their keys."""
         return list(self._choices.items())
 
     def decide(
@@ -175,13 +177,13 @@ class Decisions:
         semantics: Semantics = ANY,
         by: Candidate | None = None,
     ) -> Decision:
-        """What this rank does at a call of exactly this size.
+        """Return what this rank does in a call of exactly this size.
 
-        The plan counts in units of ``unit_bytes``: reductions may not cut an element. ``by`` says
-        which candidate of the choice does it; by default, the winner.
+        The plan counts in units of ``unit_bytes``, because reductions must not split an element.
+        ``by`` is the candidate to use; by default, the winner of the choice.
         """
-        way = (by.name, by.label) if by else None
-        key = (collective, n_bytes, root, unit_bytes, semantics, way)
+        candidate = (by.name, by.label) if by else None
+        key = (collective, n_bytes, root, unit_bytes, semantics, candidate)
         found = self._decided.pop(key, None)
         if found is None:
             winner = by or self.choice(collective, n_bytes, root, semantics).winner
@@ -189,42 +191,48 @@ class Decisions:
                 found = Decision(None, winner.name)
             else:
                 n_units = n_bytes // unit_bytes
-                n_whole = n_units if takes_whole(collective, n_bytes, semantics) else 1
-                program = winner.build(n_units // max(n_whole, 1)).programs[self.rank]
-                found = Decision(dataflow(scaled(program, n_whole) if n_whole > 1 else program))
-        _keep(self._decided, key, found, N_DECISIONS)
+                factor = n_units if is_indivisible(collective, n_bytes, semantics) else 1
+                program = winner.build(n_units // max(factor, 1)).programs[self.rank]
+                found = Decision(dataflow(scaled(program, factor) if factor > 1 else program))
+        _put(self._decided, key, found, N_DECISIONS)
         return found
 
     def restrict(self, ranks: Sequence[int]) -> Decisions:
-        """Decisions for a child whose rank ``i`` is our ``ranks[i]``; we are one of them."""
+        """Return decisions for a child whose rank ``i`` is our ``ranks[i]``.
+
+        The rank of this process must be one of them.
+        """
         key = tuple(ranks)
         if key == tuple(range(self.model.grid.n_ranks)):
             return self
-        found = self._parts.pop(key, None)
+        found = self._by_ranks.pop(key, None)
         if found is None:
             shape = self._shape(key)
-            like = self._shapes.pop(shape, None)
+            same_shape = self._by_shape.pop(shape, None)
             rank, model = key.index(self.rank), self.model.restrict(key)
-            found = Decisions(rank, model, self.settings, like)
-            _keep(self._shapes, shape, found, N_PARTS)
-        _keep(self._parts, key, found, N_PARTS)
+            found = Decisions(rank, model, self.settings, same_shape)
+            _put(self._by_shape, shape, found, N_RANK_SETS)
+        _put(self._by_ranks, key, found, N_RANK_SETS)
         return found
 
     def _shape(self, ranks: tuple[int, ...]) -> tuple[object, ...]:
-        """All that decisions for ``ranks`` depend on, without names: equal for children alike."""
+        """Return everything that decisions for ``ranks`` depend on, without names.
+
+        Children with equal shapes share their decisions.
+        """
         grid = self.model.grid
-        seen: dict[str, int] = {}
-        hosts = (seen.setdefault(grid.hosts[rank], len(seen)) for rank in ranks)
+        host_numbers: dict[str, int] = {}
+        hosts = (host_numbers.setdefault(grid.hosts[rank], len(host_numbers)) for rank in ranks)
         return ranks.index(self.rank), *(grid.cluster_of[rank] for rank in ranks), *hosts
 
     def with_algorithm(self, collective: str, algorithm: str) -> Decisions:
-        """Empty decisions of the same ranks with another setting."""
+        """Return new decisions, without entries, for the same ranks and a forced algorithm."""
         algorithms = {**self.settings.algorithms, collective: algorithm}
         return Decisions(self.rank, self.model, replace(self.settings, algorithms=algorithms))
 
 
-def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    """Enter ``value`` as the one used last, and forget the one used longest ago."""
-    kept[key] = value
-    if len(kept) > most:
-        kept.popitem(last=False)
+def _put(cache: OrderedDict[K, V], key: K, value: V, max_entries: int) -> None:
+    """Store ``value`` as the most recently used entry, and evict the least recently used one."""
+    cache[key] = value
+    if len(cache) > max_entries:
+        cache.popitem(last=False)

@@ -1,8 +1,8 @@
-"""How a communicator's model follows changes of links, and tells related communicators.
+"""Follow changes of links with the model of a communicator, and tell related communicators.
 
 All decisions use values exchanged at an agreed point, so that all ranks measure links, or change
-the model, at the same call. A *look* measures links by all ranks together; a *glance* is one
-message each way.
+the model, at the same call. In a *look*, all ranks measure links together; a *glance* is one
+message in each direction.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from gridcoll.model import GridModel
 from gridcoll.topology.units import format_rate
 
 LOOK_EVERY_S = 60.0
-"""Shortest time between two looks at all links that slow calls ask for."""
+"""Shortest time between two looks at all links that are caused by slow calls."""
 
-WINDOWS_S = 20.0
-"""TCP windows that losses made small are open again after so long in use: that took 10 s after 15 s
-at a tenth of the rate (MPICH, Open MPI). Others stay small: packets get lost there."""
+WINDOW_RECOVERY_S = 20.0
+"""TCP windows that became small by packet loss recover when they are used for this long: it took
+10 s after 15 s at a tenth of the rate (MPICH, Open MPI). Windows that stay small for longer do so
+because packets are still lost."""
 
 GLANCE_EVERY_S = 1.0
 """Shortest time between two glances at changed links, to see whether they recovered."""
@@ -51,51 +52,51 @@ class News:
     """Changes of the network that communicators of the same processes found, in this process.
 
     These communicators run in any order and on any thread: one rank may have a model that another
-    rank does not have yet. So all ranks compare what they have before they use it.
+    rank does not have yet. Therefore all ranks compare what they have before they use it.
     """
 
-    def __init__(self, above: News | None = None) -> None:
+    def __init__(self, parent: News | None = None) -> None:
         self.newest: Offer | None = None
         self.doubt = False
-        self._above = above
-        self._parts: WeakValueDictionary[tuple[int, ...], News] = WeakValueDictionary()
+        self._parent = parent
+        self._children: WeakValueDictionary[tuple[int, ...], News] = WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def part(self, ranks: Sequence[int]) -> News:
-        """Of a communicator whose rank ``i`` is our ``ranks[i]``."""
+    def restrict(self, ranks: Sequence[int]) -> News:
+        """Return the news of a communicator whose rank ``i`` is our ``ranks[i]``."""
         with self._lock:
-            found = self._parts.get(tuple(ranks))
+            found = self._children.get(tuple(ranks))
             if found is None:
-                found = self._parts[tuple(ranks)] = News(self)
+                found = self._children[tuple(ranks)] = News(self)
             return found
 
     def post(self, model: GridModel) -> float:
-        """Pass ``model`` on to communicators of these processes or a subset; returns its digest.
+        """Pass ``model`` to communicators of these processes or a subset; return its digest.
 
-        Communicators of more processes only get the hint that something changed: their other ranks
+        Communicators of more processes only get a hint that something changed: their other ranks
         do not have the new model.
         """
-        digest = self._tell(model)
-        above = self._above
-        while above is not None:
-            above.doubt = True
-            above = above._above
+        digest = self._set_newest(model)
+        parent = self._parent
+        while parent is not None:
+            parent.doubt = True
+            parent = parent._parent
         return digest
 
-    def _tell(self, model: GridModel) -> float:
+    def _set_newest(self, model: GridModel) -> float:
         digest = float(zlib.crc32(repr(model.links).encode()) + 1)
         self.newest = Offer(digest, model)
         with self._lock:
-            parts = list(self._parts.items())
-        for ranks, part in parts:
-            part._tell(model.restrict(ranks))
+            children = list(self._children.items())
+        for ranks, child in children:
+            child._set_newest(model.restrict(ranks))
         return digest
 
 
 class Step(NamedTuple):
-    """What follows from an agreed point.
+    """What to do after an agreed point.
 
-    ``model``: a new model to use, if any. ``compete``: all candidates compete again.
+    ``model`` is a new model to use, if any. ``compete`` tells whether all candidates compete again.
     """
 
     model: GridModel | None = None
@@ -103,18 +104,20 @@ class Step(NamedTuple):
 
 
 class Following:
-    """The links of one communicator as they were and as they are.
+    """The links of one communicator: as in the first model, and as they are now.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        As plain mpi4py has it.
+        The plain mpi4py communicator.
     messages : callable
-        Gives the transport for our own messages; it is idle between calls.
+        Returns the transport for our own messages; it is idle between calls.
     model : GridModel
         The first model, measured or declared; later measurements are compared with it.
+    news : News
+        Changes found by communicators of the same processes.
     tell : callable
-        Writes a line about a decision.
+        Logs a line about a decision.
     """
 
     def __init__(
@@ -126,77 +129,77 @@ class Following:
         tell: Callable[[str], None],
     ) -> None:
         self._comm, self._messages, self._tell = comm, messages, tell
-        self.news, self._heard = news, news.newest.digest if news.newest else 0.0
-        self._better = False
-        self.took_s = 0.0
+        self.news, self._known_digest = news, news.newest.digest if news.newest else 0.0
+        self._saw_better_link = False
+        self.measuring_s = 0.0
         """Seconds that looks and glances took on this rank."""
         self.look_cost_s = 0.0
         """Seconds that a look takes; equal on all ranks."""
-        self.begin(model)
+        self.reset(model)
 
-    def begin(self, at_start: GridModel) -> None:
-        """Use ``at_start``, and compare with it from now on."""
-        self.at_start = self.model = at_start
-        # Declared clusters that share a host are a grid that somebody tries on one machine.
-        self._has_network = at_start.origin == "measured" or not at_start.grid.splits_hosts
+    def reset(self, first_model: GridModel) -> None:
+        """Use ``first_model``, and compare with it from now on."""
+        self.first_model = self.model = first_model
+        # If declared clusters share a host, somebody simulates a grid on one machine.
+        self._has_network = first_model.origin == "measured" or not first_model.grid.splits_hosts
         self.changed: dict[Pair, Found] = {}
-        self._waits_since_s: dict[Pair, float] = {}
-        self._looked_s, self._owes_look = -math.inf, False
-        self._glanced_s = -math.inf
+        self._windows_small_since_s: dict[Pair, float] = {}
+        self._last_look_s, self._look_pending = -math.inf, False
+        self._last_glance_s = -math.inf
         self._glance_costs_s: dict[tuple[Pair, ...], float] = {}
-        self._n_glances, self._patience = 0, 1.0
+        self._n_glances, self._backoff = 0, 1.0
 
     @property
-    def is_unseen(self) -> bool:
-        """Whether nobody looked at the links so far: all is as a file or an earlier job said.
+    def is_unverified(self) -> bool:
+        """Whether no look was taken so far: all links are as in a file or an earlier job.
 
-        Never on a grid that is only declared, on one machine.
+        Always false for a declared grid that is simulated on one machine.
         """
-        return self._has_network and self._looked_s == -math.inf
+        return self._has_network and self._last_look_s == -math.inf
 
-    def start_from(self, before: GridModel) -> None:
-        """Compare with ``before``: our model was taken over after links had changed."""
-        self.at_start = before
-        self.changed = found_of(self.model, before)
+    def compare_with(self, first_model: GridModel) -> None:
+        """Compare with ``first_model``: our model was taken over after links had changed."""
+        self.first_model = first_model
+        self.changed = found_of(self.model, first_model)
 
-    def say(self) -> Said:
-        """What this rank tells the others at the next agreed point."""
-        said = Said(self.news.newest, self.news.doubt, self._better)
-        self.news.doubt = self._better = False
-        return said
+    def take_message(self) -> Said:
+        """Return what this rank tells the others at the next agreed point, and reset it."""
+        message = Said(self.news.newest, self.news.doubt, self._saw_better_link)
+        self.news.doubt = self._saw_better_link = False
+        return message
 
     def step(
         self, point: Point, suspicion: int, now_s: float, total_s: float, *, doubt: bool = False
     ) -> Step:
-        """What follows from an agreed point. Collective.
+        """Return what to do after an agreed point. Collective.
 
-        ``suspicion`` and ``doubt`` are those of `Drift`. After a suspicion candidates compete again
-        if a look finds nothing, or is not due; a doubt only asks for a look.
+        ``suspicion`` and ``doubt`` are those of `Drift`. After a suspicion, candidates compete
+        again if a look finds nothing or is not due; a doubt only asks for a look.
 
-        If calls become faster after links had become slower, the first model is used again. If it
-        was declared, links may never have been as it says: then those that differ are looked at.
-        While links are slower, glances find out when that is over, even if no call uses the link.
-        ``now_s`` is of the common clock, ``total_s`` what calls took so far.
+        If calls become faster after links had become slower, the first model is used again. If that
+        model was declared, links may never have been as it says, so those that differ are looked
+        at. While links are slower, glances find out when they recover, even if no call uses the
+        link. ``now_s`` is a time of the common clock; ``total_s`` is the time of all calls so far.
         """
-        if point.offer is not None and point.offer.digest != self._heard:
-            return self._take(point.offer)
+        if point.offer is not None and point.offer.digest != self._known_digest:
+            return self._use_offer(point.offer)
         if suspicion < 0 and self.changed:
-            if self.at_start.origin == "measured":
+            if self.first_model.origin == "measured":
                 self._tell("faster again: the links count as they did")
-                self._owes_look = False
-                return self._become(self.at_start, {})
-            if now_s - self._looked_s >= GLANCE_EVERY_S * self._patience:
+                self._look_pending = False
+                return self._switch_to(self.first_model, {})
+            if now_s - self._last_look_s >= GLANCE_EVERY_S * self._backoff:
                 return self._look(now_s, self.changed, compete=True)
-        wanted = bool(suspicion) or self._owes_look or point.doubt or doubt
+        wanted = bool(suspicion) or self._look_pending or point.doubt or doubt
         if not self._has_network:
             return self._compete(suspicion)
-        least_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
-        may_look = now_s - self._looked_s >= least_s
+        interval_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
+        may_look = now_s - self._last_look_s >= interval_s
         if wanted and may_look:
             return self._look(now_s, None, compete=bool(suspicion))
         if suspicion:
             return self._compete(suspicion)
-        self._owes_look = wanted
+        self._look_pending = wanted
         if point.better and (self.changed or may_look):
             return self._look(now_s, self.changed or None)
         self._glance(now_s, total_s)
@@ -205,56 +208,59 @@ class Following:
     def _compete(self, suspicion: int) -> Step:
         if not suspicion:
             return Step()
-        self._tell("calls take another time than they did: all ways compete again")
-        self._owes_look = True
+        self._tell("calls became slower or faster: all candidates compete again")
+        self._look_pending = True
         return Step(compete=True)
 
-    def _take(self, offer: Offer) -> Step:
+    def _use_offer(self, offer: Offer) -> Step:
         """Use the model that a related communicator found."""
-        self._heard = offer.digest
+        self._known_digest = offer.digest
         if not isinstance(offer.what, GridModel) or offer.what.links == self.model.links:
             return Step()
         self._tell("another communicator found that links changed")
         self.model = offer.what
-        self.changed = found_of(self.model, self.at_start)
-        return Step(self.at_start if not self.changed else self.model)
+        self.changed = found_of(self.model, self.first_model)
+        return Step(self.first_model if not self.changed else self.model)
 
-    def _become(self, model: GridModel, changed: dict[Pair, Found]) -> Step:
+    def _switch_to(self, model: GridModel, changed: dict[Pair, Found]) -> Step:
         self.model, self.changed = model, changed
-        self._patience = 1.0
-        self._heard = self.news.post(model)
+        self._backoff = 1.0
+        self._known_digest = self.news.post(model)
         return Step(model)
 
     def _look(self, now_s: float, only: Collection[Pair] | None, *, compete: bool = False) -> Step:
-        """Look at links, ``only`` those of some pairs or all; ``compete`` if nothing is found."""
+        """Look at all links, or ``only`` those of some pairs. Collective.
+
+        If nothing is found, candidates compete again if ``compete``.
+        """
         began_s = time.monotonic()
-        # Compared with the first model: factors of factors would drift.
-        found = look_at_links(self._comm, self._messages(), self.at_start, only)
-        # In an array: for objects, mpi4py would make a communicator, keeping other threads waiting.
-        took = np.array([time.monotonic() - began_s])
-        self._comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-        took_s = float(took[0])
-        self.took_s += time.monotonic() - began_s
-        self._looked_s, self._glanced_s, self._owes_look = now_s, now_s, False
+        # Compare with the first model: factors relative to other factors would drift.
+        found = look_at_links(self._comm, self._messages(), self.first_model, only)
+        # Use an array: for objects, mpi4py would make a communicator, which blocks other threads.
+        duration = np.array([time.monotonic() - began_s])
+        self._comm.Allreduce(MPI.IN_PLACE, duration, MPI.MAX)
+        duration_s = float(duration[0])
+        self.measuring_s += time.monotonic() - began_s
+        self._last_look_s, self._last_glance_s, self._look_pending = now_s, now_s, False
         if only is None:
-            self.look_cost_s = took_s
+            self.look_cost_s = duration_s
         before = self.changed
         for pair, seen in found.items():
-            # Windows open by being used: for a while, the link counts for what several flows carry.
+            # Windows open by being used: for a while, use the rate of several flows for the link.
             if not seen.waits:
-                self._waits_since_s.pop(pair, None)
-            elif now_s - self._waits_since_s.setdefault(pair, now_s) < WINDOWS_S:
-                found[pair], self._owes_look = seen.opened(), True
+                self._windows_small_since_s.pop(pair, None)
+            elif now_s - self._windows_small_since_s.setdefault(pair, now_s) < WINDOW_RECOVERY_S:
+                found[pair], self._look_pending = seen.opened(), True
             if pair in before and before[pair].gap > CHANGED * seen.gap:
                 found[pair] = found[pair].risen()
         changed = {pair: each for pair, each in found.items() if each.changed}
         if changed.keys() == before.keys() and all(
             each.is_like(before[pair]) for pair, each in changed.items()
         ):
-            self._patience *= 2  # a glance that reported a better link was wrong
+            self._backoff *= 2  # a glance that reported a better link was wrong
             self._tell("links were looked at, and are what they were")
             return Step(compete=compete)
-        names = [cluster.name for cluster in self.at_start.grid.clusters]
+        names = [cluster.name for cluster in self.first_model.grid.clusters]
         for a, b in sorted(changed.keys() | before.keys()):
             each = found.get((a, b), before.get((a, b)))
             if each is not None:
@@ -263,40 +269,43 @@ class Following:
                 rate = each.together_bytes_per_s
                 together = f", {format_rate(rate)} together" if 0 < rate < math.inf else ""
                 self._tell(f"{where}: {latency}{each.gap:.2g} times the gap{together}")
-        return self._become(changed_model(self.at_start, changed) or self.at_start, changed)
+        return self._switch_to(
+            changed_model(self.first_model, changed) or self.first_model, changed
+        )
 
     def _glance(self, now_s: float, total_s: float) -> None:
-        """If due, send one message each way over links of disjoint pairs of clusters. No exchange.
+        """If due, send one message in each direction over links of disjoint pairs of clusters.
 
-        A rank that sees a better link says so at the next agreed point.
+        Ranks exchange nothing here. A rank that sees a better link reports it at the next agreed
+        point.
         """
         every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
-        if now_s - self._glanced_s < every_s * self._patience:
+        if now_s - self._last_glance_s < every_s * self._backoff:
             return
         rounds = rounds_of(self.model, self.changed or None)
-        # Of the hosts of a cluster, the slowest and its neighbour; all clusters at once.
+        # In each cluster, glance between the slowest host and its neighbour; all clusters at once.
         inside = [(a, b) for (a, b), each in self.changed.items() if a == b and each.ends]
         rounds += [inside] if inside else []
         if not rounds:
             return
-        before = self.at_start if self.changed else None
+        first_model = self.first_model if self.changed else None
         slow = {pair: self.changed[pair].ends for pair in inside}
         budget_s = OVERHEAD_PART * total_s
         first = self._n_glances % len(rounds)
         for pairs in (*rounds[first:], *rounds[:first]):
-            glances = [glance_of(self.model, before, pair, slow.get(pair)) for pair in pairs]
-            # Each round has its part of the budget: none waits for a more expensive one.
+            glances = [glance_of(self.model, first_model, pair, slow.get(pair)) for pair in pairs]
+            # Each round has its own part of the budget: none waits for a more expensive one.
             cost_s = len(rounds) * max(each.expected_s for each in glances)
             spent_s = self._glance_costs_s.get(tuple(pairs), 0.0) + cost_s
             if spent_s <= budget_s:
                 break
         else:
             return
-        # Unused budget of long ago is not saved up.
+        # Do not save up unused budget for long.
         self._glance_costs_s[tuple(pairs)] = max(spent_s, budget_s - cost_s)
         self._n_glances += 1
-        self._glanced_s = now_s
+        self._last_glance_s = now_s
         began_s = time.monotonic()
         rank, messages = self._comm.Get_rank(), self._messages()
-        self._better |= any(each.is_better(messages, rank, self.model) for each in glances)
-        self.took_s += time.monotonic() - began_s
+        self._saw_better_link |= any(each.is_better(messages, rank, self.model) for each in glances)
+        self.measuring_s += time.monotonic() - began_s

@@ -1,7 +1,8 @@
-"""What one communicator learns from its calls: each is stamped, and at agreed points decisions
-change.
+"""What one communicator learns from its calls: each call is stamped, and decisions change at agreed
+points.
 
-Ranks agree by the number of a call. So every call is counted on all ranks, by the fast path or not.
+Ranks identify an agreed point by the number of a call. Therefore all ranks count every call, on the
+fast path or not.
 """
 
 from __future__ import annotations
@@ -34,44 +35,47 @@ from gridcoll.plan.registry import Candidate
 from gridcoll.topology.units import format_duration, format_size
 
 N_SHAPES = 32
-POINTS_PER_NOTE = 16
-"""Agreed points between two copies of what was learned for later communicators; another one is made
-when the communicator is freed."""
+"""Most shapes of communicators whose ratios are stored."""
 
-KEEP_EVERY_S = 300.0
-"""Seconds between two writes of what was learned into the cache; another one at the end."""
+POINTS_PER_COPY = 16
+"""Agreed points between two copies of what was learned for later communicators. One more copy is
+made when the communicator is freed."""
+
+SAVE_EVERY_S = 300.0
+"""Seconds between two writes of what was learned to the cache. One more write happens at the
+end."""
 
 FROM_ROOT = ("bcast", "scatter")
-"""Collectives that begin when their root comes."""
+"""Collectives that begin when their root enters."""
 
 _open_learnings: WeakSet[Learning] = WeakSet()
 
-_known: dict[str, list[Ratio]] = {}
+_known_ratios: dict[str, list[Ratio]] = {}
 """What this process learned, by the shape of the communicator. A later communicator uses it if its
-ranks find at their first agreed point that all have the same."""
+ranks find at their first agreed point that all of them have the same ratios."""
 
 _log = logging.getLogger("gridcoll")
 
 
-def _keep_all() -> None:
-    """Write what communicators learned that were not freed, at the end of the job."""
+def _save_all() -> None:
+    """Save what was learned by communicators that were not freed, at the end of the job."""
     for each in list(_open_learnings):
-        each.keep()
+        each.save()
 
 
-atexit.register(_keep_all)
+atexit.register(_save_all)
 
 
 @dataclass
 class _Call:
-    """A call that was decided; ``made`` is false until it ran."""
+    """A call that was decided; ``has_run`` is false until it ran."""
 
     kind: Kind
     arm: int
     flow: Dataflow | None
     n_starts: int
     is_trial: bool
-    made: bool = False
+    has_run: bool = False
 
 
 class Learning:
@@ -80,15 +84,15 @@ class Learning:
     Parameters
     ----------
     comm : MPI.Intracomm
-        As plain mpi4py has it.
+        The plain mpi4py communicator.
     decisions : Decisions
-        As made by the model.
+        Decisions by the model.
     messages : callable
-        Gives where our own messages go; between calls nothing is under way there.
-    changed : callable
-        To be called when decisions changed: empties the fast path.
-    follow : callable
-        Takes the model of a network that changed.
+        Returns the transport for our own messages; it is idle between calls.
+    on_change : callable
+        Called when decisions changed; clears the fast path.
+    use_model : callable
+        Called with the new model when the network changed.
     offset : Offset or None
         Common clock minus this rank's clock, if known already.
     news : News or None
@@ -100,32 +104,32 @@ class Learning:
         comm: MPI.Intracomm,
         decisions: Decisions,
         messages: Callable[[], MPITransport],
-        changed: Callable[[], None],
-        follow: Callable[[GridModel], None],
+        on_change: Callable[[], None],
+        use_model: Callable[[GridModel], None],
         offset: Offset | None = None,
         news: News | None = None,
     ) -> None:
         self.decisions, self._messages = decisions, messages
-        self._changed, self._follow = changed, follow
+        self._on_change, self._use_model = on_change, use_model
         self.learner = Learner()
-        self._known_at_start: Races | None = None
+        self._first_model_races: Races | None = None
         model = decisions.model
         self.following = Following(comm, messages, model, news or News(), self._tell)
         latency_s = float(model.latency_s.max())
         self._shape = shape_of(model)
-        self._brought = _known.get(self._shape, [])
-        knowledge = float(zlib.crc32(repr(self._brought).encode()))
+        self._inherited = _known_ratios.get(self._shape, [])
+        knowledge = float(zlib.crc32(repr(self._inherited).encode()))
         self.agreed = Agreed(
-            *(comm, latency_s, offset, knowledge, self.following.say),
-            *(self._begins, self._allowed_s),
+            *(comm, latency_s, offset, knowledge, self.following.take_message),
+            *(self._is_needed_to_begin, self._allowed_s),
         )
-        self._begun: set[Kind] = set()
+        self._seen_kinds: set[Kind] = set()
         self._lost_s = 0.0
-        self._kept_s = time.monotonic()
+        self._last_save_s = time.monotonic()
         _open_learnings.add(self)
         self._candidates: dict[Kind, Sequence[Candidate]] = {}
         self._call: _Call | None = None
-        self._steady_call: _Call | None = None
+        self._no_trials_call: _Call | None = None
 
     def decide(
         self,
@@ -135,10 +139,10 @@ class Learning:
         *,
         unit_bytes: int = 1,
         semantics: Semantics = ANY,
-        steady: bool = False,
+        no_trials: bool = False,
     ) -> Decision:
-        """As `Decisions.decide`; with ``steady`` never a trial, and not stamped."""
-        decisions, self._call, self._steady_call = self.decisions, None, None
+        """Like `Decisions.decide`; with ``no_trials`` never a trial, and not stamped."""
+        decisions, self._call, self._no_trials_call = self.decisions, None, None
         if not self._is_learned(collective, semantics):
             return decisions.decide(
                 collective, n_bytes, root, unit_bytes=unit_bytes, semantics=semantics
@@ -147,12 +151,12 @@ class Learning:
         candidates = self._candidates.get(kind)
         if candidates is None:
             choice = decisions.choice(collective, n_bytes, root, semantics)
-            # Of a native, ranks may get different bits.
+            # With a native collective, ranks may get results that differ in some bits.
             unequal = semantics.bitwise_equal and decisions.model.n_clusters > 1
             natives = not (semantics.reproducible or unequal)
             candidates = competitors(choice, natives, semantics.prefer_order)
             self._candidates[kind] = candidates
-        if steady:
+        if no_trials:
             arm = self.learner.leader(kind)
         else:
             model = decisions.model
@@ -171,8 +175,8 @@ class Learning:
         )
         is_trial = arm != self.learner.leader(kind)
         call = _Call(kind, arm, decision.flow, self.learner.n_starts, is_trial)
-        if steady:
-            self._steady_call = call
+        if no_trials:
+            self._no_trials_call = call
         else:
             self._call = call
         return decision
@@ -185,24 +189,27 @@ class Learning:
         place = self.decisions.model.grid.cluster_of[root]
         return Kind(collective, size_class(n_bytes), root, place, semantics)
 
-    def _begins(self, tag: object) -> bool:
-        """Whether such a call cannot begin without this rank."""
+    def _is_needed_to_begin(self, tag: object) -> bool:
+        """Whether such a call cannot begin before this rank enters it."""
         if not isinstance(tag, _Call) or tag.kind.collective not in FROM_ROOT:
             return True
         return tag.kind.root == self.decisions.rank
 
     def _allowed_s(self, tag: object) -> float:
-        """What a call may take before its time counts as lost; first ones open connections."""
+        """Return the time that a call may take before the rest of its time counts as lost.
+
+        Infinite for the first call of a kind, which opens connections.
+        """
         learner = self.learner
         if not isinstance(tag, _Call) or tag.n_starts != learner.n_starts:
             return math.inf
-        if tag.kind not in self._begun:
-            self._begun.add(tag.kind)
+        if tag.kind not in self._seen_kinds:
+            self._seen_kinds.add(tag.kind)
             return math.inf
         return learner.allowed_s(tag.kind, tag.arm)
 
     def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
-        """Call ``run``, which runs ``flow``; with stamps if ``flow`` was decided last."""
+        """Call ``run``, which runs ``flow``; take stamps if ``flow`` is the last decision."""
         call = self._call
         if call is None or call.flow is not flow:
             run()
@@ -210,42 +217,43 @@ class Learning:
             self._stamped(call, run)
 
     def stamped(self, function: Callable[..., None]) -> Callable[..., None]:
-        """``function``, which does calls like the last one decided, with stamps around it.
+        """Return ``function``, which executes calls like the last one decided, with stamps.
 
         It is a native collective about to be called, or a plan that ran.
         """
         call = self._call
-        if call is None or call.made != (call.flow is not None):
+        if call is None or call.has_run != (call.flow is not None):
             return function
 
-        def do(*args: Any) -> None:
+        def run(*args: Any) -> None:
             self._stamped(call, function, *args)
 
-        return do
+        return run
 
     def _stamped(self, call: _Call, function: Callable[..., None], *args: Any) -> None:
-        call.made = True
+        call.has_run = True
         n_calls, entry_s = self.agreed.n_calls, time.monotonic()
         try:
             function(*args)
         finally:
-            # A call whose buffers had another form was read, and counted, inside ``function``.
+            # If buffers had another form, the call was read and counted inside ``function``.
             if self.agreed.n_calls == n_calls:
                 self.end(call, entry_s, time.monotonic())
 
     def end(self, call: object, entry_s: float, exit_s: float) -> None:
-        """Enter a call that ended, and learn if it is an agreed point. Collective."""
+        """Record a call that ended, and learn if it is an agreed point. Collective."""
         is_trial = isinstance(call, _Call) and call.is_trial
         point = self.agreed.end(call, entry_s, exit_s, is_trial=is_trial)
         if point is not None:
-            began_s, before_s = time.monotonic(), self.following.took_s
+            began_s, before_s = time.monotonic(), self.following.measuring_s
             self._learn(point)
-            # Looks have their own part: exchanges go on where one took long.
-            looked_s = self.following.took_s - before_s
+            # Looks have their own budget, so that a long look does not stop exchanges.
+            looked_s = self.following.measuring_s - before_s
             learned_s = time.monotonic()
             self.agreed.spend(learned_s - began_s - looked_s)
-            # Slow calls do not wait until the clock's cost is saved up: it counts with the look.
-            is_slow = not point.on_clock and self._is_wrong
+            # If calls are slow, compare clocks at once, before the budget allows it: the cost
+            # counts with the look.
+            is_slow = not point.on_clock and self._is_model_wrong
             if is_slow or self.agreed.is_clock_due:
                 rank, grid = self.decisions.rank, self.decisions.model.grid
                 before = self.agreed.offset
@@ -261,22 +269,23 @@ class Learning:
             return True
         return call.arm == self.learner.leader(call.kind) and self.learner.is_settled(call.kind)
 
-    def standing(self) -> tuple[object, bool] | None:
-        """Of the last decision, which was a steady one: what calls like it are stamped with by who
-        makes them without `decide`, and whether they may be made so now.
+    def repeatable_call(self) -> tuple[object, bool] | None:
+        """Return the tag of calls like the last decision, and whether they may repeat it now.
 
-        None where nothing is learned from them. The first call of a kind, and trials, may not.
+        The last decision was made with ``no_trials``. The tag is for the stamps of a caller that
+        repeats the call without `decide`. The first call of a kind, and trials, may not be
+        repeated. None if nothing is learned from such calls.
         """
-        call = self._steady_call
+        call = self._no_trials_call
         return None if call is None else (call, self.learner.is_settled(call.kind))
 
     def _learn(self, point: Point) -> None:
         """Learn from what was exchanged. Collective, at the same call on all ranks."""
         learner = self.learner
-        if self._brought:
+        if self._inherited:
             if point.same_knowledge:
-                learner.bring(self._brought)
-            self._brought = []
+                learner.bring(self._inherited)
+            self._inherited = []
         seen = [
             Observation(
                 *(each.tag.kind, each.tag.arm, each.seconds),
@@ -288,76 +297,77 @@ class Learning:
         ]
         changes = learner.learn(seen, point.total_s)
         if learner.is_restless:
-            self._changed()
-        if self.agreed.n_points % POINTS_PER_NOTE == 0:
-            self._note()
-        if time.monotonic() - self._kept_s > KEEP_EVERY_S:
-            self.keep()
+            self._on_change()
+        if self.agreed.n_points % POINTS_PER_COPY == 0:
+            self._copy_ratios()
+        if time.monotonic() - self._last_save_s > SAVE_EVERY_S:
+            self.save()
         for change in changes:
             self._tell(describe(change))
         self._lost_s += point.lost_s
         if point.seen:
-            self._watch(point)
+            self._follow_network(point)
 
-    def _note(self) -> None:
-        """Keep what was learned for later communicators of the same shape."""
+    def _copy_ratios(self) -> None:
+        """Store what was learned for later communicators of the same shape in this process."""
         if ratios := self.learner.ratios():
-            _known.pop(self._shape, None)
-            _known[self._shape] = ratios
-            while len(_known) > N_SHAPES:
-                _known.pop(next(iter(_known)))
+            _known_ratios.pop(self._shape, None)
+            _known_ratios[self._shape] = ratios
+            while len(_known_ratios) > N_SHAPES:
+                _known_ratios.pop(next(iter(_known_ratios)))
 
-    def keep(self) -> None:
-        """Write what was learned into the cache, on rank 0. Local."""
+    def save(self) -> None:
+        """Write what was learned to the cache, on rank 0. Local."""
         decisions, settings = self.decisions, self.decisions.settings
-        self._kept_s = time.monotonic()
+        self._last_save_s = time.monotonic()
         if decisions.rank == 0 and not settings.grid_file:
             cache = Cache(settings.places, settings.tolerance)
             keep_outcomes(cache, decisions.model, self.learner)
 
     @property
-    def _is_wrong(self) -> bool:
-        """Whether calls are slow from the first one on: the model is another network's."""
+    def _is_model_wrong(self) -> bool:
+        """Whether calls were slow from the start, so that the model is of another network."""
         learner = self.learner
         lost_s = max(learner.surprise_s, self._lost_s)
-        return self.following.is_unseen and lost_s > learner.drift.worth_s
+        return self.following.is_unverified and lost_s > learner.drift.worth_s
 
-    def _watch(self, point: Point) -> None:
-        """Follow the network. Collective; see `Following.step`."""
+    def _follow_network(self, point: Point) -> None:
+        """Follow changes of the network. Collective; see `Following.step`."""
         learner, following = self.learner, self.following
         now_s, drift = point.seen[-1].ended_s, learner.drift
-        is_wrong = self._is_wrong and not drift.suspicion
+        is_wrong = self._is_model_wrong and not drift.suspicion
         doubt = drift.take_doubt() or is_wrong
         step = following.step(point, drift.suspicion, now_s, self.agreed.total_s, doubt=doubt)
         if following.look_cost_s:
             learner.drift.worth_s = following.look_cost_s
         if step.model is not None:
-            self._begin_anew(step.model, keep=not is_wrong)
+            self._restart_with(step.model, keep=not is_wrong)
         elif step.compete:
             learner.forget()
-            self._changed()
+            self._on_change()
 
-    def _begin_anew(self, model: GridModel, *, keep: bool = True) -> None:
-        """Use another model. When the first one returns, what was learned with it returns, too.
+    def _restart_with(self, model: GridModel, *, keep: bool = True) -> None:
+        """Use another model. If it is the first model again, restore what was learned with it.
 
-        ``keep`` how far predictions were off: where the first model was right, they will be again.
+        With ``keep``, keep the errors of predictions: if the first model was right, predictions
+        will be off as before.
         """
-        self._follow(model)
-        known = self.learner.restart(keep=keep)
-        if model is not self.following.at_start:
-            self._known_at_start = self._known_at_start or known
-        elif self._known_at_start:
-            self.learner.resume(self._known_at_start)
-            self._known_at_start = None
+        self._use_model(model)
+        races = self.learner.restart(keep=keep)
+        if model is not self.following.first_model:
+            self._first_model_races = self._first_model_races or races
+        elif self._first_model_races:
+            self.learner.resume(self._first_model_races)
+            self._first_model_races = None
 
-    def take(self, decisions: Decisions, *, measured: bool = False) -> None:
-        """Use other decisions; ``measured``: their model was measured thoroughly."""
+    def use_decisions(self, decisions: Decisions, *, measured: bool = False) -> None:
+        """Use other decisions; ``measured`` tells whether their model was measured thoroughly."""
         self.decisions, self._call = decisions, None
         self._candidates.clear()
         if measured:
-            self.following.begin(decisions.model)
+            self.following.reset(decisions.model)
             self.learner.restart()
-            self._known_at_start = None
+            self._first_model_races = None
 
     def _tell(self, text: str) -> None:
         if self.decisions.rank == 0 and self.decisions.settings.log_decisions:
@@ -368,7 +378,7 @@ class Learning:
         return bool(self.learner.rows(self._kind(collective, n_bytes, root, semantics)))
 
     def explain(self, choice: Choice, semantics: Semantics = ANY) -> Choice:
-        """``choice`` with observed times of its candidates, and the winner by these. Local."""
+        """Return ``choice`` with observed times of candidates, and the winner by them. Local."""
         kind = self._kind(choice.collective, choice.n_bytes, choice.root, semantics)
         rows = {(row.arm.name, row.arm.label): row for row in self.learner.rows(kind)}
         if not rows:
@@ -396,15 +406,15 @@ class Learning:
         )
 
     def close(self) -> None:
-        """Wait for exchanges under way. Collective."""
+        """Wait for pending exchanges, and save what was learned. Collective."""
         self.agreed.close()
-        self._note()
-        self.keep()
+        self._copy_ratios()
+        self.save()
         _open_learnings.discard(self)
 
 
 def shape_of(model: GridModel) -> str:
-    """A text that is equal for communicators of equal shape, whoever is in them."""
+    """Return a text that is equal for communicators of equal shape, whichever ranks they have."""
     grid, n = model.grid, range(model.n_clusters)
     sizes = [(len(cluster), len(cluster.nodes)) for cluster in grid.clusters]
     links = [f"{model.link(i, j).latency_s:.1e}" for i in n for j in n]
@@ -412,7 +422,7 @@ def shape_of(model: GridModel) -> str:
 
 
 def describe(change: Change) -> str:
-    """``bcast of 1 MiB, root 0: chain (101 ms) instead of stars (140 ms)``."""
+    """Return, e.g., ``bcast of 1 MiB, root 0: chain (101 ms) instead of stars (140 ms)``."""
     kind = change.kind
     return (
         f"{kind.collective} of {format_size(kind.n_bytes)}, root {kind.root}: "

@@ -1,7 +1,7 @@
-"""Settings: of one communicator keywords over MPI's hints over the environment.
+"""Settings of a communicator: keywords override MPI hints, and hints override the environment.
 
-`gridcoll.variables` documents every name. And which gridcoll this is: only ranks that run the same
-one choose alike.
+`gridcoll.variables` documents every name. This module also computes the version of gridcoll: ranks
+make the same choices only if they run the same version.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says; validated."""
+    """The settings, validated."""
 
     grid_file: str = ""
-    """Empty: measure."""
+    """If empty, the grid is measured."""
     places: Places = NOWHERE
-    """Where what is measured is kept for later jobs."""
+    """Where measurements are stored for later jobs."""
     check: bool = False
     force: str = ""
     """``""``, ``"grid"`` or ``"native"``."""
@@ -40,11 +40,11 @@ class Settings:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """Forced algorithm by collective."""
     reproducible: bool = False
-    """Reductions combine in one order, whatever plan, root and grid."""
+    """Whether reductions combine in the same order for all plans, roots and grids."""
     learn: bool = True
-    """Whether calls change what later ones are done by."""
+    """Whether the choices for later calls depend on observed times."""
     log_decisions: bool = False
-    """Whether rank 0 says what changed."""
+    """Whether rank 0 logs changes of decisions."""
 
     def __post_init__(self) -> None:
         if self.force not in ("", "grid", "native"):
@@ -55,10 +55,10 @@ class Settings:
             check_forced(collective, name)
 
     def text(self) -> str:
-        """All settings on one line: equal on all ranks, or the job is misconfigured.
+        """Return all settings on one line; if ranks differ in it, the job is misconfigured.
 
-        Of a file only whether there is any, and nothing of the cache: rank 0 alone opens them, and
-        where sites have them in directories of their own, their paths differ.
+        The line tells only whether there is a grid file, and nothing about the cache: only rank 0
+        opens them, and their paths differ if sites have different directories.
         """
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
@@ -73,7 +73,7 @@ def _given(path: str) -> str:
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
+    """Return the settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
     env = os.environ if environment is None else environment
     tolerance = env.get("GRIDCOLL_TOLERANCE", str(DEFAULT_TOLERANCE))
     try:
@@ -98,7 +98,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def misspelt(environment: Mapping[str, str]) -> str:
-    """Which variables are called nearly like a setting, and are none; empty if there are none."""
+    """Return a text about variables that look like misspelt settings; empty if there are none."""
     known = [name.removeprefix(PREFIX) for name in VARIABLES if "<" not in name]
     known += [collective.upper() for collective in REGISTRIES]
     found = []
@@ -125,10 +125,10 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
 
 
 HINT = "gridcoll_"
-"""Keys of an `MPI.Info` that are ours begin so."""
+"""Prefix of our keys in an `MPI.Info`."""
 
 OF_THE_PROCESS = ("engine", "quiet", "stats", "trace")
-"""Settings that hold for all communicators of a process, and can be set in its environment only."""
+"""Settings of the whole process, which can be set only in its environment."""
 
 NAMES = {
     name.removeprefix(PREFIX).lower(): variable
@@ -136,14 +136,15 @@ NAMES = {
     if variable.option and "<" not in name
     if name.removeprefix(PREFIX).lower() not in OF_THE_PROCESS
 }
-"""Settings that a communicator may have of its own, as keywords and hints call them."""
+"""Settings that each communicator may have, by their names as keywords and hints."""
 
 
 class Keywords(TypedDict, total=False):
-    """What `GridComm` takes by keyword; each is the environment variable of that name.
+    """Keyword arguments of `GridComm`; each overrides the environment variable of that name.
 
-    ``algorithms`` maps collectives to names, as ``{"bcast": "ecef"}``. ``info`` has hints: of the
-    setting ``check`` the key is ``gridcoll_check``, of an algorithm ``gridcoll_bcast``.
+    ``algorithms`` maps collectives to names, as ``{"bcast": "ecef"}``. ``info`` has hints: the key
+    for the setting ``check`` is ``gridcoll_check``, and for the broadcast algorithm
+    ``gridcoll_bcast``.
     """
 
     grid: str | os.PathLike[str]
@@ -162,15 +163,15 @@ class Keywords(TypedDict, total=False):
 def environment_with(
     keywords: Keywords, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """``environment`` (default ``os.environ``) with what hints and ``keywords`` say instead.
+    """Return ``environment`` (default ``os.environ``) overridden by hints and ``keywords``.
 
     Raises `UsageError` for a name that no setting has.
     """
-    said = dict(os.environ if environment is None else environment)
+    variables = dict(os.environ if environment is None else environment)
     rest: dict[str, object] = dict(keywords)
     info, algorithms = rest.pop("info", None), rest.pop("algorithms", None) or {}
     if info is not None:
-        said = over(said, _hints(info))  # type: ignore[arg-type]
+        variables = over(variables, _hints(info))  # type: ignore[arg-type]
     own: dict[str, str] = {}
     for name, value in rest.items():
         if name not in NAMES:
@@ -183,12 +184,12 @@ def environment_with(
     for collective, algorithm in algorithms.items():
         _check_collective("algorithms", collective)
         own[f"{PREFIX}{collective.upper()}"] = str(algorithm)
-    return over(said, own)
+    return over(variables, own)
 
 
 def _hints(info: MPI.Info) -> dict[str, str]:
     found = {}
-    for key in info.keys():  # noqa: SIM118 - it is no mapping without
+    for key in info.keys():  # noqa: SIM118 - an Info is not iterable
         if not key.startswith(HINT):
             continue
         name = key.removeprefix(HINT)
@@ -205,29 +206,33 @@ def _check_collective(place: str, name: str) -> None:
 
 
 def _text(name: str, value: object) -> str:
-    """As the environment has ``value``."""
+    """Return ``value`` as it would be written in the environment."""
     if isinstance(value, bool):
         no, yes = ("off", "on") if NAMES[name].values == "on|off" else ("0", "1")
         return yes if value else no
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-_ROOMS = ("topology", "model", "schedule", "plan", "engine", "comm")
-"""Whose code decides what a call does, and in which messages."""
+_SUBPACKAGES = ("topology", "model", "schedule", "plan", "engine", "comm")
+"""The subpackages whose code decides what a call does, and in which messages."""
 
 
 def digest_sources(package: str) -> str:
-    """Of all Python sources in `_ROOMS` of the directory ``package``: 163 files in 3 ms."""
+    """Return a digest of all Python sources in `_SUBPACKAGES` of the directory ``package``.
+
+    It takes 3 ms for 163 files.
+    """
     digest = 0
-    for room in _ROOMS:
-        for place, rooms, names in os.walk(Path(package) / room):
-            rooms.sort()
+    for subpackage in _SUBPACKAGES:
+        for folder, subfolders, names in os.walk(Path(package) / subpackage):
+            subfolders.sort()
             for name in sorted(names):
                 if name.endswith(".py"):
-                    with open(f"{place}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 - faster
+                    with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 - fast
                         digest = zlib.crc32(file.read(), zlib.crc32(name.encode(), digest))
     return f"{digest:08x}"
 
 
 VERSION = f"{release.__version__}, sources {digest_sources(str(Path(__file__).parents[1]))}"
-"""On one line. Read when gridcoll is imported, while its sources are those that are imported."""
+"""Version and digest, on one line. Computed on import, while the files are those that are
+imported."""

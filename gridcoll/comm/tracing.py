@@ -1,6 +1,6 @@
-"""``GRIDCOLL_TRACE=DIR``: at its end, each rank leaves what it decided and sent, for the report.
+"""``GRIDCOLL_TRACE=DIR``: at exit, each rank writes what it decided and sent, for the report.
 
-Nothing is asked of other ranks, so that a job which ends early cannot hang on it.
+Ranks do not communicate here, so that a job that ends early cannot hang.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gridcoll.plan.traces import MODEL, Decided, RankTrace, Sent, decided_of, wr
 _FOLDER = os.environ.get("GRIDCOLL_TRACE", "")
 
 _watched: list[Context] = []
-"""In the order in which they were made; those of freed communicators, too."""
+"""Contexts in the order in which they were made, including those of freed communicators."""
 
 _ranks: list[int] = []
-"""Ours in the world, and how many there are: MPI may be gone at the end."""
+"""This process's rank in the world, and the number of ranks: MPI may be finalized at exit."""
 
 
 def require_folder() -> None:
-    """Make the folder of the trace, if one is asked for. Raises `FileError`."""
+    """Make the folder of the trace, if a trace is requested. Raises `FileError`."""
     if _FOLDER:
         try:
             make_directory(Path(_FOLDER))
@@ -37,16 +37,16 @@ def require_folder() -> None:
 
 
 def watch(context: Context) -> None:
-    """Let what ``context`` decides and sends be in the trace, if one is asked for."""
+    """Include what ``context`` decides and sends in the trace, if a trace is requested."""
     if not _FOLDER:
         return
     if not _watched:
         _ranks[:] = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-        atexit.register(_leave)
+        atexit.register(_write)
     _watched.append(context)
 
 
-def _leave() -> None:
+def _write() -> None:
     rank, n_ranks = _ranks
     decided = _decided() if rank == 0 else []
     folder = Path(_FOLDER)
@@ -71,7 +71,7 @@ def _decided() -> list[Decided]:
 
 def _sent() -> list[Sent]:
     sent = []
-    # Views that force an algorithm share their communicator's channel, where it is counted.
+    # Views that force an algorithm share the channel of their communicator; count it only once.
     for context in {id(each.channel): each for each in _watched}.values():
         names = [cluster.name for cluster in context.model.grid.clusters]
         traffic = context.own_traffic()

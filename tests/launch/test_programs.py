@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gridcoll.launch.preload import LIBRARY
-from gridcoll.launch.programs import find_libpython, find_program, why_not
+from gridcoll.launch.programs import find_libpython, find_program, preload_problem
 from gridcoll.plan.traces import read_trace
 from tests.launch.programs import (
     Done,
@@ -350,8 +350,8 @@ class TestNeverWorse:
                 "int main(int argc, char **argv) { return argc > 9 ? MPI_Init() : 0; }\n"
             )
             subprocess.run(["gcc", str(source), "-o", str(tmp_path / name)], check=True)
-        assert "MPI library inside" in why_not(tmp_path / "inside")
-        assert why_not(tmp_path / "outside") == ""
+        assert "MPI library inside" in preload_problem(tmp_path / "inside")
+        assert preload_problem(tmp_path / "outside") == ""
 
     def test_an_mpi_that_nobody_knows(self, tmp_path) -> None:
         """The first rank says so, and all is native."""
@@ -380,7 +380,7 @@ class TestNeverWorse:
     def test_a_set_uid_program(self, tmp_path) -> None:
         path = Path(shutil.copy(shutil.which("true") or "", tmp_path))
         path.chmod(0o4755)
-        assert "set-uid" in why_not(path)
+        assert "set-uid" in preload_problem(path)
 
 
 class TestLaunching:

@@ -36,7 +36,7 @@ def check_sum(comm: MPI.Intracomm, seed: int) -> None:
 
 def channel_of(comm: MPI.Intracomm) -> Channel:
     assert isinstance(comm, GridComm)
-    return comm._need().channel
+    return comm._require_context().channel
 
 
 def test_hundreds_at_once(world: MPI.Intracomm, n_planned: list[int]) -> None:
@@ -51,7 +51,7 @@ def test_hundreds_at_once(world: MPI.Intracomm, n_planned: list[int]) -> None:
         for child in reversed(children):
             child.Free()
         assert [each._n_users for each in privates if each is not channel_of(comm)._private] == [
-            0 if each is not channel_of(comm)._room.private else 1  # type: ignore[union-attr]
+            0 if each is not channel_of(comm)._reserve.private else 1  # type: ignore[union-attr]
             for each in privates
             if each is not channel_of(comm)._private
         ]

@@ -51,7 +51,7 @@ class Looks:
 def slowness(comm: GridComm) -> float:
     """Of the first link, over what it was at first."""
     learned = learning_of(comm)
-    at_start = learned.following.at_start.link(0, 1)
+    at_start = learned.following.first_model.link(0, 1)
     return comm.model.link(0, 1).gap(1 << 20) / at_start.gap(1 << 20)
 
 

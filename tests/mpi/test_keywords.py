@@ -19,13 +19,13 @@ from gridcoll.plan import REGISTRIES
 
 def test_keywords_are_this_communicators(world: MPI.Intracomm) -> None:
     with GridComm(world, reproducible=True, algorithms={"bcast": "chain"}) as comm:
-        assert comm._need().settings.reproducible
-        assert comm._need().settings.algorithms == {"bcast": "chain"}
+        assert comm._require_context().settings.reproducible
+        assert comm._require_context().settings.algorithms == {"bcast": "chain"}
         child = comm.Dup()
-        assert child._need().settings.reproducible  # type: ignore[attr-defined]
+        assert child._require_context().settings.reproducible  # type: ignore[attr-defined]
         child.Free()
         with GridComm(world) as other:
-            assert not other._need().settings.reproducible
+            assert not other._require_context().settings.reproducible
     assert comm == MPI.COMM_NULL
     assert world != MPI.COMM_NULL
 
@@ -36,8 +36,8 @@ def test_hints(world: MPI.Intracomm) -> None:
     info.Set("gridcoll_force", "native")
     info.Set("cb_nodes", "4")
     with GridComm(world, info=info, force="grid") as comm:
-        assert comm._need().settings.check
-        assert comm._need().settings.force == "grid"
+        assert comm._require_context().settings.check
+        assert comm._require_context().settings.force == "grid"
         data = np.arange(5.0) if comm.rank == 0 else np.empty(5)
         comm.Bcast(data)
         assert data[4] == 4
@@ -85,9 +85,9 @@ def test_each_setting_as_a_hint(
     info = MPI.Info.Create()
     info.Set(f"gridcoll_{name}", value)
     with GridComm(world, info=info) as comm:
-        assert getattr(comm._need().settings, field) == expected
+        assert getattr(comm._require_context().settings, field) == expected
         child = comm.Dup()
-        assert getattr(child._need().settings, field) == expected  # type: ignore[attr-defined]
+        assert getattr(child._require_context().settings, field) == expected  # type: ignore[attr-defined]
         child.Free()
     info.Free()
     # The environment alone says something else.

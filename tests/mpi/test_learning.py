@@ -118,7 +118,7 @@ def test_a_child_of_the_same_shape_brings_what_was_learned(
 ) -> None:
     """Unless some rank does not know the same."""
     known = {learning.shape_of(comm.model): [Ratio(Kind("bcast", 8), "chain", 0.3, 1.0)]}
-    monkeypatch.setattr(learning, "_known", {} if comm.Get_rank() in forgetful else known)
+    monkeypatch.setattr(learning, "_known_ratios", {} if comm.Get_rank() in forgetful else known)
     child = comm.Split(0, comm.Get_rank())
     check_calls(child, 20)
     assert bool(learning_of(child).learner._former) == (not forgetful)

@@ -115,7 +115,7 @@ def test_one_is_done_before_another_is_started(world: MPI.Intracomm) -> None:
 def test_more_than_there_are_bands(world: MPI.Intracomm, n_prepared: list[int]) -> None:
     """Those beyond are MPI's own; what was freed is used again, however often."""
     with grid_comm(world) as comm:
-        bands = comm._need().channel.bands
+        bands = comm._require_context().channel.bands
         n_bands = len(bands._own)
         buffers = np.zeros((n_bands + 3, 10))
         requests = [comm.Bcast_init(buffer, 0) for buffer in buffers]

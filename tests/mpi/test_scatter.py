@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm.methods.gathering import root_flow
-from gridcoll.comm.methods.moving import in_turn
+from gridcoll.comm.methods.moving import serving_order
 from gridcoll.plan import REGISTRIES, Send
 from gridcoll.plan.natives import natives_of
 from gridcoll.plan.pacing import pace_of
@@ -56,7 +56,7 @@ def test_uneven_blocks_leave_one_after_another(world: MPI.Intracomm) -> None:
             assert len(dues_us) == n - 1
             pace = pace_of(context.model, rank, sum(sizes) // n)
             assert (pace is not None) == (len(set(labels)) > 1)
-            for due_us, other in zip(dues_us, in_turn(context), strict=True):
+            for due_us, other in zip(dues_us, serving_order(context), strict=True):
                 assert due_us == (int(sent * pace.unit_s * 1e6) if pace else 0)
                 sent += sizes[other]
 

@@ -1,1 +1,1 @@
-"""Reading the arguments that mpi4py takes: which bytes, of which types, where."""
+"""Read the arguments that mpi4py accepts: which bytes, of which types, and where they are."""

@@ -1,7 +1,7 @@
 """Buffer arguments that hold a block for every rank.
 
-Blocks that are equal or of sizes and places of their own (`Vectors`), and blocks of types of their
-own, as `Alltoallw` has them.
+The blocks are equal, or have individual sizes and displacements (`Vectors`), or also individual
+types, as in `Alltoallw`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gridcoll.plan.blocks import LARGEST_MESSAGE
 
 
 def all_blocks(spec: Any, n_blocks: int) -> Any:
-    """``spec`` with a count of all blocks in place of one block's."""
+    """Return ``spec`` with the count of one block replaced by the count of all blocks."""
     if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
         return spec
     buffer, count, *rest = spec
@@ -42,7 +42,7 @@ def all_blocks(spec: Any, n_blocks: int) -> Any:
 
 
 def _item_bytes(spec: Any) -> int:
-    """The size of the items that may not be cut; 1 where only MPI could tell."""
+    """Return the size of the items, which must not be split; 1 if only MPI knows it."""
     kind: Any = None
     if isinstance(spec, list | tuple):
         spec, kind = spec[0], spec[-1]
@@ -58,19 +58,19 @@ def _item_bytes(spec: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """A buffer argument as bytes in which rank ``i`` has ``sizes[i]`` from ``starts[i]`` on."""
+    """A buffer argument as bytes; rank ``i`` has ``sizes[i]`` bytes at ``starts[i]``."""
 
     message: Message
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
 
     def block(self, rank: int) -> memoryview:
-        """The bytes of ``rank``, not copied."""
+        """Return the bytes of ``rank``, not copied."""
         return self.message.view[self.starts[rank] : self.starts[rank] + self.sizes[rank]]
 
     @property
     def run(self) -> memoryview | None:
-        """All blocks, if they stand one after another in rank order."""
+        """All blocks as one view if they are contiguous in rank order, else None."""
         ends = tuple(accumulate(self.sizes, initial=self.starts[0]))
         if self.starts != ends[:-1]:
             return None
@@ -78,10 +78,10 @@ class Vectors:
 
 
 def read_even(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
-    """The blocks of ``spec``, any form mpi4py takes, if they are equal.
+    """Return the blocks of ``spec``, in any form mpi4py accepts, if they are equal.
 
-    A count given in ``spec`` is that of one block, as mpi4py has it. Raises some exception for what
-    does not come in such blocks.
+    A count in ``spec`` is that of one block, as in mpi4py. Raises some exception if ``spec`` does
+    not consist of equal blocks.
     """
     message = read_message(all_blocks(spec, n_blocks), writable=writable)
     size, rest = divmod(len(message.view), n_blocks)
@@ -91,10 +91,10 @@ def read_even(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
 
 
 def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
-    """The blocks of ``spec``, any form mpi4py takes: with counts, or counts and displacements.
+    """Return the blocks of ``spec``, in any form mpi4py accepts: with counts, or displacements too.
 
-    As mpi4py, it takes the application's word for where they are, inside the buffer or not. Raises
-    some exception for a ``spec`` that mpi4py does not take.
+    Like mpi4py, it trusts the application that the blocks exist, inside the buffer or not. Raises
+    some exception for a ``spec`` that mpi4py does not accept.
     """
     return _as_bytes(_read(spec, n_blocks), writable=writable)
 
@@ -102,10 +102,10 @@ def read_vectors(spec: Any, n_blocks: int, *, writable: bool) -> Vectors:
 def read_each_block(
     spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
 ) -> list[Message | Typed]:
-    """As `read_vectors`, one by one.
+    """Return the blocks like `read_vectors`, as a list.
 
-    Those with gaps stay where they are, for MPI to gather while others are under way, unless they
-    are to be ``packed``, or one is longer than a message may be.
+    Blocks with gaps are not copied: MPI gathers each while others are being sent. They are copied
+    if ``packed``, or if one is longer than a message may be.
     """
     given = _read(spec, n_blocks)
     if packed or given.is_plain or max(given.sizes) > LARGEST_MESSAGE:
@@ -116,36 +116,36 @@ def read_each_block(
     if given.buffer is not None:
         base = MPI.buffer.frombuffer(given.buffer, readonly=not writable).address
     return [
-        typed_block(base + place * given.extent, count, given.datatype, writable=writable)
-        for count, place in zip(given.counts, given.places, strict=True)
+        typed_block(base + displ * given.extent, count, given.datatype, writable=writable)
+        for count, displ in zip(given.counts, given.displs, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a spec says; places are in extents.
+    """The contents of a spec; displacements are in extents.
 
-    ``buffer`` is None where addresses are absolute, ``view`` where the CPU does not reach it.
+    ``buffer`` is None if addresses are absolute, and ``view`` is None if the CPU cannot reach it.
     """
 
     buffer: Any
     view: memoryview | None
     counts: tuple[int, ...]
-    places: tuple[int, ...]
+    displs: tuple[int, ...]
     datatype: MPI.Datatype
     extent: int
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each block."""
+        """The size of each block in bytes."""
         unit_bytes = self.datatype.Get_size()
         return tuple(count * unit_bytes for count in self.counts)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the CPU finds their bytes in a row, if there are any."""
-        in_a_row = self.datatype.is_predefined and self.extent == self.datatype.Get_size()
-        return (self.view is not None and in_a_row) or not any(self.sizes)
+        """Whether the CPU can reach the blocks and each is contiguous, or all are empty."""
+        contiguous = self.datatype.is_predefined and self.extent == self.datatype.Get_size()
+        return (self.view is not None and contiguous) or not any(self.sizes)
 
 
 def _read(spec: Any, n_blocks: int) -> _Given:
@@ -157,37 +157,37 @@ def _read(spec: Any, n_blocks: int) -> _Given:
         datatype = found.datatype
     elif isinstance(datatype, str):
         datatype = MPI.Datatype.fromcode(datatype)
-    buffer = None if buffer is MPI.BOTTOM else buffer  # mpi4py takes both
+    buffer = None if buffer is MPI.BOTTOM else buffer  # mpi4py accepts both
     view, n_bytes = _memory(buffer)
     _, extent = datatype.Get_extent()
     counts = _counts(counts, n_blocks, n_bytes, extent)
     if min(counts) < 0:
         raise ValueError("negative count")
-    return _Given(buffer, view, counts, _places(displacements, counts), datatype, extent)
+    return _Given(buffer, view, counts, _displs(displacements, counts), datatype, extent)
 
 
 def _as_bytes(given: _Given, *, writable: bool) -> Vectors:
     view, sizes = given.view, given.sizes
-    places = tuple(place * given.extent for place in given.places)
+    offsets = tuple(displ * given.extent for displ in given.displs)
     if not any(sizes):
         return Vectors(Message(memoryview(bytearray())), (0,) * len(sizes), sizes)
     if view is None or not given.is_plain:
         base = MPI.BOTTOM if given.buffer is None else given.buffer
-        message = read_scattered(base, given.counts, places, given.datatype, writable=writable)
+        message = read_scattered(base, given.counts, offsets, given.datatype, writable=writable)
         return Vectors(message, tuple(accumulate(sizes, initial=0))[:-1], sizes)
     if writable and view.readonly:
         raise BufferError("read-only")
-    starts = tuple(place if size else 0 for place, size in zip(places, sizes, strict=True))
+    starts = tuple(offset if size else 0 for offset, size in zip(offsets, sizes, strict=True))
     first, last = min(starts), max(map(operator.add, starts, sizes))
     if first >= 0 and last <= len(view):
         return Vectors(Message(view), starts, sizes)
-    # Memory may go on before and behind what the buffer shows: only MPI's rules count.
+    # The application's memory may extend beyond the buffer object on both sides; MPI allows this.
     whole = bytes_at(MPI.Get_address(view) + first, last - first, readonly=view.readonly)
     return Vectors(Message(whole), tuple(start - first for start in starts), sizes)
 
 
 def _memory(buffer: Any) -> tuple[memoryview | None, int]:
-    """What the CPU reaches of ``buffer``, None where that is nothing, and how long it is."""
+    """Return a view of ``buffer``, None if the CPU cannot reach it, and its length."""
     if buffer is None:
         return None, 0
     try:
@@ -198,17 +198,20 @@ def _memory(buffer: Any) -> tuple[memoryview | None, int]:
 
 
 def _counts(counts: Any, n_blocks: int, n_bytes: int, extent: int) -> tuple[int, ...]:
-    """As given, one for all, or as even as the buffer allows, the first ones with one more."""
+    """Return the counts: as given, one for all blocks, or None.
+
+    If None, the buffer is divided as equally as possible; the first blocks have one element more.
+    """
     if counts is None:
         if n_bytes % extent:
             raise ValueError("no whole number of elements")
-        each, more = divmod(n_bytes // extent, n_blocks)
-        return tuple(each + (block < more) for block in range(n_blocks))
+        each, n_larger = divmod(n_bytes // extent, n_blocks)
+        return tuple(each + (block < n_larger) for block in range(n_blocks))
     return _integers(counts, n_blocks)
 
 
-def _places(displacements: Any, counts: Sequence[int]) -> tuple[int, ...]:
-    """As given, so many apart, or one block after another."""
+def _displs(displacements: Any, counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the displacements: as given, by a stride, or None for contiguous blocks."""
     if displacements is None:
         return tuple(accumulate(counts, initial=0))[:-1]
     try:
@@ -231,12 +234,13 @@ def _integers(values: Any, n_blocks: int) -> tuple[int, ...]:
 def read_typed_vector(
     spec: Any, n_blocks: int, *, writable: bool, packed: bool = False
 ) -> list[Message | Typed]:
-    """The blocks of an `Alltoallw` argument: every block has a type, displacements are in bytes.
+    """Return the blocks of an `Alltoallw` argument.
 
-    Blocks with gaps stay where they are, for MPI to gather while others are under way, unless they
-    are to be ``packed`` or are longer than a message.
+    Every block has a type, and displacements are in bytes. Blocks with gaps are not copied: MPI
+    gathers each while others are being sent. They are copied if ``packed``, or if they are longer
+    than a message may be.
 
-    Raises for what mpi4py does not take.
+    Raises for a ``spec`` that mpi4py does not accept.
     """
     if not isinstance(spec, list | tuple):
         raise TypeError("message: expecting list or tuple")
@@ -266,9 +270,10 @@ def read_typed_vector(
 
 
 def _memory_and_address(buffer: Any, writable: bool) -> tuple[memoryview | None, int]:
-    """The bytes of ``buffer``, and where they begin.
+    """Return a view of ``buffer`` and its address.
 
-    None where the CPU does not reach them, addresses are absolute, or there is nothing.
+    The view is None if the CPU cannot reach the buffer, addresses are absolute, or there is no
+    buffer.
     """
     if buffer is None or buffer is MPI.BOTTOM:
         return None, 0
@@ -280,9 +285,9 @@ def _memory_and_address(buffer: Any, writable: bool) -> tuple[memoryview | None,
 
 
 def address_in_memory(buffer: Any, *, writable: bool) -> int | None:
-    """Where ``buffer`` begins; None where the CPU does not reach it, or addresses are absolute.
+    """Return the address of ``buffer``; None if the CPU cannot reach it or addresses are absolute.
 
-    Raises what mpi4py raises for what is no buffer, or is read-only where it is to be written.
+    Raises what mpi4py raises if it is not a buffer, or is read-only although ``writable``.
     """
     view, address = _memory_and_address(buffer, writable)
     return None if view is None else address
@@ -298,7 +303,7 @@ def _read_block(
     writable: bool,
     packed: bool,
 ) -> Message | Typed:
-    """``count`` items from byte ``offset`` on."""
+    """Return the block of ``count`` items that begins at byte ``offset``."""
     if count < 0:
         raise ValueError(f"message: negative count {count}")
     size, extent = datatype.Get_size(), datatype.Get_extent()

@@ -1,4 +1,4 @@
-"""What mpi4py's buffer arguments mean: how many bytes, and where."""
+"""Interpret mpi4py's buffer arguments: how many bytes there are, and where they are."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gridcoll.plan.blocks import LARGEST_MESSAGE
 T = TypeVar("T")
 
 _self_comm: list[MPI.Intracomm] = []
-_numbers = itertools.count()
-"""Of messages to ourselves, which are their tags: if something goes wrong with one, the next is not
-taken for it."""
+_message_numbers = itertools.count()
+"""Numbers of messages to ourselves, used as tags: if one of them fails, it is not confused with the
+next one."""
 
 
 def open_self_comm() -> None:
-    """Make the one-rank communicator that `_pack` uses. Call while no other thread runs."""
+    """Make the one-rank communicator that `_pack` uses. Call it while no other thread runs."""
     if not _self_comm:
         _self_comm.append(MPI.COMM_SELF.Dup())
 
@@ -34,8 +34,8 @@ def open_self_comm() -> None:
 class Message:
     """A buffer argument as contiguous bytes.
 
-    ``view`` is the user's own memory where that is contiguous, else a packed copy that `store`
-    writes back to where it came from; ``is_copy`` tells which.
+    ``view`` is the user's own memory if that is contiguous. Otherwise it is a packed copy, which
+    ``store`` writes back to the user's memory. ``is_copy`` tells which of the two it is.
     """
 
     view: memoryview
@@ -44,10 +44,10 @@ class Message:
 
 
 def read_message(spec: Any, *, writable: bool) -> Message:
-    """The bytes of ``spec``, any form mpi4py takes.
+    """Return the bytes of ``spec``, in any form mpi4py accepts.
 
-    Raises what mpi4py raises for a ``spec`` that it does not take, read-only memory where it is to
-    be written included.
+    Raises what mpi4py raises for a ``spec`` that it does not accept. This includes read-only memory
+    if ``writable``.
     """
     view = _plain_view(spec)
     if view is not None and not (writable and view.readonly):
@@ -56,10 +56,10 @@ def read_message(spec: Any, *, writable: bool) -> Message:
 
 
 def view_of(spec: Any, n_blocks: int = 1) -> Any:
-    """What ``spec`` means, if that is simple: an array, or a view whose format says the elements.
+    """Return ``spec`` in a simple form: an array, or a view whose format gives the element type.
 
-    ``MPI.IN_PLACE`` is itself; None for all that has to be read. A count is that of one of so many
-    blocks.
+    ``MPI.IN_PLACE`` is returned as it is. None if ``spec`` is not simple and must be read. A count
+    in it is that of one of ``n_blocks`` blocks.
     """
     kind = type(spec)
     if kind is np.ndarray or spec is MPI.IN_PLACE:
@@ -79,7 +79,7 @@ def view_of(spec: Any, n_blocks: int = 1) -> Any:
         n_bytes = memory.nbytes if count is None else count * item_bytes * n_blocks
         if n_bytes <= 0 or n_bytes % item_bytes:
             return None
-        # The application's word for a count is taken: its memory may go on behind what it shows.
+        # Trust the application's count: its memory may extend beyond the buffer object.
         if n_bytes != memory.nbytes:
             memory = MPI.buffer.fromaddress(memory.address, n_bytes, memory.readonly)
         return memory.cast(code)
@@ -90,36 +90,36 @@ def view_of(spec: Any, n_blocks: int = 1) -> Any:
 def read_scattered(
     buffer: Any,
     counts: Sequence[int],
-    places_bytes: Sequence[int],
+    displs_bytes: Sequence[int],
     datatype: MPI.Datatype,
     *,
     writable: bool,
 ) -> Message:
-    """``counts[i]`` items of ``datatype`` from ``places_bytes[i]`` on, one after another.
+    """Return ``counts[i]`` items of ``datatype`` at each ``displs_bytes[i]``, packed.
 
-    Places are as MPI has them: beyond ``buffer``, or absolute from ``MPI.BOTTOM`` on, where the
-    application says so. Raises what mpi4py raises.
+    Displacements are as in MPI: if the application says so, they may lie beyond ``buffer``, or be
+    absolute addresses relative to ``MPI.BOTTOM``. Raises what mpi4py raises.
     """
 
-    def through(use: Callable[[Any], T]) -> T:
-        """The type lives as long as ``use`` takes."""
-        placed = datatype.Create_hindexed(counts, places_bytes)
+    def with_type(use: Callable[[Any], T]) -> T:
+        """Call ``use`` with a type for all blocks, which is freed afterwards."""
+        placed = datatype.Create_hindexed(counts, displs_bytes)
         try:
             return use([buffer, 1, placed.Commit()])
         finally:
             placed.Free()
 
-    # Of an uncommitted type, which MPI refuses, another can be made: nothing is sent by this.
+    # Let MPI reject an uncommitted type: a new type can be made of one. Nothing is sent here.
     _self_comm[0].Send_init([bytearray(1), 1, datatype], 0).Free()
-    packed = through(lambda spec: _through_mpi(spec, writable).view)
-    store = (lambda: through(partial(_store, packed))) if writable else None
+    packed = with_type(lambda spec: _through_mpi(spec, writable).view)
+    store = (lambda: with_type(partial(_store, packed))) if writable else None
     return Message(packed, store, is_copy=True)
 
 
 def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: bool) -> Typed:
-    """``count`` items of ``datatype`` at an ``address``, which the caller knows to be good.
+    """Return a block of ``count`` items of ``datatype`` at ``address``, which must be valid.
 
-    Raises what MPI raises for what cannot be sent, or received if it is to be ``writable``.
+    Raises what MPI raises if it cannot be sent, or received if ``writable``.
     """
     n_bytes = count * datatype.Get_size()
     block = Typed(
@@ -131,10 +131,11 @@ def typed_block(address: int, count: int, datatype: MPI.Datatype, *, writable: b
 
 
 def unpack(spec: Any, pairs: Any = (list, tuple)) -> tuple[Any, Any, Any, Any]:
-    """Buffer, count, displacement and type of ``spec``, as mpi4py tells them apart.
+    """Return buffer, count, displacement and type of ``spec``, as mpi4py interprets it.
 
-    None for what it leaves out. Of fewer than four items, one of the types ``pairs`` in the place
-    of the count is count and displacement. Raises ValueError for too few or too many items.
+    Items that are left out are None. If there are fewer than four items, a value of one of the
+    types ``pairs`` instead of the count holds count and displacement. Raises ValueError for too few
+    or too many items.
     """
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
@@ -152,27 +153,27 @@ def unpack(spec: Any, pairs: Any = (list, tuple)) -> tuple[Any, Any, Any, Any]:
 
 
 def bytes_of(buffer: Any) -> memoryview:
-    """The memory of ``buffer``, any object that mpi4py takes for one, as it is.
+    """Return the memory of ``buffer``, any object that mpi4py accepts as a buffer, not copied.
 
-    Raises BufferError for what the CPU cannot reach, and what mpi4py raises for what is no buffer.
+    Raises BufferError if the CPU cannot reach it, and what mpi4py raises if it is not a buffer.
     """
     whole = buffer if isinstance(buffer, MPI.buffer) else MPI.buffer(buffer)
     return whole.cast("B")
 
 
 def bytes_at(address: int, n_bytes: int, *, readonly: bool) -> memoryview:
-    """Memory that is not ours; the caller keeps it as long as he needs it."""
+    """Return a view of memory that is not ours; the caller must keep the memory alive."""
     return MPI.buffer.fromaddress(address, n_bytes, readonly).cast("B")
 
 
 def _plain_view(spec: Any) -> memoryview | None:
-    """The bytes of an array or bytes-like object, of simple type, or what of it ``spec`` says.
+    """Return the bytes that ``spec`` selects of an array or bytes-like object of simple type.
 
-    None where mpi4py has to say what it means, or that it means nothing.
+    None if mpi4py must interpret or reject ``spec``.
     """
     try:
         buffer, count, displacement, datatype = unpack(spec)
-        # A plain memoryview of MPI's own kind of buffer would not ask what memory it is.
+        # `MPI.buffer.cast` checks whether the CPU can reach the memory; `memoryview` would not.
         view = buffer.cast("B") if isinstance(buffer, MPI.buffer) else memoryview(buffer)
         start = 0 if displacement is None else operator.index(displacement)
         n_items = None if count is None else operator.index(count)
@@ -199,7 +200,7 @@ def _plain_view(spec: Any) -> memoryview | None:
 
 
 def _flat(view: memoryview) -> memoryview:
-    """The bytes of contiguous memory, in its order."""
+    """Return the bytes of contiguous memory, in memory order."""
     if view.format == "B" and view.ndim == 1:
         return view
     if not view.nbytes:
@@ -211,19 +212,19 @@ def _flat(view: memoryview) -> memoryview:
 
 
 def _through_mpi(spec: Any, writable: bool) -> Message:
-    """Let MPI itself read ``spec``, by a message to ourselves; slow, but never wrong.
+    """Let MPI itself read ``spec``, by a message to ourselves. This is slow, but always correct.
 
-    A message of any type may be received as MPI_PACKED, so derived datatypes, gaps, absolute
-    addresses and device memory all come out as the bytes that would cross the wire.
+    A message of any type may be received as MPI_PACKED. Therefore derived datatypes, gaps, absolute
+    addresses and device memory all result in the bytes that would cross the network.
     """
     match spec:
         case [buffer, int(count), MPI.Datatype() as datatype] if count > LARGEST_MESSAGE:
             counts, starts = _pieces(count)
             extent = datatype.Get_extent()[1]
-            places = [start * extent for start in starts]
-            return read_scattered(buffer, counts, places, datatype, writable=writable)
+            displs = [start * extent for start in starts]
+            return read_scattered(buffer, counts, displs, datatype, writable=writable)
     if writable:
-        # Raises for what cannot be received into; from PROC_NULL, mpi4py would not even look.
+        # Raises if nothing can be received into it; from PROC_NULL, mpi4py would not check.
         _self_comm[0].Recv_init(spec, 0).Free()
     packed = _pack(spec)
     return Message(packed, partial(_store, packed, spec) if writable else None, is_copy=True)
@@ -233,7 +234,7 @@ def _pack(spec: Any) -> memoryview:
     comm, tag, status = _self_comm[0], _next_tag(), MPI.Status()
     sending = comm.Isend(spec, 0, tag)
     message = comm.Mprobe(0, tag, status)
-    # Not its count, an int under MPI libraries that have no larger ones.
+    # Not the count, which is an int in MPI libraries without large counts.
     n_bytes = status.Get_elements(MPI.BYTE)
     if n_bytes == MPI.UNDEFINED:
         raise OverflowError("message: more bytes than the counts of this MPI library hold")
@@ -248,7 +249,7 @@ def _store(packed: memoryview, spec: Any) -> None:
 
 
 def _as_packed(memory: memoryview, use: Callable[[Any], None]) -> None:
-    """``use`` a spec of ``memory``: of several pieces where a count may not hold all of it."""
+    """Call ``use`` with a spec of ``memory``, in several pieces if one count cannot hold it all."""
     if len(memory) <= LARGEST_MESSAGE:
         use([memory, MPI.PACKED])
         return
@@ -260,7 +261,7 @@ def _as_packed(memory: memoryview, use: Callable[[Any], None]) -> None:
 
 
 def _pieces(n_items: int) -> tuple[list[int], list[int]]:
-    """Their lengths and where they begin, for libraries whose counts are ints."""
+    """Return lengths and starts of pieces, for libraries whose counts are ints."""
     starts = list(range(0, n_items, LARGEST_MESSAGE))
     return [min(LARGEST_MESSAGE, n_items - start) for start in starts], starts
 
@@ -273,10 +274,10 @@ def _send_to_self(spec: Any, into: Any) -> None:
 
 
 def _next_tag() -> int:
-    return next(_numbers) % n_tags()
+    return next(_message_numbers) % n_tags()
 
 
-# Types without gaps whose bytes cross any wire as they are. Predefined handles are never reused.
+# Types without gaps whose bytes are sent unchanged. Handles of predefined types are never reused.
 _SIMPLE_HANDLES = frozenset(
     datatype.handle
     for datatype in (
@@ -291,9 +292,10 @@ _SIMPLE_CODES = {
     code: MPI.Datatype.fromcode(code)
     for code in (*"?bBhHiIlLqQfdFD", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 }
-# By NumPy's sizes, which are C's: MPI may be asked only once it was started.
+# With NumPy's sizes, which are those of C: MPI can be asked for sizes only after it was started.
 _VIEWS = {
     MPI.Datatype.fromcode(code).handle: (code, np.dtype(code).itemsize) for code in "bBhHiIlLqQfd"
 }
-"""Types of which mpi4py takes a view in this format."""
+"""For the handles of simple types, the format of a view that mpi4py reads as this type, and the
+size of an item."""
 _SIMPLE_FORMATS = frozenset("?bBhHiIlLqQfd") | {"Zf", "Zd"}

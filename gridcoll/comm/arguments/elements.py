@@ -1,4 +1,4 @@
-"""Elements and types of buffer arguments: what reductions combine, and what ranks must agree on."""
+"""Elements and types of buffer arguments, for reductions and for checks that ranks agree."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``n_units`` elements of ``datatype``, one after the other in ``view``.
+    """``n_units`` elements of ``datatype``, contiguous in ``view``.
 
-    ``view`` is the user's own memory, or a copy where the CPU cannot reach that: then a result is
-    brought there by ``store``.
+    ``view`` is the user's own memory, or a copy if the CPU cannot reach that. ``store`` copies a
+    result back to the user's memory.
     """
 
     view: memoryview
@@ -35,26 +35,26 @@ class Elements:
 
 
 def read_elements(spec: Any, *, writable: bool) -> Elements | None:
-    """The elements of ``spec``, any form mpi4py takes, if they lie without gaps.
+    """Return the elements of ``spec``, in any form mpi4py accepts, if they have no gaps.
 
-    None for datatypes with gaps, as MPI.DOUBLE_INT. MPI demands equal datatypes on all ranks of a
-    reduction, so all ranks get None or none does.
+    None for datatypes with gaps, such as MPI.DOUBLE_INT. MPI requires equal datatypes on all ranks
+    of a reduction, so either all ranks get None or no rank does.
 
-    Raises whatever comes, some exception, for a ``spec`` that mpi4py does not take either.
+    Raises some exception for a ``spec`` that mpi4py does not accept.
     """
     buffer, count, displacement, _ = unpack(spec)
     datatype = datatype_of(spec)
     unit_bytes = datatype.Get_size()
     if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
         return None
-    nowhere = buffer is None or buffer is MPI.BOTTOM
+    no_buffer = buffer is None or buffer is MPI.BOTTOM
     try:
-        view = memoryview(b"") if nowhere else bytes_of(buffer)
+        view = memoryview(b"") if no_buffer else bytes_of(buffer)
     except BufferError:
         message = read_message(spec, writable=writable)
         n_units = len(message.view) // unit_bytes
         return Elements(message.view, n_units, datatype, True, message.store)
-    if writable and view.readonly and not nowhere:
+    if writable and view.readonly and not no_buffer:
         raise BufferError("read-only")
     offset = operator.index(displacement or 0) * unit_bytes
     if count is None:
@@ -62,19 +62,19 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
         if rest:
             raise ValueError("no whole number of elements")
     n_bytes = operator.index(count) * unit_bytes
-    if n_bytes < 0 or offset < 0 or offset > len(view) or (nowhere and n_bytes):
+    if n_bytes < 0 or offset < 0 or offset > len(view) or (no_buffer and n_bytes):
         raise ValueError("out of bounds")
     if offset + n_bytes <= len(view):
         return Elements(view[offset : offset + n_bytes], count, datatype)
-    # mpi4py takes the application's word for a count: its memory may go on behind what it shows.
+    # Like mpi4py, trust the application's count: its memory may extend beyond the buffer object.
     address = MPI.Get_address(view) + offset
     return Elements(bytes_at(address, n_bytes, readonly=view.readonly), count, datatype)
 
 
 def datatype_of(spec: Any) -> MPI.Datatype:
-    """The type of its elements, also where these are blocks with counts of their own.
+    """Return the type of the elements of ``spec``, also if it has counts for each rank.
 
-    Raises some exception for a ``spec`` that mpi4py does not take.
+    Raises some exception for a ``spec`` that mpi4py does not accept.
     """
     buffer, last = (spec[0], spec[-1]) if type(spec) in (list, tuple) else (spec, None)
     if isinstance(last, MPI.Datatype):
@@ -83,7 +83,7 @@ def datatype_of(spec: Any) -> MPI.Datatype:
 
 
 def _type_code(buffer: Any) -> str:
-    """The type of ``buffer``'s items, as mpi4py would find it."""
+    """Return the type code of the items of ``buffer``, as mpi4py would determine it."""
     try:
         code = memoryview(buffer).format
     except TypeError:
@@ -93,17 +93,17 @@ def _type_code(buffer: Any) -> str:
 
 
 _DLPACK_KINDS = {(0, 1): "i", (1, 1): "u", (2, 1): "f", (2, 2): "c", (5, 1): "c", (6, 1): "b"}
-"""By code and number of lanes."""
+"""NumPy's kinds by DLPack's type code and number of lanes."""
 
-_DLPACK_DTYPE_AT = 20  # in struct DLTensor: behind a pointer, the device's two ints, and ndim
+_DLPACK_DTYPE_OFFSET = 20  # in struct DLTensor: after a pointer, two ints of the device, and ndim
 
 
 def _dlpack_code(buffer: Any) -> str:
-    """The type that ``buffer`` says by DLPack; `numpy.from_dlpack` would not take long double."""
+    """Return the type code by DLPack; `numpy.from_dlpack` would not accept long double."""
     capsule = buffer.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    address = pointer(capsule, b"dltensor") + _DLPACK_DTYPE_AT
+    address = pointer(capsule, b"dltensor") + _DLPACK_DTYPE_OFFSET
     code, bits = (ctypes.c_uint8 * 2).from_address(address)
     lanes = ctypes.c_uint16.from_address(address + 2).value
     kind = _DLPACK_KINDS.get((code, lanes))
@@ -111,7 +111,7 @@ def _dlpack_code(buffer: Any) -> str:
 
 
 def format_of(datatype: MPI.Datatype) -> str | None:
-    """How `memoryview.format` says it; None for what is no number that Python has."""
+    """Return ``datatype`` as a `memoryview.format`; None if Python has no such number type."""
     code = datatype.typechar
     if code in "FD":
         return f"Z{code.lower()}"
@@ -119,15 +119,15 @@ def format_of(datatype: MPI.Datatype) -> str | None:
 
 
 def is_whole(datatype: MPI.Datatype) -> bool:
-    """Whether its values are whole numbers, of which every sum and product is exact."""
+    """Whether the values are integers, so that every sum and product is exact."""
     try:
         return np.dtype(datatype.typechar).kind in "biu"
     except TypeError:
-        return False  # pairs of value and place, and whatever has no NumPy likeness
+        return False  # pairs of value and index, and other types that NumPy does not have
 
 
 def copy_view(view: memoryview) -> memoryview:
-    """Its bytes elsewhere."""
+    """Return a copy of the bytes of ``view``."""
     copied = aligned_bytes(len(view))
     copied[:] = view
     return copied
@@ -142,11 +142,11 @@ def overlap(a: memoryview, b: memoryview) -> bool:
 
 
 def signature(spec: Any) -> str:
-    """The basic types of ``spec`` and their shares, as ``"f8"``, or ``"f8:2 i4:1"`` by bytes.
+    """Return the basic types of ``spec`` with their shares of bytes: ``"f8"`` or ``"f8:2 i4:1"``.
 
-    Layouts, counts and the order of types do not show: equal signatures of MPI give equal texts,
-    and so do some unequal ones. Empty for what may go with any, as MPI.PACKED or an argument that
-    is left out, and for what mpi4py does not take.
+    Layouts, counts and the order of types are not included: equal type signatures in MPI give equal
+    texts, but so do some unequal ones. Empty if it is compatible with any type, such as MPI.PACKED
+    or an argument that is left out, and if mpi4py does not accept ``spec``.
     """
     if spec is None or spec is MPI.IN_PLACE:
         return ""
@@ -164,7 +164,7 @@ def signature(spec: Any) -> str:
 
 
 def _bytes_by_type(datatype: MPI.Datatype) -> dict[str, int]:
-    """Bytes of every basic type in one element of ``datatype``."""
+    """Return the bytes of every basic type in one element of ``datatype``."""
     if datatype.is_predefined:
         return {datatype.typestr: datatype.Get_size()}
     base, combiner, parameters = datatype.decode()
@@ -177,7 +177,7 @@ def _bytes_by_type(datatype: MPI.Datatype) -> dict[str, int]:
         for name, n_bytes in _bytes_by_type(part).items():
             found[name] = found.get(name, 0) + count * n_bytes
         if not part.is_predefined:
-            part.Free()  # what it was made of came as new handles
-    # Of one base, however often, only how much there is differs.
+            part.Free()  # `decode` returned new handles of derived types
+    # A combiner with one base type repeats it: only the number of bytes differs.
     times = datatype.Get_size() // max(sum(found.values()), 1)
     return {name: times * n_bytes for name, n_bytes in found.items() if times * n_bytes}

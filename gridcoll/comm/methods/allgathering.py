@@ -1,4 +1,4 @@
-"""Allgather as a user calls it."""
+"""The allgather methods of `GridComm`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
+    are_equal,
     blank_memory,
-    decide_or_leave,
-    even_of,
-    filled_up,
+    decide_if_valid,
+    flow_of,
     gather_heads,
     heads_flow,
     in_place,
-    mean_of,
+    mean_size,
     move,
-    read_or_leave,
+    padded,
+    read_or_none,
     refuse,
-    share_of,
 )
 from gridcoll.comm.pickles import Arrived, pickle_of
 from gridcoll.engine.memory import PartedMemory
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _Allgathering:
     source: memoryview | None
-    """As long as this rank's block; None where it was longer."""
+    """As long as this rank's block; None if the user's buffer is longer."""
     into: Vectors
     fits: bool = True
-    """Whether it was as long before."""
+    """Whether the user's buffer is as long as the block, so that it was not padded."""
 
     def run(self, context: Context, flow: Dataflow) -> None:
-        """The plan has blocks one after another in rank order; the user may want them elsewhere."""
+        """Run the plan, whose blocks are contiguous in rank order; the user's may not be."""
         run = self.into.run
         if self.source is None:
             refuse(context, flow, sum(self.into.sizes))
@@ -69,26 +69,26 @@ class AllgatheringMethods(GridMethods):
     """`Allgather`, `Allgatherv` and `allgather`."""
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
-        """As `mpi4py.MPI.Comm.Allgather`, along the grid where that is predicted faster."""
+        """Like `mpi4py.MPI.Comm.Allgather`, by a grid-aware plan if that is predicted faster."""
         key = ("Allgather", recvbuf.nbytes) if type(recvbuf) is ndarray else None
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf)
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf)
         if key is None:
             sent, got = view_of(sendbuf), view_of(recvbuf, self.Get_size())
             if sent is not None and type(got) is memoryview:
                 key = ("Allgather", got.nbytes)
-                if again := self._fast_path.get(key):
-                    return again(self, sent, got)
+                if fast_call := self._fast_path.get(key):
+                    return fast_call(self, sent, got)
         return self._read_and_gather(sendbuf, recvbuf, key)
 
     def _read_and_gather(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None:
             return super().Allgather(sendbuf, recvbuf)
-        call = read_or_leave(lambda: _read(context, sendbuf, recvbuf, read_even))
+        call = read_or_none(lambda: _read(context, sendbuf, recvbuf, read_even))
         n_bytes = call.into.sizes[0] if call else None
         agree(context, "Allgather", None, n_bytes, sendbuf, recvbuf)
-        flow, native = decide_or_leave(context, "allgather", n_bytes, 0)
+        flow, native = decide_if_valid(context, "allgather", n_bytes, 0)
         if call is None or flow is None:
             return self._natively(context, "Allgather", native, key, sendbuf, recvbuf)
         call.run(context, flow)
@@ -107,11 +107,11 @@ class AllgatheringMethods(GridMethods):
         return None
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
-        """As `mpi4py.MPI.Comm.Allgatherv`; all ranks know all sizes, which the choice may use."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.Allgatherv`. The choice may use all sizes: all ranks know them."""
+        context = self._planning_context()
         if context is None:
             return super().Allgatherv(sendbuf, recvbuf)
-        call = read_or_leave(lambda: _read(context, sendbuf, recvbuf, read_vectors))
+        call = read_or_none(lambda: _read(context, sendbuf, recvbuf, read_vectors))
         n_bytes = sum(call.into.sizes) if call else None
         agree(context, "Allgatherv", None, n_bytes, sendbuf, recvbuf)
         flow = _flow(context, call.into.sizes) if call else None
@@ -120,8 +120,8 @@ class AllgatheringMethods(GridMethods):
         return call.run(context, flow)
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """As `mpi4py.MPI.Comm.allgather`: lengths with the first bytes, then what is left."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.allgather`: lengths with the first bytes, then the rest."""
+        context = self._planning_context()
         if context is None:
             return super().allgather(sendobj)
         agree_on_root(context, "allgather", 0)
@@ -152,14 +152,14 @@ def _allgather_bytes(
 def _allgather_natively(
     context: Context, source: memoryview, into: memoryview, sizes: tuple[int, ...]
 ) -> None:
-    theirs = [into, sizes, None, MPI.BYTE]
-    MPI.Intracomm.Allgatherv(context.comm, [source, MPI.BYTE], theirs)
+    recvbuf = [into, sizes, None, MPI.BYTE]
+    MPI.Intracomm.Allgatherv(context.comm, [source, MPI.BYTE], recvbuf)
 
 
 def _allgather_parts(
     context: Context, source: Sequence[memoryview], parted: Mapping[int, Arrived]
 ) -> None:
-    """Fill the parts of ``parted``, by rank, with what the ranks have."""
+    """Fill the parts of ``parted``, objects by rank, with the data of these ranks."""
     ranks = range(context.model.grid.n_ranks)
     sizes = tuple(parted[rank].n_bytes if rank in parted else 0 for rank in ranks)
     into = [part for rank in ranks if rank in parted for part in parted[rank].parts]
@@ -167,7 +167,7 @@ def _allgather_parts(
     if flow is not None:
         scratch = memoryview(np.empty(flow.scratch_units, np.uint8).data)
         return context.run(flow, PartedMemory(into, source, [scratch]))
-    # MPI's own wants every rank's block in one piece.
+    # The native collective needs every rank's block in one piece.
     whole = memoryview(np.empty(sum(sizes), np.uint8).data)
     _allgather_natively(context, memoryview(b"".join(source)), whole, sizes)
     for part in into:
@@ -177,11 +177,11 @@ def _allgather_parts(
 
 
 def _flow(context: Context, sizes: tuple[int, ...]) -> Dataflow | None:
-    """This rank's share for blocks of ``sizes`` bytes; None for the native collective."""
-    if even_of(sizes):
+    """Return this rank's part of a plan for blocks of ``sizes`` bytes; None for the native call."""
+    if are_equal(sizes):
         return context.decide("allgather", sizes[0], 0, semantics=PLAIN).flow
-    build = context.decisions.choice("allgather", mean_of(sizes), 0, PLAIN).winner.build_blocks
-    return share_of(build, sizes, context.rank)
+    build = context.decisions.choice("allgather", mean_size(sizes), 0, PLAIN).winner.build_blocks
+    return flow_of(build, sizes, context.rank)
 
 
 def _read(
@@ -194,4 +194,4 @@ def _read(
     source = read_message(sendbuf, writable=False).view
     if len(source) > len(own):
         return _Allgathering(None, into)
-    return _Allgathering(filled_up(source, own), into, len(source) == len(own))
+    return _Allgathering(padded(source, own), into, len(source) == len(own))

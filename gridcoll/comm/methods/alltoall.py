@@ -1,4 +1,4 @@
-"""All-to-all as a user calls it."""
+"""The all-to-all methods of `GridComm`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridcoll.comm.arguments.buffers import view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, blank_memory, filled_up, move, move_parts, refuse
+from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts, padded, refuse
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.natives import are_plain_blocks, native_call
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpecB, InPlace
 
 LENGTH_BYTES = 8
-"""First the ranks exchange the lengths of their pickles."""
+"""Bytes of the length of a pickle; ranks exchange these lengths first."""
 
 
 class AlltoallMethods(GridMethods):
     """`Alltoall` and `alltoall`."""
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
-        """As `mpi4py.MPI.Comm.Alltoall`, along the grid where that is predicted faster."""
+        """Like `mpi4py.MPI.Comm.Alltoall`, by a grid-aware plan if that is predicted faster."""
         key = ("Alltoall", recvbuf.nbytes) if type(recvbuf) is np.ndarray else None
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf)
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf)
         if key is None:
             n_ranks = self.Get_size()
             sent, got = view_of(sendbuf, n_ranks), view_of(recvbuf, n_ranks)
             if sent is not None and type(got) is memoryview:
                 key = ("Alltoall", got.nbytes)
-                if again := self._fast_path.get(key):
-                    return again(self, sent, got)
+                if fast_call := self._fast_path.get(key):
+                    return fast_call(self, sent, got)
         return self._read_and_exchange(sendbuf, recvbuf, key)
 
     def _read_and_exchange(self, sendbuf: Any, recvbuf: Any, key: Key | None = None) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None:
             return super().Alltoall(sendbuf, recvbuf)
         n_ranks = context.model.grid.n_ranks
@@ -59,7 +59,7 @@ class AlltoallMethods(GridMethods):
         if read is None:
             return super().Alltoall(sendbuf, recvbuf)
         given, into = read
-        source, n_bytes = filled_up(given, into.message.view, n_ranks), len(into.message.view)
+        source, n_bytes = padded(given, into.message.view, n_ranks), len(into.message.view)
         decision = context.decide("alltoall", into.sizes[0], 0)
         if (flow := decision.flow) is not None and len(source) > n_bytes:
             refuse(context, flow, n_bytes)
@@ -75,9 +75,9 @@ class AlltoallMethods(GridMethods):
                     output=Form(2, n_bytes, n_blocks=n_ranks),
                 )
         elif decision.native == VECTOR:
-            again = context.stamped(_exchange_vectors)
+            fast_call = context.stamped(_exchange_vectors)
             context.stamped(native_call(VECTOR, "Alltoall"))(self, source, into.message.view)
-            context.enter(key, again)
+            context.add_fast_call(key, fast_call)
         else:
             return self._natively(context, "Alltoall", decision.native, key, sendbuf, recvbuf)
         if into.message.store:
@@ -85,8 +85,8 @@ class AlltoallMethods(GridMethods):
         return None
 
     def alltoall(self, sendobj: Any) -> list[Any]:
-        """As `mpi4py.MPI.Comm.alltoall`: lengths as an all-to-all, pickles, then large buffers."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.alltoall`: exchange lengths, then pickles, then large buffers."""
+        context = self._planning_context()
         if context is None:
             return super().alltoall(sendobj)
         if context.settings.check:
@@ -99,11 +99,11 @@ class AlltoallMethods(GridMethods):
         words = form.pack(*(pickled.word for pickled in pickles))
         answer = memoryview(bytearray(form.size))
         move(context, flow, memoryview(words), answer)
-        coming = form.unpack(answer)
-        data = _exchange_data(context, pickles, coming)
+        incoming = form.unpack(answer)
+        data = _exchange_data(context, pickles, incoming)
         parted = {
             rank: Arrived(Kind.INDEX, data[rank])
-            for rank, word in enumerate(coming)
+            for rank, word in enumerate(incoming)
             if has_parts(word)
         }
         _exchange_parts(context, pickles, parted)
@@ -113,17 +113,17 @@ class AlltoallMethods(GridMethods):
 
 
 def _exchange_vectors(comm: AlltoallMethods, sendbuf: Any, recvbuf: Any) -> None:
-    """Exchange plain blocks by native `VECTOR`; read other buffers, which it could misread."""
+    """Exchange plain blocks by native `VECTOR`, which could misread other buffers: read these."""
     if are_plain_blocks(sendbuf, recvbuf, comm.Get_size()):
         return native_call(VECTOR, "Alltoall")(comm, sendbuf, recvbuf)
     return comm._read_and_exchange(sendbuf, recvbuf)
 
 
 def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview, Vectors] | None:
-    """What is sent, as bytes, and where to; None where either is wrong.
+    """Return the bytes to send, and the receive buffer; None if either argument is invalid.
 
-    This is read before anything is sent. Errors are dropped here: the native call that follows
-    raises what plain mpi4py raises.
+    Arguments are read before anything is sent. Errors are ignored here: the native call that
+    follows raises what plain mpi4py raises.
     """
     try:
         into = read_even(recvbuf, n_ranks, writable=True)
@@ -135,19 +135,19 @@ def read_exchange(sendbuf: Any, recvbuf: Any, n_ranks: int) -> tuple[memoryview,
 
 
 def _pickle_each(sendobj: Any, n_ranks: int) -> list[Pickled]:
-    """A pickle per rank; all empty for None, as mpi4py has it."""
+    """Return a pickle for each rank; all are empty if ``sendobj`` is None, as in mpi4py."""
     return [Pickled(b"")] * n_ranks if sendobj is None else pickle_each(sendobj, n_ranks)
 
 
 def _exchange_data(
     context: Context, pickles: Sequence[Pickled], words: Sequence[int]
 ) -> list[memoryview]:
-    """Bytes to come from every rank before its parts, by the lengths that it sent."""
-    lengths, coming = [len(pickled.data) for pickled in pickles], list(map(length_of, words))
-    into = memoryview(bytearray(sum(coming)))
-    flow = dataflow(vector_program(context.rank, lengths, coming))
+    """Exchange the data of objects, and return those of each rank; ``words`` tell their lengths."""
+    lengths, incoming = [len(pickled.data) for pickled in pickles], list(map(length_of, words))
+    into = memoryview(bytearray(sum(incoming)))
+    flow = dataflow(vector_program(context.rank, lengths, incoming))
     move(context, flow, memoryview(b"".join(pickled.data for pickled in pickles)), into)
-    return [into[start:stop] for start, stop in pairwise(accumulate(coming, initial=0))]
+    return [into[start:stop] for start, stop in pairwise(accumulate(incoming, initial=0))]
 
 
 def _exchange_parts(
@@ -155,7 +155,7 @@ def _exchange_parts(
 ) -> None:
     rank, n_ranks = context.rank, len(pickles)
     if rank in parted:
-        parted[rank].take(pickles[rank].parts)
+        parted[rank].copy_parts(pickles[rank].parts)
     peers = [(rank + step) % n_ranks for step in range(1, n_ranks)]
     source = {peer: pickles[peer].parts for peer in peers}
     move_parts(context, source, {peer: parted[peer].parts for peer in peers if peer in parted})

@@ -1,9 +1,10 @@
-"""All-to-all of blocks of any size and type, as a user calls it.
+"""All-to-all of blocks of any size and type: `Alltoallv` and `Alltoallw`.
 
-Only sender and receiver know the size of a block. So no choice depends on sizes unless ranks
-exchange them. If an all-to-all of medium blocks uses a plan on this grid, blocks are sent directly,
-those over the longest links first. Where another way may be faster on this grid, all ranks exchange
-all counts at calls known to all (`vectors`), and use it if it is predicted to be faster.
+Only the sender and the receiver know the size of a block. Therefore no choice depends on sizes
+unless ranks exchange them. If an all-to-all of medium blocks uses a plan on this grid, blocks are
+sent directly, those over the longest links first. If another algorithm may be faster on this grid,
+all ranks exchange all counts at calls known to all (`vectors`), and use that algorithm if it is
+predicted to be faster.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpecV, BufSpecW, InPlace
 
 CHOICE_BYTES = 8192
-"""An all-to-all of blocks of this size decides between a plan and the native collective."""
+"""The choice for an all-to-all of this block size decides between a plan and the native call."""
 
 PACKS = MPI.get_vendor()[0] == "MPICH"
-"""Whether blocks with gaps are packed before they are sent. If MPI is to pack them, MPICH 5.0.2
-takes 1.4 times as long, and 1.8 times for blocks of 48 KiB that the engine in C sends; Open MPI
-5.0.11 and Intel MPI 2021.18 take less time (measured by ``benchmarks/apps/fourier.py``, and by
-transposes alone, on three sites)."""
+"""Whether blocks with gaps are packed before they are sent. If MPI packs them itself, MPICH 5.0.2
+takes 1.4 times as long, and 1.8 times for blocks of 48 KiB that the C engine sends; Open MPI 5.0.11
+and Intel MPI 2021.18 take less time (measured by ``benchmarks/apps/fourier.py``, and by transposes
+alone, on three sites)."""
 
 Block = Message | Typed
 Read = Callable[..., list[Block]]
@@ -47,28 +48,31 @@ class AlltoallvMethods(GridMethods):
     _vectors: Vectors | None = None
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
-        """As `mpi4py.MPI.Comm.Alltoallv`, directly where plans gain anything."""
+        """Like `mpi4py.MPI.Comm.Alltoallv`; blocks are sent directly if plans are faster."""
         if not self._exchange("Alltoallv", sendbuf, recvbuf, read_each_block):
             super().Alltoallv(sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
-        """As `mpi4py.MPI.Comm.Alltoallw`, directly where plans gain anything."""
+        """Like `mpi4py.MPI.Comm.Alltoallw`; blocks are sent directly if plans are faster."""
         if not self._exchange("Alltoallw", sendbuf, recvbuf, read_typed_vector):
             super().Alltoallw(sendbuf, recvbuf)
 
     def _exchange(self, name: str, sendbuf: Any, recvbuf: Any, read: Read) -> bool:
-        """Whether the call was done; if not, the native collective does it, or raises."""
-        context = self._planning()
+        """Execute the call if plans are faster, and return whether it was executed.
+
+        If it was not, the native collective executes it, or raises.
+        """
+        context = self._planning_context()
         if context is None:
             return False
         native = context.decisions.choice("alltoall", CHOICE_BYTES, 0, PLAIN).winner.build is None
         vectors = self._vectors_of(context)
-        tells = vectors.tells
-        if native and not context.settings.check and not tells:
+        shares_counts = vectors.shares_counts
+        if native and not context.settings.check and not shares_counts:
             return False  # before anything is packed
-        by_type = name == "Alltoallw" and not (native or tells or context.settings.check)
+        by_type = name == "Alltoallw" and not (native or shares_counts or context.settings.check)
         if by_type and (known := vectors.typed_calls.find(sendbuf, recvbuf)):
-            vectors.note(known.n_bytes)
+            vectors.count_call(known.n_bytes)
             context.run(known.flow, known.prepared)
             return True
         blocks = _read_both(sendbuf, recvbuf, read, context)
@@ -77,15 +81,15 @@ class AlltoallvMethods(GridMethods):
             require_equal(context.comm, name, what)
             if name == "Alltoallv":  # in `Alltoallw`, only the two ranks know a block's type
                 require_alike(context.comm, name, map(signature, (sendbuf, recvbuf)))
-        flow = vectors.flow(context, _sizes(blocks)) if tells else None
+        flow = vectors.flow(context, _sizes(blocks)) if shares_counts else None
         if blocks is None or (native and flow is None):
             return False
         if flow is not None:
-            return _run_known(
+            return _run_plan(
                 context, flow, _read_both(sendbuf, recvbuf, read, context, packed=True)
             )
         source, into = blocks
-        vectors.note(sum(map(_n_bytes, source)))
+        vectors.count_call(sum(map(_n_bytes, source)))
         too_long = _n_bytes(source[context.rank]) > _n_bytes(into[context.rank])
         parts = list(map(_part, source)), list(map(_part, into))
         flow = _run(context, vectors, *parts)
@@ -99,14 +103,14 @@ class AlltoallvMethods(GridMethods):
         return True
 
     def _vectors_of(self, context: Context) -> Vectors:
-        """The counts of this communicator's calls; empty again after decisions changed."""
+        """Return the counts of this communicator's calls; new after decisions changed."""
         if self._vectors is None or self._vectors.decisions is not context.decisions:
             self._vectors = Vectors(context.decisions)
         return self._vectors
 
 
 def _sizes(blocks: tuple[list[Block], list[Block]] | None) -> tuple[list[int], list[int]] | None:
-    """Bytes to and from each rank."""
+    """Return the bytes to and from each rank."""
     return None if blocks is None else (_lengths(blocks[0]), _lengths(blocks[1]))
 
 
@@ -114,11 +118,11 @@ def _lengths(blocks: list[Block]) -> list[int]:
     return list(map(_n_bytes, blocks))
 
 
-def _run_known(
+def _run_plan(
     context: Context, flow: Dataflow, blocks: tuple[list[Block], list[Block]] | None
 ) -> bool:
-    """Run a plan that was written for counts that all ranks know."""
-    if blocks is None:  # they were read to exchange counts
+    """Run a plan that was made for counts that all ranks know."""
+    if blocks is None:  # unexpected: the arguments were valid when counts were exchanged
         raise PlanError("arguments of an all-to-all that can be read cannot be packed")
     source, into = blocks
     scratch = [memoryview(bytearray(flow.scratch_units))]
@@ -147,10 +151,10 @@ def _copy(block: Block) -> Block:
 def _read_both(
     sendbuf: Any, recvbuf: Any, read: Read, context: Context, *, packed: bool = False
 ) -> tuple[list[Block], list[Block]] | None:
-    """Blocks to send and to receive, by rank; None for invalid arguments.
+    """Return the blocks to send and to receive, by rank; None for invalid arguments.
 
-    This is read before anything is sent. Errors are dropped here: the native call that follows
-    raises what plain mpi4py raises.
+    Arguments are read before anything is sent. Errors are ignored here: the native call that
+    follows raises what plain mpi4py raises.
     """
     rank, n_ranks = context.rank, context.model.grid.n_ranks
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
@@ -160,7 +164,7 @@ def _read_both(
         if in_place:
             return list(map(_copy, into)), into
         source = read(sendbuf, n_ranks, writable=False, packed=packed)
-        if _n_bytes(source[rank]) != _n_bytes(into[rank]):  # a part of one is taken of its bytes
+        if _n_bytes(source[rank]) != _n_bytes(into[rank]):  # cutting a block needs plain bytes
             source = read(sendbuf, n_ranks, writable=False, packed=True)
             into = read(recvbuf, n_ranks, writable=True, packed=True)
         return source, into
@@ -170,7 +174,7 @@ def _read_both(
 
 def _run(context: Context, vectors: Vectors, source: list[Part], into: list[Part]) -> Dataflow:
     rank = context.rank
-    # Its length is the shorter one of the two places.
+    # This rank's own block is as long as the shorter one of its two buffers.
     n_own = min(len(source[rank]), len(into[rank]))
     for parts in (source, into):
         own = parts[rank]

@@ -15,24 +15,24 @@ from gridcoll.plan.natives import NATIVE
 
 
 class GridMethods(MPI.Intracomm):
-    """Base of the mixins. A method without a context, or with nothing to gain, is MPI's own.
+    """Base of the mixins. Without a context, or if nothing can be gained, a method is MPI's own.
 
-    A method first looks in the fast path, by the sizes of its arguments: a call like one before is
-    repeated at once. Reading the arguments would take some thirty microseconds, as the caches hold
-    the program's data, not ours.
+    A method first looks in the fast path, by the sizes of its arguments: a call like an earlier one
+    is repeated at once. Reading the arguments would take some thirty microseconds, because the CPU
+    caches then hold the program's data, not ours.
     """
 
     # Class attributes, because MPI's own Dup builds objects without calling __init__.
     _context: Context | None = None
     _fast_path: Mapping[Key | None, FastCall] = MappingProxyType({})
 
-    def _take_context(self, context: Context) -> None:
-        """Take ``context``, ours from now on."""
+    def _set_context(self, context: Context) -> None:
+        """Set ``context``, which this object owns from now on."""
         self._context = context
         self._fast_path = context.fast_path
 
-    def _planning(self) -> Context | None:
-        """The context, ready for plans; None where no call can gain anything. Collective."""
+    def _planning_context(self) -> Context | None:
+        """Return the context, ready for plans; None if no call can gain anything. Collective."""
         context = self._context
         if context is None or context.native_only:
             return None
@@ -42,20 +42,21 @@ class GridMethods(MPI.Intracomm):
     def _natively(
         self, context: Context, method: str, native: str | None, key: Key | None, *args: Any
     ) -> None:
-        """Do the call by ``native``, and enter it into the fast path.
+        """Execute the call by the native collective ``native``, and add it to the fast path.
 
-        ``native`` is None for a call whose arguments could not be read: MPI is to refuse it.
+        ``native`` is None for a call whose arguments could not be read, so that MPI rejects it.
         """
         call = native_call(native or NATIVE, method)
         if native is not None:
             call = context.stamped(call)
-            context.enter(key, call)
+            context.add_fast_call(key, call)
         call(self, *args)
 
 
 def set_handle(comm: MPI.Comm, source: MPI.Comm) -> None:
-    """Let ``comm`` be what ``source`` is.
+    """Give ``comm`` the handle of ``source``.
 
-    Copied as memory: mpi4py has no assignment, and its constructors call MPI, which may not be up.
+    The handle is copied as memory: mpi4py has no assignment, and its constructors call MPI, which
+    may not be initialized.
     """
     ctypes.memmove(MPI._addressof(comm), MPI._addressof(source), MPI._sizeof(source))

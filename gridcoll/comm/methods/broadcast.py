@@ -1,4 +1,4 @@
-"""Broadcast as a user calls it."""
+"""The broadcast methods of `GridComm`."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec
 
 BCAST_HEADER_BYTES = 1024
-"""First message of an object broadcast: the pickle's length and as much of it as fits."""
+"""Length of the head of an object broadcast: the pickle's length and as much of it as fits."""
 
 
 class BroadcastMethods(GridMethods):
     """`Bcast` and `bcast`."""
 
     def Bcast(self, buf: BufSpec, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Bcast`, along the grid where that is predicted faster."""
+        """Like `mpi4py.MPI.Comm.Bcast`, by a grid-aware plan if that is predicted to be faster."""
         plain = type(buf) is ndarray and type(root) is int
         key = ("Bcast", buf.nbytes, root) if plain else None  # type: ignore[union-attr]
-        if again := self._fast_path.get(key):
-            return again(self, buf, root)
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, buf, root)
         if key is None and type(root) is int and type(view := view_of(buf)) is memoryview:
             key = ("Bcast", view.nbytes, root)
-            if again := self._fast_path.get(key):
-                return again(self, view, root)
+            if fast_call := self._fast_path.get(key):
+                return fast_call(self, view, root)
         return self._read_and_broadcast(buf, root, key)
 
     def _read_and_broadcast(self, buf: Any, root: int, key: Key | None = None) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Bcast(buf, root)
         root = rank
@@ -57,12 +57,12 @@ class BroadcastMethods(GridMethods):
         context.run(flow, _memory(flow, message.view))
         if message.store:
             message.store()
-        _enter(context, key, flow, n_bytes, writable=writable)
+        _add_repeat(context, key, flow, n_bytes, writable=writable)
         return None
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """As `mpi4py.MPI.Comm.bcast`: length, pickle and buffers flow down the grid in a stream."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.bcast`: the length, pickle and buffers flow down the grid."""
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().bcast(obj, root)
         root = rank
@@ -73,7 +73,7 @@ class BroadcastMethods(GridMethods):
 
 
 def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Arrived:
-    """Broadcast the pickle of ``root``; only the root knows its length. Collective."""
+    """Broadcast the pickle of ``root``. Only the root knows its length. Collective."""
     head = memoryview(
         pickled.head(BCAST_HEADER_BYTES) if pickled else bytearray(BCAST_HEADER_BYTES)
     )
@@ -84,23 +84,23 @@ def broadcast_pickle(context: Context, pickled: Pickled | None, root: int) -> Ar
     _broadcast(context, [missing], root)
     arrived = Arrived(kind_of(head), data)
     if pickled:
-        arrived.take(pickled.parts)  # the root gets a copy, too; it can be sent without another one
+        arrived.copy_parts(pickled.parts)  # the root returns a copy, too, and sends from it
     _broadcast(context, arrived.parts, root)
     return arrived
 
 
 def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None:
-    """Broadcast ``parts``, whose sizes all ranks know, in one flow."""
+    """Broadcast ``parts`` as one message. All ranks know their sizes."""
     n_bytes = sum(map(len, parts))
     if not n_bytes:
         return None
     key = ("Bcast", n_bytes, root) if len(parts) == 1 else None
-    if key and (again := context.fast_path.get(key)):
-        return again(context.comm, parts[0], root)
+    if key and (fast_call := context.fast_path.get(key)):
+        return fast_call(context.comm, parts[0], root)
     decision = context.decide("bcast", n_bytes, root)
     if (flow := decision.flow) is not None:
         context.run(flow, _memory(flow, *parts))
-        _enter(context, key, flow, n_bytes, writable=context.rank != root)
+        _add_repeat(context, key, flow, n_bytes, writable=context.rank != root)
     else:
         native = native_call(decision.native, "Bcast")
 
@@ -112,7 +112,7 @@ def _broadcast(context: Context, parts: Sequence[memoryview], root: int) -> None
     return None
 
 
-def _enter(
+def _add_repeat(
     context: Context, key: Key | None, flow: Dataflow, n_bytes: int, *, writable: bool
 ) -> None:
     context.repeat(
@@ -126,7 +126,7 @@ def _enter(
 
 
 def _memory(flow: Dataflow, *parts: memoryview) -> Memory:
-    """Memory of the message, and a few bytes for plans with a rendezvous."""
+    """Return memory of the message, and a few scratch bytes for plans with a rendezvous."""
     n_scratch = flow.scratch_units
     scratch = memoryview(bytearray(n_scratch)) if n_scratch else None
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""Gather and scatter as a user calls them."""
+"""The gather and scatter methods of `GridComm`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gridcoll.comm.methods.moving import (
     agree,
     agree_on_root,
     copy_as_mpi_does,
-    decide_or_leave,
+    decide_if_valid,
     heads_flow,
     in_place,
-    in_turn,
     move,
     move_parts,
-    read_or_leave,
+    read_or_none,
+    serving_order,
 )
 from gridcoll.comm.pickles import Heads, pickle_each, pickle_of
 from gridcoll.plan import Dataflow, dataflow
@@ -39,13 +39,13 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """This rank's block, None if it is in place; and at the root where blocks go."""
+    """This rank's block, None if it is in place; and at the root the receive buffer."""
 
     mine: memoryview | None
     into: Vectors | None
 
     def n_bytes(self, root: int) -> int:
-        """Bytes of a block, where all are alike."""
+        """Return the size of a block, if all are equal."""
         return self.into.sizes[root] if self.into else len(self.mine or _NOTHING)
 
     def run(self, context: Context, flow: Dataflow, root: int) -> None:
@@ -66,27 +66,27 @@ class GatheringMethods(GridMethods):
     """`Gather`, `Gatherv` and `gather`."""
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Gather`, along the grid where that is predicted faster."""
+        """Like `mpi4py.MPI.Comm.Gather`, by a grid-aware plan if that is predicted faster."""
         plain = type(sendbuf) is ndarray and type(root) is int
         key = ("Gather", sendbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf, root)
-        context = self._planning()
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf, root)
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
-        call = read_or_leave(lambda: _read_gather(context, root, sendbuf, recvbuf, read_even))
+        call = read_or_none(lambda: _read_gather(context, root, sendbuf, recvbuf, read_even))
         n_bytes = call.n_bytes(root) if call else None
         agree(context, "Gather", root, n_bytes, sendbuf, *at_root)
-        flow, native = decide_or_leave(context, "gather", n_bytes, root)
+        flow, native = decide_if_valid(context, "gather", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Gather", native, key, sendbuf, recvbuf, root)
         return call.run(context, flow, root)
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Gatherv`: every block straight to the root."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.Gatherv`: every block goes directly to the root."""
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         root = rank
@@ -94,7 +94,7 @@ class GatheringMethods(GridMethods):
         agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
         if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
-        call = read_or_leave(lambda: _read_gather(context, root, sendbuf, recvbuf, read_vectors))
+        call = read_or_none(lambda: _read_gather(context, root, sendbuf, recvbuf, read_vectors))
         if call is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if call.into is None:
@@ -104,8 +104,8 @@ class GatheringMethods(GridMethods):
         return call.run(context, flow, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        """As `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then what is left."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then the rest."""
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().gather(sendobj, root)
         root = rank
@@ -128,8 +128,8 @@ class GatheringMethods(GridMethods):
         )
         parted = heads.parted(data)
         if root in parted:
-            parted[root].take(pickled.parts)
-        into = {peer: parted[peer].parts for peer in in_turn(context) if peer in parted}
+            parted[root].copy_parts(pickled.parts)
+        into = {peer: parted[peer].parts for peer in serving_order(context) if peer in parted}
         move_parts(context, {}, into)
         return heads.loads(data, parted)
 
@@ -147,23 +147,23 @@ def _read_gather(
 
 @dataclass(frozen=True, slots=True)
 class _Scattering:
-    """Where this rank's block goes, None if it stays in place; and at the root where blocks are."""
+    """This rank's receive buffer, None if in place; and at the root the blocks to send."""
 
     mine: Message | None
     source: Vectors | None
 
     def n_bytes(self, root: int) -> int:
-        """Bytes of a block, where all are alike."""
-        return self.source.sizes[root] if self.source else self.n_mine
+        """Return the size of a block, if all are equal."""
+        return self.source.sizes[root] if self.source else self.own_bytes
 
     @property
-    def n_mine(self) -> int:
-        """Bytes that this rank has room for."""
+    def own_bytes(self) -> int:
+        """The size of this rank's receive buffer."""
         return len(self.mine.view) if self.mine else 0
 
     def run(self, context: Context, flow: Dataflow, root: int) -> None:
         n_bytes = self.n_bytes(root)
-        fits = self.mine is not None and self.n_mine == n_bytes
+        fits = self.mine is not None and self.own_bytes == n_bytes
         own = self.mine.view if self.mine and fits else memoryview(bytearray(n_bytes))
         move(context, flow, self.source.message.view if self.source else _NOTHING, own)
         if self.mine is None:
@@ -178,27 +178,27 @@ class ScatteringMethods(GridMethods):
     """`Scatter`, `Scatterv` and `scatter`."""
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Scatter`, along the grid where that is predicted faster."""
+        """Like `mpi4py.MPI.Comm.Scatter`, by a grid-aware plan if that is predicted faster."""
         plain = type(recvbuf) is ndarray and type(root) is int
         key = ("Scatter", recvbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf, root)
-        context = self._planning()
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf, root)
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
         root = rank
         at_root = (sendbuf,) if context.rank == root else ()
-        call = read_or_leave(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_even))
+        call = read_or_none(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_even))
         n_bytes = call.n_bytes(root) if call else None
         agree(context, "Scatter", root, n_bytes, *at_root, recvbuf)
-        flow, native = decide_or_leave(context, "scatter", n_bytes, root)
+        flow, native = decide_if_valid(context, "scatter", n_bytes, root)
         if call is None or flow is None:
             return self._natively(context, "Scatter", native, key, sendbuf, recvbuf, root)
         return call.run(context, flow, root)
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
-        """As `mpi4py.MPI.Comm.Scatterv`: every block straight from the root."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.Scatterv`: every block comes directly from the root."""
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         root = rank
@@ -206,18 +206,18 @@ class ScatteringMethods(GridMethods):
         agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
         if context.decide("scatterv", 0, root).flow is None:
             return super().Scatterv(sendbuf, recvbuf, root)
-        call = read_or_leave(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_vectors))
+        call = read_or_none(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_vectors))
         if call is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         if call.source is None:
-            flow = _block_flow(root, call.n_mine)
+            flow = _block_flow(root, call.own_bytes)
         else:
             flow = root_flow(context, call.source.starts, call.source.sizes)
         return call.run(context, flow, root)
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        """As `mpi4py.MPI.Comm.scatter`: length and first bytes together, then what is left."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.scatter`: the length with the first bytes, then the rest."""
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().scatter(sendobj, root)
         root = rank
@@ -234,15 +234,15 @@ class ScatteringMethods(GridMethods):
             move_parts(context, {}, {root: parted[0].parts if parted else ()})
             return heads.loads(data, parted)[0]
         pickles = pickle_each(sendobj, context.model.grid.n_ranks)
-        every = Heads.of(pickles)
-        move(context, flow, every.view, heads.view)
+        all_heads = Heads.of(pickles)
+        move(context, flow, all_heads.view, heads.view)
         rests = memoryview(b"".join(pickled.rest() for pickled in pickles))
         data = memoryview(bytearray(sum(heads.rests())))
-        move(context, root_flow(context, every.rest_starts(), every.rests()), rests, data)
+        move(context, root_flow(context, all_heads.rest_starts(), all_heads.rests()), rests, data)
         parted = heads.parted(data)
         if parted:
-            parted[0].take(pickles[root].parts)
-        move_parts(context, {peer: pickles[peer].parts for peer in in_turn(context)}, {})
+            parted[0].copy_parts(pickles[root].parts)
+        move_parts(context, {peer: pickles[peer].parts for peer in serving_order(context)}, {})
         return heads.loads(data, parted)[0]
 
 
@@ -258,7 +258,7 @@ def _read_scatter(
 
 @lru_cache(maxsize=256)
 def _block_flow(root: int, n_bytes: int, *, gather: bool = False) -> Dataflow:
-    """A rank's share of a scatter, or gather, whose block sizes only the root knows all of."""
+    """Return a non-root rank's part of a scatter, or gather, if only the root knows all sizes."""
     program = take_block(root, n_bytes)
     return dataflow(backwards(program) if gather else program)
 
@@ -266,11 +266,11 @@ def _block_flow(root: int, n_bytes: int, *, gather: bool = False) -> Dataflow:
 def root_flow(
     context: Context, starts: tuple[int, ...], sizes: tuple[int, ...], *, gather: bool = False
 ) -> Dataflow:
-    """The root's share of it; a scatter is paced, unless settings force an algorithm."""
-    asked = context.settings.algorithms.get("scatterv", "")
+    """Return the root's part of it. A scatter is paced, unless settings force an algorithm."""
+    forced = context.settings.algorithms.get("scatterv", "")
     mean = sum(sizes) // len(sizes)
-    pace = None if gather or asked else pace_of(context.model, context.rank, mean)
-    return _served(context.rank, in_turn(context), starts, sizes, pace, gather)
+    pace = None if gather or forced else pace_of(context.model, context.rank, mean)
+    return _served(context.rank, serving_order(context), starts, sizes, pace, gather)
 
 
 @lru_cache(maxsize=256)

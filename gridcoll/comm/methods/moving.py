@@ -1,4 +1,4 @@
-"""Functions for methods that move blocks of bytes from rank to rank."""
+"""Helper functions of the methods that move blocks of bytes between ranks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ S = TypeVar("S", int, tuple[int, ...])
 T = TypeVar("T")
 
 
-def read_or_leave(read: Callable[[], T]) -> T | None:
-    """The result of ``read``, or None for invalid arguments: MPI's own error says more."""
+def read_or_none(read: Callable[[], T]) -> T | None:
+    """Return the result of ``read``, or None for invalid arguments: MPI's own error says more."""
     try:
         return read()
     except Exception:
@@ -32,17 +32,18 @@ def read_or_leave(read: Callable[[], T]) -> T | None:
 
 
 def in_place(buffer: Any) -> bool:
-    """Whether ``buffer`` means in place, as in mpi4py."""
+    """Whether ``buffer`` stands for ``MPI.IN_PLACE``, as mpi4py interprets it."""
     return buffer is None or buffer is MPI.IN_PLACE
 
 
 def agree(
     context: Context, method: str, root: int | None, n_bytes: int | None, *specs: Any
 ) -> None:
-    """Where checks are asked for, raise unless all ranks make the same call.
+    """With ``GRIDCOLL_CHECK``, raise unless all ranks make the same call.
 
     ``root`` is None for collectives without one; ``n_bytes`` is None for invalid arguments.
-    ``specs`` are the buffer arguments that count on this rank: all hold the same types.
+    ``specs`` are the buffer arguments that are significant on this rank; they must all have the
+    same types.
     """
     if context.settings.check:
         rooted = "" if root is None else f" root={root}"
@@ -52,16 +53,19 @@ def agree(
 
 
 def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None:
-    """The same for a call whose sizes differ between ranks."""
+    """Like `agree`, for a call whose sizes differ between ranks."""
     if context.settings.check:
         require_equal(context.comm, method, f"{method} root={root}")
         require_alike(context.comm, method, map(signature, specs))
 
 
-def decide_or_leave(
+def decide_if_valid(
     context: Context, collective: str, n_bytes: int | None, root: int
 ) -> tuple[Dataflow | None, str | None]:
-    """This rank's share of a plan, or the name of a native; neither for invalid arguments."""
+    """Return this rank's part of a plan, or the name of a native collective.
+
+    Both are None for invalid arguments, where ``n_bytes`` is None.
+    """
     if n_bytes is None:
         return None, None
     decision = context.decide(collective, n_bytes, root)
@@ -69,25 +73,26 @@ def decide_or_leave(
 
 
 def refuse(context: Context, flow: Dataflow, n_bytes: int) -> NoReturn:
-    """Take part in a call of ``n_bytes`` that this rank's arguments do not fit.
+    """Take part in a call of ``n_bytes`` whose arguments on this rank do not fit, then raise.
 
-    Ranks that need its data raise the same, and none waits for ever.
+    Ranks that need the data of this rank raise the same error, so no rank hangs.
     """
     context.run(flow, blank_memory(flow, n_bytes), has_data=False)
     raise MPI.Exception(MPI.ERR_TRUNCATE)
 
 
-def filled_up(source: memoryview, place: memoryview, n_blocks: int = 1) -> memoryview:
-    """As many bytes as ``place`` has: its blocks, each beginning with one of ``source``.
+def padded(source: memoryview, target: memoryview, n_blocks: int = 1) -> memoryview:
+    """Return a copy of ``target`` in which each block begins with a block of ``source``.
 
-    ``source`` itself if it is no shorter. MPICH takes shorter blocks, though the standard does not.
+    Return ``source`` itself if it is not shorter than ``target``. MPICH accepts blocks that are too
+    short, though the standard does not.
     """
-    if len(source) >= len(place):
+    if len(source) >= len(target):
         return source
-    mine, theirs = len(source) // n_blocks, len(place) // n_blocks
-    whole = memoryview(bytearray(place))
-    for at in range(n_blocks):
-        whole[at * theirs :][:mine] = source[at * mine :][:mine]
+    source_bytes, target_bytes = len(source) // n_blocks, len(target) // n_blocks
+    whole = memoryview(bytearray(target))
+    for k in range(n_blocks):
+        whole[k * target_bytes :][:source_bytes] = source[k * source_bytes :][:source_bytes]
     return whole
 
 
@@ -97,26 +102,29 @@ def move(context: Context, flow: Dataflow, source: memoryview, into: memoryview)
 
 
 def blank_memory(flow: Dataflow, n_bytes: int) -> ByteMemory:
-    """Memory of ``n_bytes`` to prepare a program that will run over other buffers."""
+    """Return memory of ``n_bytes``, to prepare a program that will run on other buffers."""
     own = memoryview(bytearray(n_bytes))
     return byte_memory(flow, own, own)
 
 
 def copy_as_mpi_does(source: memoryview, into: memoryview) -> None:
-    """As by a message to oneself: it raises or leaves the rest as MPI does."""
+    """Copy like a message to oneself.
+
+    If ``source`` is shorter, the rest of ``into`` stays as it is; if longer, raise `MPI.Exception`.
+    """
     n_bytes = min(len(source), len(into))
     into[:n_bytes] = source[:n_bytes]
     if len(source) > len(into):
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
 
-def even_of(sizes: tuple[int, ...]) -> bool:
+def are_equal(sizes: tuple[int, ...]) -> bool:
     """Whether all blocks have the same size."""
     return len(set(sizes)) == 1
 
 
-def mean_of(sizes: tuple[int, ...]) -> int:
-    """The block size that a choice is made for where sizes differ."""
+def mean_size(sizes: tuple[int, ...]) -> int:
+    """Return the mean block size, rounded up: the choice is made for it if sizes differ."""
     return -(-sum(sizes) // len(sizes))
 
 
@@ -125,9 +133,9 @@ def move_parts(
     source: Mapping[int, Sequence[memoryview]],
     into: Mapping[int, Sequence[memoryview]],
 ) -> None:
-    """Send parts to the ranks of ``source``, receive parts from those of ``into``, all at once.
+    """Send parts to the ranks of ``source``, and receive parts from those of ``into``, all at once.
 
-    Straight from memory to memory; what is this rank's own is left where it is.
+    Parts are not copied. This rank's own parts are ignored.
     """
     sends, receives = (
         {peer: views for peer, views in each.items() if peer != context.rank}
@@ -147,7 +155,7 @@ def _sizes(parts: Mapping[int, Sequence[memoryview]]) -> _Sizes:
 
 @lru_cache(maxsize=256)
 def _exchange_flow(sends: _Sizes, receives: _Sizes) -> Dataflow:
-    """Cached: the same exchange is repeated in loops."""
+    """Cached, because the same exchange is often repeated in loops."""
     return dataflow(exchange_parts(dict(sends), dict(receives)))
 
 
@@ -156,40 +164,43 @@ def _chained(parts: Mapping[int, Sequence[memoryview]]) -> list[memoryview]:
 
 
 @lru_cache(maxsize=128)
-def share_of(build: Callable[[S], Plan] | None, sizes: S, rank: int) -> Dataflow | None:
-    """This rank's share of the plan for ``sizes``, known on all ranks; None without ``build``."""
+def flow_of(build: Callable[[S], Plan] | None, sizes: S, rank: int) -> Dataflow | None:
+    """Return this rank's part of the plan for ``sizes``, which all ranks know.
+
+    None without ``build``.
+    """
     return dataflow(build(sizes).programs[rank]) if build else None
 
 
 def heads_flow(context: Context, collective: str, root: int) -> Dataflow | None:
-    """This rank's share of moving the heads of objects; None for the native collective.
+    """Return this rank's part of a plan for the heads of objects; None for the native collective.
 
-    mpi4py makes two native calls for objects, lengths first: a native must be twice as fast as a
-    plan.
+    mpi4py makes two native calls for objects, the first one for lengths. Therefore a plan is used
+    unless the native collective is at least twice as fast.
     """
     flow = context.decide(collective, HEADER_BYTES, root, semantics=PLAIN).flow
-    if flow is not None or context.decisions.asks_for_native(collective):
+    if flow is not None or context.decisions.is_forced_native(collective):
         return flow
     choice = context.decisions.choice(collective, HEADER_BYTES, root, PLAIN)
     native_s = choice.winner.predicted_s
     plan = next((candidate for candidate in choice.candidates if candidate.build), None)
     if plan is None or native_s is None or (plan.predicted_s or 0.0) >= 2 * native_s:
         return None
-    return share_of(plan.build, HEADER_BYTES, context.rank)
+    return flow_of(plan.build, HEADER_BYTES, context.rank)
 
 
 def gather_heads(context: Context, flow: Dataflow, head: memoryview) -> Heads:
-    """The heads of all ranks' objects, on every rank; ``flow`` is from `heads_flow`."""
+    """Return the heads of all ranks' objects, on every rank. ``flow`` is from `heads_flow`."""
     heads = Heads(n_ranks := context.model.grid.n_ranks)
-    if again := context.fast_path.get(_HEADS):
-        again(context.comm, head, heads.view)
+    if fast_call := context.fast_path.get(_HEADS):
+        fast_call(context.comm, head, heads.view)
         return heads
     move(context, flow, head, heads.view)
     context.repeat(
         _HEADS,
         flow,
         lambda: blank_memory(flow, n_ranks * HEADER_BYTES),
-        _never_of_another_form,
+        _unreachable,
         given=Form(1, HEADER_BYTES),
         output=Form(2, n_ranks * HEADER_BYTES, n_blocks=n_ranks),
     )
@@ -199,10 +210,11 @@ def gather_heads(context: Context, flow: Dataflow, head: memoryview) -> Heads:
 _HEADS = ("heads of allgather",)
 
 
-def _never_of_another_form(*args: object) -> None:
+def _unreachable(*args: object) -> None:
+    """Stand in for the function that reads buffers of another form; heads have only one form."""
     raise AssertionError("heads are of one length")
 
 
-def in_turn(context: Context) -> tuple[int, ...]:
-    """The other ranks in the order in which a root serves them."""
+def serving_order(context: Context) -> tuple[int, ...]:
+    """Return the other ranks in the order in which a root serves them."""
     return tuple(serving_ranks(context.model, context.rank, 0, in_turn=True))

@@ -1,10 +1,10 @@
-"""Non-blocking and persistent collectives as a user calls them.
+"""The non-blocking and persistent methods of `GridComm`.
 
-They run in a thread beside the application if MPI has ``MPI.THREAD_MULTIPLE``. Otherwise, and where
-the library's own blocking call would be chosen, they are MPI's own. So are reductions by a user's
-operation, which may be freed before they end: MPI has no way to keep it. ``GRIDCOLL_CHECK`` has no
-effect here: comparing arguments would block a non-blocking call, and those of persistent calls are
-always compared (where they differ, the call is MPI's own).
+They run in a background thread if MPI provides ``MPI.THREAD_MULTIPLE``. Otherwise, and if the
+native blocking call would be chosen, they are MPI's own. Reductions by a user-defined operation are
+also MPI's own: the operation may be freed before they end, and MPI has no way to keep it.
+``GRIDCOLL_CHECK`` has no effect here: comparing arguments would block a non-blocking call, and the
+arguments of persistent calls are always compared (if they differ, the call is MPI's own).
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class _Call:
     """A call whose arguments were read."""
 
     text: str
-    """The same on all ranks of a correct call."""
+    """Description of the call, the same on all ranks if the call is correct."""
     decide: Callable[[Context], Decision]
     """Decides as for a blocking call."""
     load: Callable[[Dataflow], tuple[Memory, Callable[[], None]]]
-    """Returns the buffers of a new run, and a function to call at its end."""
+    """Returns the buffers of a new run, and a function to call when the run ends."""
     free: Callable[[], None] = _nothing
-    """To be called when it is over."""
+    """Called when the arguments are no longer needed."""
 
 
-class _Kept:
+class _Arguments:
     """Buffer arguments with duplicated datatypes: the user may free the originals meanwhile."""
 
     def __init__(self, *specs: Any) -> None:
         self._types: list[MPI.Datatype] = []
-        self.specs = [self._keep(spec) for spec in specs]
+        self.specs = [self._duplicate_types(spec) for spec in specs]
 
-    def _keep(self, spec: Any) -> Any:
+    def _duplicate_types(self, spec: Any) -> Any:
         if isinstance(spec, MPI.Datatype) and not spec.is_predefined:
             self._types.append(spec.Dup())
             return self._types[-1]
-        return tuple(map(self._keep, spec)) if type(spec) in (list, tuple) else spec
+        return tuple(map(self._duplicate_types, spec)) if type(spec) in (list, tuple) else spec
 
     def free(self) -> None:
         while self._types:
@@ -68,17 +68,17 @@ class _Kept:
 
 
 class NonblockingMethods(GridMethods):
-    """`Ibcast`, `Iallreduce`, `Ialltoall`, `Ireduce`, `Ibarrier` and their persistent likes."""
+    """`Ibcast`, `Iallreduce`, `Ialltoall`, `Ireduce`, `Ibarrier`, and their persistent forms."""
 
     def Ibcast(self, buf: BufSpec, root: int = 0) -> MPI.Request:
-        """As `mpi4py.MPI.Comm.Ibcast`."""
+        """Like `mpi4py.MPI.Comm.Ibcast`."""
         request = _start(self._context, lambda context: _read_bcast(context, buf, root))
         return super().Ibcast(buf, root) if request is None else request
 
     def Iallreduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
-        """As `mpi4py.MPI.Comm.Iallreduce`; every rank gets the same bits."""
+        """Like `mpi4py.MPI.Comm.Iallreduce`; every rank gets the same bits."""
         request = _start(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
         return super().Iallreduce(sendbuf, recvbuf, op) if request is None else request
 
@@ -89,28 +89,28 @@ class NonblockingMethods(GridMethods):
         op: MPI.Op = MPI.SUM,
         root: int = 0,
     ) -> MPI.Request:
-        """As `mpi4py.MPI.Comm.Ireduce`."""
+        """Like `mpi4py.MPI.Comm.Ireduce`."""
         request = _start(
             self._context, lambda context: _read_reduce(context, sendbuf, recvbuf, op, root)
         )
         return super().Ireduce(sendbuf, recvbuf, op, root) if request is None else request
 
     def Ialltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> MPI.Request:
-        """As `mpi4py.MPI.Comm.Ialltoall`."""
+        """Like `mpi4py.MPI.Comm.Ialltoall`."""
         request = _start(self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf))
         return super().Ialltoall(sendbuf, recvbuf) if request is None else request
 
     def Ibarrier(self) -> MPI.Request:
-        """As `mpi4py.MPI.Comm.Ibarrier`."""
+        """Like `mpi4py.MPI.Comm.Ibarrier`."""
         request = _start(self._context, lambda _: _read_barrier())
         return super().Ibarrier() if request is None else request
 
     def Bcast_init(
         self, buf: BufSpec, root: int = 0, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """As `mpi4py.MPI.Comm.Bcast_init`."""
+        """Like `mpi4py.MPI.Comm.Bcast_init`."""
         request = _prepare(
-            self._context, lambda context: _read_bcast(context, buf, root, again=True)
+            self._context, lambda context: _read_bcast(context, buf, root, reread=True)
         )
         return super().Bcast_init(buf, root, info) if request is None else request
 
@@ -121,7 +121,7 @@ class NonblockingMethods(GridMethods):
         op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
-        """As `mpi4py.MPI.Comm.Allreduce_init`; every rank gets the same bits."""
+        """Like `mpi4py.MPI.Comm.Allreduce_init`; every rank gets the same bits."""
         request = _prepare(self._context, lambda _: _read_allreduce(sendbuf, recvbuf, op))
         return super().Allreduce_init(sendbuf, recvbuf, op, info) if request is None else request
 
@@ -133,7 +133,7 @@ class NonblockingMethods(GridMethods):
         root: int = 0,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
-        """As `mpi4py.MPI.Comm.Reduce_init`."""
+        """Like `mpi4py.MPI.Comm.Reduce_init`."""
         request = _prepare(
             self._context, lambda context: _read_reduce(context, sendbuf, recvbuf, op, root)
         )
@@ -142,26 +142,26 @@ class NonblockingMethods(GridMethods):
     def Alltoall_init(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """As `mpi4py.MPI.Comm.Alltoall_init`."""
+        """Like `mpi4py.MPI.Comm.Alltoall_init`."""
         request = _prepare(
-            self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf, again=True)
+            self._context, lambda context: _read_alltoall(context, sendbuf, recvbuf, reread=True)
         )
         return super().Alltoall_init(sendbuf, recvbuf, info) if request is None else request
 
     def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> MPI.Prequest:
-        """As `mpi4py.MPI.Comm.Barrier_init`."""
+        """Like `mpi4py.MPI.Comm.Barrier_init`."""
         request = _prepare(self._context, lambda _: _read_barrier())
         return super().Barrier_init(info) if request is None else request
 
 
 def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> MPI.Request | None:
-    """Run what ``read`` gives once; None where it is left to MPI."""
-    if context is None or not context.beside:
+    """Run the call that ``read`` returns, once; return None if it is left to MPI."""
+    if context is None or not context.can_run_in_background:
         return None
     call = read(context)
     if call is None:
         return None
-    with context.steadily():
+    with context.without_trials():
         flow = call.decide(context).flow
     if flow is None:
         call.free()
@@ -172,15 +172,18 @@ def _start(context: Context | None, read: Callable[[Context], _Call | None]) -> 
 def _prepare(
     context: Context | None, read: Callable[[Context], _Call | None]
 ) -> MPI.Prequest | None:
-    """Run what ``read`` gives at each start; None where it is left to MPI. Collective."""
+    """Run the call that ``read`` returns at each start; return None if it is left to MPI.
+
+    Collective.
+    """
     if context is None or context.native_only:
         return None
     context.channel.open()
-    if not context.beside:
+    if not context.can_run_in_background:
         return None
     call = read(context)
     band = context.channel.bands.claim(call.text if call else "left to MPI")
-    with context.steadily():
+    with context.without_trials():
         flow = None if call is None or band is None else call.decide(context).flow
     if call is not None and band is not None and flow is not None:
         return context.channel.bands.prepare(band, _begin(call, flow, _nothing), call.free)
@@ -205,22 +208,25 @@ def _begin(call: _Call, flow: Dataflow, free: Callable[[], None]) -> Begin:
 
 
 def _read_bcast(
-    context: Context, buf: Any, root: SupportsIndex, *, again: bool = False
+    context: Context, buf: Any, root: SupportsIndex, *, reread: bool = False
 ) -> _Call | None:
-    """``again``: the buffer is read anew by each run. None for what is left to MPI."""
+    """Read the arguments; with ``reread``, each run reads the buffer again.
+
+    Return None if the call is left to MPI.
+    """
     rank = context.as_rank(root)
     if rank is None:
         return None
     writable = context.rank != rank
-    kept = _Kept(buf)
+    arguments = _Arguments(buf)
     try:
-        first = read_message(*kept.specs, writable=writable)
+        first = read_message(*arguments.specs, writable=writable)
     except BaseException:
-        kept.free()
+        arguments.free()
         raise
 
     def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
-        message = read_message(*kept.specs, writable=writable) if again else first
+        message = read_message(*arguments.specs, writable=writable) if reread else first
         scratch = memoryview(bytearray(flow.scratch_units))
         return ByteMemory(message.view, scratch=scratch), message.store or _nothing
 
@@ -229,24 +235,27 @@ def _read_bcast(
         f"bcast root={rank} bytes={n_bytes}",
         lambda context: context.decide("bcast", n_bytes, rank),
         load,
-        kept.free,
+        arguments.free,
     )
 
 
 def _read_alltoall(
-    context: Context, sendbuf: Any, recvbuf: Any, *, again: bool = False
+    context: Context, sendbuf: Any, recvbuf: Any, *, reread: bool = False
 ) -> _Call | None:
-    """``again``: the buffers are read anew by each run. None for what is left to MPI."""
-    kept = _Kept(sendbuf, recvbuf)
+    """Read the arguments; with ``reread``, each run reads the buffers again.
+
+    Return None if the call is left to MPI.
+    """
+    arguments = _Arguments(sendbuf, recvbuf)
     n_ranks = context.model.grid.n_ranks
-    first = read_exchange(kept.specs[0], kept.specs[1], n_ranks)
+    first = read_exchange(arguments.specs[0], arguments.specs[1], n_ranks)
     if first is None or len(first[0]) != len(first[1].message.view):
-        kept.free()
+        arguments.free()
         return None
 
     def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
-        anew = read_exchange(kept.specs[0], kept.specs[1], n_ranks) if again else None
-        source, into = anew or first
+        latest = read_exchange(arguments.specs[0], arguments.specs[1], n_ranks) if reread else None
+        source, into = latest or first
         return byte_memory(flow, source, into.message.view), into.message.store or _nothing
 
     n_bytes = first[1].sizes[0]
@@ -254,7 +263,7 @@ def _read_alltoall(
         f"alltoall bytes={n_bytes}",
         lambda context: context.decide("alltoall", n_bytes, 0),
         load,
-        kept.free,
+        arguments.free,
     )
 
 
@@ -265,7 +274,7 @@ def _read_allreduce(sendbuf: Any, recvbuf: Any, op: MPI.Op) -> _Call | None:
 def _read_reduce(
     context: Context, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsIndex
 ) -> _Call | None:
-    """None for what is left to MPI."""
+    """Read the arguments; return None if the call is left to MPI."""
     rank = context.as_rank(root)
     if rank is None:
         return None
@@ -277,14 +286,17 @@ def _read_reduce(
 def _reduction_call(
     collective: str, read: Callable[[], Reduction | None], root: int = 0
 ) -> _Call | None:
-    """What is copied is read anew by each run. None for what is left to MPI."""
+    """Read the arguments by ``read``; each run reads them again if they are copied.
+
+    Return None if the call is left to MPI.
+    """
     call = read()
     if call is None or not call.predefined:
         return None
 
     def load(flow: Dataflow) -> tuple[Memory, Callable[[], None]]:
-        now = read() or call if call.copied else call
-        return now.memory(flow), now.store
+        latest = read() or call if call.copied else call
+        return latest.memory(flow), latest.store
 
     return _Call(
         f"{collective} root={root} {call.text()}",

@@ -1,9 +1,9 @@
 """Reductions of Python objects: one crossing between clusters, combined in mpi4py's own order.
 
-Parts of mpi4py's bracketing that lie in one cluster are combined there, along a tree; each partial
-result goes directly to the rank that combines all. Lengths of partial results are not known before,
-so every message starts with a head that has its length. Short objects of an ``allreduce`` are sent
-to all ranks at once.
+Parts of mpi4py's bracketing that lie in one cluster are combined there, along a tree. Each partial
+result goes directly to the rank that combines all of them. Lengths of partial results are not known
+before, so every message starts with a head that contains its length. Short objects of an
+``allreduce`` are sent to all ranks at once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gridcoll.comm.pickles import (
     Arrived,
     Kind,
     Pickled,
+    assemble,
     copy_object,
     kind_of,
     n_missing,
     pickle_of,
-    put_together,
 )
 from gridcoll.engine.agreement import require_equal
 from gridcoll.errors import GridcollError
@@ -39,16 +39,16 @@ from gridcoll.plan.bracket import Block, children_in, parent_in, whole_blocks
 Combine: TypeAlias = Callable[[Any, Any], Any]
 
 REDUCE_HEADER_BYTES = 1024
-"""First message: the length of a partial result and as much of it as fits."""
+"""Length of the head: the length of a partial result and as much of it as fits."""
 
 
 class ObjectReductionMethods(GridMethods):
     """`reduce` and `allreduce`. `scan` and `exscan` are MPI's own."""
 
     def reduce(self, sendobj: Any, op: MPI.Op | Combine = MPI.SUM, root: int = 0) -> Any | None:
-        """As `mpi4py.MPI.Comm.reduce`, in its order for any ``op``.
+        """Like `mpi4py.MPI.Comm.reduce`, combining in its order for any ``op``.
 
-        Raises `GridcollError` where ``op`` or pickling failed on another rank.
+        Raises `GridcollError` if ``op`` or pickling failed on another rank.
         """
         context = self._context
         if context is None or (rank := context.as_rank(root)) is None:
@@ -63,9 +63,9 @@ class ObjectReductionMethods(GridMethods):
         return result.value if context.rank == rank else None
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Combine = MPI.SUM) -> Any:
-        """As `mpi4py.MPI.Comm.allreduce`, in its order for any ``op``.
+        """Like `mpi4py.MPI.Comm.allreduce`, combining in its order for any ``op``.
 
-        Raises `GridcollError` where ``op`` or pickling failed on another rank.
+        Raises `GridcollError` if ``op`` or pickling failed on another rank.
         """
         context = self._context
         if context is None:
@@ -81,7 +81,7 @@ class ObjectReductionMethods(GridMethods):
 
 
 def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partial:
-    """The result, on every rank: of short objects after one crossing of the grid."""
+    """Return the result, on every rank; short objects take one crossing of the grid."""
     hub = context.decisions.hub
     flow = _flow_of_heads(context, hub)
     shorts = None
@@ -93,7 +93,7 @@ def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partia
     if shorts is None:
         partial = _reduce(context, sendobj, op, hub)
     else:
-        # Only MPI's own operations are sure to give equal results on all ranks.
+        # Only MPI's predefined operations are certain to give equal results on all ranks.
         everywhere = all(kind == Kind.PREDEFINED_OP for kind, _ in shorts)
         if (everywhere or context.rank == hub) and partial.error is None:
             partial = _combine_all(op, shorts)
@@ -102,15 +102,15 @@ def _reduce_for_everyone(context: Context, sendobj: Any, op: Combine) -> _Partia
     pickled = None
     if context.rank == hub:
         pickled, partial = _pack(partial)
-    everybodys = _unpack(broadcast_pickle(context, pickled, hub))
+    result = _unpack(broadcast_pickle(context, pickled, hub))
     # Our own error says more than its copy from the collector.
-    return partial if partial.error is not None else everybodys
+    return partial if partial.error is not None else result
 
 
 def _flow_of_heads(context: Context, hub: int) -> Dataflow | None:
-    """How to gather the heads of all objects everywhere; None where a reduction is faster.
+    """Return how to gather the heads of all objects on all ranks; None if a reduction is faster.
 
-    A reduction goes up to the hub and down again, about a broadcast each way.
+    A reduction goes to the hub and back, and each direction takes about as long as a broadcast.
     """
     choice = context.decisions.choice
     gathered_s = choice("allgather", HEADER_BYTES, 0, PLAIN).winner.predicted_s
@@ -121,7 +121,7 @@ def _flow_of_heads(context: Context, hub: int) -> Dataflow | None:
 
 
 def _combine_all(op: Combine, objects: Sequence[tuple[int, bytes]]) -> _Partial:
-    """All ranks' objects combined; or the first error among them."""
+    """Return all ranks' objects combined, or the first error among them."""
     for kind, data in objects:
         if kind == Kind.ERROR:
             return _Partial(error=GridcollError(data.decode()))
@@ -137,11 +137,11 @@ def _combine_all(op: Combine, objects: Sequence[tuple[int, bytes]]) -> _Partial:
 
 
 def _left_to_mpi(context: Context, collective: str) -> bool:
-    """Whether to leave it to mpi4py; without ``rc.fast_reduce`` its order differs."""
+    """Whether mpi4py does the call; without ``rc.fast_reduce``, it combines in another order."""
     settings = context.settings
     if context.native_only or not mpi4py.rc.fast_reduce:
         return True
-    if context.decisions.asks_for_native(collective):
+    if context.decisions.is_forced_native(collective):
         return True
     if context.model.n_clusters == 1 and settings.force != "grid":
         return True
@@ -151,7 +151,7 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
 
 @dataclass(frozen=True)
 class _Partial:
-    """A partial result, or the error."""
+    """A partial result, or an error."""
 
     value: Any = None
     error: Exception | None = None
@@ -165,7 +165,10 @@ def _attempt(make: Callable[[], Any]) -> _Partial:
 
 
 def _pack(partial: _Partial) -> tuple[Pickled, _Partial]:
-    """The message for a partial result, and its kind: some objects cannot be pickled."""
+    """Return the message for a partial result, and what it contains.
+
+    The latter is an error if the value cannot be pickled.
+    """
     pickled = _attempt(lambda: pickle_of(partial.value))
     error = partial.error or pickled.error
     if error is None:
@@ -190,13 +193,13 @@ def _combine(op: Combine, left: _Partial, right: _Partial) -> _Partial:
 
 
 def _reduce(context: Context, sendobj: Any, op: Combine, collector: int) -> _Partial:
-    """The result at ``collector``; elsewhere what this rank made of its part.
+    """Return the result at ``collector``, and on other ranks the partial result. Collective.
 
-    Collective. After an error on a rank all still send and receive as planned.
+    If an error occurs on a rank, all ranks still send and receive as planned.
     """
     blocks = whole_blocks(context.model.grid.cluster_of)
     ours = next(block for block in blocks if context.rank < block.stop)
-    # Through a pickle, as in mpi4py: an operation may change what it is given.
+    # Copy by pickling, as mpi4py does: an operation may modify its arguments.
     partial = _attempt(lambda: copy_object(sendobj))
     for child in _receive(context, children_in(ours, context.rank)):
         partial = _combine(op, partial, child)
@@ -222,7 +225,7 @@ def _bracket(op: Combine, block: Block, parts: Mapping[Block, _Partial]) -> _Par
 
 
 def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
-    """Send ``partial``; returns what was sent: an error if it cannot be pickled."""
+    """Send ``partial`` and return what was sent, an error if ``partial`` cannot be pickled."""
     pickled, partial = _pack(partial)
     head, rest = memoryview(pickled.head(REDUCE_HEADER_BYTES)), pickled.rest(REDUCE_HEADER_BYTES)
     for parts in ((head,), (rest,), pickled.parts):
@@ -231,17 +234,17 @@ def _send(context: Context, peer: int, partial: _Partial) -> _Partial:
 
 
 def _receive(context: Context, peers: Sequence[int]) -> list[_Partial]:
-    """What every one of ``peers`` sends."""
+    """Return what each of ``peers`` sends."""
     heads = {peer: memoryview(bytearray(REDUCE_HEADER_BYTES)) for peer in peers}
     move_parts(context, {}, {peer: (head,) for peer, head in heads.items()})
     rests = {peer: memoryview(bytearray(n_missing(head))) for peer, head in heads.items()}
     move_parts(context, {}, {peer: (rest,) for peer, rest in rests.items()})
     parted = {
-        peer: put_together(head, rests[peer])
+        peer: assemble(head, rests[peer])
         for peer, head in heads.items()
         if kind_of(head) == Kind.INDEX
     }
     move_parts(context, {}, {peer: arrived.parts for peer, arrived in parted.items()})
     return [
-        _unpack(parted.get(peer) or put_together(head, rests[peer])) for peer, head in heads.items()
+        _unpack(parted.get(peer) or assemble(head, rests[peer])) for peer, head in heads.items()
     ]

@@ -1,4 +1,4 @@
-"""Reduce-scatter as a user calls it."""
+"""The reduce-scatter methods of `GridComm`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridcoll.comm.arguments.elements import Elements, overlap, read_elements
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import Decision, Semantics
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import even_of, in_place, mean_of, read_or_leave, share_of
+from gridcoll.comm.methods.moving import are_equal, flow_of, in_place, mean_size, read_or_none
 from gridcoll.comm.methods.reductions import Reduction, read_input
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.engine.agreement import require_equal
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scattering:
-    """``counts[rank]`` of the elements of ``reduction`` go to that rank, combined.
+class _ReduceScatter:
+    """A call in which each rank gets ``counts[rank]`` of the combined elements of ``reduction``.
 
-    ``output`` is a part of ``into``.
+    ``output`` is a part of ``into``. ``block`` tells whether it is a `Reduce_scatter_block`.
     """
 
     reduction: Reduction
@@ -41,9 +41,9 @@ class _Scattering:
     block: bool
 
     def _decide(self, context: Context) -> Decision:
-        """Decide. Uneven blocks with a non-commutative operation are left to MPI.
+        """Decide. Unequal blocks with a non-commutative operation are left to MPI.
 
-        Only `Reduce_scatter_block` has native variants, as only this was timed.
+        Only `Reduce_scatter_block` has native variants, because only that one was timed.
         """
         reduction, counts = self.reduction, self.counts
         semantics = Semantics(
@@ -52,18 +52,18 @@ class _Scattering:
             no_variants=not self.block,
         )
         unit_bytes = reduction.elements.datatype.Get_size()
-        n_bytes = mean_of(counts) * unit_bytes
-        if even_of(counts):
+        n_bytes = mean_size(counts) * unit_bytes
+        if are_equal(counts):
             return context.decide(
                 "reduce_scatter", n_bytes, 0, unit_bytes=unit_bytes, semantics=semantics
             )
         if reduction.rank_order:
             return Decision(None)
         winner = context.decisions.choice("reduce_scatter", n_bytes, 0, semantics).winner
-        return Decision(share_of(winner.build_blocks, counts, context.rank))
+        return Decision(flow_of(winner.build_blocks, counts, context.rank))
 
     def run(self, context: Context) -> str | None:
-        """Do it, or return the native collective to use: equal on all ranks."""
+        """Execute the call, or return the native collective to use, the same on all ranks."""
         if runs_whole(context, self.reduction, len(self.reduction.input)):
             native = self._run_whole(context)
         else:
@@ -76,7 +76,7 @@ class _Scattering:
         return native
 
     def _run_whole(self, context: Context) -> str | None:
-        """As a part of the allreduce, whose order of combination is fixed."""
+        """Take this rank's part of an allreduce, whose order of combination is fixed."""
         whole = aligned_bytes(len(self.reduction.input))
         reduction = replace(self.reduction, output=whole, aliased=False)
         flow = reduction.decide(context, "allreduce", 0).flow
@@ -89,9 +89,9 @@ class _Scattering:
 
 
 def runs_whole(context: Context, reduction: Reduction, n_bytes: int) -> bool:
-    """Whether the order of combination must be the allreduce's. The same on all ranks.
+    """Whether to run an allreduce, for its order of combination. The same on all ranks.
 
-    With ranks scattered over clusters, no plan for the parts alone keeps rank order.
+    If the ranks of clusters are interleaved, no plan for the parts alone keeps rank order.
     """
     if context.settings.reproducible and not reduction.exact:
         return True
@@ -104,15 +104,15 @@ class ReduceScatteringMethods(GridMethods):
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM
     ) -> None:
-        """As `mpi4py.MPI.Comm.Reduce_scatter_block`."""
+        """Like `mpi4py.MPI.Comm.Reduce_scatter_block`."""
         plain = type(recvbuf) is type(sendbuf) is ndarray and type(op) is Op
         key = ("Reduce_scatter_block", op.handle, recvbuf.dtype, recvbuf.nbytes) if plain else None  # type: ignore[union-attr]
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf, op)
-        context = self._planning()
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf, op)
+        context = self._planning_context()
         if context is None:
             return super().Reduce_scatter_block(sendbuf, recvbuf, op)
-        call = read_or_leave(lambda: _read_even(context, sendbuf, recvbuf, op))
+        call = read_or_none(lambda: _read_even(context, sendbuf, recvbuf, op))
         _agree(context, "Reduce_scatter_block", call)
         if call is None:
             super().Reduce_scatter_block(sendbuf, recvbuf, op)
@@ -128,54 +128,54 @@ class ReduceScatteringMethods(GridMethods):
         recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM,
     ) -> None:
-        """As `mpi4py.MPI.Comm.Reduce_scatter`; counts that are not given are gathered first."""
-        context = self._planning()
+        """Like `mpi4py.MPI.Comm.Reduce_scatter`; counts are gathered if ``recvcounts`` is None."""
+        context = self._planning_context()
         if context is None:
             return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         if recvcounts is None and not in_place(sendbuf):
-            into = read_or_leave(lambda: read_elements(recvbuf, writable=True))
+            into = read_or_none(lambda: read_elements(recvbuf, writable=True))
             if into is None:
                 return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
             recvcounts = self.allgather(into.n_units)
-        call = read_or_leave(lambda: _read_uneven(context, sendbuf, recvbuf, recvcounts, op))
+        call = read_or_none(lambda: _read_uneven(context, sendbuf, recvbuf, recvcounts, op))
         _agree(context, "Reduce_scatter", call)
         if call is None or call.run(context):
             super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         return None
 
 
-def _agree(context: Context, method: str, call: _Scattering | None) -> None:
+def _agree(context: Context, method: str, call: _ReduceScatter | None) -> None:
     if context.settings.check:
         text = call.reduction.text() if call else "left to MPI"
         require_equal(context.comm, method, f"{method} {text}")
 
 
-def _read_even(context: Context, sendbuf: Any, recvbuf: Any, op: Any) -> _Scattering:
+def _read_even(context: Context, sendbuf: Any, recvbuf: Any, op: Any) -> _ReduceScatter:
     n_ranks = context.model.grid.n_ranks
-    staying = in_place(sendbuf)
-    given = _read_given(all_blocks(recvbuf if staying else sendbuf, n_ranks), op)
+    is_in_place = in_place(sendbuf)
+    given = _read_given(all_blocks(recvbuf if is_in_place else sendbuf, n_ranks), op)
     count, rest = divmod(given.elements.n_units, n_ranks)
-    into = _elements(all_blocks(recvbuf, n_ranks) if staying else recvbuf)
-    if rest or (not staying and into.n_units != count):
+    into = _elements(all_blocks(recvbuf, n_ranks) if is_in_place else recvbuf)
+    if rest or (not is_in_place and into.n_units != count):
         raise ValueError("no block for each rank")
-    return _into(given, into, (count,) * n_ranks, context.rank, staying, block=True)
+    return _into(given, into, (count,) * n_ranks, context.rank, is_in_place, block=True)
 
 
 def _read_uneven(
     context: Context, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any
-) -> _Scattering:
+) -> _ReduceScatter:
     counts = tuple(map(index, recvcounts))
-    staying = in_place(sendbuf)
-    given = _read_given(recvbuf if staying else sendbuf, op)
+    is_in_place = in_place(sendbuf)
+    given = _read_given(recvbuf if is_in_place else sendbuf, op)
     into = _elements(recvbuf)
-    fits = staying or into.n_units == counts[context.rank]
+    fits = is_in_place or into.n_units == counts[context.rank]
     if (
         len(counts) != context.model.grid.n_ranks
         or sum(counts) != given.elements.n_units
         or not fits
     ):
         raise ValueError("counts do not fit")
-    return _into(given, into, counts, context.rank, staying)
+    return _into(given, into, counts, context.rank, is_in_place)
 
 
 def _read_given(spec: Any, op: Any) -> Reduction:
@@ -197,14 +197,14 @@ def _into(
     into: Elements,
     counts: tuple[int, ...],
     rank: int,
-    staying: bool,
+    is_in_place: bool,
     *,
     block: bool = False,
-) -> _Scattering:
-    """With one buffer for both, the result is at its beginning."""
+) -> _ReduceScatter:
+    """Return the call. If one buffer is used for both, the result is at its beginning."""
     if given.elements.datatype != into.datatype:
         raise ValueError("types differ")
     output = into.view[: counts[rank] * into.datatype.Get_size()]
-    aliased = staying or overlap(given.input, output)
+    aliased = is_in_place or overlap(given.input, output)
     reduction = replace(given, output=output, aliased=aliased)
-    return _Scattering(reduction, output, into, counts, block)
+    return _ReduceScatter(reduction, output, into, counts, block)

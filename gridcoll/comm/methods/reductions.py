@@ -1,4 +1,4 @@
-"""Reductions as a user calls them, and the barrier, a reduction of no data."""
+"""The reduction methods of `GridComm`, and the barrier, a reduction of no data."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _accepted: dict[tuple[int, int], bool] = {}
 class Reduction:
     """Arguments of a reduction.
 
-    ``output`` is None on ranks that get no result; ``aliased`` says whether it shares memory with
-    ``input``, ``copied`` whether either is a copy of memory that the CPU cannot reach.
+    ``output`` is None on ranks that get no result. ``aliased`` tells whether it shares memory with
+    ``input``, and ``copied`` whether either is a copy of memory that the CPU cannot reach.
     """
 
     input: memoryview
@@ -62,7 +62,7 @@ class Reduction:
 
     @property
     def predefined(self) -> bool:
-        """Whether the operation is one of MPI's own."""
+        """Whether the operation is predefined by MPI."""
         return self.op.handle in _OPS
 
     @property
@@ -74,22 +74,23 @@ class Reduction:
     def prefer_order(self) -> bool:
         """Whether rank order may matter although the operation is declared commutative.
 
-        As for an ``argmax`` that takes the first of equal values: MPI libraries keep rank order.
+        An example is an ``argmax`` that takes the first of equal values. MPI libraries keep rank
+        order, too.
         """
         return self.op.handle not in _OPS and self.op.Is_commutative()
 
     def text(self) -> str:
-        """The same on all ranks of a correct call."""
+        """Return a description of the call, the same on all ranks if the call is correct."""
         op = _OPS.get(self.op.handle, "user-defined")
         return f"op={op} type={self.elements.datatype.Get_name()} count={self.elements.n_units}"
 
     @property
     def exact(self) -> bool:
-        """Whether the result is the same, bit for bit, in whatever order it is combined."""
+        """Whether the result is bitwise the same in any order of combination."""
         return self.predefined and (self.op.handle in _EXACT or is_whole(self.elements.datatype))
 
     def semantics(self, context: Context, collective: str) -> Semantics:
-        """Semantics that the operation needs."""
+        """Return the semantics that the operation needs."""
         return Semantics(
             rank_order=self.rank_order,
             prefer_order=self.prefer_order,
@@ -106,14 +107,14 @@ class Reduction:
         )
 
     def memory(self, flow: Dataflow) -> ElementMemory:
-        """The buffers of a new run."""
+        """Return the buffers of a new run."""
         given = copy_view(self.input) if self.aliased else self.input
         return ElementMemory(self.output, given, flow, self.elements.datatype, self.op)
 
     def repeat(self, context: Context, key: Key | None, flow: Dataflow, read: Read) -> None:
-        """Enter this call into the fast path; see `Context.repeat`.
+        """Add this call to the fast path; see `Context.repeat`.
 
-        Not with users' operations: a new one may get the handle of a freed one.
+        Not for user-defined operations: a new one may get the handle of a freed one.
         """
         n_bytes, datatype = len(self.input), self.elements.datatype
         if key is None or n_bytes > SHORT_BYTES or not self.predefined:
@@ -134,7 +135,7 @@ class Reduction:
         )
 
     def run(self, context: Context, flow: Dataflow) -> None:
-        """Run it, and copy the result to the user's buffer."""
+        """Run the plan, and copy the result to the user's buffer."""
         context.run(flow, self.memory(flow))
         self.store()
 
@@ -145,32 +146,32 @@ class Reduction:
 
 
 class ReductionMethods(ObjectReductionMethods):
-    """`Allreduce`, `Reduce` and `Barrier`; and of objects, `allreduce` and `reduce`."""
+    """`Allreduce`, `Reduce` and `Barrier`; and for objects, `allreduce` and `reduce`."""
 
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM) -> None:
-        """As `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
+        """Like `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
 
-        For native calls that depends on the MPI library: inside one cluster, where native is
-        forced, and for datatypes with gaps.
+        For native calls, this depends on the MPI library. Calls are native inside one cluster, if
+        native is forced, and for datatypes with gaps.
         """
         key: Key | None = None
         if type(op) is Op:
             if type(recvbuf) is ndarray:
                 key = ("Allreduce", op.handle, recvbuf.dtype, recvbuf.nbytes)
-                if again := self._fast_path.get(key):
-                    return again(self, sendbuf, recvbuf, op)
+                if fast_call := self._fast_path.get(key):
+                    return fast_call(self, sendbuf, recvbuf, op)
             else:
                 sent, got = view_of(sendbuf), view_of(recvbuf)
                 if sent is not None and type(got) is memoryview:
                     key = ("Allreduce", op.handle, got.format, got.nbytes)
-                    if again := self._fast_path.get(key):
-                        return again(self, sent, got, op)
+                    if fast_call := self._fast_path.get(key):
+                        return fast_call(self, sent, got, op)
         return self._read_and_allreduce(sendbuf, recvbuf, op, key)
 
     def _read_and_allreduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, key: Key | None = None
     ) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None:
             return super().Allreduce(sendbuf, recvbuf, op)
         call = read_reduction(sendbuf, recvbuf, op)
@@ -195,17 +196,17 @@ class ReductionMethods(ObjectReductionMethods):
         op: MPI.Op = MPI.SUM,
         root: int = 0,
     ) -> None:
-        """As `mpi4py.MPI.Comm.Reduce`."""
+        """Like `mpi4py.MPI.Comm.Reduce`."""
         plain = type(sendbuf) is ndarray and type(op) is Op and type(root) is int
         key = ("Reduce", op.handle, sendbuf.dtype, sendbuf.nbytes, root) if plain else None  # type: ignore[union-attr]
-        if again := self._fast_path.get(key):
-            return again(self, sendbuf, recvbuf, op, root)
+        if fast_call := self._fast_path.get(key):
+            return fast_call(self, sendbuf, recvbuf, op, root)
         return self._read_and_reduce(sendbuf, recvbuf, op, root, key)
 
     def _read_and_reduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int, key: Key | None = None
     ) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None or (rank := context.as_rank(root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         root = rank
@@ -229,13 +230,13 @@ class ReductionMethods(ObjectReductionMethods):
         return None
 
     def Barrier(self) -> None:
-        """As `mpi4py.MPI.Comm.Barrier`."""
-        if again := self._fast_path.get(_BARRIER):
-            return again(self)
+        """Like `mpi4py.MPI.Comm.Barrier`."""
+        if fast_call := self._fast_path.get(_BARRIER):
+            return fast_call(self)
         return self._read_and_wait()
 
     def _read_and_wait(self) -> None:
-        context = self._planning()
+        context = self._planning_context()
         if context is None:
             return super().Barrier()
         if context.settings.check:
@@ -251,7 +252,7 @@ class ReductionMethods(ObjectReductionMethods):
 
 
 def barrier_memory(flow: Dataflow) -> ElementMemory:
-    """The buffers of a barrier: a byte that is not used."""
+    """Return the buffers of a barrier: one byte, which is not used."""
     return ElementMemory(memoryview(bytearray(1)), memoryview(b"\0"), flow, MPI.BYTE, MPI.BOR)
 
 
@@ -260,15 +261,15 @@ def _text(call: Reduction | None) -> str:
 
 
 def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
-    """The reduction, or None where it is left to MPI: all ranks alike, or with an error to raise.
+    """Return the reduction, or None if it is left to MPI.
 
-    Errors in arguments are left to MPI and mpi4py to report.
+    It is None on all ranks, or on a rank with invalid arguments, which MPI or mpi4py reports.
     """
     try:
         output = read_elements(recvbuf, writable=True)
         if output is None or not accepts(op, output.datatype):
             return None
-        if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py takes both
+        if sendbuf is None or sendbuf is MPI.IN_PLACE:  # mpi4py accepts both
             return Reduction(output.view, output.view, output, op, True, output.copied)
         given = read_elements(sendbuf, writable=False)
         if given is None or (given.n_units, given.datatype) != (output.n_units, output.datatype):
@@ -276,7 +277,7 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
         aliased = overlap(given.view, output.view)
         if aliased:
             before = copy_view(output.view)
-            # Some MPIs refuse this and some do it; a communicator of one rank tells.
+            # Some MPI libraries reject aliased buffers and some accept them: try it on one rank.
             MPI.COMM_SELF.Allreduce(sendbuf, recvbuf, op)
             output.view[:] = before
     except Exception:
@@ -286,7 +287,7 @@ def read_reduction(sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
 
 
 def read_input(sendbuf: Any, op: Any) -> Reduction | None:
-    """The share of a rank that gets no result; see `read_reduction`."""
+    """Return the reduction on a rank that gets no result; see `read_reduction`."""
     try:
         given = read_elements(sendbuf, writable=False)
         if given is None or not accepts(op, given.datatype):
@@ -297,7 +298,7 @@ def read_input(sendbuf: Any, op: Any) -> Reduction | None:
 
 
 def accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
-    """Whether MPI combines such elements by ``op``; tried on one, once."""
+    """Whether MPI can combine elements of ``datatype`` by ``op``; tried once, on one element."""
     if op.handle not in _OPS:
         return not op.is_predefined
     if not datatype.is_predefined:

@@ -1,10 +1,10 @@
 """When ranks exchange the counts of `Alltoallv` and `Alltoallw`.
 
-An exchange costs about a latency of the longest link; the grid decides whether it can pay at all.
-Where it can, ranks exchange counts at every call as long as that leads to a faster way now and
-then. After some calls without gain, more and more calls are made without an exchange. The next
-exchange also carries each rank's largest call in between: if it was larger than any without gain,
-ranks exchange at every call again. All this depends on exchanged values only, so ranks never
+An exchange costs about a latency of the longest link; whether it can pay at all depends on the
+grid. If it can, ranks exchange counts at every call as long as this sometimes leads to a faster
+plan. After some calls without gain, more and more calls are made without an exchange. The next
+exchange also carries each rank's largest call in between: if that was larger than all calls without
+gain, ranks exchange at every call again. All this depends only on exchanged values, so ranks never
 disagree.
 """
 
@@ -31,14 +31,14 @@ from gridcoll.plan.alltoall.unequal_choice import can_gain, choose_unequal, uneq
 from gridcoll.plan.alltoall.vector import vector_program
 
 N_KEPT = 16
-"""Calls, or counts whose plan is kept, per communicator."""
+"""Most calls, and most counts, whose plans are kept per communicator."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 class _Latest(OrderedDict[_K, _V]):
-    """The last `N_KEPT` that were used."""
+    """A mapping that keeps the `N_KEPT` entries that were used last."""
 
     def __getitem__(self, key: _K) -> _V:
         self.move_to_end(key)
@@ -54,7 +54,7 @@ _Key = tuple[object, ...]
 
 
 class _Spec(NamedTuple):
-    """An argument, taken apart. ``key`` is all of it but the buffer, its types by identity."""
+    """A parsed buffer argument. ``key`` is all of it but the buffer; types count by identity."""
 
     buffer: Any
     types: Sequence[Any]
@@ -63,10 +63,10 @@ class _Spec(NamedTuple):
 
 @dataclass(frozen=True)
 class TypedCall:
-    """This rank's share of such a call.
+    """This rank's part of a call of `Alltoallw`.
 
-    ``types`` are the caller's, which must not make room for others with their identity; ``handles``
-    tell those that were freed.
+    ``types`` are the caller's datatypes. They are referenced so that no other object gets their
+    identity. If a handle differs from ``handles``, the datatype was freed.
     """
 
     flow: Dataflow
@@ -79,17 +79,17 @@ class TypedCall:
 class TypedCalls:
     """A communicator's last calls of `Alltoallw`: their counts, displacements and datatypes.
 
-    Reading a block of a derived type takes several calls of MPI, and an application that uses such
-    types makes them once. So what was read is kept, and a call like one before only looks at where
-    its buffers begin.
+    Reading a block of a derived type takes several MPI calls, and an application that uses such
+    types creates them once. Therefore what was read is kept, and for a call like an earlier one
+    only the addresses of its buffers are read.
     """
 
     def __init__(self) -> None:
         self._kept: _Latest[_Key, TypedCall] = _Latest()
 
     def find(self, sendbuf: Any, recvbuf: Any) -> TypedCall | None:
-        """A call with these arguments, placed where they are; None if they must be read."""
-        source, into = _take_apart(sendbuf), _take_apart(recvbuf)
+        """Return a call with these arguments, moved to their addresses; None if none is known."""
+        source, into = _parse(sendbuf), _parse(recvbuf)
         if source is None or into is None:
             return None
         key = source.key + into.key
@@ -99,10 +99,10 @@ class TypedCalls:
         if found.handles != _handles(found.types):
             del self._kept[key]
             return None
-        begins = _begins(source, into)
-        if begins is None:
+        addresses = _addresses(source, into)
+        if addresses is None:
             return None
-        found.prepared.move(*begins)
+        found.prepared.move(*addresses)
         return found
 
     def keep(
@@ -113,11 +113,11 @@ class TypedCalls:
         sendbuf: Any,
         recvbuf: Any,
     ) -> None:
-        """Keep a call that ran ``flow`` on these parts, if the engine in C runs it."""
-        source, into = _take_apart(sendbuf), _take_apart(recvbuf)
-        if source is None or into is None or (begins := _begins(source, into)) is None:
+        """Keep a call that ran ``flow`` on these parts, if the C engine runs it."""
+        source, into = _parse(sendbuf), _parse(recvbuf)
+        if source is None or into is None or (addresses := _addresses(source, into)) is None:
             return
-        memory = PartedMemory(parts[1], parts[0], begins=begins)
+        memory = PartedMemory(parts[1], parts[0], begins=addresses)
         prepared = context.prepare(flow, memory)
         if prepared is None:
             return
@@ -127,16 +127,16 @@ class TypedCalls:
         self._kept[source.key + into.key] = call
 
 
-def _take_apart(spec: Any) -> _Spec | None:
-    """None for what has no list of types, or one that is not mpi4py's form."""
+def _parse(spec: Any) -> _Spec | None:
+    """Parse a buffer argument; return None if it is not of a form that mpi4py accepts."""
     if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
         return None
-    buffer, *places, types = spec
+    buffer, *layout, types = spec
     try:
-        if len(places) == 1:
-            counts, displs = places[0]
+        if len(layout) == 1:
+            counts, displs = layout[0]
         else:
-            counts, displs = places or ((), ())
+            counts, displs = layout or ((), ())
         return _Spec(buffer, types, (tuple(counts), tuple(displs), *map(id, types)))
     except (TypeError, ValueError):
         return None
@@ -146,21 +146,21 @@ def _handles(types: Sequence[MPI.Datatype]) -> tuple[int, ...]:
     return tuple(datatype.handle for datatype in types)
 
 
-def _begins(source: _Spec, into: _Spec) -> tuple[int, int] | None:
-    """Where both buffers begin; None where the CPU does not reach them, or must not."""
+def _addresses(source: _Spec, into: _Spec) -> tuple[int, int] | None:
+    """Return the addresses of both buffers; None if the CPU cannot read, or write, one of them."""
     try:
-        given = address_in_memory(source.buffer, writable=False)
-        place = address_in_memory(into.buffer, writable=True)
+        from_address = address_in_memory(source.buffer, writable=False)
+        into_address = address_in_memory(into.buffer, writable=True)
     except (BufferError, TypeError, ValueError):
         return None
-    return None if given is None or place is None else (given, place)
+    return None if from_address is None or into_address is None else (from_address, into_address)
 
 
 PATIENCE = 4
-"""After so many exchanges in a row without gain, some calls are made without one."""
+"""After this many exchanges in a row without gain, some calls are made without an exchange."""
 
-MOST_WITHOUT = 64
-"""Most calls in a row without an exchange, which then costs 1/65 of a latency per call."""
+MOST_SKIPPED = 64
+"""Most calls in a row without an exchange, so that exchanges cost 1/65 of a latency per call."""
 
 _Direct = tuple[tuple[int, ...], tuple[int, ...], bool]
 
@@ -175,20 +175,22 @@ class Vectors:
             self._forced not in ("", "direct")
             or (not self._forced and not decisions.settings.force and can_gain(decisions.model))
         )
-        self._n_quiet = self._n_without = self._missed = self._idle = 0
+        # Exchanges in a row without gain, calls to make without an exchange, and the bytes that a
+        # rank sent in the largest call without an exchange, and in the largest one without gain.
+        self._n_useless = self._n_to_skip = self._skipped_bytes = self._useless_bytes = 0
         self._kept: _Latest[bytes, Dataflow | None] = _Latest()
         self._direct: _Latest[_Direct, Dataflow] = _Latest()
         self.typed_calls = TypedCalls()
 
     @property
-    def tells(self) -> bool:
+    def shares_counts(self) -> bool:
         """Whether ranks exchange counts at the next call."""
-        return self._may_gain and self._n_without == 0
+        return self._may_gain and self._n_to_skip == 0
 
     def direct(
         self, out: tuple[int, ...], into: tuple[int, ...], *, own_message: bool = False
     ) -> Dataflow:
-        """This rank's share of the direct exchange of so many bytes to and from each rank.
+        """Return this rank's part of a direct exchange; ``out`` and ``into`` are bytes by rank.
 
         With ``own_message``, its own block is a message, too.
         """
@@ -203,34 +205,36 @@ class Vectors:
         )
         return flow
 
-    def note(self, n_bytes: int) -> None:
-        """Enter a call without an exchange, with so many bytes from this rank."""
-        if self._n_without:
-            self._n_without -= 1
-            self._missed = max(self._missed, n_bytes)
+    def count_call(self, n_bytes: int) -> None:
+        """Count a call without an exchange, with ``n_bytes`` from this rank."""
+        if self._n_to_skip:
+            self._n_to_skip -= 1
+            self._skipped_bytes = max(self._skipped_bytes, n_bytes)
 
     def flow(self, context: Context, sizes: tuple[list[int], list[int]] | None) -> Dataflow | None:
-        """This rank's share of a plan that is faster than the direct way; None if there is none.
+        """Return this rank's part of a plan that is faster than a direct exchange; None if none is.
         Collective.
 
-        ``sizes`` are the bytes to and from each rank; None where this rank's arguments are wrong.
-        Then, and where the two ends of a block differ, nothing is planned on any rank.
+        ``sizes`` are the bytes to and from each rank; None if this rank's arguments are invalid.
+        Then, and if sender and receiver of a block have different sizes, no rank uses a plan.
         """
         n = context.model.grid.n_ranks
         out, into = sizes or ([-1] * n, [-1] * n)
-        told = _tell(context, np.array([*out, *into, self._missed], np.int64))
-        counts, missed = told[:, :n], int(told[:, -1].max())
-        self._missed = 0
-        fits = bool((counts >= 0).all()) and np.array_equal(counts.T, told[:, n:-1])
+        rows = _gather_rows(context, np.array([*out, *into, self._skipped_bytes], np.int64))
+        counts, skipped_bytes = rows[:, :n], int(rows[:, -1].max())
+        self._skipped_bytes = 0
+        fits = bool((counts >= 0).all()) and np.array_equal(counts.T, rows[:, n:-1])
         flow = self._planned(context, counts) if fits else None
         largest = int(counts.sum(axis=1).max())
-        if flow is not None or missed > self._idle or self._forced:
-            self._n_quiet = 0
+        if flow is not None or skipped_bytes > self._useless_bytes or self._forced:
+            self._n_useless = 0
         else:
-            self._n_quiet += 1
-            self._n_without = min(1 << max(self._n_quiet - PATIENCE, 0), MOST_WITHOUT)
-            self._n_without -= self._n_quiet < PATIENCE
-        self._idle = max(self._idle, largest) if flow is None else self._idle
+            self._n_useless += 1
+            self._n_to_skip = min(1 << max(self._n_useless - PATIENCE, 0), MOST_SKIPPED)
+            self._n_to_skip -= self._n_useless < PATIENCE
+        self._useless_bytes = (
+            max(self._useless_bytes, largest) if flow is None else self._useless_bytes
+        )
         return flow
 
     def _planned(self, context: Context, counts: Counts) -> Dataflow | None:
@@ -245,13 +249,16 @@ class Vectors:
         return flow
 
 
-def _tell(context: Context, row: Counts) -> Counts:
-    """Every rank's ``row``, on all; in one crossing where a plan does it. Collective."""
+def _gather_rows(context: Context, row: Counts) -> Counts:
+    """Return every rank's ``row``, on all ranks. Collective.
+
+    It takes one crossing of the grid if a plan does it.
+    """
     n = context.model.grid.n_ranks
-    told = np.empty((n, len(row)), np.int64)
+    rows = np.empty((n, len(row)), np.int64)
     flow = context.decisions.decide("allgather", row.nbytes, 0, semantics=PLAIN).flow
     if flow is None:
-        context.comm.Allgather(row, told)
+        context.comm.Allgather(row, rows)
     else:
-        move(context, flow, row.data.cast("B"), told.reshape(-1).data.cast("B"))
-    return told
+        move(context, flow, row.data.cast("B"), rows.reshape(-1).data.cast("B"))
+    return rows
