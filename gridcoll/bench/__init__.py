@@ -1,1 +1,1 @@
-"""Timing collectives honestly."""
+"""Time collectives, and simulate them with SimGrid."""

@@ -1,4 +1,4 @@
-"""Running SimGrid's SMPI, where it is installed: replays of traces, and calls of its own MPI."""
+"""Run SimGrid's SMPI, if it is installed: replay traces, and run programs with its own MPI."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gridcoll.files import make_directory, write_atomically
 from gridcoll.model.wires import Wires
 
 OPERATIONS_PER_S = 1e9
-"""How fast hosts compute: traces count in nanoseconds."""
+"""Speed of hosts: traces give computation in nanoseconds."""
 
 INSIDE_BYTES_PER_S = 1e11
-"""Between ranks of one host: the network is not what such messages wait for."""
+"""Bandwidth between ranks of one host: such messages do not wait for the network."""
 
 _HEAD = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
@@ -28,13 +28,13 @@ _HEAD = """<?xml version='1.0'?>
 
 
 def platform_lines(wires: Wires) -> Iterator[str]:
-    """A zone per cluster, whose hosts have a link each way to a switch, and links between zones.
+    """Yield the platform: a zone per cluster, and links between zones.
 
-    Half of a cluster's latency is on each of its hosts' links, so a link between clusters has what
-    remains of the latency between them. What has no rate of its own is given a hundred times that
-    of the fastest interface.
+    In a zone, each host has a link in each direction to a switch. Half of a cluster's latency is on
+    each of its hosts' links, so a link between clusters has the rest of the latency between them. A
+    link without a limit gets a hundred times the rate of the fastest interface.
     """
-    free = 100 * float(wires.nic_bytes_per_s.max())
+    unlimited_bytes_per_s = 100 * float(wires.nic_bytes_per_s.max())
     clusters = range(len(wires.grid.clusters))
     yield _HEAD
     for c, cluster in enumerate(wires.grid.clusters):
@@ -46,13 +46,13 @@ def platform_lines(wires: Wires) -> Iterator[str]:
             f' loopback_bw="{INSIDE_BYTES_PER_S:.0f}Bps" loopback_lat="{inside_s:.9f}s"/>\n'
         )
         if math.isfinite(wires.uplink_bytes_per_s[c]):
-            for way in ("out", "in"):
-                yield _link(f"c{c}-{way}", wires.uplink_bytes_per_s[c], 0.0)
+            for direction in ("out", "in"):
+                yield _link(f"c{c}-{direction}", wires.uplink_bytes_per_s[c], 0.0)
     for a in clusters:
         for b in clusters:
             if a != b:
                 half_s = (wires.latency_s[a, a] + wires.latency_s[b, b]) / 2
-                rate = min(wires.rate_bytes_per_s[a, b], free)
+                rate = min(wires.rate_bytes_per_s[a, b], unlimited_bytes_per_s)
                 yield _link(f"c{a}-c{b}", rate, max(wires.latency_s[a, b] - half_s, 0.0))
     for a in clusters:
         for b in clusters:
@@ -79,7 +79,7 @@ def _route(wires: Wires, a: int, b: int) -> str:
 
 
 def host_lines(wires: Wires) -> Iterator[str]:
-    """The platform's host of each rank."""
+    """Yield the host of each rank, by its name in the platform."""
     grid = wires.grid
     names = {
         host: f"c{c}h{k}"
@@ -90,11 +90,11 @@ def host_lines(wires: Wires) -> Iterator[str]:
 
 
 def smpi_settings(window_bytes: int | None) -> tuple[str, ...]:
-    """Options of ``smpirun``: the platform's latencies and rates as they stand.
+    """Return options of ``smpirun`` for using the platform's latencies and rates unchanged.
 
-    SMPI's own are fitted to a cluster with Gigabit Ethernet: they multiply latencies and divide
-    rates by the size of a message, limit each flow to 4 MiB a round trip, and take part of each
-    link for acknowledgements.
+    SMPI's defaults are fitted to a cluster with Gigabit Ethernet: depending on the size of a
+    message, they multiply latencies and divide rates, limit each flow to 4 MiB per round trip, and
+    use a part of each link for acknowledgements.
     """
     return (
         "--cfg=smpi/lat-factor:0:1",
@@ -114,11 +114,11 @@ REPLAYED = re.compile(r"Simulation time (\S+)")
 
 
 def find_simgrid(place: str = "") -> Path:
-    """Where ``smpirun`` is: ``place``, or on the PATH. Raises `UsageError` where it is not."""
+    """Return the path of ``smpirun``: ``place``, or found on the PATH. Raises `UsageError`."""
     found = shutil.which(place or "smpirun")
     if found is None:
         raise UsageError(
-            f"{place or 'smpirun'}: not found; SimGrid is to be had from Debian (apt-get install "
+            f"{place or 'smpirun'}: not found; SimGrid is available from Debian (apt-get install "
             "libsimgrid-dev) or simgrid.org"
         )
     return Path(found).resolve()
@@ -126,7 +126,7 @@ def find_simgrid(place: str = "") -> Path:
 
 @dataclass(frozen=True)
 class Folder:
-    """A platform, and what runs on it, as files."""
+    """A folder with the files of a platform, its hosts, and a trace to replay."""
 
     path: Path
     n_ranks: int
@@ -135,29 +135,32 @@ class Folder:
 
     @classmethod
     def write(cls, path: Path, wires: Wires, window_bytes: int | None) -> Folder:
-        """Make the directory ``path`` and put platform and hosts there. Raises `FileError`."""
+        """Make the directory ``path`` and write platform and hosts there. Raises `FileError`."""
         make_directory(path)
         write_atomically(path / PLATFORM, "".join(platform_lines(wires)))
         write_atomically(path / HOSTS, "".join(host_lines(wires)))
         return cls(path, wires.grid.n_ranks, smpi_settings(window_bytes))
 
     def write_trace(self, lines: Iterable[str]) -> None:
-        """One trace for all ranks."""
+        """Write one trace, for all ranks."""
         write_atomically(self.path / TRACE, "".join(lines))
         write_atomically(self.path / LIST, f"{TRACE}\n")
 
     def replay_command(self, smpirun: str | Path = "smpirun") -> list[str]:
-        """The command that replays the trace; it is to be started in the folder."""
+        """Return the command that replays the trace. It must be started in the folder."""
         return [*self._start(smpirun), "-replay", LIST, *self.settings]
 
     def replay_s(self, smpirun: Path, timeout_s: float) -> float:
-        """How long the trace takes there, to the microsecond. Raises `FileError`, `UsageError`."""
+        """Return the simulated time of the trace, to the microsecond.
+
+        Raises `FileError`, `UsageError`; see `run_command`.
+        """
         return _seconds(self.run_command(self.replay_command(smpirun), timeout_s), REPLAYED)
 
     def run(
         self, smpirun: Path, program: Sequence[str], options: Sequence[str], timeout_s: float
     ) -> str:
-        """What ``program``, made with ``smpicc``, prints when it runs there."""
+        """Run ``program``, compiled with ``smpicc``, on the platform, and return its output."""
         return self.run_command(
             [*self._start(smpirun), *self.settings, *options, *program], timeout_s
         )
@@ -169,29 +172,29 @@ class Folder:
         ]
 
     def run_command(self, command: Sequence[str], timeout_s: float) -> str:
-        """What ``command``, run in the folder, prints.
+        """Run ``command`` in the folder, and return its output.
 
-        Raises `FileError` if it fails, `UsageError` if it takes longer than ``timeout_s``.
+        Raises `FileError` if it fails, and `UsageError` if it takes longer than ``timeout_s``.
         """
         try:
             done = subprocess.run(
                 command, cwd=self.path, timeout=timeout_s, capture_output=True, text=True
             )
         except subprocess.TimeoutExpired:
-            raise UsageError(f"{command[0]}: not over after {timeout_s:g} s") from None
-        said = done.stdout + done.stderr
+            raise UsageError(f"{command[0]}: not finished after {timeout_s:g} s") from None
+        output = done.stdout + done.stderr
         if done.returncode:
-            raise FileError(f"{command[0]}: code {done.returncode}: {_last(said)}")
-        return said
+            raise FileError(f"{command[0]}: code {done.returncode}: {_last_lines(output)}")
+        return output
 
 
-def _seconds(said: str, pattern: re.Pattern[str]) -> float:
-    match = pattern.search(said)
+def _seconds(output: str, pattern: re.Pattern[str]) -> float:
+    match = pattern.search(output)
     if match is None:
-        raise FileError(f"smpirun: no time in what it says: {_last(said)}")
+        raise FileError(f"smpirun: no time in its output: {_last_lines(output)}")
     return float(match[1])
 
 
-def _last(said: str) -> str:
-    told = [line for line in said.splitlines() if "Configuration change" not in line]
-    return " / ".join(told[-3:])
+def _last_lines(output: str) -> str:
+    lines = [line for line in output.splitlines() if "Configuration change" not in line]
+    return " / ".join(lines[-3:])

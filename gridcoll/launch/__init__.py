@@ -1,1 +1,1 @@
-"""Running applications that know nothing of gridcoll."""
+"""Run applications that were written without gridcoll."""

@@ -1,6 +1,6 @@
-"""Starts programs that are not Python, with libgridcoll.so in front of their MPI library.
+"""Start programs that are not Python, with libgridcoll.so preloaded before their MPI library.
 
-Needs neither MPI nor NumPy.
+This module needs neither MPI nor NumPy.
 """
 
 from __future__ import annotations
@@ -24,27 +24,32 @@ _PT_INTERP = 3
 _SHT_SYMTAB = 2
 
 
-def for_long_links() -> dict[str, str]:
-    """What MPI libraries are told before they start, unless the user said something else."""
+def mpi_variables() -> dict[str, str]:
+    """Return environment variables for MPI libraries, to be set unless the user has set them.
+
+    They keep connections over long links alive.
+    """
     transports = os.environ.get("UCX_TLS", "all")
     named = not {"all", "tcp"}.isdisjoint(transports.removeprefix("^").split(","))
     devices = os.environ.get("UCX_NET_DEVICES", "all").split(",")
     has_tcp = named != transports.startswith("^") and not all(":" in each for each in devices)
-    # Else MPICH's UCX gives up a connection that is idle while its link is cut for 16 to 26 s:
-    # eight probes, 2 s apart, begin within 10 s. Who sends there then ends by a signal. A UCX that
-    # uses no TCP, or devices such as mlx5_0:1 alone, warns on all ranks that it does not need this.
+    # Without this, UCX in MPICH closes a connection that is idle while its link is interrupted for
+    # 16 to 26 s: eight probes, 2 s apart, start within 10 s. A process that then sends there is
+    # killed by a signal. A UCX without TCP, or with only devices such as mlx5_0:1, warns on all
+    # ranks about a variable that it does not use.
     return {"UCX_TCP_KEEPIDLE": "inf"} if has_tcp else {}
 
 
-_BEHIND_OTHERS = "verify_asan_link_order=0"
+_NOT_FIRST = "verify_asan_link_order=0"
+"""Option of AddressSanitizer that accepts libraries before its own."""
 
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 def find_program(name: str) -> Path | None:
-    """The file of ``name`` if it is a program that is not Python, here or on the path.
+    """Return the file of ``name``, here or on the PATH, if it is a program that is not Python.
 
-    None for Python's, and for what is not there.
+    None for Python programs, and if there is no such program.
     """
     path = Path(name)
     if not path.exists():
@@ -64,8 +69,8 @@ def find_program(name: str) -> Path | None:
     return path if first.startswith(b"#!") and b"python" not in first else None
 
 
-def why_not(path: Path) -> str:
-    """Why nothing can be put in front of this program; empty if it can."""
+def preload_problem(path: Path) -> str:
+    """Return why no library can be preloaded into this program; empty if one can."""
     if not LIBRARY.exists():
         return f"{LIBRARY.name} was not built: gridcoll was installed without a C compiler"
     if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID):
@@ -78,14 +83,17 @@ def why_not(path: Path) -> str:
 
 
 def _byte_order(head: bytes) -> str:
-    """Of a 64-bit program that begins with ``head``, as `struct` has it; "" of other files."""
+    """Return the byte order of a 64-bit program, as in `struct` formats; "" for other files.
+
+    ``head`` is the beginning of the file.
+    """
     if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2:
         return ""
     return "<" if head[5] == 1 else ">"
 
 
 def _is_static(path: Path) -> bool:
-    """Whether it is a machine's program that no dynamic linker starts."""
+    """Whether ``path`` is an ELF program that is started without a dynamic linker."""
     with path.open("rb") as file:
         head = file.read(64)
         if not (order := _byte_order(head)):
@@ -99,7 +107,7 @@ def _is_static(path: Path) -> bool:
 
 
 def _has_own_mpi(path: Path) -> bool:
-    """Whether it has an MPI library linked into it. Stripped ones do not say."""
+    """Whether an MPI library is linked into the program. Unknown for stripped ones: then False."""
     with path.open("rb") as file:
         head = file.read(64)
         if not (order := _byte_order(head)):
@@ -107,25 +115,25 @@ def _has_own_mpi(path: Path) -> bool:
         (at,) = struct.unpack_from(f"{order}Q", head, 40)
         size, n = struct.unpack_from(f"{order}HH", head, 58)
 
-        def part(start: int, length: int) -> bytes:
+        def read_at(start: int, length: int) -> bytes:
             file.seek(start)
             return file.read(length)
 
-        headers = [part(at + k * size, size) for k in range(n)]
+        headers = [read_at(at + k * size, size) for k in range(n)]
         sections = [struct.unpack_from(f"{order}IIQQQQI", each) for each in headers]
         for _, kind, _, _, start, length, names_at in sections:
             if kind != _SHT_SYMTAB:
                 continue
             *_, names_start, names_length, _ = sections[names_at]
-            name = part(names_start, names_length).find(b"\0PMPI_Init\0") + 1
-            symbols = struct.iter_unpack(f"{order}IBBHQQ", part(start, length))
+            name = read_at(names_start, names_length).find(b"\0PMPI_Init\0") + 1
+            symbols = struct.iter_unpack(f"{order}IBBHQQ", read_at(start, length))
             if name and any(each[0] == name and each[3] for each in symbols):
                 return True
     return False
 
 
 def find_libpython() -> Path:
-    """The library of the Python that runs this. Raises `UsageError` where it has none."""
+    """Return the shared library of this Python. Raises `UsageError` if it has none."""
     names = sysconfig.get_config_vars()
     name = names.get("INSTSONAME") or names.get("LDLIBRARY") or ""
     if ".so" in name:
@@ -144,7 +152,7 @@ def find_libpython() -> Path:
 
 
 def preload_settings() -> dict[str, str]:
-    """What the environment of a program must hold. Raises `UsageError`."""
+    """Return the environment variables that a program needs. Raises `UsageError`."""
     if not LIBRARY.exists():
         raise UsageError(
             f"{LIBRARY.name} was not built: gridcoll was installed without a C compiler; install "
@@ -152,9 +160,9 @@ def preload_settings() -> dict[str, str]:
         )
     others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each != str(LIBRARY)]
     return {
-        **{name: os.environ.get(name, value) for name, value in for_long_links().items()},
-        # Programs of AddressSanitizer would not start: they want nothing in front of its library.
-        "ASAN_OPTIONS": ":".join(filter(None, [_BEHIND_OTHERS, os.environ.get("ASAN_OPTIONS")])),
+        **{name: os.environ.get(name, value) for name, value in mpi_variables().items()},
+        # Programs with AddressSanitizer would not start: it requires that its library is the first.
+        "ASAN_OPTIONS": ":".join(filter(None, [_NOT_FIRST, os.environ.get("ASAN_OPTIONS")])),
         "LD_PRELOAD": ":".join(filter(None, [str(LIBRARY), *others])),
         "GRIDCOLL_LIBPYTHON": str(find_libpython()),
         "GRIDCOLL_PYTHON": sys.executable,
@@ -162,37 +170,37 @@ def preload_settings() -> dict[str, str]:
 
 
 def is_preloaded() -> bool:
-    """Whether the library is in this process."""
+    """Whether the library is preloaded into this process."""
     return str(LIBRARY) in os.environ.get("LD_PRELOAD", "").split(":")
 
 
 def run_program(path: Path, command: Sequence[str]) -> NoReturn:
-    """Become the program at ``path``, with the library in front of its MPI where that can be.
+    """Replace this process by the program at ``path``, with the library preloaded if possible.
 
-    ``command`` as the user gave it: a program that starts itself again looks at its name there.
+    ``command`` is as the user gave it: a program that restarts itself uses its name from there.
     """
-    problem = why_not(path)
+    problem = preload_problem(path)
     if not problem:
         try:
             os.environ.update(preload_settings())
         except UsageError as error:
             problem = str(error)
-    if problem and speaks():
+    if problem and is_first_rank():
         sys.stderr.write(f"gridcoll: {problem}; it runs without gridcoll\n")
         sys.stderr.flush()
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and programs would inherit that
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and the program would inherit it
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     name, is_there = command[0], Path(command[0]).exists()
-    os.execv(name if is_there else path, list(command))  # a Path would lose the dot of ./name
+    os.execv(name if is_there else path, list(command))  # a Path would drop the dot of ./name
 
 
 def run_again_preloaded() -> NoReturn:
-    """Start this Python command again, with the library in front of MPI's."""
+    """Restart this Python command with the library preloaded before the MPI library."""
     os.environ.update(preload_settings(), GRIDCOLL_PRELOAD_LATER="1")
     os.execv(sys.executable, sys.orig_argv)
 
 
-def speaks() -> bool:
-    """Whether this is the rank that says what is to be said once."""
+def is_first_rank() -> bool:
+    """Whether this is rank 0 according to the launcher, which prints what is printed only once."""
     ranks = (os.environ.get(name) for name in _RANK_VARIABLES)
     return next((rank for rank in ranks if rank is not None), "0") == "0"

@@ -1,7 +1,7 @@
-"""Runs an unmodified application as plain Python would, with its ``MPI.COMM_WORLD`` swapped.
+"""Run an unmodified application as plain Python would, with its ``MPI.COMM_WORLD`` replaced.
 
-Nothing here imports MPI or NumPy: ``mpi4py.rc``, thread limits and the like are the application's
-to set before it imports them.
+Nothing here imports MPI or NumPy: the application may set ``mpi4py.rc``, thread limits and so on
+before it imports them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MPI = "mpi4py.MPI"
 
 
 def when_mpi_is_imported(step: Callable[[], object]) -> None:
-    """Call ``step`` as soon as ``mpi4py.MPI`` is there, before its importer sees it."""
+    """Call ``step`` as soon as ``mpi4py.MPI`` is loaded, before its importer can use it."""
     if _MPI in sys.modules:
         step()
     else:
@@ -36,7 +36,7 @@ def when_mpi_is_imported(step: Callable[[], object]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``mpi4py.MPI`` where all others do, once, and adds a step to its loading."""
+    """Find ``mpi4py.MPI`` once, by the ordinary finders, and add a step to its loading."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self._step = step
@@ -54,7 +54,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads as ``loader`` does, then calls ``step``."""
+    """Load as ``loader`` does, then call ``step``."""
 
     def __init__(self, loader: importlib.abc.Loader, step: Callable[[], object]) -> None:
         self._loader = loader
@@ -71,13 +71,13 @@ class _Loader(importlib.abc.Loader):
 
 
 def prepare_application(arguments: Sequence[str]) -> Callable[[], None]:
-    """Get ready to run ``FILE ARGS…``, ``-m MODULE ARGS…`` or ``-c CODE ARGS…`` as ``python`` does.
+    """Prepare to run ``FILE ARGS…``, ``-m MODULE ARGS…`` or ``-c CODE ARGS…`` as ``python`` does.
 
-    Sets ``sys.argv``, ``sys.path[0]`` and ``__main__``. The result runs the application and raises
-    what it raises; like with ``python -m mpi4py``, that aborts all ranks of the job, with the exit
-    code that Python gives.
+    Sets ``sys.argv``, ``sys.path[0]`` and ``__main__``. The returned function runs the application
+    and raises what it raises. As with ``python -m mpi4py``, an exception aborts all ranks of the
+    job, with Python's exit code.
 
-    Raises `UsageError` when there is nothing to run.
+    Raises `UsageError` if there is nothing to run.
     """
     run = _prepare(list(arguments))
     return lambda: _run(run)
@@ -86,8 +86,8 @@ def prepare_application(arguments: Sequence[str]) -> Callable[[], None]:
 def _run(run: Callable[[], object]) -> None:
     try:
         run()
-    except (SystemExit, KeyboardInterrupt) as ending:
-        set_abort_status(ending)
+    except (SystemExit, KeyboardInterrupt) as error:
+        set_abort_status(error)
         _hide_our_frames()
         raise
     except BaseException:
@@ -105,30 +105,30 @@ def _prepare(arguments: list[str]) -> Callable[[], object]:
     if kind == "-m":
         sys.argv[:] = arguments[1:]
         _set_first_path(str(Path.cwd()))
-        _fresh_main()
+        _new_main()
         return lambda: runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]
     if kind == "-c":
         sys.argv[:] = ["-c", *arguments[2:]]
         _set_first_path("")
-        return _executing(_fresh_main(), lambda: compile(arguments[1], "<string>", "exec", 0, True))
+        return _executor_of(_new_main(), lambda: compile(arguments[1], "<string>", "exec", 0, True))
     if kind == "-":
         sys.argv[:] = arguments
         _set_first_path("")
         source = sys.stdin.read()
-        return _executing(_fresh_main(), lambda: compile(source, "<stdin>", "exec", 0, True))
+        return _executor_of(_new_main(), lambda: compile(source, "<stdin>", "exec", 0, True))
     return _prepare_file(arguments)
 
 
 def _prepare_file(arguments: list[str]) -> Callable[[], object]:
     script = arguments[0]
-    path = os.path.abspath(script)  # noqa: PTH100 - as Python spells it, links unresolved
+    path = os.path.abspath(script)  # noqa: PTH100 - like Python, do not resolve links
     if not Path(path).exists():
         raise UsageError(f"run: application {script!r}: no such file")
     sys.argv[:] = arguments
     importer = pkgutil.get_importer(path)
     if importer is not None and importer.find_spec("__main__") is not None:
         _set_first_path(path)  # a directory or a zip file
-        _fresh_main()
+        _new_main()
         run_package: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
         return lambda: run_package("__main__", False)
     try:
@@ -138,20 +138,20 @@ def _prepare_file(arguments: list[str]) -> Callable[[], object]:
     except OSError as error:
         raise UsageError(f"run: application {script!r}: {error.strerror}") from None
     _set_first_path(str(Path(path).resolve().parent))
-    main = _fresh_main()
+    main = _new_main()
     main.__file__ = path
     main.__dict__["__cached__"] = None
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    return _executing(main, lambda: code or compile(source, path, "exec", 0, True))
+    return _executor_of(main, lambda: code or compile(source, path, "exec", 0, True))
 
 
-def _executing(main: ModuleType, compiled: Callable[[], CodeType]) -> Callable[[], object]:
-    # Compiling late: a syntax error is the application's, and must abort the job.
+def _executor_of(main: ModuleType, compiled: Callable[[], CodeType]) -> Callable[[], object]:
+    # Compile late: a syntax error is an error of the application, and must abort the job.
     return lambda: exec(compiled(), main.__dict__)
 
 
-def _fresh_main() -> ModuleType:
-    """A ``__main__`` as Python makes it, in the place of ours."""
+def _new_main() -> ModuleType:
+    """Replace our ``__main__`` by a new one, like the one that Python makes, and return it."""
     main = ModuleType("__main__")
     main.__loader__ = importlib.machinery.BuiltinImporter
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -160,27 +160,27 @@ def _fresh_main() -> ModuleType:
 
 
 def _set_first_path(path: str) -> None:
-    """Replace the entry that Python put there for us; it puts none when told to be safe."""
+    """Replace the entry that Python added for us; in safe or isolated mode it added none."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         sys.path[0] = path
 
 
 def _hide_our_frames() -> None:
-    """Let the traceback begin where plain Python's does; the application's own hook sees the same.
+    """Start the traceback where plain Python's starts, also for the application's own hook.
 
-    The hook runs after everything was unwound, when the frames above us have been added.
+    The hook runs after the stack was unwound, when the traceback contains the frames above ours.
     """
-    show = sys.excepthook
+    original_hook = sys.excepthook
 
     def hook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        theirs = traceback
-        while theirs and theirs.tb_frame.f_code is not _run.__code__:
-            theirs = theirs.tb_next
-        while theirs and theirs.tb_frame.f_code.co_filename == __file__:
-            theirs = theirs.tb_next
-        error.__traceback__ = theirs
-        show(kind, error, theirs)
+        shown = traceback
+        while shown and shown.tb_frame.f_code is not _run.__code__:
+            shown = shown.tb_next
+        while shown and shown.tb_frame.f_code.co_filename == __file__:
+            shown = shown.tb_next
+        error.__traceback__ = shown
+        original_hook(kind, error, shown)
 
     sys.excepthook = hook

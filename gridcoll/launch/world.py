@@ -1,4 +1,4 @@
-"""The swap: ``MPI.COMM_WORLD`` becomes a `GridComm`, and stays what a world is."""
+"""Replace ``MPI.COMM_WORLD`` by a `GridComm` that still behaves like a world."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _ORIGINAL = MPI.COMM_WORLD
 
 
 def current_world() -> MPI.Intracomm:
-    """What ``MPI.COMM_WORLD`` is now; unpickling a world ends here."""
+    """Return the present ``MPI.COMM_WORLD``; pickled worlds are loaded by this function."""
     return MPI.COMM_WORLD
 
 
 class World(GridComm):
-    """The grid-aware ``MPI.COMM_WORLD``; its duplicates and parts are ordinary `GridComm`-likes.
+    """The grid-aware ``MPI.COMM_WORLD``. Communicators made from it are ordinary ones.
 
-    As with mpi4py's own, copying or pickling it gives itself, and it cannot be freed.
+    As with mpi4py's own world, copying or pickling returns the world itself, and it cannot be
+    freed.
     """
 
     __module__ = GridIntracomm.__module__
@@ -38,18 +39,18 @@ class World(GridComm):
         return (current_world, ()) if self is MPI.COMM_WORLD else super().__reduce__()
 
     def free(self) -> None:
-        """As `mpi4py.MPI.Comm.free`: nothing happens to a world."""
+        """Like `mpi4py.MPI.Comm.free`: do nothing for a world."""
         if self is not MPI.COMM_WORLD:
             super().free()
 
     def Free(self) -> None:
-        """As `mpi4py.MPI.Comm.Free`: MPI refuses for a world."""
+        """Like `mpi4py.MPI.Comm.Free`: MPI raises an error for a world."""
         if self is MPI.COMM_WORLD:
             return _ORIGINAL.Free()
         return super().Free()
 
     def Disconnect(self) -> None:
-        """As `mpi4py.MPI.Comm.Disconnect`: what MPI says to that for a world."""
+        """Like `mpi4py.MPI.Comm.Disconnect`: for a world, MPI decides what happens."""
         if self is MPI.COMM_WORLD:
             return _ORIGINAL.Disconnect()
         return super().Disconnect()
@@ -58,11 +59,11 @@ class World(GridComm):
 def swap_world(
     fail: Callable[[GridcollError, MPI.Intracomm], object], then: Callable[[], object] | None = None
 ) -> None:
-    """Put a `World` in the place of ``MPI.COMM_WORLD``.
+    """Replace ``MPI.COMM_WORLD`` by a `World`.
 
-    Where the application starts MPI itself (``mpi4py.rc.initialize = False``), the world is native
-    until then. Collective once MPI is up, when ``then`` is called. ``fail`` is called on all ranks
-    alike, with the error and the original world, if the grid cannot be had.
+    If the application starts MPI itself (``mpi4py.rc.initialize = False``), the world is native
+    until then. Once MPI is started, the replacement is collective, and ``then`` is called. If there
+    is no usable grid, ``fail`` is called on all ranks, with the error and the original world.
     """
     world = _unstarted_world()
 
@@ -79,16 +80,16 @@ def swap_world(
     if MPI.Is_initialized():
         build()
     else:
-        MPI.Init = _followed_by(build, MPI.Init)
-        MPI.Init_thread = _followed_by(build, MPI.Init_thread)
+        MPI.Init = _with_step_after(build, MPI.Init)
+        MPI.Init_thread = _with_step_after(build, MPI.Init_thread)
 
 
 def patch(**settings: Unpack[Keywords]) -> None:
-    """Let ``MPI.COMM_WORLD`` be grid-aware from here on, as ``gridcoll run`` does. Collective.
+    """Make ``MPI.COMM_WORLD`` grid-aware from here on, as ``gridcoll run`` does. Collective.
 
-    One line at the top of a program, before others take the world. ``settings`` are those of
+    Call it at the top of a program, before other code uses the world. ``settings`` are those of
     `GridComm`. A second call does nothing. Raises `UsageError` before MPI is started, and what
-    ``GridComm(MPI.COMM_WORLD)`` raises; the world is then what it was.
+    ``GridComm(MPI.COMM_WORLD)`` raises; in both cases the world does not change.
     """
     if isinstance(MPI.COMM_WORLD, World):
         return
@@ -101,18 +102,18 @@ def patch(**settings: Unpack[Keywords]) -> None:
 
 
 def _unstarted_world() -> GridComm:
-    """A `World` with the handle of the original and no context; MPI need not be up."""
+    """Return a `World` with the original handle and no context; MPI need not be started."""
     world = World.__new__(World)
     set_handle(world, _ORIGINAL)
     return world
 
 
 def _reduce_plain(comm: MPI.Intracomm) -> Any:
-    """The original world pickles by its name, which is no longer its own."""
+    """Pickle a plain `MPI.Intracomm`; the original world is pickled as the present world."""
     return (current_world, ()) if comm is _ORIGINAL else comm.__reduce_ex__(2)
 
 
-def _followed_by(step: Callable[[], None], start: Callable[..., Any]) -> Callable[..., Any]:
+def _with_step_after(step: Callable[[], None], start: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(start)
     def started(*args: Any, **keywords: Any) -> Any:
         result = start(*args, **keywords)

@@ -1,4 +1,4 @@
-"""Python applications whose MPI calls are partly made below Python, by compiled libraries."""
+"""Python applications in which compiled libraries make some of the MPI calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from gridcoll.launch.preload import LIBRARY
-from gridcoll.launch.programs import speaks
+from gridcoll.launch.programs import is_first_rank
 
 _MPI_LIBRARY = re.compile(r"(/\S*/libmpi(?:ch|_abi)?\.so\S*)")
-"""A line of ``/proc/self/maps`` for MPICH, Open MPI, Intel MPI, or a binary of the MPI 5 ABI."""
+"""The path in ``/proc/self/maps`` of MPICH, Open MPI, Intel MPI, or a library of the MPI 5 ABI."""
 
 
 def start_library() -> None:
-    """Let compiled libraries' calls be ours, too; those of mpi4py's methods are already.
+    """Handle the calls of compiled libraries, too; those of mpi4py's methods are handled already.
 
-    Collective, once the world is swapped.
+    Collective. Call it after the world was replaced.
     """
     from mpi4py import MPI
 
@@ -26,12 +26,12 @@ def start_library() -> None:
     ctypes.CDLL(str(LIBRARY), os.RTLD_NOLOAD | os.RTLD_LAZY).gridcoll_start(in_module)
 
 
-def say_that_all_was_native() -> None:
-    """Say on the first rank that all calls were native, if a compiled library started MPI.
+def warn_that_all_was_native() -> None:
+    """Warn on the first rank that all calls were native, if a compiled library started MPI.
 
     To be called at the end of a program whose `MPI.COMM_WORLD` never became grid-aware.
     """
-    if speaks() and _is_mpi_started():
+    if is_first_rank() and _is_mpi_started():
         sys.stderr.write(
             "gridcoll: a compiled library started MPI, not mpi4py: all collectives ran natively; "
             "gridcoll run --preload serves such programs\n"
@@ -39,7 +39,7 @@ def say_that_all_was_native() -> None:
 
 
 def _is_mpi_started() -> bool:
-    """Whether an MPI library is in this process and was started, whoever did that."""
+    """Whether an MPI library is loaded in this process and was started, by whatever code."""
     maps = Path("/proc/self/maps")
     for path in set(_MPI_LIBRARY.findall(maps.read_text() if maps.exists() else "")):
         try:

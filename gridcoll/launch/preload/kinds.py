@@ -1,7 +1,8 @@
-"""What calls of one kind do, said once: natively, as a plan that C runs, or call by call in Python.
+"""Decide once what calls of one kind do: run natively, as a plan in C, or one by one in Python.
 
-All ranks come to the same answer, as `GridComm` does: only what all of them know enters. How a rank
-runs a plan is its own affair: one whose datatype has gaps leaves it to Python.
+All ranks get the same decision, as in `GridComm`, because it depends only on values that all of
+them know. How to run a plan is decided by each rank alone: if its datatype has gaps, Python runs
+it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ COLLECTIVES = (
     *("Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv"),
     *("Alltoallw", "Barrier"),
 )
-"""In the order of gridcoll.h."""
+"""Collectives in the order of gridcoll.h."""
 
 REDUCTIONS = frozenset({"Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block"})
 
 
 class Action(IntEnum):
-    """What is done with calls of a kind."""
+    """How calls of a kind are executed; see gridcoll.h."""
 
     UNKNOWN = 0
     NATIVE = 1
@@ -45,7 +46,7 @@ class Action(IntEnum):
 
 
 class Role(IntEnum):
-    """What a plan's buffer is in a call."""
+    """Which memory of a call is a plan's input or output; see gridcoll.h."""
 
     NOTHING = 0
     SEND_BUFFER = 1
@@ -57,7 +58,7 @@ class Role(IntEnum):
 
 
 class Form(IntFlag):
-    """What of a call counts besides its size; see calls.c."""
+    """Properties of a call that a decision depends on, besides its size; see calls.c."""
 
     TYPED = 1
     IN_PLACE = 2
@@ -67,14 +68,14 @@ class Form(IntFlag):
 
 
 class Key(ctypes.Structure):
-    """See gridcoll.h."""
+    """See call_key in gridcoll.h."""
 
     _names = ("which", "n_bytes", "root", "datatype", "operation", "form")
     _fields_ = [(name, ctypes.c_int64) for name in _names]
 
 
 class Question(ctypes.Structure):
-    """See gridcoll.h."""
+    """See question in gridcoll.h."""
 
     _fields_ = [
         ("key", Key),
@@ -90,7 +91,7 @@ class Question(ctypes.Structure):
 
 
 class Kind(NamedTuple):
-    """Calls that are decided alike."""
+    """A kind of calls: those that share a decision."""
 
     collective: str
     n_bytes: int
@@ -101,12 +102,12 @@ class Kind(NamedTuple):
 
 
 def handle(word: int) -> int:
-    """A machine word as mpi4py has handles."""
+    """Return a machine word as a handle in mpi4py's form, unsigned."""
     return word & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def kind_of(key: Key) -> Kind:
-    """The kind of call that ``key`` stands for."""
+    """Return the kind of calls with ``key``."""
     name = COLLECTIVES[key.which]
     datatype = operation = None
     if name in REDUCTIONS:
@@ -115,8 +116,8 @@ def kind_of(key: Key) -> Kind:
     return Kind(name, key.n_bytes, key.root, Form(key.form), datatype, operation)
 
 
-class _Placed(ByteMemory):
-    """Buffers that are placed at every run anew: see `Prepared.place`."""
+class _Unplaced(ByteMemory):
+    """Buffers whose addresses are set anew for every run; see `Prepared.place`."""
 
     def __init__(self, unit_bytes: int, datatype: int, operation: int) -> None:
         super().__init__()
@@ -127,9 +128,9 @@ class _Placed(ByteMemory):
 
 
 def decide_kind(context: Context, kind: Kind) -> tuple[Action, Dataflow | None]:
-    """What to do with calls of ``kind``, and this rank's share of the plan where that is one."""
+    """Return how to execute calls of ``kind``, and this rank's part of the plan, if any."""
     if context.settings.check:
-        return Action.PYTHON, None  # every call is compared
+        return Action.PYTHON, None  # every call is compared among ranks
     name = kind.collective
     if name in REDUCTIONS:
         decision = _decide_reduction(context, kind)
@@ -147,7 +148,7 @@ def decide_kind(context: Context, kind: Kind) -> tuple[Action, Dataflow | None]:
 
 
 def _decide_move(context: Context, kind: Kind) -> Decision | None:
-    """None for what Python does call by call."""
+    """Decide, or return None if Python must execute every call."""
     name, n_bytes, root = kind.collective, kind.n_bytes, kind.root
     match name:
         case "Bcast" | "Gather" | "Scatter" | "Allgather" | "Alltoall":
@@ -169,12 +170,12 @@ def _decide_move(context: Context, kind: Kind) -> Decision | None:
 
 
 def _decide_reduction(context: Context, kind: Kind) -> Decision | None:
-    """None for what Python does call by call."""
+    """Decide, or return None if Python must execute every call."""
     if kind.datatype is None:
         return None if kind.operation is None else Decision(None)
-    operation = kind.operation or _stand_in(bool(kind.form & Form.ORDERED))
+    operation = kind.operation or _placeholder(bool(kind.form & Form.ORDERED))
     if not accepts(operation, kind.datatype):
-        return Decision(None)  # MPI says what is wrong
+        return Decision(None)  # MPI reports the error
     n_ranks, unit_bytes = context.model.grid.n_ranks, kind.datatype.Get_size()
     name, n_bytes = kind.collective.lower(), kind.n_bytes
     view = memoryview(b"")
@@ -204,32 +205,35 @@ def _decide_reduction(context: Context, kind: Kind) -> Decision | None:
 
 
 def _nothing(*_: object) -> None:
-    """What stands for the application's operations does nothing."""
+    """Stand in for an operation of the application; never called."""
 
 
-_stand_ins: dict[bool, MPI.Op] = {}
+_placeholders: dict[bool, MPI.Op] = {}
 
 
-def _stand_in(ordered: bool) -> MPI.Op:
-    """An operation like the application's: only whether it commutes enters a decision."""
-    if ordered not in _stand_ins:
-        _stand_ins[ordered] = MPI.Op.Create(_nothing, commute=not ordered)
-    return _stand_ins[ordered]
+def _placeholder(ordered: bool) -> MPI.Op:
+    """Return an operation for one of the application's: decisions use only whether it commutes."""
+    if ordered not in _placeholders:
+        _placeholders[ordered] = MPI.Op.Create(_nothing, commute=not ordered)
+    return _placeholders[ordered]
 
 
 def answer_plan(
     question: Question, context: Context, kind: Kind, flow: Dataflow
 ) -> Prepared | None:
-    """Fill in how C runs ``flow``; what is to be kept as long as it may. None: Python runs it."""
+    """Fill in how C runs ``flow``. Return what to keep as long as C may run it.
+
+    None if Python must run it.
+    """
     unit_bytes = datatype = operation = 0
     if kind.collective in REDUCTIONS and kind.datatype is not None:
         unit_bytes, datatype = kind.datatype.Get_size(), MPI._handleof(kind.datatype)
-        users = _stand_in(bool(kind.form & Form.ORDERED)) if kind.operation is None else None
-        operation = MPI._handleof(users or kind.operation)
+        user_op = _placeholder(bool(kind.form & Form.ORDERED)) if kind.operation is None else None
+        operation = MPI._handleof(user_op or kind.operation)
     elif kind.collective == "Barrier":
         datatype, operation = MPI._handleof(MPI.BYTE), MPI._handleof(MPI.BOR)
     unit_bytes = unit_bytes or 1
-    prepared = context.prepare(flow, _Placed(unit_bytes, datatype, operation))
+    prepared = context.prepare(flow, _Unplaced(unit_bytes, datatype, operation))
     if prepared is None:
         return None
     question.program, question.mpi, question.call = prepared.pointers
@@ -243,7 +247,7 @@ def answer_plan(
 
 
 def _roles(kind: Kind, is_root: bool) -> tuple[Role, Role]:
-    """Of the plan's input and output."""
+    """Return the roles of the plan's input and output."""
     name, in_place = kind.collective, bool(kind.form & Form.IN_PLACE)
     match name:
         case "Bcast":

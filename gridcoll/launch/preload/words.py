@@ -1,4 +1,4 @@
-"""One call by the methods of `GridComm`, from the machine words that MPI's function was given."""
+"""Execute a call by the methods of `GridComm`, given the machine words passed to MPI's function."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class _Words:
         self.rank = question.rank
 
     def count(self, at: int) -> int:
-        """A count, or a rank."""
+        """Return a count, or a displacement."""
         word = self._args[at]
         return word if self._is_large else ctypes.c_int32(word).value
 
     def rank_at(self, at: int) -> int:
-        """A rank: an int in all forms."""
+        """Return a rank, which is an int in both forms of a call, with small and large counts."""
         return ctypes.c_int32(self._args[at]).value
 
     def at_root(self, at: int, read: Callable[[], Any]) -> Any:
-        """What counts only on the rank that is the root, given at ``at``; None elsewhere."""
+        """Return the result of ``read`` on the root, whose rank is at ``at``; None elsewhere."""
         return read() if self.rank == self.rank_at(at) else None
 
     def counts(self, at: int) -> list[int]:
-        """Counts, or displacements, one for each rank."""
+        """Return counts, or displacements, one for each rank."""
         kind = ctypes.c_int64 if self._is_large else ctypes.c_int32
         return list((kind * self._n_ranks).from_address(self._args[at]))
 
@@ -43,7 +43,7 @@ class _Words:
         return _datatype(self._args[at])
 
     def datatypes(self, at: int) -> list[MPI.Datatype]:
-        """One for each rank."""
+        """Return datatypes, one for each rank."""
         is_int = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
         kind = ctypes.c_int32 if is_int else ctypes.c_int64
         return [_datatype(word) for word in (kind * self._n_ranks).from_address(self._args[at])]
@@ -55,38 +55,38 @@ class _Words:
         return bool(self._args[at] == int(MPI.IN_PLACE))
 
     def spec(self, at: int, count_at: int, type_at: int, n_blocks: int = 1) -> Any:
-        """A buffer argument as mpi4py takes it."""
+        """Return a buffer argument in mpi4py's form."""
         if self.is_in_place(at):
             return MPI.IN_PLACE
         count, datatype = self.count(count_at), self.datatype(type_at)
         return [self.memory(at, n_blocks * count, datatype), count, datatype]
 
     def blocks(self, at: int, count_at: int, type_at: int) -> Any:
-        """The same of a buffer with such a block for every rank."""
+        """Return a buffer argument with one such block for every rank, in mpi4py's form."""
         return self.spec(at, count_at, type_at, self._n_ranks)
 
-    def vector(self, at: int, counts_at: int, places_at: int, type_at: int) -> Any:
-        """A buffer argument with a block for every rank."""
+    def vector(self, at: int, counts_at: int, displs_at: int, type_at: int) -> Any:
+        """Return a buffer argument with counts and displacements, in mpi4py's form."""
         if self.is_in_place(at):
             return MPI.IN_PLACE
-        counts, places = self.counts(counts_at), self.counts(places_at)
+        counts, displs = self.counts(counts_at), self.counts(displs_at)
         datatype = self.datatype(type_at)
-        ends = (place + count for place, count in zip(places, counts, strict=True) if count)
-        return [self.memory(at, max(ends, default=0), datatype), counts, places, datatype]
+        ends = (displ + count for displ, count in zip(displs, counts, strict=True) if count)
+        return [self.memory(at, max(ends, default=0), datatype), counts, displs, datatype]
 
     def typed_vector(self, at: int) -> Any:
-        """The same with a type for every rank, and displacements in bytes."""
+        """Like `vector`, with a type for every rank, and displacements in bytes."""
         if self.is_in_place(at):
             return MPI.IN_PLACE
-        counts, places = self.counts(at + 1), self.counts(at + 2)
+        counts, displs = self.counts(at + 1), self.counts(at + 2)
         datatypes = self.datatypes(at + 3)
-        rows = zip(counts, places, datatypes, strict=True)
-        n_bytes = max((place + n * kind.Get_extent()[1] for n, place, kind in rows), default=0)
+        rows = zip(counts, displs, datatypes, strict=True)
+        n_bytes = max((displ + n * kind.Get_extent()[1] for n, displ, kind in rows), default=0)
         memory = self._memory(self._args[at], n_bytes)
-        return [memory, counts, places, datatypes]
+        return [memory, counts, displs, datatypes]
 
     def memory(self, at: int, count: int, datatype: MPI.Datatype) -> Any:
-        """The memory of ``count`` items; more of it may belong to them, as their type says."""
+        """Return the memory of ``count`` items; they may use more, depending on their type."""
         return self._memory(self._args[at], count * datatype.Get_extent()[1])
 
     @staticmethod
@@ -104,25 +104,25 @@ def _datatype(word: int) -> MPI.Datatype:
 
 
 def perform(comm: GridComm, question: Question) -> None:
-    """Do the call on ``comm``. Raises what its method raises."""
+    """Execute the call on ``comm``. Raises what its method raises."""
     name = COLLECTIVES[question.key.which]
     _CALLS[name](comm, _Words(question))
 
 
-def _reduce_scatter_block(comm: GridComm, given: _Words) -> None:
-    into = given.blocks if given.is_in_place(0) else given.spec
-    comm.Reduce_scatter_block(given.blocks(0, 2, 3), into(1, 2, 3), given.op(4))
+def _reduce_scatter_block(comm: GridComm, w: _Words) -> None:
+    into = w.blocks if w.is_in_place(0) else w.spec
+    comm.Reduce_scatter_block(w.blocks(0, 2, 3), into(1, 2, 3), w.op(4))
 
 
-def _reduce_scatter(comm: GridComm, given: _Words) -> None:
-    counts, datatype = given.counts(2), given.datatype(3)
+def _reduce_scatter(comm: GridComm, w: _Words) -> None:
+    counts, datatype = w.counts(2), w.datatype(3)
     total = sum(counts)
-    own = total if given.is_in_place(0) else counts[given.rank]
+    own = total if w.is_in_place(0) else counts[w.rank]
     source: Any = MPI.IN_PLACE
-    if not given.is_in_place(0):
-        source = [given.memory(0, total, datatype), total, datatype]
-    into = [given.memory(1, own, datatype), own, datatype]
-    comm.Reduce_scatter(source, into, counts, given.op(4))
+    if not w.is_in_place(0):
+        source = [w.memory(0, total, datatype), total, datatype]
+    into = [w.memory(1, own, datatype), own, datatype]
+    comm.Reduce_scatter(source, into, counts, w.op(4))
 
 
 _CALLS: dict[str, Callable[[GridComm, _Words], None]] = {
