@@ -27,10 +27,10 @@ def current_world() -> MPI.Intracomm:
 
 
 class World(GridComm):
-    """The grid-aware ``MPI.COMM_WORLD``. Communicators made from it are ordinary ones.
+    """The grid-aware ``MPI.COMM_WORLD``.
 
-    As with mpi4py's own world, copying or pickling returns the world itself, and it cannot be
-    freed.
+    Communicators made from it are ordinary `GridComm` objects. As with mpi4py's own world, copying
+    or pickling returns the world itself, and it cannot be freed.
     """
 
     __module__ = GridIntracomm.__module__

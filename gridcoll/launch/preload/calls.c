@@ -1,4 +1,4 @@
-/* MPI's names, and what a call of each is about. */
+/* The MPI functions, and the meaning of their arguments. */
 
 #define _GNU_SOURCE
 #include <limits.h>
@@ -10,12 +10,12 @@
 
 #include "gridcoll.h"
 
-enum { /* of a key */
-    TYPED = 1,    /* some datatype has gaps or an order of its own */
+enum { /* bits of a key's form */
+    TYPED = 1,    /* a datatype is derived, with gaps or another order */
     IN_PLACE = 2,
-    UNEVEN = 4,
-    USERS = 8,    /* the application's own operation */
-    ORDERED = 16, /* one that does not commute */
+    UNEVEN = 4,   /* blocks have different counts */
+    USERS = 8,    /* a user-defined operation */
+    ORDERED = 16, /* one that is not commutative */
 };
 
 static const char *const names[] = {
@@ -59,7 +59,7 @@ void print_counts(void)
             (unsigned long)planned, (unsigned long)natively, (unsigned long)asked);
 }
 
-/* ---- what a call is about ------------------------------------------------------------------ */
+/* ---- the arguments of a call --------------------------------------------------------------- */
 
 static int64_t count_of(const given_call *call, word given)
 {
@@ -74,7 +74,7 @@ static int64_t count_at(const given_call *call, word array, int at)
 /* Predefined types without gaps, which are never freed: handle and size. */
 static struct { word handle; int size; } plain_types[256];
 
-/* The size of a datatype; -1 for none. Sets TYPED in form where it is not plain. */
+/* Return the size of a datatype; -1 if it is invalid. Set TYPED in form if it is not plain. */
 static int64_t size_of(word given, int64_t *form)
 {
     word type = handle_of(given);
@@ -85,7 +85,7 @@ static int64_t size_of(word given, int64_t *form)
     word lower, extent = 0;
     if (!type || type == mpi.type_null)
         return -1;
-    hold_handlers(); /* what is wrong with a type that was freed, the call itself is to say */
+    hold_handlers(); /* if the type was freed, the call itself must report the error */
     int failed = mpi.type_size(type, &size);
     int is_plain = !failed && !mpi.type_get_envelope(type, &n, &n_addresses, &n_types, &combiner) &&
                    !mpi.type_get_extent(type, &lower, &extent) && combiner == mpi.named && !lower &&
@@ -106,7 +106,7 @@ static int64_t size_of(word given, int64_t *form)
     return size;
 }
 
-/* Whether an operation is MPI's own. */
+/* Whether an operation is predefined by MPI. */
 static int is_predefined(word operation)
 {
     for (const int64_t *known = python.operations; *known; known++)
@@ -115,7 +115,7 @@ static int is_predefined(word operation)
     return 0;
 }
 
-/* Whether the words of a call say what it is; else MPI is to say what is wrong with them. */
+/* Fill in the key of a call. Return 0 if its arguments are invalid, so that MPI reports the error. */
 static int describe(given_call *call, const comm_record *comm, call_key *key)
 {
     const word *a = call->args;
@@ -184,7 +184,7 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         count = count_of(call, a[4]), size = size_of(a[5], &form);
         break;
     case Gatherv:
-    case Scatterv: /* their sizes are not known to all: no part of a decision */
+    case Scatterv: /* not all ranks know their sizes, so no decision may depend on them */
         root = (int)a[7];
         break;
     case Allgatherv:
@@ -216,7 +216,7 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         if (!is_root || call->which == Bcast)
             return 0;
     }
-    /* What a rank sends to itself may be told in other words than what it gets. */
+    /* The block that a rank sends to itself may have another count and type than the one received. */
     if (!(form & IN_PLACE) && is_root &&
         (call->which == Gather || call->which == Scatter || call->which == Allgather ||
          call->which == Alltoall)) {
@@ -224,9 +224,9 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         int64_t own = count_of(call, a[at]), own_size = size_of(a[at + 1], &form);
         if (own < 0 || own_size < 0)
             return 0;
-        form |= own * own_size == n_bytes ? 0 : TYPED; /* Python knows what is to be said of that */
+        form |= own * own_size == n_bytes ? 0 : TYPED; /* Python reports or handles the mismatch */
     }
-    /* Nothing is where MPI_BOTTOM is, unless a type says so. */
+    /* A null buffer, MPI_BOTTOM, is valid only with a type that contains addresses. */
     if (n_bytes && !(form & TYPED) && call->which != Allgatherv && call->which != Reduce_scatter) {
         int needs_send = call->which != Bcast && (call->which != Scatter || is_root);
         int needs_recv = (call->which != Reduce && call->which != Gather) || is_root;
@@ -240,13 +240,13 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
 
 /* ---- a call -------------------------------------------------------------------------------- */
 
-/* Handlers are called when all else of a call is done: they may never return. */
+/* Record an error. Handlers are called when everything else is done, because they may not return. */
 static int fail(given_call *call, int64_t error)
 {
     return call->failure = (int)(error < 0 ? mpi.other_error : error);
 }
 
-/* As time.monotonic has it. */
+/* The same clock as Python's time.monotonic. */
 static int64_t now_ns(void)
 {
     struct timespec now;
@@ -259,17 +259,17 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
     return a && b && a < b + b_bytes && b < a + a_bytes;
 }
 
-enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 }; /* of wait_t: gridcoll/engine/compiled.c */
+enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 }; /* in wait_t: gridcoll/engine/compiled.c */
 enum { LOOK_AGAIN_NS = 20000000 };
 
-/* For as long as this rank has windows: MPI does what others ask of them only while it is called. */
+/* Pause only shortly if this rank has windows: MPI serves accesses of other ranks only in calls. */
 void look_often(void)
 {
     if (has_windows && python.wait)
         python.wait[LONGEST_PAUSE] = python.wait[FIRST_PAUSE];
 }
 
-/* A pause went on though a message was there: there may be sockets that Python has to look for. */
+/* If a pause continued although a message had arrived, let Python look for new sockets. */
 static void look_again(void)
 {
     static int64_t looked_ns;
@@ -283,7 +283,7 @@ static void look_again(void)
     python.look();
 }
 
-/* A message of a type with gaps, into memory or out of it. */
+/* Pack a message of a type with gaps into memory, or unpack it. */
 static int64_t pack(const given_call *call, char *memory, int64_t n_bytes, int is_out)
 {
     const word *a = call->args; /* of a broadcast */
@@ -292,8 +292,8 @@ static int64_t pack(const given_call *call, char *memory, int64_t n_bytes, int i
                   : mpi.pack(a[0], a[1], a[2], (word)memory, n_bytes, &at, mpi.self);
 }
 
-/* Whether that gives the bytes of the message alone. MPICH does not pack what is at MPI_BOTTOM. Open
- * MPI does not look whether a type was committed: a broadcast to nobody does. */
+/* Whether packing gives just the bytes of the message. MPICH does not pack from MPI_BOTTOM. Packing in
+ * Open MPI does not check whether a type was committed, but a broadcast on one rank does. */
 static int can_pack(const given_call *call, int64_t n_bytes)
 {
     const word args[] = {call->args[0], call->args[1], call->args[2], 0, mpi.self};
@@ -369,7 +369,7 @@ static int perform(given_call *call, comm_record *comm, const call_key *key)
 {
     question asked = {.key = *key, .comm = comm->handle, .rank = comm->rank,
                       .n_ranks = comm->n_ranks, .large = call->large, .args = call->args};
-    /* Its handler is called once, by us, whatever fails: a plan or the native call in its stead. */
+    /* We call its error handler once, whatever fails: a plan, or the native call instead of it. */
     word handler = 0;
     hold_handlers();
     if (comm->handle != mpi.world)
@@ -400,7 +400,7 @@ static int drop_freed(word comm, int key, void *value, void *extra)
     return 0;
 }
 
-/* MPI says so when it frees a communicator, whoever asks it to: a plug-in may go past us. */
+/* Let MPI tell us when it frees a communicator: a plug-in may free it without calling us. */
 static void watch_comm(word handle)
 {
     static int key = -1;
@@ -414,7 +414,7 @@ static void watch_comm(word handle)
         mpi.comm_set_attr(handle, key, NULL);
 }
 
-static comm_record *meet_comm(word handle)
+static comm_record *open_comm(word handle)
 {
     int is_inter = 1, rank = 0, n_ranks = 1;
     if (handle == mpi.comm_null)
@@ -429,7 +429,7 @@ static comm_record *meet_comm(word handle)
     question asked = {.comm = handle, .rank = rank, .n_ranks = n_ranks};
     int is_native = is_inter || n_ranks == 1 || !python.open(&asked);
     watch_comm(handle);
-    return enter_comm(&asked, is_native);
+    return add_comm(&asked, is_native);
 }
 
 static int act(given_call *call, comm_record *comm, known_call *known, enum action action)
@@ -441,14 +441,15 @@ static int act(given_call *call, comm_record *comm, known_call *known, enum acti
     }
 }
 
-/* A call with stamps. Python hears of them after a call that all ranks have counted to, and may
- * then change what is known. */
+/* A call with time stamps. Python learns from them after a call that all ranks have counted to, and
+ * may then change decisions. */
 typedef struct {
     comm_record *comm;
     int64_t tag, entry_ns;
 } stamped_call;
 
-/* The one that MPI is doing, or without a communicator: handlers of errors may jump out of it. */
+/* The call that the MPI library is executing; without a communicator, there is none. Error handlers
+ * may jump out of it. */
 static __thread stamped_call in_library;
 
 static int64_t end_stamped(const stamped_call *call)
@@ -480,9 +481,9 @@ static int act_stamped(given_call *call, comm_record *comm, known_call *known,
     return failed && !error ? fail(call, failed) : error;
 }
 
-/* MPICH refuses memory that is given twice, before it sends anything. A plan would not, so MPICH is
- * asked on MPI_COMM_SELF: what it refuses, or 0. */
-static int refusal(const given_call *call, const comm_record *comm)
+/* MPICH rejects aliased buffers before it sends anything, but a plan would not. So try the call in
+ * MPICH on MPI_COMM_SELF, and return its error, or 0. */
+static int alias_error(const given_call *call, const comm_record *comm)
 {
     static const struct { signed char n_words, recv, blocks, type, places, root; } where[] = {
         [Reduce] = {7, 1, 0, 0, 0, 5},
@@ -507,7 +508,7 @@ static int refusal(const given_call *call, const comm_record *comm)
         return 0;
     word args[MOST_WORDS];
     memcpy(args, call->args, (size_t)n * sizeof *args);
-    if (type) { /* of the blocks of all ranks, this one's */
+    if (type) { /* this rank's block among those of all ranks */
         int64_t form = 0, size = size_of(args[type], &form);
         int64_t at = places ? count_at(call, args[places], comm->rank)
                             : comm->rank * count_of(call, args[type - 1]);
@@ -516,7 +517,7 @@ static int refusal(const given_call *call, const comm_record *comm)
     if (args[0] != args[recv] || !args[0])
         return 0;
     static const int64_t zeros[2];
-    if (call->which == Alltoallv || call->which == Alltoallw) { /* counts are of others: none are sent */
+    if (call->which == Alltoallv || call->which == Alltoallw) { /* no data: other ranks' counts */
         int are_same = args[1] == args[5];
         args[1] = args[2] = args[6] = (word)&zeros[0];
         args[5] = (word)&zeros[!are_same];
@@ -537,16 +538,16 @@ static int refusal(const given_call *call, const comm_record *comm)
     return error;
 }
 
-static __thread word freed; /* what is being freed: callbacks may call it, but nobody meets it again */
+static __thread word freed; /* being freed: callbacks may use it, but it must not be added again */
 
 static int do_call(given_call *call)
 {
     comm_record *comm = find_comm(call->comm);
     if (!comm && call->comm != freed)
-        comm = meet_comm(call->comm);
+        comm = open_comm(call->comm);
     if (!comm || comm->is_native)
         return count_call(call->which, NATIVE), call_natively(call);
-    int error = refusal(call, comm);
+    int error = alias_error(call, comm);
     if (error)
         return count_call(call->which, NATIVE), fail(call, error);
     call_key key;
@@ -563,7 +564,7 @@ static int do_call(given_call *call)
         asked.action = python.decide(&asked);
         release_handlers();
         action = (enum action)asked.action;
-        known = action == ONCE ? NULL : enter_known(comm, &asked);
+        known = action == ONCE ? NULL : add_known(comm, &asked);
     }
     if (known)
         action = known->action;
@@ -602,8 +603,8 @@ static int find_module(struct dl_phdr_info *info, size_t size, void *given)
 
 void exclude(const void *in_module) { dl_iterate_phdr(find_module, (void *)in_module); }
 
-static inline int take(int which, int large, int profiling, word comm, const word *args,
-                       const void *caller)
+static inline int call_mpi(int which, int large, int profiling, word comm, const word *args,
+                           const void *caller)
 {
     given_call call = {.which = which, .large = large, .profiling = profiling, .args = args,
                        .comm = handle_of(comm)};
@@ -622,7 +623,7 @@ static inline int take(int which, int large, int profiling, word comm, const wor
     return error;
 }
 
-/* ---- the names ----------------------------------------------------------------------------- */
+/* ---- the MPI functions --------------------------------------------------------------------- */
 
 #define VISIBLE __attribute__((visibility("default")))
 
@@ -630,7 +631,7 @@ static inline int take(int which, int large, int profiling, word comm, const wor
     VISIBLE int prefix##MPI_##name##suffix parameters \
     { \
         const word args[] = {__VA_ARGS__}; \
-        return take(name, large, profiling, comm, args, __builtin_return_address(0)); \
+        return call_mpi(name, large, profiling, comm, args, __builtin_return_address(0)); \
     }
 
 #define DEFINE_BOTH(name, suffix, large, comm, parameters, ...) \
@@ -663,7 +664,7 @@ DEFINE_ALL(Alltoallv, i, NINE, a, b, c, d, e, f, g, h, i)
 DEFINE_ALL(Alltoallw, i, NINE, a, b, c, d, e, f, g, h, i)
 DEFINE_BOTH(Barrier, , 0, a, (word a), a)
 
-/* What starts and ends MPI is ours only where the application calls it, not MPI itself. */
+/* Handle the start and end of MPI only if the application calls these functions, not MPI itself. */
 
 typedef int (*init_f)(word, word);
 typedef int (*init_thread_f)(word, word, word, int *);
@@ -711,7 +712,7 @@ static int finalize(const char *name)
     return next();
 }
 
-/* Also where MPI is inside: a callback of the application may free what it has kept. */
+/* This is also done inside MPI: a callback of the application may free a communicator it has kept. */
 static int comm_free(const char *name, word *handle)
 {
     comm_free_f next = (comm_free_f)next_function(name);
@@ -730,7 +731,8 @@ static int comm_free(const char *name, word *handle)
     return error;
 }
 
-/* The library calls handlers of errors while it is inside; an exception or a jump leaves it then. */
+/* The library calls error handlers from inside, and an exception or a jump in a handler leaves it.
+ * Therefore we put a function in front of each handler that resets our state. */
 
 typedef void handler_function(word *, int *, ...);
 typedef int (*create_errhandler_f)(handler_function *, word *);
@@ -738,14 +740,14 @@ typedef int (*create_errhandler_f)(handler_function *, word *);
 #define EACH_HANDLER(X) /* in octal */ \
     EIGHT_HANDLERS(X, 00) EIGHT_HANDLERS(X, 01) EIGHT_HANDLERS(X, 02) EIGHT_HANDLERS(X, 03) \
     EIGHT_HANDLERS(X, 04) EIGHT_HANDLERS(X, 05) EIGHT_HANDLERS(X, 06) EIGHT_HANDLERS(X, 07)
-enum { N_HANDLERS = 64 }; /* functions, of a whole program */
+enum { N_HANDLERS = 64 }; /* most handler functions of a program */
 static handler_function *handlers[N_HANDLERS];
 
 static void handle_outside(int which, word *comm, int *code)
 {
     int was_inside = inside;
     if (in_library.comm)
-        end_stamped(&in_library); /* the other ranks end it, too */
+        end_stamped(&in_library); /* the other ranks count it, too */
     inside = 0, freed = 0;
     handlers[which](comm, code);
     inside = was_inside;
@@ -754,7 +756,7 @@ static void handle_outside(int which, word *comm, int *code)
 #define HANDLER(k) static void handler_##k(word *comm, int *code, ...) { handle_outside(k, comm, code); }
 EACH_HANDLER(HANDLER)
 #define NAME(k) handler_##k,
-static handler_function *const in_their_place[N_HANDLERS] = {EACH_HANDLER(NAME)};
+static handler_function *const wrappers[N_HANDLERS] = {EACH_HANDLER(NAME)};
 #undef NAME
 
 static int create_errhandler(const char *name, handler_function *function, word *handle)
@@ -764,7 +766,7 @@ static int create_errhandler(const char *name, handler_function *function, word 
         handler_function *free_place = NULL;
         if (__atomic_compare_exchange_n(&handlers[k], &free_place, function, 0, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST) || free_place == function) {
-            function = in_their_place[k];
+            function = wrappers[k];
             break;
         }
     }
@@ -779,8 +781,8 @@ VISIBLE int PMPI_Comm_create_errhandler(handler_function *a, word *b)
 {
     return create_errhandler("PMPI_Comm_create_errhandler", a, b);
 }
-/* mpi4py sets handlers of its own when it is imported; the application's stay what they are, and unset
- * where they are: see hold_handler. */
+/* mpi4py sets error handlers when it is imported. The application's handlers must not change, and must
+ * stay unset if they are: see hold_handler. */
 static int set_errhandler(const char *name, word comm, word handler)
 {
     int (*next)(word, word) = (int (*)(word, word))next_function(name);
@@ -792,7 +794,7 @@ int set_handler_of_mpi4py(word comm, word handler)
     return set_errhandler("PMPI_Comm_set_errhandler", comm, handler);
 }
 
-/* A library without large counts has the small form alone, which takes the same words. */
+/* A library without large counts has only the small form, which takes the same words. */
 #define WINDOW(name, suffix, parameters, ...) \
     VISIBLE int name##suffix parameters \
     { \

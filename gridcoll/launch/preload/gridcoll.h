@@ -1,13 +1,13 @@
-/* libgridcoll.so: put in front of an MPI library, it gives MPI's blocking collectives to gridcoll.
+/* libgridcoll.so: preloaded before an MPI library, it passes MPI's blocking collectives to gridcoll.
  *
- * It knows no MPI library and no Python: arguments are machine words, cut to ints where MPI has
- * ints, and functions are looked up by name. bridge.py has the other half of
- * what this file declares.
+ * It is not compiled against any MPI library or Python: arguments are machine words, which are
+ * truncated where MPI has ints, and functions are looked up by name. bridge.py has the Python half
+ * of what this file declares.
  *
- *   calls.c        MPI's names, and what a call of each is about
+ *   calls.c        the MPI functions, and the meaning of their arguments
  *   known.c        communicators and the kinds of calls on them whose decision is known
  *   natives.c      the MPI library behind us
- *   interpreter.c  Python: found or started, asked about calls of new kinds
+ *   interpreter.c  Python: find it or start it, and ask it about calls of new kinds
  */
 
 #ifndef GRIDCOLL_H
@@ -18,7 +18,7 @@
 typedef intptr_t word;
 
 enum {
-    INTERFACE = 5, /* counted up with every change of what bridge.py must know */
+    INTERFACE = 5, /* incremented with every change that bridge.py must know */
     MOST_WORDS = 9, /* arguments of a collective */
     N_SLOTS = 64,
     N_STAMPS = 256, /* as MOST_STAMPED of gridcoll/measure/learning/agreed.py */
@@ -36,31 +36,32 @@ enum collective {
     N_COLLECTIVES
 };
 
-/* What a call of a known kind does. ONCE: Python does this one, and is asked again about the next. */
+/* How a call of a known kind is executed. WAITING: by the native non-blocking call, then waiting.
+ * ONCE: Python executes this call, and is asked again about the next one. */
 enum action { UNKNOWN, NATIVE, PLAN, PYTHON, WAITING, ONCE };
 
-/* What a plan's input and output are. */
+/* Which memory a plan's input or output is. */
 enum role {
     NOTHING,
     SEND_BUFFER,
     RECV_BUFFER,
-    RECV_COPY,  /* a copy of what is in the receive buffer, which is taken in place */
-    RECV_BLOCK, /* this rank's block of it */
-    OWN_MEMORY, /* where nobody looks */
-    PACKED,     /* the same, where a message without its gaps passes */
+    RECV_COPY,  /* a copy of the receive buffer, which holds the input for MPI_IN_PLACE */
+    RECV_BLOCK, /* this rank's block of the receive buffer */
+    OWN_MEMORY, /* memory of ours, which the application does not see */
+    PACKED,     /* memory of ours, for a message packed without its gaps */
 };
 
-/* Everything that a decision depends on: the same words, the same decision. */
+/* Everything that a decision depends on: calls with equal keys have the same decision. */
 typedef struct {
     int64_t which;
     int64_t n_bytes;   /* of the message, or of one block */
     int64_t root;
     int64_t datatype;  /* of a reduction; else 0 */
     int64_t operation; /* the same */
-    int64_t form;      /* what else counts; see calls.c */
+    int64_t form;      /* other properties; see calls.c */
 } call_key;
 
-/* The engine's call_t, as far as we fill it in: see gridcoll/engine/compiled.c. */
+/* The engine's call_t, up to the last field that we fill in: see gridcoll/engine/compiled.c. */
 typedef struct {
     int64_t comm, first_tag, n_tags, window;
     void *buffers[3]; /* input, output, scratch */
@@ -74,35 +75,35 @@ typedef struct known_call {
     struct known_call *next;
     const void *program, *mpi;
     engine_call *call;
-    int64_t tag; /* under which calls are stamped; -1 where nothing is learned from them */
+    int64_t tag; /* for the stamps of calls; -1 if nothing is learned from them */
     int64_t input, output; /* roles */
     int64_t input_bytes, output_bytes, scratch_bytes;
-    void *scratch, *own; /* kept where they are short */
+    void *scratch, *own; /* kept if they are short */
 } known_call;
 
-/* Calls of one communicator that Python is yet to learn from. All ranks count the same calls, so
- * that all turn to Python after the same one. See launch/preload/bridge.py. */
+/* Calls of one communicator that Python has not learned from yet. All ranks count the same calls, so
+ * that all of them call Python after the same one. See launch/preload/bridge.py. */
 typedef struct {
-    int64_t left;     /* calls until Python is to hear of them */
-    int64_t stale;    /* whether decisions changed: about all kinds, Python is to be asked anew */
-    int64_t n_calls;  /* since Python has heard of any */
-    int64_t total_ns; /* what they took */
+    int64_t left;     /* calls until Python must be called */
+    int64_t stale;    /* whether decisions changed: Python must be asked about all kinds again */
+    int64_t n_calls;  /* since Python was last called */
+    int64_t total_ns; /* time of these calls */
     struct {
         int64_t tag, entry_ns, exit_ns;
-    } last[N_STAMPS]; /* the k-th call in place k modulo N_STAMPS */
+    } last[N_STAMPS]; /* the k-th call at index k modulo N_STAMPS */
 } stamped_calls;
 
 typedef struct comm_record {
     word handle;
     struct comm_record *next;
     int rank, n_ranks;
-    int is_native; /* nothing can be gained on it */
+    int is_native; /* whether all calls are native, because nothing can be gained */
     int n_known;
-    stamped_calls *stamped; /* Python's; null where nothing is learned */
+    stamped_calls *stamped; /* owned by Python; null if nothing is learned */
     known_call *known[N_SLOTS];
 } comm_record;
 
-/* A call as it is under way. */
+/* A call in progress. */
 typedef struct {
     int which, large, profiling; /* large: counts are MPI_Count; profiling: called as PMPI_X */
     const word *args;
@@ -110,7 +111,7 @@ typedef struct {
     const char *send;
     char *recv;
     word datatype, operation; /* of a reduction */
-    int failure;              /* of which the application's handler is yet to hear */
+    int failure;              /* an error that the application's handler must still be called with */
 } given_call;
 
 /* A question to Python, and its answer. */
@@ -128,27 +129,27 @@ typedef struct {
 
 typedef struct {
     int64_t interface;
-    int64_t (*begin)(void);           /* collective; whether there is a grid */
-    int64_t (*open)(question *);      /* a communicator seen first; whether it is worth anything */
-    int64_t (*decide)(question *);    /* a call of a new kind; its action */
-    int64_t (*perform)(question *);   /* a call that goes through Python */
-    int64_t (*learn)(int64_t comm);   /* from stamped calls; collective. An error, or 0 */
+    int64_t (*begin)(void);           /* find the grid; return whether there is one; collective */
+    int64_t (*open)(question *);      /* add a communicator; return whether anything can be gained */
+    int64_t (*decide)(question *);    /* decide for a new kind of call; return the action */
+    int64_t (*perform)(question *);   /* execute a call in Python */
+    int64_t (*learn)(int64_t comm);   /* from stamped calls; return an error or 0; collective */
     void (*clear)(int64_t comm);      /* forget the decisions of a communicator */
-    void (*forget)(int64_t comm);     /* and all else of it */
-    void (*look)(void);               /* for new sockets: see engine/watch.py */
+    void (*forget)(int64_t comm);     /* forget a communicator */
+    void (*look)(void);               /* look for new sockets: see engine/watch.py */
     void (*finish)(void);
     int64_t errors_return;     /* MPI_ERRORS_RETURN */
-    const int64_t *operations; /* MPI's own, by handle; ends with 0 */
-    /* the engine in C, or null */
+    const int64_t *operations; /* handles of MPI's predefined operations; ends with 0 */
+    /* the C engine, or null */
     void *(*run_begin)(const void *, const void *, const void *);
     int (*run)(void *, void *, int64_t);
     int64_t (*run_end)(void *);
-    int64_t *wait; /* how it waits, wherever it is called from */
+    int64_t *wait; /* its waiting parameters and counters, shared by all callers */
 } python_half;
 
 /* natives.c */
 typedef struct {
-    int is_int; /* handles */
+    int is_int; /* whether handles are ints */
     word world, self, fatal, type_int, op_min, comm_null, type_null, op_null, in_place;
     word count_error, other_error;
     int named, thread_multiple; /* MPI_COMBINER_NAMED, MPI_THREAD_MULTIPLE */
@@ -173,26 +174,26 @@ typedef struct {
 
 extern mpi_library mpi;
 extern int has_windows; /* for one-sided communication */
-extern __thread int inside __attribute__((tls_model("initial-exec")));
+extern __thread int inside __attribute__((tls_model("initial-exec"))); /* inside MPI or gridcoll */
 
 void *next_function(const char *name);
-int is_behind(void);
-const char *meet_library(void); /* what is wrong with it; null if nothing */
+int has_profiler_in_front(void);
+const char *identify_library(void); /* return what is wrong with it; null if nothing is */
 int call_natively(const given_call *call);
 int call_and_wait(const given_call *call);
 void hold_handler(word comm, word *held);
 void release_handler(word comm, word *held);
-void hold_handlers(void);    /* what plans fail of goes to the caller, not to handlers */
+void hold_handlers(void);    /* let errors be returned to us instead of calling handlers */
 void release_handlers(void);
-word handle_of(word given); /* as MPI has it: an int or a pointer */
+word handle_of(word given); /* the handle in a word: an int or a pointer */
 
 /* known.c */
 extern int is_shared; /* whether several threads may call MPI */
 comm_record *find_comm(word handle);
-comm_record *enter_comm(const question *answer, int is_native);
+comm_record *add_comm(const question *answer, int is_native);
 void drop_comm(word handle, void (*before)(int64_t));
 known_call *find_known(const comm_record *comm, const call_key *key);
-known_call *enter_known(comm_record *comm, const question *answer);
+known_call *add_known(comm_record *comm, const question *answer);
 void make_room(comm_record *comm, void (*clear)(int64_t));
 void forget_stale(comm_record *comm, void (*clear)(int64_t));
 void lock_known(int writes);
@@ -204,12 +205,12 @@ extern int has_grid;
 extern __thread int is_loading;
 void start(void);
 void finish(void);
-void hide_leaks(int hides); /* what this thread takes is no leak of the program's */
+void hide_leaks(int hides); /* whether memory that this thread allocates is hidden from leak checkers */
 int has_python(void);
-int agree(const char *problem); /* whether no rank has one; the lowest that has says so */
+int agree(const char *problem); /* whether no rank has a problem; the lowest rank with one prints it */
 
 /* calls.c */
-void exclude(const void *in_module); /* calls from that module are left alone */
+void exclude(const void *in_module); /* do not handle calls from that module */
 void count_call(int which, enum action action);
 uint64_t count_of_calls(int which, int action);
 void print_counts(void);

@@ -1,4 +1,4 @@
-/* Python, found in the process or started in it, and what ranks agree on before they rely on it. */
+/* Find Python in the process or start it, and agree among ranks whether all of them can use it. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,16 +14,16 @@ int has_grid;
 __thread int is_loading;
 
 static int rank, n_ranks = 1;
-static int is_lent; /* Python is the program's own, which may start it later */
+static int is_programs; /* Python is linked into the program, which may start it later */
 
-/* As in cpython/initconfig.h, since Python 3.8. */
+/* PyStatus of cpython/initconfig.h, since Python 3.8. */
 typedef struct {
-    int type; /* 0: all is well */
+    int type; /* 0: no error */
     const char *function, *message;
     int exit_code;
 } py_status;
 
-enum { MOST_CONFIG_BYTES = 16384 }; /* a PyConfig takes some 500 */
+enum { MOST_CONFIG_BYTES = 16384 }; /* a PyConfig needs about 500 */
 
 static struct {
     int (*is_initialized)(void);
@@ -37,7 +37,7 @@ static struct {
     void *(*save_thread)(void);
 } py;
 
-/* ---- ranks agree --------------------------------------------------------------------------- */
+/* ---- agreement of ranks -------------------------------------------------------------------- */
 
 static void say(const char *text)
 {
@@ -45,7 +45,7 @@ static void say(const char *text)
     fflush(stderr);
 }
 
-/* Whether no rank has a problem. The lowest that has one says so, for all. */
+/* Whether no rank has a problem. Otherwise the lowest rank with a problem prints it, for all. */
 int agree(const char *problem)
 {
     int (*allreduce)(const void *, void *, int, word, word, word) =
@@ -61,7 +61,7 @@ int agree(const char *problem)
     return lowest == n_ranks;
 }
 
-/* ---- finding it ---------------------------------------------------------------------------- */
+/* ---- finding Python ------------------------------------------------------------------------ */
 
 static int find_names(void *library)
 {
@@ -85,7 +85,7 @@ static int find_names(void *library)
     return !missing;
 }
 
-/* Whether a module, other than the Python library, calls what has to come before Python starts. */
+/* Whether a module other than the Python library uses functions for configuring Python's start. */
 static int sets_up_python(struct dl_phdr_info *info, size_t size, void *library)
 {
     static const char names[][32] = {
@@ -105,7 +105,7 @@ static int sets_up_python(struct dl_phdr_info *info, size_t size, void *library)
                 n_bytes = entry->d_un.d_val;
         }
     }
-    if ((uintptr_t)strings < info->dlpi_addr) /* the kernel's own is as it was linked */
+    if ((uintptr_t)strings < info->dlpi_addr) /* the kernel's module has unrelocated addresses */
         strings = NULL;
     for (unsigned k = 0; k < sizeof names / sizeof *names && strings; k++)
         if (memmem(strings, n_bytes, names[k], strlen(names[k]) + 1))
@@ -119,9 +119,9 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path ? path : "";
 }
 
-/* Whether the program's own Python, which it has not started, can be started for it: its plain
- * Py_Initialize does nothing then. The thread that calls MPI keeps Python's lock, as after that
- * call; others would wait for it. */
+/* Whether we can start the program's own Python, which it has not started yet: its later
+ * Py_Initialize then does nothing. The thread that calls MPI keeps Python's lock, as after
+ * Py_Initialize, so other threads must not call MPI: they would wait for the lock. */
 static int can_start(int level)
 {
     Dl_info library;
@@ -131,15 +131,15 @@ static int can_start(int level)
            !dl_iterate_phdr(sets_up_python, (void *)library.dli_fname);
 }
 
-/* What is wrong; null if there is a Python library. */
+/* Find the Python library. Return what is wrong; null if nothing is. */
 static const char *find_python(int level)
 {
     static char problem[512];
     if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) {
         if (!find_names(RTLD_DEFAULT))
             return "a Python that gridcoll cannot use";
-        is_lent = !py.is_initialized();
-        return !is_lent || can_start(level) ? NULL
+        is_programs = !py.is_initialized();
+        return !is_programs || can_start(level) ? NULL
                                             : "the program is to start a Python of its own: let it "
                                               "call Py_Initialize before MPI_Init";
     }
@@ -147,7 +147,7 @@ static const char *find_python(int level)
     if (!path || !*path)
         return "GRIDCOLL_LIBPYTHON is not set: start the program by gridcoll run, or set what "
                "gridcoll preload prints";
-    /* For all: extension modules of Python expect it so. */
+    /* Globally, because extension modules of Python need its symbols. */
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         snprintf(problem, sizeof problem, "no Python library: %s", dlerror());
@@ -160,14 +160,15 @@ static const char *find_python(int level)
     return NULL;
 }
 
-/* ---- starting it --------------------------------------------------------------------------- */
+/* ---- starting Python ----------------------------------------------------------------------- */
 
 static const char *const thread_limits[] = {
     "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"};
 enum { N_LIMITS = sizeof thread_limits / sizeof *thread_limits };
 
-/* Isolated: no handlers of signals, no change of the locale, nothing of PYTHONHOME, which may be meant
- * for another Python. The program's name leads to its virtual environment. */
+/* Start an isolated Python: without signal handlers, without changing the locale, and ignoring
+ * PYTHONHOME, which may be meant for another Python. Python finds its virtual environment by the
+ * program's name. */
 static const char *initialize(const char *program)
 {
     static char problem[512];
@@ -188,7 +189,7 @@ static const char *initialize(const char *program)
     return problem;
 }
 
-/* In functions that go again: names here are the application's, where it is Python. */
+/* Use only a function, and delete it: if the application is Python, this is its namespace. */
 static const char bootstrap[] =
     "def gridcoll_load(embedded, behind, root, library):\n"
     "    try:\n"
@@ -239,7 +240,7 @@ __attribute__((visibility("default"))) int64_t gridcoll_calls(int which, int act
     return count_of_calls(which, action);
 }
 
-/* A path as a literal of Python's. */
+/* Write a path as a Python literal. */
 static void quote(const char *path, char *quoted, size_t size)
 {
     size_t at = 0;
@@ -269,8 +270,8 @@ static const char *import_half(int is_running)
     quote(root, quoted_root, sizeof quoted_root);
     quote(ours.dli_fname, quoted_library, sizeof quoted_library);
     char code[sizeof bootstrap + 2 * 4200];
-    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_lent,
-             !is_running && is_behind(), quoted_root, quoted_library);
+    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_programs,
+             !is_running && has_profiler_in_front(), quoted_root, quoted_library);
     import_problem[0] = 0;
     if (py.run(code))
         return "gridcoll cannot be loaded";
@@ -279,8 +280,8 @@ static const char *import_half(int is_running)
     return python.begin ? NULL : "gridcoll cannot be loaded";
 }
 
-/* Debian's MPICH has another name than mpi4py asks for: see name.c. */
-static void give_name(void)
+/* Load the library of name.c if MPICH has another name than mpi4py needs, as on Debian. */
+static void load_name(void)
 {
     Dl_info ours;
     char path[4200];
@@ -295,8 +296,8 @@ static void give_name(void)
     }
 }
 
-/* Load our half of it; what is wrong, or null. Handlers of errors and thread limits are the
- * application's, and are afterwards what they were. */
+/* Load our Python half. Return what is wrong, or null. The application's error handlers and thread
+ * limits are restored afterwards. */
 static const char *load_half(int is_running)
 {
     int was_set[N_LIMITS];
@@ -308,18 +309,18 @@ static const char *load_half(int is_running)
         mpi.comm_get_errhandler(comms[k], &before[k]);
     is_loading = 1;
     const char *problem = NULL;
-    give_name();
+    load_name();
     if (is_running) {
         int state = py.ensure();
         problem = import_half(is_running);
         py.release(state);
-    } else if (!(problem = initialize(is_lent ? NULL : getenv("GRIDCOLL_PYTHON")))) {
+    } else if (!(problem = initialize(is_programs ? NULL : getenv("GRIDCOLL_PYTHON")))) {
         problem = import_half(is_running);
-        if (!is_lent)
-            py.save_thread(); /* whoever calls takes it again */
+        if (!is_programs)
+            py.save_thread(); /* release the lock; later calls acquire it again */
     }
     is_loading = 0;
-    for (int k = 0; k < 2; k++) { /* a mpi4py that calls the library past us has set them */
+    for (int k = 0; k < 2; k++) { /* an mpi4py that calls the library directly has set them */
         mpi.comm_get_errhandler(comms[k], &after);
         if (handle_of(after) != handle_of(before[k]))
             mpi.comm_set_errhandler(comms[k], handle_of(before[k]));
@@ -332,8 +333,8 @@ static const char *load_half(int is_running)
     return problem;
 }
 
-/* Checkers of leaks, as AddressSanitizer's, do not look where Python keeps its own: they would report
- * what it holds until the end. */
+/* Leak checkers, such as AddressSanitizer's, do not search Python's own memory for pointers: they
+ * would report everything that Python holds until the end. */
 static void (*leak_switches[2])(void);
 
 void hide_leaks(int hides)
@@ -342,7 +343,7 @@ void hide_leaks(int hides)
         leak_switches[hides]();
 }
 
-/* ---- the job's beginning and end ----------------------------------------------------------- */
+/* ---- start and end of the job -------------------------------------------------------------- */
 
 static void load_and_begin(int is_running)
 {
@@ -355,8 +356,8 @@ static void load_and_begin(int is_running)
     hide_leaks(0);
 }
 
-/* Where mpi4py is being imported, which starts MPI, it is of use when that ends: then importlib says
- * so by an attribute of the module's specification. */
+/* If mpi4py is just being imported, which starts MPI, load our half when the import has ended:
+ * importlib then changes an attribute of the module's specification. */
 static const char load_when_imported[] =
     "def gridcoll_load_then(library):\n"
     "    import ctypes, sys\n"
@@ -376,7 +377,7 @@ static const char load_when_imported[] =
     "gridcoll_load_then(%s)\n"
     "del gridcoll_load_then\n";
 
-/* The application ends its Python: from now on all is native. */
+/* The application ends its Python: from now on all calls are native. */
 __attribute__((visibility("default"))) void gridcoll_end(void) { has_grid = 0; }
 
 __attribute__((visibility("default"))) void gridcoll_load_late(void)
@@ -405,22 +406,22 @@ static void load_in_python(void)
     run_in_python(code);
 }
 
-/* Whether launchers say that this is the first rank, or say nothing. */
+/* Whether this is the first rank according to the launcher, or the launcher does not tell. */
 static int is_first(void)
 {
     static const char *const names[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
                                         "SLURM_PROCID"};
-    const char *said = NULL;
-    for (unsigned k = 0; k < sizeof names / sizeof *names && !said; k++)
-        said = getenv(names[k]);
-    return !said || !strcmp(said, "0");
+    const char *first = NULL;
+    for (unsigned k = 0; k < sizeof names / sizeof *names && !first; k++)
+        first = getenv(names[k]);
+    return !first || !strcmp(first, "0");
 }
 
-/* A Python that we have started for the program lasts as long as MPI: others may rely on this rank. */
+/* A Python that we started for the program must live until MPI ends: other ranks may need this one. */
 static int end_python(const char *name)
 {
     int (*next)(void) = next_function(name);
-    if (is_lent && has_grid && has_python())
+    if (is_programs && has_grid && has_python())
         return py.run("print(end='', flush=True)");
     return next ? next() : 0;
 }
@@ -432,11 +433,11 @@ __attribute__((visibility("default"))) int Py_FinalizeEx(void)
 
 __attribute__((visibility("default"))) void Py_Finalize(void) { end_python("Py_Finalize"); }
 
-/* MPI is up: get ready, on all ranks or on none. Collective. */
+/* MPI was started: prepare gridcoll, on all ranks or on none. Collective. */
 void start(void)
 {
-    const char *problem = meet_library();
-    if (problem) { /* without knowing it, nobody can be asked; but it is everybody's */
+    const char *problem = identify_library();
+    if (problem) { /* ranks cannot agree in an unknown library; but all ranks have the same one */
         if (is_first())
             say(problem);
         return;
@@ -449,11 +450,11 @@ void start(void)
     if (!agree(find_python(level)))
         return;
     if (!py.is_initialized()) {
-        if (n_ranks > 1) /* one rank has nobody to gain from, and may be one of many that are spawned */
+        if (n_ranks > 1) /* a single rank gains nothing, and may be one of many spawned ones */
             load_and_begin(0);
     } else if (getenv("GRIDCOLL_PRELOAD_LATER"))
-        /* With mpi4py there, gridcoll run swaps the world and calls gridcoll_start. What starts MPI
-         * may be mpi4py itself, or a library of an application without it, such as GPAW. */
+        /* If mpi4py is loaded, gridcoll run replaces the world and calls gridcoll_start. MPI may be
+         * started by mpi4py, or by a library of an application without mpi4py, such as GPAW. */
         run_in_python("import sys\n"
                       "if 'mpi4py.MPI' not in sys.modules:\n"
                       "    import mpi4py.MPI\n");
@@ -461,8 +462,8 @@ void start(void)
         load_in_python();
 }
 
-/* For gridcoll run: Python is there, and the world is swapped. Calls from mpi4py's module are none of
- * ours: its methods are. Collective. */
+/* For gridcoll run, when Python runs and the world was replaced. Calls from mpi4py's module are
+ * excluded, because gridcoll handles its methods. Collective. */
 __attribute__((visibility("default"))) void gridcoll_start(const void *in_module)
 {
     inside = 1;
@@ -476,7 +477,7 @@ int has_python(void) { return py.is_initialized && py.is_initialized(); }
 void finish(void)
 {
     hide_leaks(1);
-    if (has_grid && has_python()) /* mpi4py ends MPI when Python has ended */
+    if (has_grid && has_python()) /* not if mpi4py ends MPI after Python has ended */
         python.finish();
     hide_leaks(0);
     has_grid = 0;

@@ -9,8 +9,8 @@
 
 enum {
     N_BUCKETS = 256,
-    MOST_KNOWN = 256,          /* per communicator, as comm/context.py's N_FAST_CALLS */
-    MOST_KEPT_BYTES = 128 << 10, /* of scratch; as comm/fast_path.py's MOST_SCRATCH_BYTES */
+    MOST_KNOWN = 256,          /* per communicator, as N_FAST_CALLS of comm/context.py */
+    MOST_KEPT_BYTES = 128 << 10, /* of scratch, as MOST_SCRATCH_BYTES of comm/context.py */
 };
 
 int is_shared;
@@ -47,7 +47,7 @@ comm_record *find_comm(word handle)
     return comm;
 }
 
-comm_record *enter_comm(const question *answer, int is_native)
+comm_record *add_comm(const question *answer, int is_native)
 {
     comm_record *comm = calloc(1, sizeof *comm);
     if (!comm)
@@ -78,7 +78,7 @@ static void clear_comm(comm_record *comm)
     comm->n_known = 0;
 }
 
-/* Forget a communicator; first, by ``before``, what Python has of it. */
+/* Forget a communicator. First call `before`, which lets Python forget it. */
 void drop_comm(word handle, void (*before)(int64_t))
 {
     comm_record **at = &buckets[hash((uint64_t)handle, N_BUCKETS)];
@@ -101,7 +101,7 @@ void drop_comm(word handle, void (*before)(int64_t))
 
 /* ---- kinds of calls ------------------------------------------------------------------------ */
 
-/* A communicator's collectives come one after another: no lock is needed among them. */
+/* Collectives of a communicator are called one after another, so they need no lock. */
 
 static unsigned slot_of(const call_key *key)
 {
@@ -119,8 +119,8 @@ known_call *find_known(const comm_record *comm, const call_key *key)
     return known;
 }
 
-/* What Python has answered; null without memory. */
-known_call *enter_known(comm_record *comm, const question *answer)
+/* Store an answer of Python. Return null if there is no memory. */
+known_call *add_known(comm_record *comm, const question *answer)
 {
     known_call *known = calloc(1, sizeof *known);
     if (!known)
@@ -142,7 +142,7 @@ known_call *enter_known(comm_record *comm, const question *answer)
     return known;
 }
 
-/* Make room for one more: Python forgets its half before that is asked for the next. */
+/* If the table is full, forget all known calls, in Python too, before Python is asked for another. */
 void make_room(comm_record *comm, void (*clear)(int64_t))
 {
     if (comm->n_known < MOST_KNOWN)
@@ -151,7 +151,7 @@ void make_room(comm_record *comm, void (*clear)(int64_t))
     clear_comm(comm);
 }
 
-/* The same for all that is known, where decisions changed. */
+/* Forget all known calls if decisions changed. */
 void forget_stale(comm_record *comm, void (*clear)(int64_t))
 {
     if (!comm->stamped || !comm->stamped->stale)

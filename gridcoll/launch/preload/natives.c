@@ -1,4 +1,4 @@
-/* The MPI library behind us: which one it is, its functions, and calls that go to it. */
+/* The MPI library behind us: identify it, look up its functions, and call them. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ static const int n_words[] = {5, 7, 6, 6, 6, 8, 9, 8, 9, 7, 8, 7, 9, 9, 1};
 
 /* ---- functions by name --------------------------------------------------------------------- */
 
-/* Whether a function is ours, found again from the front. */
+/* Whether a function is in our own library. */
 static int is_ours(const void *function)
 {
     Dl_info theirs, ours;
@@ -51,15 +51,15 @@ static int search_library(struct dl_phdr_info *info, size_t size, void *given)
     void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
     void *found = library ? dlsym(library, s->name) : NULL;
     if (library)
-        dlclose(library); /* somebody else has it open */
+        dlclose(library); /* it stays loaded, because others have it open */
     if (!found || is_ours(found))
         return 0;
     s->found = found;
     return 1;
 }
 
-/* A library that was opened for one object alone, as extension modules of Python are, is in no
- * global scope: it is looked for among all that are loaded. */
+/* A library that was opened locally, as Python's extension modules are, is not in the global scope:
+ * search for it among all loaded libraries. */
 static void *find_function(void *scope, const char *name)
 {
     void *found = dlsym(scope, name);
@@ -70,7 +70,7 @@ static void *find_function(void *scope, const char *name)
     return s.found;
 }
 
-/* What would be called without us. */
+/* Return the function that would be called without our library. */
 void *next_function(const char *name)
 {
     return find_function(RTLD_NEXT, name);
@@ -81,8 +81,8 @@ static void *any_function(const char *name)
     return find_function(RTLD_DEFAULT, name);
 }
 
-/* Whether a profiler's MPI_Init comes before ours: it is ready for calls when ours has ended only. */
-int is_behind(void) { return !is_ours(any_function("MPI_Init")); }
+/* Whether a profiler's MPI_Init comes before ours: it can handle calls only after ours has ended. */
+int has_profiler_in_front(void) { return !is_ours(any_function("MPI_Init")); }
 
 /* A module that is loaded calls `MPI_Send` through a slot that the loader filled with the first
  * function of that name: a profiler's. Fill the slots of such names with MPI's own, `PMPI_Send`.
@@ -105,7 +105,7 @@ static void bind_past(uintptr_t base, const ElfW(Rela) *at, size_t n_bytes,
     }
 }
 
-/* Called for each loaded module; does so for the one that the address `given` is in. */
+/* Called for each loaded module: bind the one that contains the address `given`. */
 static int bind_module(struct dl_phdr_info *info, size_t size, void *given)
 {
     (void)size;
@@ -121,7 +121,7 @@ static int bind_module(struct dl_phdr_info *info, size_t size, void *given)
         if (each->d_tag > 0 && each->d_tag <= DT_JMPREL)
             found[each->d_tag] = each->d_un.d_ptr;
     if (found[DT_STRTAB] < info->dlpi_addr || !found[DT_SYMTAB])
-        return 1; /* a loader that leaves addresses as they are in the file: musl's */
+        return 1; /* the loader did not relocate the addresses, as musl's does not */
     const ElfW(Sym) *symbols = (const ElfW(Sym) *)found[DT_SYMTAB];
     const char *strings = (const char *)found[DT_STRTAB];
     bind_past(info->dlpi_addr, (const void *)found[DT_RELA], found[DT_RELASZ], symbols, strings);
@@ -130,15 +130,15 @@ static int bind_module(struct dl_phdr_info *info, size_t size, void *given)
     return 1;
 }
 
-/* Let calls of the module that this address is in go past profilers, and past us. */
+/* Let calls of the module that contains this address bypass profilers and our library. */
 __attribute__((visibility("default"))) void gridcoll_bind_past(const void *in_module)
 {
     dl_iterate_phdr(bind_module, (void *)in_module);
 }
 
-/* ---- which library it is ------------------------------------------------------------------- */
+/* ---- identifying the library --------------------------------------------------------------- */
 
-enum { /* of MPICH and all that has its binary interface */
+enum { /* of MPICH and all libraries with its binary interface */
     MPICH_WORLD = 0x44000000,
     MPICH_SELF = 0x44000001,
     MPICH_INT = 0x4c000405,
@@ -150,7 +150,7 @@ enum { /* of MPICH and all that has its binary interface */
     MPICH_NAMED = 1,
 };
 
-enum { /* of MPI's own binary interface */
+enum { /* of the binary interface (ABI) of MPI 5 */
     ABI_WORLD = 0x101,
     ABI_SELF = 0x102,
     ABI_COMM_NULL = 0x100,
@@ -164,8 +164,8 @@ enum { /* of MPI's own binary interface */
 
 word handle_of(word given) { return mpi.is_int ? (word)(int)given : given; }
 
-/* What is wrong with the library behind us; null if nothing. */
-const char *meet_library(void)
+/* Identify the library behind us. Return what is wrong with it; null if nothing is. */
+const char *identify_library(void)
 {
     int (*abi_version)(int *, int *) = next_function("PMPI_Abi_get_version");
     int abi = -1, minor = -1, length = 0;
@@ -267,8 +267,8 @@ static void *function_of(const given_call *call)
     return *known;
 }
 
-/* A library without large counts gets calls that have small ones; mpi4py, for one, takes what we
- * have for what the library has. */
+/* Call a library that has no large counts, with small ones. mpi4py, for example, finds our functions
+ * with large counts, and concludes that the library has them. */
 static int call_without_large(const given_call *call)
 {
     static const struct { signed char counts[2], arrays[4]; } where[] = {
@@ -346,7 +346,7 @@ static int call_function(const given_call *call)
     return function ? call_with(function, n_words[call->which], call->args) : 1;
 }
 
-/* What MPI calls of itself meanwhile is none of ours. */
+/* Meanwhile, leave alone the MPI functions that the library calls itself. */
 int call_natively(const given_call *call)
 {
     if (inside)
@@ -357,19 +357,19 @@ int call_natively(const given_call *call)
     return error;
 }
 
-/* ---- handlers of errors -------------------------------------------------------------------- */
+/* ---- error handlers ------------------------------------------------------------------------ */
 
 /* An error of a request that belongs to no communicator goes to the handler of MPI_COMM_SELF, or of
- * the world in older libraries: to the application's, which may end the job. While plans run, those
- * two have none. */
+ * the world in older libraries. That handler is the application's, and may end the job. While plans
+ * run, errors of these two communicators are returned instead. */
 
 static pthread_mutex_t handlers_lock = PTHREAD_MUTEX_INITIALIZER;
 static int n_holding;
 static word held[2];
 
-/* MPICH's communicators have no handler until one is set. Errors of those without go to that of
- * MPI_COMM_SELF or, if it has none, of the world; the one that is said to be theirs ends the job. As
- * nothing unsets it, such a handler is left alone: where there is none, those two serve. */
+/* In MPICH, communicators have no handler until one is set. Errors of such communicators go to the
+ * handler of MPI_COMM_SELF or, if it has none, of the world, although MPI reports the handler that
+ * ends the job. As a handler cannot be unset again, we do not set one then: those two serve. */
 static int may_be_unset(word handler) { return mpi.is_int && handler == mpi.fatal; }
 
 void hold_handler(word comm, word *handler)
@@ -411,7 +411,7 @@ void release_handlers(void)
     pthread_mutex_unlock(&handlers_lock);
 }
 
-/* By the non-blocking call of that name, waiting politely: see gridcoll/engine/waiting.py. */
+/* Execute a call by its non-blocking form, waiting politely: see gridcoll/engine/waiting.py. */
 int call_and_wait(const given_call *call)
 {
     void **starter = &starters[call->which][call->large];
