@@ -201,6 +201,6 @@ def run_again_preloaded() -> NoReturn:
 
 
 def is_first_rank() -> bool:
-    """Whether this is rank 0 according to the launcher, which prints what is printed only once."""
+    """Whether this is rank 0, which prints common messages; also true without a launcher."""
     ranks = (os.environ.get(name) for name in _RANK_VARIABLES)
     return next((rank for rank in ranks if rank is not None), "0") == "0"

@@ -255,7 +255,7 @@ def test_calls_before_a_change_do_not_count_after_it(
         return learn(learner, seen, total_s)
 
     monkeypatch.setattr(Learner, "learn", watched)
-    mine._begin_anew(comm.model)
+    mine._restart_with(comm.model)
     for _ in range(MOST_TRIES):
         if len(told) > 1:
             break

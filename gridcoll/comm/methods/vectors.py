@@ -128,7 +128,7 @@ class TypedCalls:
 
 
 def _parse(spec: Any) -> _Spec | None:
-    """Parse a buffer argument; return None if it is not of a form that mpi4py accepts."""
+    """Parse a buffer argument; return None if it has no list of types, or not mpi4py's form."""
     if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
         return None
     buffer, *layout, types = spec

@@ -22,7 +22,7 @@ class _Words:
         self.rank = question.rank
 
     def count(self, at: int) -> int:
-        """Return a count, or a displacement."""
+        """Return a count."""
         word = self._args[at]
         return word if self._is_large else ctypes.c_int32(word).value
 
