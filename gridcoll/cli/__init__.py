@@ -1,4 +1,4 @@
-"""The commands: one file each, loaded when asked for."""
+"""The commands, one file each; a command is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 def main() -> None:
     """Entry point of ``gridcoll`` and ``python -m gridcoll``.
 
-    A `GridcollError` is a message for the user, not a traceback, unless ``GRIDCOLL_DEBUG`` is set.
+    A `GridcollError` is printed as a message, without a traceback unless ``GRIDCOLL_DEBUG`` is set.
     """
     if sys.argv[1:2] == ["run"]:
-        # Without click and its like: the application decides what is imported, and when. Its own
-        # errors are not ours to report.
+        # Do not import click or other libraries here: the application decides what is imported,
+        # and when. Errors of the application itself are not reported by gridcoll.
         from gridcoll.cli.run_options import prepare_run
 
         start = _report_errors(lambda: prepare_run(sys.argv[2:]))

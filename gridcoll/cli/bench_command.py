@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZES = "8,1K,64K,1M,4M"
 ALL = "all"
-FORMERLY = "tried"
-"""What ``candidates`` was called; taken for one release."""
+FORMER_CANDIDATES = "tried"
+"""The former name of ``candidates``, accepted for one release."""
 
 
 @click.command(
@@ -43,20 +43,21 @@ FORMERLY = "tried"
     "--sizes",
     default=DEFAULT_SIZES,
     show_default=True,
-    help="Bytes, as 8,64K,1M, of collectives without sizes of their own.",
+    help="Bytes, for example 8,64K,1M; used for collectives without sizes of their own.",
 )
 @click.option(
     "--repeats",
     default=10,
     show_default=True,
     type=click.IntRange(3),
-    help="Runs of each variant; short ones get up to five times as many.",
+    help="Runs of each variant; short ones are run up to five times as often.",
 )
 @click.option(
     "--longest",
     default="8s",
     show_default=True,
-    help="A variant that took so long at a size is run no more, or once more if its first run did.",
+    help="No more turns for a variant that has taken this long at a size; one more run if its "
+    "first run did.",
 )
 @ROOT
 @click.option(
@@ -64,23 +65,23 @@ FORMERLY = "tried"
     "algorithms",
     default="",
     shell_complete=algorithms_of,
-    help="This algorithm, too; several as flat,ecef (see gridcoll list); 'all', or 'candidates' of "
-    "the choice.",
+    help="Use this algorithm, too; several as flat,ecef (see gridcoll list); 'all'; or "
+    "'candidates': those of the choice.",
 )
-@click.option("--grid", "grid_name", default="", help=f"{GRID}; it sets the limit.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the rows, when all are done.")
+@click.option("--grid", "grid_name", default="", help=f"{GRID}; limits are computed from it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all rows, at the end.")
 @click.option("-o", "--output", default="", help="Write here: the rows, as JSON.")
 @click.option(
     "--model",
     "model_file",
     default="",
-    help="A measured model (.json): used if the file is there, else measured and kept in it.",
+    help="A measured model (.json): read if the file exists, else measured and written to it.",
 )
 @click.option(
     "--trace-plot",
     "trace_prefix",
     default="",
-    help="Trace the largest size once: PREFIX-predicted.svg and PREFIX-traced.svg (bcast).",
+    help="Trace the largest bcast once; draw PREFIX-predicted.svg and PREFIX-traced.svg.",
 )
 def command(
     collectives: tuple[str, ...],
@@ -95,9 +96,10 @@ def command(
     model_file: str,
     trace_prefix: str,
 ) -> None:
-    """Time each COLLECTIVE (bcast, alltoall:8,1K, …) natively and through gridcoll; under mpiexec.
+    """Time each COLLECTIVE natively and through gridcoll. Run it under mpiexec.
 
-    Ranks start at an agreed time, results are verified, and every time is that of the last rank.
+    A COLLECTIVE may have sizes of its own: bcast alltoall:8,1K. All ranks start at an agreed time,
+    results are verified, and a run ends when its last rank has finished.
     """
     from gridcoll.cli.voice import need_mpi
 
@@ -111,22 +113,22 @@ def command(
     from gridcoll.plan import REGISTRIES
 
     world = MPI.COMM_WORLD
-    leading = world.Get_rank() == 0
+    is_rank_0 = world.Get_rank() == 0
 
     with one_voice(world):
-        # Mistakes are found before measuring, which takes minutes.
+        # Find mistakes before measuring, which takes minutes.
         calls = together(world, lambda: _parse_calls(collectives, sizes))
         longest_s = together(world, lambda: parse_duration_s(longest))
-        names = [CANDIDATES if n == FORMERLY else n for n in algorithms.split(",") if n]
+        names = [CANDIDATES if n == FORMER_CANDIDATES else n for n in algorithms.split(",") if n]
         together(world, lambda: _check_request(list(calls), names, root, world.Get_size()))
-        together(world, lambda: _check_trace(list(calls), trace_prefix) if leading else None)
-        together(world, lambda: _check_places(output, model_file) if leading else None)
+        together(world, lambda: _check_trace(list(calls), trace_prefix) if is_rank_0 else None)
+        together(world, lambda: _check_outputs(output, model_file) if is_rank_0 else None)
         declared = _declared_wires(world, grid_name)
-        comm = _measured(world, tuple(calls), model_file)
+        comm = _make_comm(world, tuple(calls), model_file)
         wires = declared or wires_from_model(comm.model)
-        teller = _Teller(world, output, as_json)
+        row_printer = _RowPrinter(world, output, as_json)
         for collective, n_bytes in calls.items():
-            if leading and not as_json:
+            if is_rank_0 and not as_json:
                 _print_header(collective, comm, grid_name)
             run_benchmark(
                 comm,
@@ -137,27 +139,30 @@ def command(
                 repeats=repeats,
                 longest_s=longest_s,
                 algorithms=list(REGISTRIES[collective]) if ALL in names else names,
-                on_rows=teller,
+                on_rows=row_printer,
             )
-        if as_json and leading:
-            click.echo(teller.json())
+        if as_json and is_rank_0:
+            click.echo(row_printer.json())
         if trace_prefix:
             _trace(comm, max(calls["bcast"]), root, trace_prefix)
 
 
 def _parse_calls(collectives: tuple[str, ...], sizes: str) -> dict[str, list[int]]:
-    """Sizes in bytes by collective, of ``bcast`` or ``bcast:8,64K``. Raises `UsageError`."""
+    """Return the sizes in bytes of each collective, from ``bcast`` or ``bcast:8,64K``.
+
+    Raises `UsageError`.
+    """
     calls: dict[str, list[int]] = {}
     for text in collectives:
-        name, _, own = text.partition(":")
+        name, _, own_sizes = text.partition(":")
         if name in calls:
             raise UsageError(f"{name}: is named twice; give it all its sizes at once")
-        calls[name] = [parse_size_bytes(each) for each in (own or sizes).split(",")]
+        calls[name] = [parse_size_bytes(each) for each in (own_sizes or sizes).split(",")]
     return calls
 
 
 def _check_request(collectives: list[str], names: list[str], root: int, n_ranks: int) -> None:
-    """Raise `UsageError` for what cannot be timed."""
+    """Raise `UsageError` if a collective or an algorithm cannot be timed, or root is no rank."""
     from gridcoll.bench.runs import CANDIDATES, check_timed
     from gridcoll.plan.registry import check_forced
 
@@ -171,7 +176,7 @@ def _check_request(collectives: list[str], names: list[str], root: int, n_ranks:
 
 
 def _check_trace(collectives: list[str], prefix: str) -> None:
-    """Raise `UsageError` or `FileError` where a trace could not be had or drawn."""
+    """Raise `UsageError` or `FileError` if a trace cannot be made or drawn."""
     if not prefix:
         return
     others = [collective for collective in collectives if collective != "bcast"]
@@ -181,13 +186,16 @@ def _check_trace(collectives: list[str], prefix: str) -> None:
     check_writable(f"{prefix}-traced.svg")
 
 
-def _check_places(*paths: str) -> None:
+def _check_outputs(*paths: str) -> None:
     for path in filter(None, paths):
         check_writable(path)
 
 
 def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
-    """Those of the named grid file or model, which rank 0 reads; None without one. Collective."""
+    """Return the wires of the named grid file or model, or None if none is named. Collective.
+
+    Only rank 0 reads the file.
+    """
     from mpi4py import MPI
 
     from gridcoll.engine.agreement import together
@@ -213,8 +221,11 @@ def _declared_wires(world: MPI.Intracomm, grid_name: str) -> Wires | None:
     return wires
 
 
-class _Teller:
-    """Prints rows as they come, and keeps all of them: who interrupts a long run has those."""
+class _RowPrinter:
+    """Prints rows as they come, and writes all rows so far to the output file.
+
+    So an interrupted run keeps the rows it has measured.
+    """
 
     def __init__(self, world: MPI.Intracomm, output: str, as_json: bool) -> None:
         self._world = world
@@ -227,25 +238,28 @@ class _Teller:
         from gridcoll.engine.agreement import together
 
         self._rows += rows
-        leading = self._world.Get_rank() == 0
-        if leading and not self._as_json:
+        is_rank_0 = self._world.Get_rank() == 0
+        if is_rank_0 and not self._as_json:
             _print_rows(rows)
-        together(self._world, lambda: self._keep() if leading else None)
+        together(self._world, lambda: self._write_output() if is_rank_0 else None)
 
-    def _keep(self) -> None:
+    def _write_output(self) -> None:
         if self._output:
             write_atomically(self._output, self.json())
 
     def json(self) -> bytes:
-        """All rows so far."""
+        """Return all rows so far as JSON."""
         import msgspec
 
         encoded = msgspec.json.encode(self._rows)
         return msgspec.json.format(encoded, indent=1)
 
 
-def _measured(world: MPI.Intracomm, collectives: tuple[str, ...], model_file: str) -> GridComm:
-    """``world`` by the model that settings or ``model_file`` name, or by a new one. Collective."""
+def _make_comm(world: MPI.Intracomm, collectives: tuple[str, ...], model_file: str) -> GridComm:
+    """Return a `GridComm` of ``world``. Collective.
+
+    Its model is read from ``model_file`` or the grid file in the settings, or else measured.
+    """
     from gridcoll.cli.progress import Stages
     from gridcoll.comm.communicator import GridComm
     from gridcoll.comm.settings import read_settings
@@ -256,36 +270,36 @@ def _measured(world: MPI.Intracomm, collectives: tuple[str, ...], model_file: st
     from gridcoll.model import write_model
 
     settings = read_settings()
-    leading = world.Get_rank() == 0
-    # Rank 0 looks: hosts of a grid seldom share their files.
-    if world.bcast(leading and bool(model_file) and Path(model_file).exists(), 0):
+    is_rank_0 = world.Get_rank() == 0
+    # Only rank 0 looks for the file: the hosts of a grid rarely share a file system.
+    if world.bcast(is_rank_0 and bool(model_file) and Path(model_file).exists(), 0):
         return GridComm(world, model=load_model(world, model_file))
     if settings.grid_file:
         comm = GridComm(world)
     else:
-        own = world.Dup()
-        # A model that serves nothing else need not know of anything else.
+        private = world.Dup()
+        # A model that is not written needs native times of the benchmarked collectives only.
         timed = tuple(CALLS) if model_file else collectives
-        with Stages(silent=not leading) as stages:
-            model = discover(own, settings.tolerance, collectives=timed, progress=stages)
-        own.Free()
+        with Stages(silent=not is_rank_0) as stages:
+            model = discover(private, settings.tolerance, collectives=timed, progress=stages)
+        private.Free()
         comm = GridComm(world, model=model)
     if model_file:
-        together(world, lambda: write_model(comm.model, model_file) if leading else None)
+        together(world, lambda: write_model(comm.model, model_file) if is_rank_0 else None)
     return comm
 
 
 def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
-    """Draw the chosen broadcast as it was priced and as it went. Collective."""
+    """Draw the chosen broadcast as predicted and as traced. Collective."""
     from gridcoll.bench.runs import trace_plan
     from gridcoll.draw.gantt import draw_gantt, gantt_text
     from gridcoll.engine.memory import ByteMemory
     from gridcoll.plan.cost import price_plan
 
     build = comm.explain("bcast", n_bytes, root).winner.build
-    leading = comm.Get_rank() == 0
+    is_rank_0 = comm.Get_rank() == 0
     if build is None:
-        if leading:
+        if is_rank_0:
             click.echo(f"# {n_bytes} bytes: the native collective was chosen; nothing to trace")
         return
     plan = build(n_bytes)
@@ -294,7 +308,7 @@ def _trace(comm: GridComm, n_bytes: int, root: int, prefix: str) -> None:
     memory = ByteMemory(memoryview(bytearray(n_bytes)), scratch=scratch)
     traced = trace_plan(private, comm.grid, plan, memory)
     private.Free()
-    if not leading:
+    if not is_rank_0:
         return
     from rich.console import Console
 
@@ -317,7 +331,7 @@ def _print_header(collective: str, comm: object, grid_name: str) -> None:
 def _print_rows(rows: list[Row]) -> None:
     for row in rows:
         predicted = f"{row.predicted_s * 1e3:9.3f}" if row.predicted_s is not None else f"{'-':>9}"
-        # Memory that ranks share has no limit here.
+        # The limit is 0 where nothing limits, as in shared memory.
         of_limit = f"{row.median_s / row.limit_s:8.2f}" if row.limit_s else f"{'-':>8}"
         click.echo(
             f"{row.bytes:11d} {row.variant:26} {row.median_s * 1e3:10.3f} {row.q1_s * 1e3:9.3f} "

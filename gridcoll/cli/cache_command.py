@@ -1,4 +1,4 @@
-"""``gridcoll cache``: what is known of hosts, clusters and links, and how old it is."""
+"""``gridcoll cache``: what is known about hosts, clusters and links, and how old it is."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """See, forget and hand on what was measured.
+    """Show, forget, export and import what was measured.
 
-    Jobs keep what they measure in ~/.cache/gridcoll, or where GRIDCOLL_CACHE says; what an
-    administrator measured is read where GRIDCOLL_SITE_CACHE says.
+    Jobs keep what they measure in ~/.cache/gridcoll, or in the directory GRIDCOLL_CACHE. They also
+    read a cache that an administrator provides, in the directory GRIDCOLL_SITE_CACHE.
     """
 
 
 @command.command("path")
 def show_path() -> None:
-    """Print where the cache is."""
+    """Print the directory of the cache, or off."""
     from gridcoll.measure.cache.folder import find_places
 
     places = find_places()
@@ -39,7 +39,7 @@ def show_path() -> None:
 @command.command("list")
 @JSON
 def list_entries(as_json: bool) -> None:
-    """List hosts, clusters, links and MPI libraries, one a line."""
+    """List hosts, clusters, links and MPI libraries, one per line."""
     known = read_cache()
     rows = [summary_of(entry) for entry in known]
     if as_json:
@@ -48,12 +48,12 @@ def list_entries(as_json: bool) -> None:
     from gridcoll.measure.cache.entries import FOLDERS
 
     for kind in FOLDERS:
-        mine = [row for row in rows if row["kind"] == kind]
-        if kind == "outcomes":  # one for each collective and algorithm
-            if mine:
-                click.echo(f"outcomes  {len(mine)}")
+        rows_of_kind = [row for row in rows if row["kind"] == kind]
+        if kind == "outcomes":  # one for each collective and algorithm: too many to list
+            if rows_of_kind:
+                click.echo(f"outcomes  {len(rows_of_kind)}")
             continue
-        for row in mine:
+        for row in rows_of_kind:
             click.echo(
                 f"{kind:10} {row['name']:32} {row['origin']:9} {row['last']}  {row['count']} x"
             )
@@ -62,7 +62,7 @@ def list_entries(as_json: bool) -> None:
 @command.command("show")
 @JSON
 def show(as_json: bool) -> None:
-    """Show clusters and the links between them: latency, rate, where from and how old."""
+    """Show clusters and the links between them: latency, rate, origin and age."""
     known = read_cache()
     if as_json:
         click.echo(json.dumps(links_of(known), indent=2))
@@ -73,19 +73,20 @@ def show(as_json: bool) -> None:
 @command.command("forget")
 @click.argument("what")
 def forget(what: str) -> None:
-    """Forget a site, a cluster, a host, or a link (WHAT is A--B then, and both directions go).
+    """Forget WHAT: a site, a cluster, a host, a link, or an imported grid file.
 
-    What a grid file declares is forgotten with that file: WHAT is the name of its grid then.
+    A link is named A--B; both of its directions are forgotten. A grid file is named after its grid;
+    everything that it declares is forgotten with it.
     """
     known, folder = read_cache(), own_folder()
     entries = concerning(known, what)
     is_declared = folder.remove_gridfile(what)
     if not entries and not is_declared:
-        raise UsageError(f"forget {what!r}: no site, cluster, host, link or grid is called so")
+        raise UsageError(f"forget {what!r}: no site, cluster, host, link or grid has this name")
     removed = folder.remove(entries) + is_declared
     if not removed:
         grids = ", ".join(folder.gridfiles())
-        why = f"declared; forget that grid, of {grids}" if grids else "in GRIDCOLL_SITE_CACHE"
+        why = f"declared; forget its grid, one of {grids}" if grids else "in GRIDCOLL_SITE_CACHE"
         raise UsageError(f"forget {what!r}: nothing was measured here, it is {why}")
     click.echo(f"{what}: {removed} entries forgotten")
 
@@ -93,7 +94,7 @@ def forget(what: str) -> None:
 @command.command("export")
 @click.argument("file", type=click.Path(dir_okay=False))
 def export(file: str) -> None:
-    """Write everything into FILE, for `gridcoll cache import` elsewhere."""
+    """Write the whole cache into FILE, for `gridcoll cache import` elsewhere."""
     from gridcoll.files import write_atomically
     from gridcoll.measure.cache.entries import encode_bundle
 
@@ -105,9 +106,10 @@ def export(file: str) -> None:
 @command.command("import")
 @click.argument("file", type=click.Path(dir_okay=False))
 def import_file(file: str) -> None:
-    """Take FILE in: entries of another cache, a measured model (.json), or a grid file (.toml).
+    """Import FILE: entries of another cache, a measured model (.json), or a grid file (.toml).
 
-    The newer of two entries stays, and what was measured before what is declared.
+    Of two entries for the same thing, a measured one is preferred to a declared one, and otherwise
+    the newer one.
     """
     folder = own_folder()
     if Path(file).suffix == ".toml":
@@ -154,7 +156,7 @@ def _entries_in(data: bytes, file: str) -> list[AnyEntry]:
 
 
 def read_cache() -> Knowledge:
-    """What the user's cache and the administrator's know; what is damaged is said."""
+    """Return what the user's and the administrator's cache know; warn about damaged files."""
     cache = _cache()
     known = cache.read()
     if warning := cache.warning():
@@ -169,7 +171,7 @@ def _cache() -> Cache:
 
 
 def own_folder() -> Folder:
-    """The user's cache. Raises `UsageError` where there is none."""
+    """Return the folder of the user's cache. Raises `UsageError` if there is none."""
     folder = _cache().own
     if folder is None:
         raise UsageError("the cache is off: GRIDCOLL_CACHE says so, or there is no home directory")
@@ -177,7 +179,7 @@ def own_folder() -> Folder:
 
 
 def concerning(known: Knowledge, what: str) -> list[AnyEntry]:
-    """Entries of the site, cluster, host or link called ``what``."""
+    """Return the entries of the site, cluster, host or link called ``what``."""
     from gridcoll.measure.cache.entries import ClusterEntry, Host, LinkEntry, Outcome
 
     clusters = {e.name for e in known if isinstance(e, ClusterEntry) and what in (e.site, e.name)}
@@ -199,7 +201,7 @@ def concerning(known: Knowledge, what: str) -> list[AnyEntry]:
 
 
 def summary_of(entry: AnyEntry) -> dict[str, Any]:
-    """One entry as a row."""
+    """Return one entry as a row."""
     return {
         "kind": entry.folder,
         "name": " -- ".join(entry.parts()),
@@ -211,7 +213,7 @@ def summary_of(entry: AnyEntry) -> dict[str, Any]:
 
 
 def links_of(known: Knowledge) -> list[dict[str, Any]]:
-    """Links, and what is inside clusters, as rows."""
+    """Return the links between clusters and those inside each cluster, as rows."""
     from gridcoll.measure.cache.entries import ClusterEntry, LinkEntry
 
     rows: list[dict[str, Any]] = []
@@ -223,13 +225,13 @@ def links_of(known: Knowledge) -> list[dict[str, Any]]:
         else:
             continue
         link = entry.plogp if isinstance(entry, LinkEntry) else entry.inside or entry.within_host
-        seen, rate = entry.latency_s, entry.rate_bytes_per_s
+        latency, rate = entry.latency_s, entry.rate_bytes_per_s
         rows.append(
             {
                 "sender": ends[0],
                 "receiver": ends[1],
                 "latency_s": link.latency_s if link else None,
-                "latency_spread_s": seen.spread if seen else None,
+                "latency_spread_s": latency.spread if latency else None,
                 "rate_bytes_per_s": rate.mean if rate else None,
                 "rate_spread_bytes_per_s": rate.spread if rate else None,
                 "origin": entry.origin,
@@ -243,7 +245,7 @@ def links_of(known: Knowledge) -> list[dict[str, Any]]:
 
 
 def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
-    """The table of links, of clusters called ``names`` if those are given."""
+    """Print the table of links; with ``names``, only those between clusters of these names."""
     from datetime import datetime
 
     from rich.table import Table
@@ -256,7 +258,7 @@ def print_links(known: Knowledge, names: Iterable[str] | None = None) -> None:
     hosts = [entry for entry in known if isinstance(entry, Host)]
     wanted = None if names is None else set(names)
     table = Table(title=f"{len(hosts)} hosts", title_justify="left", title_style="")
-    for column in ("from", "to", "latency", "rate", "says", "when", "times"):
+    for column in ("from", "to", "latency", "rate", "origin", "last seen", "times"):
         table.add_column(column, justify="right" if column in ("latency", "rate") else "left")
     for row in links_of(known):
         if wanted is not None and not {row["sender"], row["receiver"]} <= wanted:

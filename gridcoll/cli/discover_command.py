@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("-o", "--output", default="", help="write here: the model, for GRIDCOLL_GRID")
-@click.option("--name", default="", help="what to call the grid")
+@click.option("--name", default="", help="name of the grid")
 @click.option(
     "--tolerance",
     metavar="ρ",
     default="",
-    help="how unlike latencies in one cluster may be; GRIDCOLL_TOLERANCE or 0.3 if not given",
+    help="how much latencies within a cluster may differ; default: GRIDCOLL_TOLERANCE, or 0.3",
 )
 @click.option("--both-directions", is_flag=True, help="measure every link from both ends")
 @click.option("--no-native", is_flag=True, help="do not time the MPI library's own collectives")
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     "--budget",
     metavar="TIME",
     default="",
-    help="spend at most that, as 60s or 10min: a quick look, then the most valuable things first",
+    help="spend at most this time, as 60s or 10min: first a quick look, then the most valuable "
+    "measurements",
 )
 @click.option("--json", "as_json", is_flag=True, help="print JSON: the model itself")
 def command(
@@ -46,12 +47,12 @@ def command(
 ) -> None:
     """Measure the grid that a job spans.
 
-    Run it under mpiexec, with the ranks and hosts of the application. Finds the nodes, the
-    latencies between them, the clusters, then pLogP for one pair of ranks per cluster and per pair
-    of clusters, and the times of the MPI library's own collectives.
+    Run it under mpiexec, with the ranks and hosts of the application. It finds the nodes, the
+    latencies between them and the clusters. Then it measures pLogP of one pair of ranks per cluster
+    and per pair of clusters, and times the MPI library's own collectives.
 
-    What is found is kept in the cache for later jobs. With an output file every finished stage is
-    kept there at once: interrupted, or out of budget, the same command goes on where it was.
+    The result is kept in the cache for later jobs. With --output, the model is written after every
+    stage. If the command is interrupted or its budget runs out, the same command continues there.
     """
     from gridcoll.cli.voice import need_mpi
 
@@ -65,22 +66,22 @@ def command(
     from gridcoll.model import write_model
 
     comm = MPI.COMM_WORLD.Dup()
-    speaks = comm.Get_rank() == 0
+    is_rank_0 = comm.Get_rank() == 0
     with one_voice(comm):
         limit = together(comm, lambda: _tolerance(tolerance))
         budget_s = together(comm, lambda: _budget_s(budget))
         options = f"ρ={limit} both-directions={both_directions} native={not no_native} {budget_s}"
         require_equal(comm, "options of discover", options)
-        together(comm, lambda: _check_output(output) if speaks else None)
-        known = _known(comm, output, limit, both_directions, not no_native)
+        together(comm, lambda: _check_output(output) if is_rank_0 else None)
+        known = _unfinished_model(comm, output, limit, both_directions, not no_native)
 
         def keep(found: GridModel) -> None:
             if output and not is_stream(Path(output)):
-                together(comm, lambda: write_model(found, output) if speaks else None)
+                together(comm, lambda: write_model(found, output) if is_rank_0 else None)
 
-        if speaks and known is not None:
-            click.echo(f"gridcoll: going on from {output}: {', '.join(known.stages)}", err=True)
-        with Stages(silent=not speaks) as stages:
+        if is_rank_0 and known is not None:
+            click.echo(f"gridcoll: continuing {output}, has {', '.join(known.stages)}", err=True)
+        with Stages(silent=not is_rank_0) as stages:
             model = discover(
                 comm,
                 limit,
@@ -93,7 +94,7 @@ def command(
                 budget_s=budget_s,
             )
         n_measured = stages.counts.get("pLogP of links", 0)
-        if speaks:
+        if is_rank_0:
             together(
                 comm,
                 lambda: _finish(model, n_measured, both_directions, not no_native, output, as_json),
@@ -103,12 +104,12 @@ def command(
     comm.Free()
 
 
-def _known(
+def _unfinished_model(
     comm: MPI.Intracomm, output: str, tolerance: float, both_directions: bool, native: bool
 ) -> GridModel | None:
-    """What a discovery of this job that was cut off left at ``output``. Collective.
+    """Return what an unfinished discovery of this job left at ``output``, or None. Collective.
 
-    A finished one, or one of another job, is measured anew.
+    A finished model, or one of another job, is not continued but measured again.
     """
     from mpi4py import MPI
 
@@ -155,7 +156,7 @@ def _tolerance(text: str) -> float:
 
 
 def _check_output(path: str) -> None:
-    """Fail before measuring, not after it."""
+    """Raise an error before measuring rather than after it."""
     if path:
         check_writable(path)
     if path and Path(path).suffix == ".toml":
@@ -187,7 +188,7 @@ def _finish(
     if output:
         click.echo(f"model in {output}; use it with GRIDCOLL_GRID={output}")
     if left := _stages_left(model, native):
-        click.echo(f"out of budget before: {', '.join(left)}; the same command goes on there")
+        click.echo(f"out of budget before: {', '.join(left)}; run the same command to continue")
 
 
 def _stages_left(model: GridModel, native: bool) -> list[str]:
@@ -199,7 +200,7 @@ def _stages_left(model: GridModel, native: bool) -> list[str]:
 
 
 def measured_line(n_clusters: int, n_measured: int, both_directions: bool) -> str:
-    """How many pLogP measurements were made, and how many there may be."""
+    """Return how many pLogP measurements were made and how many are needed at most, as text."""
     from gridcoll.cli.gridmap import count
 
     pairs = n_clusters * (n_clusters - 1) // (1 if both_directions else 2)

@@ -1,4 +1,4 @@
-"""``gridcoll doctor``: what a job has under it, what is wrong with that, and what helps."""
+"""``gridcoll doctor``: what a job runs on, what is wrong with it, and the remedies."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="how long a step may stand still before the job is ended, with a word on what it was",
+    help="end the job, and name the step, if a step makes no progress for this long",
 )
 def command(as_json: bool, patience: float) -> None:
-    """Say what a job found and what is wrong, with a remedy for each.
+    """Show what a job runs on and what is wrong with it, with a remedy for each problem.
 
     Run it under mpiexec, with the ranks and hosts of the application; it takes seconds. The exit
-    code is 0 if all is well, 1 if something is wrong; notes are no faults.
+    code is 1 if there are errors or warnings, else 0; notes do not count.
     """
     from gridcoll.cli.voice import need_mpi
     from gridcoll.measure.doctor.facts import is_first, own_sockets
@@ -54,16 +54,16 @@ def command(as_json: bool, patience: float) -> None:
     from gridcoll.measure.doctor.examine import examine
     from gridcoll.measure.doctor.rules import judge
 
-    leading = MPI.COMM_WORLD.Get_rank() == 0
-    guard = _Guard(MPI.COMM_WORLD.Get_rank(), patience)
+    is_rank_0 = MPI.COMM_WORLD.Get_rank() == 0
+    watchdog = _Watchdog(MPI.COMM_WORLD.Get_rank(), patience)
     comm = MPI.COMM_WORLD.Dup()
     with one_voice(comm):
         tolerance, engine, faults = _settings()
-        misfit = _fits(comm)
-        with Stages(silent=not leading or as_json) as stages:
+        misfit = _grid_misfit(comm)
+        with Stages(silent=not is_rank_0 or as_json) as stages:
 
             def progress(what: str, done: int, of: int) -> None:
-                guard.step(what)
+                watchdog.step(what)
                 stages(what, done, of)
 
             job = examine(
@@ -76,10 +76,10 @@ def command(as_json: bool, patience: float) -> None:
                 faults=(*faults, misfit) if misfit else faults,
                 inherited=inherited,
             )
-        guard.end()
+        watchdog.end()
         findings = judge(job)
-        # Where each process is a job of its own, one page is enough.
-        if leading and (len(job.ranks) > 1 or is_first(os.environ)):
+        # If each process is a job of its own, only the first one prints.
+        if is_rank_0 and (len(job.ranks) > 1 or is_first(os.environ)):
             click.echo(json.dumps(_as_data(job, findings), indent=2, ensure_ascii=False)) if (
                 as_json
             ) else _print(job, findings)
@@ -89,35 +89,35 @@ def command(as_json: bool, patience: float) -> None:
     sys.exit(int(any(finding.severity != "note" for finding in findings)))
 
 
-class _Guard:
-    """Ends this process when no step has been made for ``patience_s``, and says which is under way.
+class _Watchdog:
+    """Ends this process when no step was made for ``patience_s``, and names the step under way.
 
-    A link that is cut, or a library that announces an address nobody reaches, would let every rank
-    wait for ever, and the user guess.
+    If a link is cut, or a library announces an address that others cannot reach, every rank would
+    wait for ever without a message.
     """
 
     def __init__(self, rank: int, patience_s: float) -> None:
         self._rank = rank
         self._patience_s = patience_s
-        self._what = "start"
-        self._since = time.monotonic()
-        self._over = threading.Event()
+        self._step_name = "start"
+        self._step_time_s = time.monotonic()
+        self._finished = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def step(self, what: str) -> None:
-        """A step of ``what`` was made."""
-        self._what, self._since = what, time.monotonic()
+        """Record that a step of ``what`` was made."""
+        self._step_name, self._step_time_s = what, time.monotonic()
 
     def end(self) -> None:
-        self._over.set()
+        self._finished.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(min(self._patience_s / 4, 1.0)):
-            if time.monotonic() - self._since > self._patience_s:
+        while not self._finished.wait(min(self._patience_s / 4, 1.0)):
+            if time.monotonic() - self._step_time_s > self._patience_s:
                 host = os.uname().nodename
                 sys.stderr.write(
                     f"gridcoll doctor: rank {self._rank} on {host}: nothing happened for "
-                    f"{self._patience_s:g} s while looking at {self._what}: some hosts do not "
+                    f"{self._patience_s:g} s while looking at {self._step_name}: some hosts do not "
                     "reach one another. Check firewalls, and that each host's name resolves "
                     "to the address that the others use\n"
                 )
@@ -126,15 +126,16 @@ class _Guard:
 
 
 def _warn_of_launcher() -> None:
-    """Say what is wrong before MPI starts, where that may end the job: MPICH below Open MPI's.
+    """Warn if the launcher is Open MPI's and the library is MPICH.
 
-    On every rank: the first that ends takes the others with it.
+    This is said before MPI starts, as starting it may end the job; and on every rank, as the first
+    rank that ends takes the others with it.
     """
     if "OMPI_COMM_WORLD_SIZE" not in os.environ or "mpi4py.MPI" in sys.modules:
         return
-    ask = (sys.executable, "-m", "mpi4py", "--mpi-lib-version")
-    said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
-    if said.startswith("MPICH"):
+    command = (sys.executable, "-m", "mpi4py", "--mpi-lib-version")
+    version = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if version.startswith("MPICH"):
         sys.stderr.write(
             "gridcoll doctor: the launcher is Open MPI's and the library is MPICH: if MPI does not "
             "start now, start it with the mpiexec of MPICH, or have mpi4py load Open MPI\n"
@@ -143,12 +144,12 @@ def _warn_of_launcher() -> None:
 
 
 def _settings() -> tuple[float, str, tuple[str, ...]]:
-    """Tolerance, this rank's engine, and what gridcoll refuses here."""
+    """Return the tolerance, this rank's engine, and the errors in this rank's settings."""
     from gridcoll.comm.settings import misspelt, read_settings
     from gridcoll.engine.compiled import LIBRARY, require_engine
     from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 
-    faults = [said] if (said := misspelt(os.environ)) else []
+    faults = [message] if (message := misspelt(os.environ)) else []
     tolerance = DEFAULT_TOLERANCE
     try:
         tolerance = read_settings().tolerance
@@ -165,7 +166,7 @@ def _settings() -> tuple[float, str, tuple[str, ...]]:
 
 
 def _kept(hosts: list[str]) -> Kept:
-    """What the next start would find of these ``hosts``, would set aside, and cannot write."""
+    """Return what the cache knows of ``hosts``, its damaged files, and why it is not writable."""
     from gridcoll.comm.settings import read_settings
     from gridcoll.measure.cache.entries import Host
     from gridcoll.measure.cache.folder import Cache
@@ -185,13 +186,13 @@ def _kept(hosts: list[str]) -> Kept:
     where = settings.places.own or settings.places.site
     return Kept(
         f"{n_known} of {len(hosts)} hosts are known in {where}" if n_known else "none",
-        tuple(said for folder in (cache.own, cache.site) if folder for said in folder.warnings),
+        tuple(text for folder in (cache.own, cache.site) if folder for text in folder.warnings),
         cache.own.why_not_writable() if cache.own else "",
     )
 
 
-def _fits(comm: MPI.Intracomm) -> str:
-    """Why the grid file that settings name is not this job's; empty where it is. Collective."""
+def _grid_misfit(comm: MPI.Intracomm) -> str:
+    """Return why the grid file in the settings does not fit this job, else "". Collective."""
     from gridcoll.comm.settings import read_settings
     from gridcoll.measure.find_model import load_model
 
@@ -209,7 +210,7 @@ def _fits(comm: MPI.Intracomm) -> str:
 
 
 def _as_data(job: JobFacts, findings: list[Finding]) -> dict[str, Any]:
-    """The page as plain data: units in names."""
+    """Return the page as plain data. Names end in their units."""
     return {
         "ok": all(finding.severity == "note" for finding in findings),
         "findings": [dataclasses.asdict(finding) for finding in findings],
@@ -243,13 +244,13 @@ def _as_data(job: JobFacts, findings: list[Finding]) -> dict[str, Any]:
 
 
 def transport(job: JobFacts, node: int) -> str:
-    """How the MPI library reached other hosts from ``node``."""
+    """Return how the MPI library reached other hosts from ``node``."""
     facts = job.ranks[node]
     names = {each.address: each.name for each in facts.host.interfaces}
     used = {names.get(c.local, c.local) for rank in job.nodes[node]
             for c in job.ranks[rank].connections if names.get(c.local) != "lo"}  # fmt: skip
     if facts.fast_network:
-        return "a network past TCP"
+        return "a network other than TCP"
     if len(job.nodes) == 1:
         return "shared memory"
     return f"TCP over {', '.join(sorted(used))}" if used else "unknown"

@@ -1,4 +1,4 @@
-"""``gridcoll explain``: what a call would do on a grid, and why; without MPI."""
+"""``gridcoll explain``: what a call would do on a grid, and why. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridcoll.plan.cost import Timeline
 
 UNEQUAL = "alltoallv"
-"""Chosen for by the bytes of every block."""
+"""This collective is chosen by the bytes of every block, instead of one size."""
 
 
 @click.command(
@@ -31,14 +31,15 @@ UNEQUAL = "alltoallv"
 @click.option(
     "--counts",
     metavar="FILE",
-    help="of alltoallv, instead of sizes: what each rank (a line) has for each, in bytes",
+    help="for alltoallv, instead of --sizes: the bytes that each rank (one line each) sends to "
+    "each rank",
 )
 @ROOT
 @ALGORITHM
 @click.option(
-    "--all", "everything", is_flag=True, help="all of them: also those that come to the same plan"
+    "--all", "everything", is_flag=True, help="all of them: also algorithms with the same plan"
 )
-@click.option("--simulate", is_flag=True, help="also walk every plan through the network")
+@click.option("--simulate", is_flag=True, help="also simulate every plan on the network")
 @click.option("--gantt", is_flag=True, help="simulate the chosen plan and chart it")
 @click.option(
     "--plot", multiple=True, metavar="FILE", help="draw into this file, png or svg: the chart"
@@ -57,15 +58,15 @@ def command(
     plot: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """List the ways to do COLLECTIVE on a grid, with predicted times; name the winner and why.
+    """List the algorithms for COLLECTIVE on a grid with predicted times; say which wins and why.
 
-    Where native times were measured (gridcoll discover), the MPI library's own is among them.
+    The MPI library's own collective is among them if its times were measured (gridcoll discover).
     """
     from gridcoll.cli.models import load_model
 
     model = load_model(grid)
     if collective == "barrier":
-        sizes = sizes or "1"  # as calls are decided: it has no data
+        sizes = sizes or "1"  # a barrier has no data; calls are decided with this size
     if (collective == UNEQUAL) != (counts is not None) or bool(sizes) == (counts is not None):
         raise UsageError(f"{UNEQUAL} needs --counts FILE, every other collective --sizes")
     if counts is not None:
@@ -99,7 +100,10 @@ def _choose_sizes(
 
 
 def _choose_unequal(model: GridModel, path: str, algorithm: str) -> Choice:
-    """``algorithm`` is one of alltoall; as a call does, it takes the way that this stands for."""
+    """Choose for the blocks in the file at ``path``.
+
+    ``algorithm`` is a name for alltoall; it stands for an exchange of unequal blocks, as in a call.
+    """
     from gridcoll.plan.alltoall.unequal_choice import choose_unequal, unequal_method
     from gridcoll.plan.registry import check_forced
 
@@ -108,7 +112,7 @@ def _choose_unequal(model: GridModel, path: str, algorithm: str) -> Choice:
 
 
 def _read_counts(path: str | Path) -> Counts:
-    """The matrix of bytes in a text file, (P, P): whole numbers between spaces or commas."""
+    """Return the (P, P) bytes in a text file: whole numbers separated by spaces or commas."""
     import numpy as np
 
     from gridcoll.files import read_text, unfit
@@ -124,7 +128,7 @@ def _read_counts(path: str | Path) -> Counts:
 
 
 def _simulate_all(choice: Choice, model: GridModel) -> dict[int, float]:
-    """Seconds by the candidate's place; what comes to the same plan is simulated once."""
+    """Return simulated seconds by index of the candidate. Equal plans are simulated once."""
     from gridcoll.cli.progress import Stages
     from gridcoll.plan.cost import price_plan
 
@@ -150,7 +154,7 @@ def _data(choice: Choice, times_s: dict[int, float]) -> dict[str, Any]:
 
 
 def _chart(choice: Choice, model: GridModel) -> tuple[Plan, Timeline]:
-    """The winner's plan, or where native wins the fastest plan's, with its timeline."""
+    """Return the winner's plan, or the fastest plan if native wins, and its timeline."""
     from gridcoll.plan.cost import price_plan
 
     plans: list[Candidate] = [choice.winner, *choice.candidates]

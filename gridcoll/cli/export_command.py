@@ -1,4 +1,4 @@
-"""``gridcoll export``: the plan of a call, for simulators that are not ours; without MPI."""
+"""``gridcoll export``: the plan of a call, for other simulators. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("collective")
 @click.option("--grid", required=True, help=GRID)
-@click.option("--sizes", required=True, help="bytes, as 64K; one size")
+@click.option("--sizes", required=True, help="bytes, for example 64K; one size")
 @ROOT
 @ALGORITHM
 @click.option(
-    "--format", "kind", required=True, type=click.Choice(["goal", "smpi"]), help="for what it is"
+    "--format", "kind", required=True, type=click.Choice(["goal", "smpi"]), help="format to write"
 )
 @click.option(
     "-o",
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 def command(
     collective: str, grid: str, sizes: str, root: int, algorithm: str, kind: str, output: str
 ) -> None:
-    """Write the plan of COLLECTIVE on a grid as a schedule of GOAL or as traces of SimGrid's SMPI.
+    """Write the plan of COLLECTIVE on a grid as a GOAL schedule or as traces for SimGrid's SMPI.
 
-    goal: for LogGOPSim, which has a network of its own. smpi: a directory with a platform made of
-    the grid, the hosts of the ranks and their trace; the command that replays it is printed.
+    goal: a schedule for LogGOPSim, which has its own model of the network. smpi: a directory with a
+    platform made from the grid, the hosts of the ranks and their traces; the command that replays
+    them is printed.
 
-    Of all plans the fastest is taken, without --algorithm; the native collective has none.
+    Without --algorithm, the fastest plan is written. The native collective has no plan.
     """
     from gridcoll.cli.models import load_model
 
@@ -54,7 +55,7 @@ def command(
 
 
 def _plan(collective: str, model: GridModel, sizes: str, root: int, algorithm: str) -> Plan:
-    """The plan asked for, checked."""
+    """Return the plan asked for, after checking it."""
     from gridcoll.plan import check_plan, choose
     from gridcoll.topology.units import parse_size_bytes
 
@@ -65,7 +66,7 @@ def _plan(collective: str, model: GridModel, sizes: str, root: int, algorithm: s
     candidates = [choice.winner] if algorithm else [choice.winner, *choice.candidates]
     build = next((candidate.build for candidate in candidates if candidate.build), None)
     if build is None:
-        raise UsageError(f"{collective}, {choice.winner.name}: that is no plan")
+        raise UsageError(f"{collective}, {choice.winner.name}: has no plan to export")
     plan = build(n_bytes)
     check_plan(plan)
     return plan

@@ -1,4 +1,4 @@
-"""The map of a grid on a terminal: who is where, and what lies between."""
+"""The map of a grid on a terminal: clusters, hosts and ranks, and the links between clusters."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gridcoll.model.summary import format_sources, is_symmetric, rates_bytes_per
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.units import format_duration
 
-WIDE = 200
+WIDTH_OF_FILES = 200
 MAX_HOSTS = 8
-"""Clusters of more hosts show their first and last ones."""
+"""If a cluster has more hosts, only its first ones and its last one are shown."""
 
 
 def stdout_console() -> Console:
-    """Standard output; a file or a pipe has no width."""
+    """Return a console on standard output. A file or a pipe gets a fixed width."""
     console = Console()
     if not console.is_terminal:
-        console.width = WIDE
+        console.width = WIDTH_OF_FILES
     return console
 
 
@@ -34,7 +34,7 @@ def print_map(model: GridModel) -> None:
 
 
 def draw_map(model: GridModel) -> RenderableType:
-    """The tree of ``model`` and, for two clusters or more, the matrix of its links."""
+    """Return the tree of ``model`` and, for two clusters or more, the matrix of its links."""
     parts: list[RenderableType] = [_tree(model)]
     if model.n_clusters > 1:
         parts += [Text(), _matrix(model), Text(f"links: {format_sources(model)}", "dim")]
@@ -42,12 +42,12 @@ def draw_map(model: GridModel) -> RenderableType:
 
 
 def count(n: int, thing: str) -> str:
-    """``n`` things, in English."""
+    """Return ``n`` and the noun ``thing``, in the plural if ``n`` is not 1."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as runs: ``0-3, 8``."""
+    """Return ranks as text, with consecutive ranks as ranges: ``0-3, 8``."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -100,7 +100,10 @@ def _add_cluster(branch: Tree, model: GridModel, index: int, cluster: Cluster) -
 
 
 def _matrix(model: GridModel) -> Table:
-    """Latency, and rate unless all are equal; one triangle where both directions are the same."""
+    """Return the table of latencies, and of rates unless all are equal.
+
+    Only one triangle is filled if both directions of all links are equal.
+    """
     names = [cluster.name for cluster in model.grid.clusters]
     symmetric = is_symmetric(model)
     between = ~np.eye(len(names), dtype=bool)
@@ -118,10 +121,10 @@ def _matrix(model: GridModel) -> Table:
     def cell(i: int, j: int) -> str:
         if i == j or (symmetric and j < i):
             return ""
-        said = [format_duration(model.latency_s[i, j])]
+        lines = [format_duration(model.latency_s[i, j])]
         if not common:
-            said.append(rates[i, j])
-        return "\n".join(said).replace(" ", "\N{NO-BREAK SPACE}")
+            lines.append(rates[i, j])
+        return "\n".join(lines).replace(" ", "\N{NO-BREAK SPACE}")
 
     for i in range(len(names) - 1 if symmetric else len(names)):
         table.add_row(names[i], *(cell(i, j) for j in columns))

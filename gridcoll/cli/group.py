@@ -1,4 +1,4 @@
-"""The group of all commands, each loaded when asked for."""
+"""The group of all commands; each is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS: tuple[str, ...] = tuple(
 
 
 class _Commands(click.Group):
-    """Imports ``gridcoll.cli.NAME_command`` and takes its ``command``."""
+    """Takes a command from the attribute ``command`` of ``gridcoll.cli.NAME_command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

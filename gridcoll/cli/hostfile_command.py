@@ -16,11 +16,11 @@ from gridcoll.topology.hostfile import FORMATS, first_hosts, first_of, format_ho
 
 @click.command()
 @takes_grid(required=True)
-@click.option("--mpi", "kind", required=True, help=f"whose launcher: {', '.join(FORMATS)}")
+@click.option("--mpi", "kind", required=True, help=f"launcher: {', '.join(FORMATS)}")
 @click.option("--ranks", type=int, help="how many ranks; default: every slot")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="write here, not to stdout")
 def command(grid: str, kind: str, ranks: int | None, output: Path | None) -> None:
-    """Write the hostfile that places ranks on GRID's hosts in its rank order."""
+    """Write a hostfile that places ranks on the hosts of GRID, in its rank order."""
     path = find_gridfile(grid)
     if path.suffix == ".toml":
         hosts = first_hosts(read_gridfile(path), ranks)

@@ -1,4 +1,4 @@
-"""``gridcoll list``: everything that has a name."""
+"""``gridcoll list``: all names that options and settings take."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PASSED_THROUGH: tuple[Entry, ...] = (
         "source": "the MPI library",
     },
 )
-"""Collectives that have no plans; every communicator has them, as they are."""
+"""Collectives without plans: every communicator passes them on to the MPI library unchanged."""
 
 
 def catalogue() -> dict[str, list[Entry]]:
-    """The entries of all registries, by section; each has ``name`` and ``good_for``."""
+    """Return the entries of all registries by section. Each has ``name`` and ``good_for``."""
     from gridcoll.model.closed_forms import CLOSED_FORMS
     from gridcoll.placement import SEARCHES
     from gridcoll.plan import REGISTRIES
@@ -70,7 +70,7 @@ def _entries(registry: Mapping[str, Any]) -> list[Entry]:
 def command(section: str | None, as_json: bool) -> None:
     """List algorithms, heuristics, shapes, closed forms, searches, studies and settings by name.
 
-    SECTION is a word of a section's title, as bcast, heuristics or settings.
+    SECTION is a word in the title of a section, for example bcast, heuristics or settings.
     """
     sections = catalogue()
     if section:

@@ -11,9 +11,9 @@ from gridcoll.topology.gridfile import GridSpec, read_gridfile
 
 
 def load_model(name: str) -> GridModel:
-    """The model in the file at path ``name``, or of the named grid.
+    """Return the model in the file at path ``name``, or of the grid called ``name``.
 
-    A declared grid (``.toml``) has all its slots filled. Raises `UsageError`, `FileError`.
+    All slots of a declared grid (``.toml``) are filled. Raises `UsageError`, `FileError`.
     """
     path = find_gridfile(name)
     if path.suffix != ".toml":
@@ -23,9 +23,9 @@ def load_model(name: str) -> GridModel:
 
 
 def load_wires(name: str) -> tuple[Wires, int | None]:
-    """What lies between the hosts of that grid, and the most bytes of a flow on their way.
+    """Return the wires between the hosts of that grid, and the declared TCP window in bytes.
 
-    Of a measured model, as far as single flows show it.
+    The wires of a measured model are those that single flows show; its window is None.
     """
     path = find_gridfile(name)
     if path.suffix != ".toml":

@@ -1,4 +1,7 @@
-"""Options that several commands have. One name has one meaning, and begins its help alike."""
+"""Options that several commands share.
+
+An option name has one meaning in all commands, and its help begins with the same words in each.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,20 @@ from gridcoll.cli.completion import algorithms
 Command = Callable[..., None]
 
 GRID = "declared grid (.toml) or measured model (.json), or the name of one"
-SIZES = "bytes, as 8,64K,1M"
+SIZES = "bytes, for example 8,64K,1M"
 
 ALGORITHM = click.option(
     "--algorithm",
     default="",
     shell_complete=algorithms,
-    help="this algorithm, whether it is the fastest or not",
+    help="use this algorithm, even if it is not the fastest",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="print JSON, for scripts")
 ROOT = click.option("--root", default=0, show_default=True, help="the root: a rank")
 
 
 def takes_grid(*, required: bool) -> Callable[[Command], Command]:
-    """Let a command take its grid as an argument, or by ``--grid`` as other commands do."""
+    """Let a command take its grid as an argument, or by ``--grid`` like other commands."""
 
     def decorate(command: Command) -> Command:
         @click.argument("grid", required=False)
@@ -45,9 +48,9 @@ def takes_grid(*, required: bool) -> Callable[[Command], Command]:
 
 
 class RenamedOptions(click.Command):
-    """A command that takes options by their former names as well, for one release.
+    """A command that also accepts former names of its options, for one release.
 
-    ``renamed`` maps a former name to today's, which alone is in the help text.
+    ``renamed`` maps each former name to the present one. The help shows present names only.
     """
 
     def __init__(self, *args: Any, renamed: Mapping[str, str], **kwargs: Any) -> None:
@@ -55,11 +58,11 @@ class RenamedOptions(click.Command):
         self.renamed = renamed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, after the former names were replaced; what follows ``--`` is not ours."""
+        """Replace former names, then parse as click does. Arguments after ``--`` are kept."""
         end = args.index("--") if "--" in args else len(args)
-        mine = [self._with_new_name(arg) for arg in args[:end]]
-        return super().parse_args(ctx, [*mine, *args[end:]])
+        own_args = [self._with_present_name(arg) for arg in args[:end]]
+        return super().parse_args(ctx, [*own_args, *args[end:]])
 
-    def _with_new_name(self, arg: str) -> str:
+    def _with_present_name(self, arg: str) -> str:
         name, equals, value = arg.partition("=")
         return self.renamed.get(name, name) + equals + value

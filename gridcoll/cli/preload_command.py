@@ -1,4 +1,4 @@
-"""``gridcoll preload``: what a shell must set for programs that are not Python."""
+"""``gridcoll preload``: the environment variables for programs that are not Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work on a terminal is a bar; anywhere else, a line per stage that says when it began."""
+"""Progress of long work: bars on a terminal; elsewhere a line per stage, printed as it begins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 
 class Stages:
-    """Callable as ``progress(what, done, of)``; a context manager around the work.
+    """Shows progress when called as ``progress(what, done, of)``; a context manager for the work.
 
-    ``counts`` keeps how many steps each stage had. A ``silent`` one only counts; one for a
-    ``terminal_only`` is silent elsewhere. ``force_terminal``: a launcher passes on what we write.
+    ``counts`` holds the number of steps of each stage. With ``silent``, steps are counted but not
+    shown; with ``terminal_only``, they are shown only on a terminal. With ``force_terminal``,
+    standard error is taken for a terminal, as when a launcher passes it on to one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``gridcoll report``: one page about a grid and what calls do there."""
+"""``gridcoll report``: one page about a grid and what calls do on it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ DEFAULT_SIZES = "8,1K,64K,1M"
 @takes_grid(required=True)
 @click.option("--html", metavar="FILE", default="", help="write the page into this file")
 @click.option(
-    "--collectives", default=DEFAULT_COLLECTIVES, show_default=True, help="of which, by commas"
+    "--collectives",
+    default=DEFAULT_COLLECTIVES,
+    show_default=True,
+    help="collectives to report on, with commas between them",
 )
 @click.option("--sizes", default=DEFAULT_SIZES, show_default=True, help=SIZES)
 @JSON
 def command(grid: str, html: str, collectives: str, sizes: str, as_json: bool) -> None:
-    """Report on GRID: map, links, and for each call what is chosen, predicted and gained.
+    """Report on GRID: its map and links, and for each call the choice, its time and its gain.
 
-    GRID is a measured model (.json), a declared grid (.toml), or the name of one; or the folder
-    that a job left which ran with GRIDCOLL_TRACE=DIR: then the calls are that job's, with what was
-    observed and what went between clusters. The HTML page is one file that fetches nothing from
-    elsewhere.
+    GRID is a measured model (.json), a declared grid (.toml), or the name of one. It may also be
+    the folder that a job with GRIDCOLL_TRACE=DIR has written: then the report shows the calls of
+    that job, with the times observed and the traffic between clusters. The HTML page is a single
+    file that loads nothing from elsewhere.
     """
     from gridcoll.cli.models import load_model
     from gridcoll.files import check_writable, write_atomically
@@ -80,5 +83,5 @@ def command(grid: str, html: str, collectives: str, sizes: str, as_json: bool) -
             times = times_of(choice.winner)
             click.echo(headline(choice) + (f" ({times})" if times else ""))
         for sent in trace.sent if trace else ():
-            way = f"{sent.sender} to {sent.receiver}"
-            click.echo(f"{way}: {sent.messages} messages, {format_size(sent.n_bytes)}")
+            pair = f"{sent.sender} to {sent.receiver}"
+            click.echo(f"{pair}: {sent.messages} messages, {format_size(sent.n_bytes)}")

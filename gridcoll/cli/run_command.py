@@ -1,4 +1,4 @@
-"""``gridcoll run`` for the list of commands; `gridcoll.cli.main` goes past click."""
+"""``gridcoll run`` as an entry in the list of commands; `gridcoll.cli.main` runs it itself."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ from gridcoll.cli.run_options import prepare_run
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, shell_complete=value_or_file)
 def command(argv: tuple[str, ...]) -> None:
-    """Run an unmodified mpi4py application over the grid."""
+    """Run an unmodified MPI program with grid-aware collectives."""
     prepare_run(argv)()

@@ -30,24 +30,27 @@ from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.hostfile import FORMATS, format_use
 from gridcoll.topology.units import format_duration
 
-N_BYTES = 56  # an ALLREDUCE is seven doubles at most (paper 004, §2)
+ALLREDUCE_BYTES = 56  # an ALLREDUCE is seven doubles at most (paper 004, §2)
 
 
 @dataclass(frozen=True)
 class PlacementGrid:
-    """``rank_hosts`` are (host, cluster) of every rank; ``model`` has the grid's pLogP."""
+    """A grid whose clusters are chosen among.
+
+    ``rank_hosts`` holds (host, cluster) of every rank; ``model()`` is the grid's model with pLogP.
+    """
 
     resources: Resources
     rank_hosts: tuple[tuple[str, int], ...]
     model: Callable[[], GridModel]
 
     def hosts(self, clusters: tuple[int, ...]) -> list[str]:
-        """The hosts of the ranks in ``clusters``, in rank order."""
+        """Return the hosts of the ranks in ``clusters``, in rank order."""
         return [host for host, cluster in self.rank_hosts if cluster in clusters]
 
 
 def load_placement_grid(path: Path) -> PlacementGrid:
-    """A declared grid (``.toml``) or a measured model. Raises `FileError`, `UsageError`."""
+    """Read a declared grid (``.toml``) or a measured model. Raises `FileError`, `UsageError`."""
     if path.suffix != ".toml":
         model = read_model(path)
         places = tuple(zip(model.grid.hosts, model.grid.cluster_of, strict=True))
@@ -59,9 +62,10 @@ def load_placement_grid(path: Path) -> PlacementGrid:
 
 
 def plan_allreduce_price(grid: PlacementGrid) -> AllreducePrice:
-    """The predicted time of the best allreduce plan over all ranks of some clusters.
+    """Return a function for the predicted time of the best allreduce plan over some clusters.
 
-    A rank alone sends nothing; it is given its cluster's latency, as in the paper's form.
+    The plan is over all ranks of these clusters. A single rank sends nothing; its time is the
+    latency of its cluster, as in the paper's form.
     """
     from gridcoll.plan import choose
 
@@ -77,7 +81,9 @@ def plan_allreduce_price(grid: PlacementGrid) -> AllreducePrice:
         if len(ranks) == 1:
             return float(grid.resources.latency_s[clusters[0], clusters[0]])
         part = model.restrict(ranks)
-        predicted_s = choose("allreduce", part, N_BYTES, 0, grid_only=True).winner.predicted_s
+        predicted_s = choose(
+            "allreduce", part, ALLREDUCE_BYTES, 0, grid_only=True
+        ).winner.predicted_s
         return float("inf") if predicted_s is None else predicted_s
 
     return price_s
@@ -86,11 +92,19 @@ def plan_allreduce_price(grid: PlacementGrid) -> AllreducePrice:
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option("--grid", help=GRID)
-@click.option("--search", default=DEFAULT_SEARCH, help=f"one of {', '.join(SEARCHES)}")
-@click.option("--seed", default=0, help="seed of what is drawn: by searches that do")
-@click.option("--elements", type=int, help="size of the mesh, in place of the problem's")
-@click.option("--allreduce", "form", help=f"{', '.join(FORMS)} or {PLAN}, for the problem's")
-@click.option("--correct", type=click.Path(path_type=Path), help="a run's times and faces (.json)")
+@click.option("--search", default=DEFAULT_SEARCH, help=f"search to use: {', '.join(SEARCHES)}")
+@click.option("--seed", default=0, help="random seed, for searches that draw")
+@click.option("--elements", type=int, help="size of the mesh, instead of the problem's")
+@click.option(
+    "--allreduce",
+    "form",
+    help=f"how an ALLREDUCE is priced, instead of the problem's: {', '.join(FORMS)} or {PLAN}",
+)
+@click.option(
+    "--correct",
+    type=click.Path(path_type=Path),
+    help="correct the problem by the times and faces of a run (.json)",
+)
 @JSON
 @click.option(
     "--plot",
@@ -98,7 +112,7 @@ def plan_allreduce_price(grid: PlacementGrid) -> AllreducePrice:
     help="draw into this file: the times around the choice",
 )
 @click.option("--hostfile", type=click.Path(path_type=Path), help="write the chosen hosts here")
-@click.option("--mpi", "kind", help=f"whose launcher, for --hostfile: {', '.join(FORMATS)}")
+@click.option("--mpi", "kind", help=f"launcher, for --hostfile: {', '.join(FORMATS)}")
 def command(
     problem: Path,
     grid: str | None,
@@ -117,13 +131,13 @@ def command(
         raise UsageError("--hostfile and --mpi: give both or neither")
     if kind is not None and kind not in FORMATS:
         raise UsageError(f"--mpi {kind!r}: unknown; known are {', '.join(FORMATS)}")
-    stated = read_problem(problem)
-    where = load_placement_grid(_grid_path(stated, problem, grid))
-    adapted = _adapt(stated.problem, elements, form)
-    price = plan_allreduce_price(where) if adapted.allreduce.form == PLAN else None
+    problem_file = read_problem(problem)
+    placement_grid = load_placement_grid(_grid_path(problem_file, problem, grid))
+    adapted = _adapt(problem_file.problem, elements, form)
+    price = plan_allreduce_price(placement_grid) if adapted.allreduce.form == PLAN else None
     if correct is not None:
-        adapted = _corrected(adapted, where.resources, correct, price)
-    cost = IterationCost(adapted, where.resources, price)
+        adapted = _corrected(adapted, placement_grid.resources, correct, price)
+    cost = IterationCost(adapted, placement_grid.resources, price)
     selection = select(cost, search, seed)
     others = _other_forms(cost, search, seed)
     if as_json:
@@ -133,17 +147,17 @@ def command(
     if plot is not None:
         draw_configurations([(cost, selection.best.clusters)], plot)
     if hostfile is not None and kind is not None:
-        hosts = where.hosts(selection.best.clusters)
+        hosts = placement_grid.hosts(selection.best.clusters)
         write_atomically(hostfile, FORMATS[kind].format_hosts(hosts))
         click.echo(f"use: {format_use(kind, str(hostfile), len(hosts))}", err=True)
 
 
-def _grid_path(stated: ProblemFile, problem: Path, grid: str | None) -> Path:
+def _grid_path(problem_file: ProblemFile, problem: Path, grid: str | None) -> Path:
     if grid is not None:
         return find_gridfile(grid)
-    if stated.grid is None:
+    if problem_file.grid is None:
         raise UsageError(f"problem file {problem}: grid: not given; name one with --grid")
-    return stated.grid
+    return problem_file.grid
 
 
 def _adapt(problem: Problem, elements: int | None, form: str | None) -> Problem:
@@ -158,7 +172,7 @@ def _adapt(problem: Problem, elements: int | None, form: str | None) -> Problem:
 def _corrected(
     problem: Problem, resources: Resources, path: Path, price: AllreducePrice | None
 ) -> Problem:
-    """With the betas of a run, of which stderr says what changed."""
+    """Return ``problem`` with betas corrected by the run at ``path``; print the change on stderr."""
     found = correct_by_run(problem, resources, read_run(path), price)
     update = found.problem.update
     measured = "" if found.measured_s is None else f", measured {1e3 * found.measured_s:.1f} ms"
@@ -172,7 +186,7 @@ def _corrected(
 
 
 def _other_forms(cost: IterationCost, search: str, seed: int) -> dict[str, Prediction]:
-    """What would be chosen were the ALLREDUCE priced otherwise."""
+    """Return what would be chosen with each other form of the ALLREDUCE."""
     return {
         form: select(
             IterationCost(_adapt(cost.problem, None, form), cost.resources), search, seed
@@ -189,7 +203,7 @@ def _names(cost: IterationCost, clusters: tuple[int, ...]) -> list[str]:
 def selection_data(
     cost: IterationCost, selection: Selection, others: dict[str, Prediction]
 ) -> dict[str, Any]:
-    """Everything `show_selection` shows, in seconds."""
+    """Return everything that `show_selection` shows, as plain data; times are in seconds."""
     return {
         "problem": cost.problem.name,
         "n_elements": cost.problem.n_elements,

@@ -14,11 +14,11 @@ from gridcoll.cli.options import JSON, RenamedOptions, takes_grid
 @click.option("--plot", multiple=True, metavar="FILE", help="draw into this file, png or svg")
 @JSON
 def command(grid: str | None, plot: tuple[str, ...], as_json: bool) -> None:
-    """Draw GRID: its sites, clusters, hosts and ranks, and what lies between the clusters.
+    """Draw GRID: its sites, clusters, hosts and ranks, and the links between clusters.
 
     GRID is a declared grid (.toml), a measured model (.json), or the name of a grid in hostfiles/.
-    Of a declared one, what the cache knows as measured is shown beside. Without GRID: all that the
-    cache knows, as `gridcoll cache show`.
+    For a declared grid, measured links from the cache are shown as well. Without GRID, all links in
+    the cache are shown, as by `gridcoll cache show`.
     """
     if grid is None:
         from gridcoll.cli.cache_command import show
@@ -46,7 +46,7 @@ def command(grid: str | None, plot: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print_measured(grid: str) -> None:
-    """Which links of a grid file were measured, and when; nothing where none was."""
+    """Print which links of a grid file were measured and when, if any were."""
     from gridcoll.cli.cache_command import print_links, read_cache
     from gridcoll.gridfiles import find_gridfile
     from gridcoll.measure.cache.learning import with_declared
@@ -57,5 +57,5 @@ def _print_measured(grid: str) -> None:
     hosts = [host for hosts in spec.hosts for host in hosts]
     names = {known.cluster_of(host) for host in hosts} - {""}
     if names:
-        both = with_declared(known, spec, path.stat().st_mtime)
-        print_links(both, names | {cluster.name for cluster in spec.clusters})
+        merged = with_declared(known, spec, path.stat().st_mtime)
+        print_links(merged, names | {cluster.name for cluster in spec.clusters})

@@ -11,7 +11,7 @@ from gridcoll.study.contents import CONTENTS, PAPERS, Item
 
 
 class _Studies(click.Group):
-    """Imports a study's module when it is run, so that the others' libraries stay out."""
+    """Imports the module of a study only when it is run, not the libraries of all studies."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(STUDIES)
@@ -41,6 +41,6 @@ def _line(item: Item) -> tuple[str, str]:
 def command() -> None:
     """Rerun the papers' simulations and figures.
 
-    Each command prints ours beside what the paper prints. It draws into a file that --plot names,
-    or, where it has no --plot, into the directory that --output names.
+    Each command prints our results beside the paper's. It draws into the file that --plot names, or
+    into the directory that --output names if it has no --plot.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gridcoll.testbed.instances import Instance
 
 _MPI = click.option(
-    "--mpi", help="whose launcher: mpich, openmpi or impi; default: the environment's"
+    "--mpi", help="launcher: mpich, openmpi or impi; default: that of the environment"
 )
 _CHECK = click.option("--check/--no-check", default=True, help="measure the grid before using it")
 _SETTINGS = ("rate", "latency", "loss", "cut")
@@ -40,8 +40,8 @@ def run(grid: str, mpi: str | None, check: bool, ranks: int | None, argv: tuple[
     """Bring GRID up, run COMMAND with one rank per host, take everything down.
 
     GRID is a grid file or the name of one in hostfiles/. The exit code is the command's. With
-    ``dilation = K`` in the file, latencies are K times as long and rates K times as low: for grids
-    of more hosts than there are cores to emulate them.
+    ``dilation = K`` in the file, latencies are multiplied and rates divided by K. This helps where
+    there are too few cores to emulate all hosts at full speed.
     """
     from gridcoll.testbed.run import interruptible, run_on_grid
 
@@ -53,7 +53,7 @@ def run(grid: str, mpi: str | None, check: bool, ranks: int | None, argv: tuple[
 @click.argument("grid")
 @_CHECK
 def up(grid: str, check: bool) -> None:
-    """Bring GRID up and leave it up; prints its id."""
+    """Bring GRID up, leave it up, and print its id."""
     from gridcoll.testbed.probe import prove
     from gridcoll.testbed.run import interruptible
     from gridcoll.testbed.testbed import Testbed
@@ -74,7 +74,7 @@ def up(grid: str, check: bool) -> None:
 @command.command()
 @click.argument("instance_id", required=False, metavar="[ID]")
 @click.option("--all", "everything", is_flag=True, help="all of them: take every testbed down")
-@click.option("--all-stale", is_flag=True, help="only clear up after killed ones")
+@click.option("--all-stale", is_flag=True, help="only clear up after killed testbeds")
 def down(instance_id: str | None, everything: bool, all_stale: bool) -> None:
     """Take a testbed down, and every process on its hosts (default: the only one that is up)."""
     from gridcoll.testbed.instances import find_instance, list_instances
@@ -111,9 +111,11 @@ def exec_(instance_id: str | None, host: str, argv: tuple[str, ...]) -> None:
 def set_(instance_id: str | None, target: str, settings: tuple[str, ...]) -> None:
     """Change a link or a host of a testbed that is up, from now on.
 
-    TARGET is a link, as A:B (two clusters, sites or regions), or a host. A link has a rate, a
-    latency and a loss; a host a rate. With cut=5s nothing passes for that long. Without settings,
-    what the grid file says holds again: gridcoll testbed set orsay:toulouse rate=10Mbit/s
+    TARGET is a link A:B between two clusters, sites or regions, or a host. A link has a rate, a
+    latency and a loss; a host has a rate. With cut=5s nothing passes for that long. Without
+    settings, the values of the grid file are restored.
+
+    Example: gridcoll testbed set orsay:toulouse rate=10Mbit/s
     """
     from gridcoll.testbed.instances import find_instance
     from gridcoll.testbed.testbed import Testbed
@@ -156,7 +158,7 @@ def status(as_json: bool) -> None:
     from gridcoll.cli.gridmap import stdout_console
 
     table = Table("id", "grid", "hosts", "process", "ends with process")
-    table.columns[0].min_width = max(len(row["id"]) for row in rows)  # whole: --id takes it
+    table.columns[0].min_width = max(len(row["id"]) for row in rows)  # not cut: --id needs all
     for row in rows:
         owner = row["owner_pid"] or "none: stays up"
         table.add_row(*map(str, (row["id"], row["grid"], len(row["hosts"]), row["pid"], owner)))

@@ -1,4 +1,4 @@
-"""How commands say what went wrong: once, however many ranks it went wrong on."""
+"""How commands report errors: once, even if the same error is raised on many ranks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gridcoll.errors import GridcollError, UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-PATIENCE_S = 5.0
-"""How long ranks that fail wait for the others to fail as well."""
+ALL_FAIL_TIMEOUT_S = 5.0
+"""How long a failing rank waits for all others to fail as well."""
 
-HEARD_S = 0.3
-"""How long a rank that ends the job gives the launcher to pass on what it said."""
+OUTPUT_WAIT_S = 0.3
+"""How long a rank waits before it aborts the job, so that the launcher passes on its output."""
 
 
 def need_mpi() -> None:
-    """Raise `UsageError`, which says what to do, where no MPI library can be loaded."""
+    """Raise `UsageError` with a remedy if no MPI library can be loaded."""
     try:
         from mpi4py import MPI  # noqa: F401
-    except (ImportError, RuntimeError) as error:  # it is not there, or it is another one
+    except (ImportError, RuntimeError) as error:  # none is there, or it does not fit mpi4py
         raise UsageError(
             f"no MPI library can be loaded ({error}); bring one, by a module of the cluster or "
             "with pip install mpich"
@@ -45,14 +45,14 @@ def end_together(error: GridcollError, comm: MPI.Intracomm) -> NoReturn:
     """End the program with code 2 on all ranks of ``comm``, which all have the same ``error``.
 
     Rank 0 reports it. The others wait for that, because a launcher may end the job as soon as one
-    rank is gone.
+    rank has ended.
     """
     if comm.Get_rank() == 0:
         report(error)
     request = comm.Ibarrier()
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + ALL_FAIL_TIMEOUT_S
     while not request.Test():
-        if time.monotonic() > give_up:  # not all are here: this rank alone knows
+        if time.monotonic() > give_up:  # other ranks have not failed: this one must report
             report(error)
             _end_job(comm, 2)
         time.sleep(1e-3)
@@ -61,15 +61,16 @@ def end_together(error: GridcollError, comm: MPI.Intracomm) -> NoReturn:
 
 def _end_job(comm: MPI.Intracomm, code: int) -> None:
     sys.stderr.flush()
-    time.sleep(HEARD_S)  # launchers drop what they have not passed on by then
+    time.sleep(OUTPUT_WAIT_S)  # launchers drop output that they have not passed on by then
     comm.Abort(code)
 
 
 @contextmanager
 def one_voice(comm: MPI.Intracomm) -> Iterator[None]:
-    """End the program together if a `GridcollError`, the same on all ranks, comes out.
+    """End the program on all ranks if the body raises a `GridcollError`, the same on all of them.
 
-    Any other error may be one rank's alone: it ends the job, for the others would wait for ever.
+    Any other error may be raised on one rank only. It aborts the job, as the other ranks would wait
+    for ever.
     """
     try:
         yield

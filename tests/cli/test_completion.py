@@ -14,7 +14,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from gridcoll.cli.group import group
-from gridcoll.cli.run_options import PLAIN
+from gridcoll.cli.run_options import SETTING_OPTIONS
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 
@@ -66,7 +66,12 @@ def test_a_fresh_process_knows_the_algorithms() -> None:
 def test_options_of_run(offered: Offered) -> None:
     """All that `gridcoll run --help` names: it reads them itself."""
     found = offered("run", "--")
-    assert {*found} == {*PLAIN, "--preload", "--help", *(f"--{name}" for name in REGISTRIES)}
+    assert {*found} == {
+        *SETTING_OPTIONS,
+        "--preload",
+        "--help",
+        *(f"--{name}" for name in REGISTRIES),
+    }
     assert offered("run", "--gr") == ["--grid"]
     assert offered("run", "--grid", "g.toml", "--che") == ["--check"]
     assert offered("run", "--check", "--allr") == ["--allreduce"]

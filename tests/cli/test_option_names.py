@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from gridcoll.cli.group import group
 from gridcoll.cli.options import RenamedOptions
-from gridcoll.cli.run_options import PLAIN
+from gridcoll.cli.run_options import SETTING_OPTIONS
 
 EXCEPTIONS = {
     "--check": "of `testbed`: a grid is measured before it is used; of `run`: calls are compared",
@@ -41,7 +41,9 @@ def options() -> list[tuple[str, str, str]]:
         if isinstance(parameter, click.Option)
         for option in (*parameter.opts, *parameter.secondary_opts)
     ]
-    return found + [(option, "run", variable.good_for) for option, variable in PLAIN.items()]
+    return found + [
+        (option, "run", variable.good_for) for option, variable in SETTING_OPTIONS.items()
+    ]
 
 
 def meaning(text: str) -> str:

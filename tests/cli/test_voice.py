@@ -34,7 +34,7 @@ def test_rank_0_speaks_for_all(rank, said, capsys):
 
 
 def test_a_rank_that_fails_alone_speaks_and_ends_the_job(capsys, monkeypatch):
-    monkeypatch.setattr(voice, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(voice, "ALL_FAIL_TIMEOUT_S", -1.0)
     with pytest.raises(RuntimeError, match="abort 2"):
         voice.end_together(UsageError("x: wrong"), Comm(3, others_come=False))
     assert capsys.readouterr().err == "gridcoll: UsageError: x: wrong\n"
