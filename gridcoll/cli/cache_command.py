@@ -49,7 +49,7 @@ def list_entries(as_json: bool) -> None:
 
     for kind in FOLDERS:
         rows_of_kind = [row for row in rows if row["kind"] == kind]
-        if kind == "outcomes":  # one for each collective and algorithm: too many to list
+        if kind == "outcomes":  # one for each collective and algorithm
             if rows_of_kind:
                 click.echo(f"outcomes  {len(rows_of_kind)}")
             continue

@@ -172,7 +172,7 @@ def _adapt(problem: Problem, elements: int | None, form: str | None) -> Problem:
 def _corrected(
     problem: Problem, resources: Resources, path: Path, price: AllreducePrice | None
 ) -> Problem:
-    """Return ``problem`` with betas corrected by the run at ``path``; print the change on stderr."""
+    """Return ``problem`` with betas corrected by a run; print the change on stderr."""
     found = correct_by_run(problem, resources, read_run(path), price)
     update = found.problem.update
     measured = "" if found.measured_s is None else f", measured {1e3 * found.measured_s:.1f} ms"

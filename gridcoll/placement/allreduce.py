@@ -1,8 +1,8 @@
-"""How an ALLREDUCE of a few doubles is timed: one registry of closed forms, and one open seam.
+"""How an ALLREDUCE of a few doubles is priced: by a closed form, or by a function from outside.
 
-A closed form is the subset's longest latency plus a term of each cluster alone, of which the
-largest counts; that shape is what lets the searches evaluate subsets by the million. Anything else
-(gridcoll's own plan, priced) is a function of the subset: see `PricedAllreduce`.
+A closed form is the longest latency of the subset plus the largest of one term per cluster. This
+allows searches to evaluate millions of subsets. Any other price, such as that of gridcoll's own
+plan, is a function of the subset: see `PricedAllreduce`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gridcoll.placement.resources import Resources
 AllreducePrice = Callable[[tuple[int, ...]], float]
 """Seconds of one ALLREDUCE over all hosts of the clusters given (ascending indices)."""
 
-PLAN = "plan"  # named in a problem file; the caller hands over the function
+PLAN = "plan"  # a form in problem files for which the caller provides the function
 
 
 @dataclass(frozen=True)
 class AllreduceForm:
-    """One closed form: ``local_s`` gives the (C,) seconds each cluster adds to the latency."""
+    """One closed form. ``local_s`` returns (C,) seconds that each cluster adds to the latency."""
 
     name: str
     good_for: str
@@ -66,7 +66,7 @@ FORMS: dict[str, AllreduceForm] = {entry.name: entry for entry in _ENTRIES}
 
 
 def find_form(name: str) -> AllreduceForm:
-    """The form called ``name``. Raises `UsageError`."""
+    """Return the form called ``name``. Raises `UsageError`."""
     if name not in FORMS:
         known = ", ".join((*FORMS, PLAN))
         raise UsageError(f"allreduce: form: {name!r} is unknown, must be one of {known}")
@@ -74,25 +74,25 @@ def find_form(name: str) -> AllreduceForm:
 
 
 class PricedAllreduce:
-    """An ALLREDUCE priced from outside, each subset once.
+    """An ALLREDUCE priced by a function from outside, once for each subset.
 
     No allreduce ends before a value has crossed the longest of the shortest paths between its
-    clusters; `floor_ratio` times the longest direct latency is never above that, and searches that
-    prove an optimum rest on it, so a price below it is refused.
+    clusters. `floor_ratio` times the longest direct latency is never above that. Searches that
+    prove an optimum rely on this floor, so a lower price is refused.
     """
 
     def __init__(self, price_s: AllreducePrice, resources: Resources) -> None:
         self._price_s = price_s
         self._resources = resources
-        self._known: dict[tuple[int, ...], float] = {}
+        self._prices_s: dict[tuple[int, ...], float] = {}
         self.floor_ratio = _detour_ratio(resources.latency_s)
 
     def price_s(self, clusters: tuple[int, ...], latency_s: float) -> float:
-        """Seconds over ``clusters``, whose longest direct latency is ``latency_s``.
+        """Return the seconds over ``clusters``, whose longest direct latency is ``latency_s``.
 
-        Raises `UsageError` when the price is below the floor.
+        Raises `UsageError` if the price is below the floor.
         """
-        if clusters not in self._known:
+        if clusters not in self._prices_s:
             price_s = float(self._price_s(clusters))
             floor_s = self.floor_ratio * latency_s
             if not price_s >= floor_s * (1 - 1e-9):
@@ -101,12 +101,15 @@ class PricedAllreduce:
                     f"allreduce over {names}: priced at {price_s} s, below the {floor_s} s "
                     "a value needs to cross them"
                 )
-            self._known[clusters] = price_s
-        return self._known[clusters]
+            self._prices_s[clusters] = price_s
+        return self._prices_s[clusters]
 
 
 def _detour_ratio(latency_s: FloatArray) -> float:
-    """Least ratio of shortest path to direct latency over cluster pairs; 1 on a metric."""
+    """Return the least ratio of shortest path to direct latency over cluster pairs.
+
+    It is 1 if latencies obey the triangle inequality.
+    """
     direct = latency_s.copy()
     np.fill_diagonal(direct, 0.0)
     with np.errstate(invalid="ignore"):

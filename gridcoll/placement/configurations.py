@@ -11,9 +11,10 @@ from gridcoll.placement.cost import IterationCost, predict
 
 
 def configurations(cost: IterationCost, best: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """``best`` less its slowest clusters one by one, then plus the fastest of the rest.
+    """Return subsets around ``best``: without its slowest clusters, then with the fastest others.
 
-    In growing order; fast is much computing power, ties go to the lowest index.
+    Subsets are in growing order. A cluster is faster if it has more computing power; ties go to the
+    lowest index.
     """
     by_power = sorted(range(cost.n_clusters), key=lambda i: (-cost.power[i], i))
     order = [i for i in by_power if i in best] + [i for i in by_power if i not in best]
@@ -23,10 +24,10 @@ def configurations(cost: IterationCost, best: Sequence[int]) -> tuple[tuple[int,
 def draw_configurations(
     costs: Sequence[tuple[IterationCost, tuple[int, ...]]], path: str | Path
 ) -> None:
-    """One panel per problem and best subset: predicted times by configuration, optimum starred.
+    """Draw predicted times by configuration, with a star on the best, in a panel for each problem.
 
-    As paper 004, Figure 2, without its measurements. ``path`` ends in .png or .svg. Raises
-    `FileError` where it cannot be written, `UsageError` on another ending or without matplotlib
+    This is Figure 2 of paper 004 without its measurements. ``path`` ends in .png or .svg. Raises
+    `FileError` if it cannot be written, `UsageError` for another ending or without matplotlib
     (extra ``plot``).
     """
     figure = new_figure(6.0 * len(costs), 4.5)
@@ -55,7 +56,7 @@ def draw_configurations(
 
 
 def _labels(cost: IterationCost, sets: Sequence[tuple[int, ...]]) -> list[str]:
-    """The first set's clusters, then what each set adds."""
+    """Return the clusters of the first set, then those that each set adds."""
     names = cost.resources.names
     labels = [" + ".join(names[i] for i in sets[0])]
     for before, now in itertools.pairwise(sets):

@@ -1,4 +1,4 @@
-"""Betas corrected by a partitioner's real exchange counts (paper 004, §2.2), or by what a run took.
+"""Correct betas by a partitioner's exchange counts (paper 004, §2.2), or by the times of a run.
 
 A run file is JSON:
 
@@ -6,9 +6,9 @@ A run file is JSON:
      "host_faces": 1210, "cluster_faces": 830}
 
 ``host_faces`` and ``cluster_faces`` are the most faces of a host with others of its cluster, and of
-a cluster with others, as a partitioner counts them; with them the betas follow. ``iteration_s``
-corrects what is left: both betas are scaled until the predicted time is the median of those
-measured. Either may be left out.
+a cluster with others, as a partitioner counts them; the betas follow from these. Then
+``iteration_s`` corrects the rest: both betas are scaled until the predicted time is the median of
+the measured times. Either the faces or the times may be left out.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gridcoll.placement.problem import Problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.selection import DEFAULT_SEARCH, Selection, select
 
-TOLERANCE = 0.05  # of the predicted time; less is within the model's own error (§2.3.1)
+TOLERANCE = 0.05  # of the predicted time; smaller changes are within the model's error (§2.3.1)
 MAX_ROUNDS = 10
 
 
 @dataclass(frozen=True)
 class Exchanges:
-    """What a partitioner found: the most faces of a host in its cluster, and of a cluster."""
+    """A partitioner's counts: the most faces of a host within its cluster, and of a cluster."""
 
     host_faces: float
     cluster_faces: float
@@ -46,7 +46,7 @@ Partitioner = Callable[[Problem, Selection], Exchanges]
 
 @dataclass(frozen=True)
 class Round:
-    """One choice, what the partitioner made of it, and the time with betas that fit that."""
+    """One choice, the partitioner's counts for it, and the time with betas that fit these."""
 
     selection: Selection
     exchanges: Exchanges
@@ -55,16 +55,16 @@ class Round:
 
 
 def correct_betas(problem: Problem, selection: Selection, exchanges: Exchanges) -> Problem:
-    """``problem`` with the betas that reproduce ``exchanges`` on the selection's clusters.
+    """Return ``problem`` with the betas that reproduce ``exchanges`` on the selected clusters.
 
-    Raises `UsageError` on a negative count. One cluster exchanges with no other and says nothing
-    of β_C, which stays.
+    A single cluster exchanges with no other, so β_C is left unchanged. Raises `UsageError` for a
+    negative count.
     """
     return betas_on(problem, selection.best, exchanges)
 
 
 def betas_on(problem: Problem, best: Prediction, exchanges: Exchanges) -> Problem:
-    """`correct_betas` on the clusters of a prediction."""
+    """Do what `correct_betas` does, on the clusters of a prediction."""
     for field in ("host_faces", "cluster_faces"):
         if not getattr(exchanges, field) >= 0:
             raise UsageError(
@@ -89,11 +89,11 @@ def select_corrected(
     seed: int = 0,
     allreduce_s: AllreducePrice | None = None,
 ) -> tuple[Round, ...]:
-    """Choose, partition, correct the betas, and choose again until the choice holds.
+    """Choose, partition, correct the betas, and choose again until the choice is stable.
 
-    It holds when the partitioner's counts change the predicted time by less than `TOLERANCE`, or
-    when the same clusters come out again. After `MAX_ROUNDS`, or when choices go round in a
-    circle, the last round given is the fastest as corrected. Raises `UsageError`.
+    It is stable if the partitioner's counts change the predicted time by less than `TOLERANCE`, or
+    if the same clusters are chosen again. After `MAX_ROUNDS`, or if choices repeat in a cycle, the
+    fastest round after correction is returned last. Raises `UsageError`.
     """
     rounds: list[Round] = []
     for _ in range(MAX_ROUNDS):
@@ -113,11 +113,11 @@ def select_corrected(
     return (*(entry for entry in rounds if entry is not fastest), fastest)
 
 
-MOST_SCALE = 1e6
+MAX_SCALE = 1e6
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One run on some clusters; see the module's text."""
+    """One run on some clusters; the module's docstring describes the fields."""
 
     clusters: list[str]
     iteration_s: list[float] = []
@@ -137,7 +137,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 @dataclass(frozen=True)
 class Corrected:
-    """``problem`` with the betas that fit; times on the run's clusters before and after."""
+    """``problem`` with corrected betas, and times on the run's clusters before and after."""
 
     problem: Problem
     predicted_s: float
@@ -146,7 +146,7 @@ class Corrected:
 
 
 def read_run(path: Path) -> Run:
-    """The run at ``path``. Raises `FileError` naming the field."""
+    """Read the run file at ``path``. Raises `FileError`, which names the field."""
     text = read_text(path, "run file")
     try:
         return msgspec.json.decode(text, type=Run)
@@ -157,10 +157,10 @@ def read_run(path: Path) -> Run:
 def correct_by_run(
     problem: Problem, resources: Resources, run: Run, allreduce_s: AllreducePrice | None = None
 ) -> Corrected:
-    """The problem as ``run`` corrects it.
+    """Return the problem corrected by ``run``.
 
-    A run faster than computing and latency alone take leaves betas of 0. Raises `UsageError` for a
-    cluster that the grid lacks, and where no beta explains how slow the run was.
+    If the run was faster than computation and latency alone, the betas become 0. Raises
+    `UsageError` for a cluster that the grid lacks, or if no beta explains how slow the run was.
     """
     chosen = resources.indices(run.clusters)
     before = predict(IterationCost(problem, resources, allreduce_s), chosen)
@@ -180,7 +180,7 @@ def _scaled_to(
     measured_s: float,
     allreduce_s: AllreducePrice | None,
 ) -> Problem:
-    """Both betas times what makes the predicted time ``measured_s``, found by halving."""
+    """Scale both betas so that the predicted time is ``measured_s``; found by bisection."""
 
     def scaled(factor: float) -> Problem:
         update = msgspec.structs.replace(
@@ -199,7 +199,7 @@ def _scaled_to(
     low, high = 0.0, 1.0
     while not slower(high):
         low, high = high, 2 * high
-        if high > MOST_SCALE:
+        if high > MAX_SCALE:
             raise UsageError(f"run: iteration_s: no beta makes an iteration {measured_s:g} s long")
     for _ in range(50):
         middle = (low + high) / 2

@@ -1,19 +1,19 @@
-"""The time of an iteration on subsets of clusters (paper 004, §2): millions of them, or one part
-by part.
+"""The time of an iteration on subsets of clusters (paper 004, §2): of millions of subsets at once,
+or of one subset with all its parts.
 
-All the formulas need of a subset are three sums (clusters, hosts, computing power) and a few
-maxima (the slowest cluster in each phase, the narrowest link, the longest latency). A `Tally`
-holds those for any number of subsets at once; searches build tallies from one another far more
-cheaply than from the subsets themselves.
+The formulas need only three sums over a subset (clusters, hosts, computing power) and a few maxima
+(the slowest cluster in each phase, the narrowest link, the longest latency). A `Tally` holds these
+for any number of subsets at once. Searches build tallies from one another, which is far cheaper
+than from the subsets themselves.
 
-The paper leaves open: which cluster equation (1)'s index j means (here the one with the least
-inter-cluster bandwidth among the chosen: the equation is an upper bound), and what happens on one
-cluster (here no inter-cluster exchange, and its own latency in place of l_WAN). Hosts get
-elements in proportion to their power, 1 / Σ_j α_j.
+The paper leaves two things open: which cluster the index j of equation (1) means (here the chosen
+one with the least inter-cluster bandwidth: the equation is an upper bound), and what happens on one
+cluster (here there is no inter-cluster exchange, and the cluster's own latency replaces l_WAN).
+Hosts get elements in proportion to their power, 1 / Σ_j α_j.
 
-Several processes of a host (the paper's future work) compute on a core each, and α is a process's.
-Among themselves they exchange through memory, which counts nothing; the host's interface carries
-the faces of what all of them have together, as if it were one part.
+If a host has several processes (the paper's future work), each computes on a core of its own, and α
+is that of a process. They exchange among themselves through memory, which costs nothing. The host's
+interface carries the faces of all their elements together, as if these were one part.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from gridcoll.topology.units import parse_size_bytes
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Added to the time of a subset that lacks memory, times what is lacking: above any real time, and
-# falling as clusters are added, so that every search climbs out of it by itself.
-SHORT_OF_MEMORY_S = 1e12
-TWIN_FORM = "two-level"
+# The penalty of a subset without enough memory, times the ratio of what is needed to what is there.
+# It is above any real time and falls as clusters are added, so every search leaves such subsets.
+MEMORY_PENALTY_S = 1e12
+START_FORM = "two-level"
 
 
 class Tally(NamedTuple):
-    """What the formulas need of each subset. All arrays have one shape; ``peaks`` has K before it.
+    """What the formulas need to know about each subset.
 
-    ``peaks`` holds, over the subset's clusters, the largest of each row of `IterationCost.peaks`.
+    All arrays have the same shape; ``peaks`` has K rows of it. Row k of ``peaks`` is the maximum of
+    row k of `IterationCost.peaks` over the clusters of the subset.
     """
 
     n_clusters: IntArray
@@ -55,16 +56,16 @@ class Tally(NamedTuple):
 
 
 class IterationCost:
-    """A problem on a grid, ready to be evaluated.
+    """A problem on a grid, ready for evaluation.
 
     Attributes
     ----------
     power : (C,) array
         Elements per second of a whole cluster.
     peaks : (K, C) array
-        Rows: each phase's ``n_elements · α · power of a process``, then the seconds per
+        Rows: ``n_elements · α · power of a process`` of each phase, then the seconds per
         ``(elements)^(2/3)`` of inter- and of intra-cluster exchange, the local part of an
-        ALLREDUCE, and the power below which memory lacks. A subset pays the largest of each.
+        ALLREDUCE, and the power below which memory is lacking. A subset pays the maximum of each.
 
     Raises `UsageError` on an unknown cluster, a cluster without its α or memory, an unknown form.
     """
@@ -103,9 +104,9 @@ class IterationCost:
         find_form(form)
         return None
 
-    def closed_twin(self) -> IterationCost:
-        """The same with the ALLREDUCE in closed form, near enough to begin a search with."""
-        form = msgspec.structs.replace(self.problem.allreduce, form=TWIN_FORM)
+    def with_closed_allreduce(self) -> IterationCost:
+        """Return the same with the ALLREDUCE in a closed form, good enough to start a search."""
+        form = msgspec.structs.replace(self.problem.allreduce, form=START_FORM)
         return IterationCost(msgspec.structs.replace(self.problem, allreduce=form), self.resources)
 
     def _rates(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -135,7 +136,7 @@ class IterationCost:
         return need
 
     def _surface(self, n_parts: IntArray) -> FloatArray:
-        """Faces per β of each of ``n_parts`` equal parts; 0 for none."""
+        """Return the faces per β of each of ``n_parts`` equal parts; 0 for no parts."""
         scale = np.zeros(len(n_parts))
         scale[1:] = (self.problem.n_elements / n_parts[1:]) ** (2.0 / 3.0)
         return scale
@@ -146,13 +147,13 @@ class IterationCost:
 
     @property
     def is_closed(self) -> bool:
-        """Whether tallies alone give times: no ALLREDUCE priced from outside."""
+        """Whether tallies alone give times, as no ALLREDUCE is priced from outside."""
         return self._allreduce is None
 
     def tally(self, masks: BoolArray) -> Tally:
-        """The tallies of ``masks``, (N, C) booleans."""
+        """Return the tallies of ``masks``, (N, C) booleans."""
         latency_s = np.zeros(len(masks))
-        for i in range(self.n_clusters):  # an (N, C, C) array would not fit a cache
+        for i in range(self.n_clusters):  # an (N, C, C) array would not fit into the cache
             to_i = np.where(masks, self.resources.latency_s[i], 0.0).max(axis=1, initial=0.0)
             np.maximum(latency_s, to_i * masks[:, i], out=latency_s)
         peaks = [np.where(masks, row, 0.0).max(axis=1, initial=0.0) for row in self.peaks]
@@ -165,9 +166,9 @@ class IterationCost:
         )
 
     def closed_times(self, tally: Tally) -> FloatArray:
-        """Seconds of an iteration for each tally; ``inf`` for no clusters.
+        """Return the seconds of an iteration for each tally; ``inf`` for no clusters.
 
-        With an ALLREDUCE priced from outside this is a lower bound: see `extra_allreduce_s`.
+        If an ALLREDUCE is priced from outside, this is a lower bound: see `extra_allreduce_s`.
         """
         problem, peaks = self.problem, tally.peaks
         n_phases = len(problem.phases)
@@ -181,11 +182,11 @@ class IterationCost:
             )
             if problem.memory is not None:
                 short = peaks[n_phases + 3] / tally.power
-                total = total + np.where(short > 1.0, SHORT_OF_MEMORY_S * short, 0.0)
+                total = total + np.where(short > 1.0, MEMORY_PENALTY_S * short, 0.0)
         return np.where(tally.n_clusters > 0, total, np.inf)
 
     def exchange_s(self, tally: Tally) -> tuple[FloatArray, FloatArray]:
-        """The bandwidth terms of equation 1: seconds between clusters, and between hosts."""
+        """Return the bandwidth terms of equation 1: seconds between clusters, and between hosts."""
         n_phases = len(self.problem.phases)
         return (
             tally.peaks[n_phases] * self._inter_scale[tally.n_clusters],
@@ -193,7 +194,10 @@ class IterationCost:
         )
 
     def _phases_and_updates(self, phase_s: FloatArray, update_s: FloatArray) -> FloatArray:
-        """Sum the phases and UPDATEs; an overlapped UPDATE costs what it outlasts (§2.3)."""
+        """Sum phases and UPDATEs; of an UPDATE and the phases that hide it, the longer counts.
+
+        (Paper 004, §2.3.)
+        """
         update = self.problem.update
         if update.mode == "blocking":
             return np.asarray(phase_s.sum(axis=0) + update.count * update_s)
@@ -209,14 +213,14 @@ class IterationCost:
         return total
 
     def allreduce_s(self, clusters: tuple[int, ...]) -> float:
-        """Seconds of one ALLREDUCE over ``clusters``."""
+        """Return the seconds of one ALLREDUCE over ``clusters``."""
         latency_s = self._longest_latency_s(clusters)
         if self._allreduce is None:
             return latency_s + float(self.peaks[len(self.problem.phases) + 2, list(clusters)].max())
         return self._allreduce.price_s(clusters, latency_s)
 
     def extra_allreduce_s(self, clusters: tuple[int, ...]) -> float:
-        """What ALLREDUCEs priced from outside add to `closed_times` of ``clusters``."""
+        """Return what ALLREDUCEs priced from outside add to `closed_times` of ``clusters``."""
         if self._allreduce is None:
             return 0.0
         floor_s = self._allreduce.floor_ratio * self._longest_latency_s(clusters)
@@ -226,11 +230,11 @@ class IterationCost:
         return float(self.resources.latency_s[np.ix_(clusters, clusters)].max())
 
     def times(self, masks: BoolArray) -> FloatArray:
-        """Seconds of an iteration on each of ``masks``, (N, C) booleans; ``inf`` for none."""
+        """Return the seconds of an iteration on each of ``masks``, (N, C); ``inf`` for none."""
         return self.priced(self.closed_times(self.tally(masks)), masks)
 
     def priced(self, closed_s: FloatArray, masks: BoolArray) -> FloatArray:
-        """``closed_s`` (N,) of ``masks`` (N, C), with an outside ALLREDUCE's price put in."""
+        """Add the prices of ALLREDUCEs from outside, if any, to ``closed_s`` (N,) of ``masks``."""
         if self.is_closed:
             return closed_s
         extra_s = [
@@ -241,16 +245,19 @@ class IterationCost:
         return total
 
     def time_s(self, clusters: tuple[int, ...]) -> float:
-        """Seconds of an iteration on ``clusters``."""
+        """Return the seconds of an iteration on ``clusters``."""
         return float(self.times(as_mask(clusters, self.n_clusters)[None, :])[0])
 
     def lacks_memory(self, iteration_s: float) -> bool:
-        """Whether a time found stands for a subset without memory enough."""
-        return iteration_s >= SHORT_OF_MEMORY_S
+        """Whether a time is that of a subset without enough memory."""
+        return iteration_s >= MEMORY_PENALTY_S
 
 
 def per_cluster(field: str, value: float | Mapping[str, float], resources: Resources) -> FloatArray:
-    """(C,) values of a number or a table by cluster. Raises `UsageError` naming ``field``."""
+    """Return (C,) values from a number or a table by cluster.
+
+    Raises `UsageError`, which names ``field``.
+    """
     if not isinstance(value, Mapping):
         return np.full(resources.n_clusters, float(value))
     for name in value:
@@ -266,10 +273,10 @@ def per_cluster(field: str, value: float | Mapping[str, float], resources: Resou
 
 @dataclass(frozen=True)
 class Found:
-    """The best subset a search saw.
+    """The best subset that a search has seen.
 
-    ``n_evaluated`` counts the subsets whose time was computed (bounds, for a search that prunes);
-    ``proven`` says that no subset is faster, not only none that was seen.
+    ``n_evaluated`` counts the subsets whose time was computed (bounds, for a search that prunes).
+    ``proven`` says that no subset at all is faster.
     """
 
     clusters: tuple[int, ...]
@@ -279,7 +286,7 @@ class Found:
 
 
 def found(cost: IterationCost, mask: BoolArray, n_evaluated: int, proven: bool = False) -> Found:
-    """`Found` for ``mask``, its time computed from scratch: equal subsets get equal times."""
+    """Return `Found` for ``mask``. Its time is computed anew: equal subsets get equal times."""
     clusters = tuple(int(i) for i in np.flatnonzero(mask))
     return Found(clusters, cost.time_s(clusters), n_evaluated, proven)
 
@@ -288,10 +295,10 @@ def found(cost: IterationCost, mask: BoolArray, n_evaluated: int, proven: bool =
 class Prediction:
     """The time of an iteration on ``clusters``, and its parts.
 
-    ``phase_s`` are the times of the problem's phases in order; ``update_s`` is one UPDATE,
-    ``latency_s + inter_s + intra_s``; ``allreduce_s`` one ALLREDUCE. ``communication_s`` is what
-    is not computation: all ALLREDUCEs, and of the UPDATEs what no phase hides.
-    ``elements_per_host`` is by chosen cluster.
+    ``phase_s`` holds the times of the problem's phases in order. ``update_s`` is one UPDATE,
+    ``latency_s + inter_s + intra_s``, and ``allreduce_s`` one ALLREDUCE. ``communication_s`` is all
+    that is not computation: the ALLREDUCEs, and the part of the UPDATEs that no phase hides.
+    ``elements_per_host`` has a value for each chosen cluster.
     """
 
     clusters: tuple[int, ...]
@@ -315,7 +322,10 @@ class Prediction:
 
 
 def predict(cost: IterationCost, clusters: tuple[int, ...]) -> Prediction:
-    """The time of an iteration on ``clusters`` with its parts. Raises `UsageError` on none."""
+    """Return the time of an iteration on ``clusters`` with its parts.
+
+    Raises `UsageError` if there are no clusters.
+    """
     if not clusters:
         raise UsageError("clusters: needs at least one")
     tally = cost.tally(as_mask(clusters, cost.n_clusters)[None, :])

@@ -1,17 +1,17 @@
-"""The optimum: every subset, or branch and bound where there are too many to try.
+"""The optimum: by trying every subset, or by branch and bound if there are too many subsets.
 
-A subset has some longest latency d. So the optimum is found by asking, for each latency d of the
-grid, for the best subset whose pairs are all within d, priced as if its longest latency were d:
-the price is exact where that latency is d, and too high elsewhere, where a smaller d prices it
-exactly. Once d is fixed, adding a cluster only ever lowers the time, except through the maxima of
-`IterationCost.peaks`; hence
+Each subset has a longest latency d. The optimum is found by solving, for each latency d of the
+grid: which subset is the best of those whose pairs are all within d, priced as if its longest
+latency were d? This price is exact if the longest latency is d. If it is less, the price is too
+high, but a smaller d gives the exact price. Once d is fixed, adding a cluster can raise the time
+only through the maxima of `IterationCost.peaks`. This gives
 
-- a bound: the sums of every cluster still allowed, the maxima of those already in;
-- a saving: a cluster whose peaks are all below those maxima, and which is within d of everything
-  still allowed, is in.
+- a bound: the sums over all clusters still allowed, with the maxima of those already inside;
+- a shortcut: a cluster is taken at once if its peaks are all below those maxima and it is within d
+  of everything still allowed.
 
-Subsets of one cluster exchange nothing with others, which the bound does not know; they are tried
-first. The nodes of the search are rows of arrays, many bounded at a time.
+Subsets of one cluster exchange nothing with others, which the bound ignores; they are tried first.
+The nodes of the search are rows of arrays, so that many are bounded at a time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def exhaustive(cost: IterationCost, rng: np.random.Generator) -> Found:
 
 
 def best_but(cost: IterationCost, excluded: tuple[int, ...] | None) -> Found:
-    """The best subset other than ``excluded``; ties go to the lowest cluster indices.
+    """Return the best subset other than ``excluded``; ties go to the lowest cluster indices.
 
-    Raises `UsageError` when the grid has more than `MAX_CLUSTERS` clusters.
+    Raises `UsageError` if the grid has more than `MAX_CLUSTERS` clusters.
     """
     n = cost.n_clusters
     if n > MAX_CLUSTERS:
@@ -54,20 +54,20 @@ def best_but(cost: IterationCost, excluded: tuple[int, ...] | None) -> Found:
 
 
 class _Walk:
-    """All subsets of the first clusters in one table, combined with each subset of the rest."""
+    """Walks over all subsets: a table of the first clusters, with each subset of the others."""
 
     def __init__(self, cost: IterationCost, excluded: int) -> None:
         self._cost = cost
         self._excluded = excluded
         self.n_low = min(cost.n_clusters, LOW_CLUSTERS)
         self.low = self._table()
-        # What each later cluster's longest latency to each low subset is.
+        # The longest latency from each later cluster to each subset of the low ones.
         self._reach = [self._reaches(k) for k in range(self.n_low, cost.n_clusters)]
         self.best = 0
         self._best_s = np.inf
 
     def _table(self) -> Tally:
-        """The tallies of all subsets of the low clusters; entry s holds cluster i iff bit i is."""
+        """Return tallies of all subsets of low clusters; entry s has cluster i if bit i is set."""
         cost = self._cost
         tally = cost.tally(np.zeros((1, cost.n_clusters), dtype=bool))
         for k in range(self.n_low):
@@ -84,7 +84,7 @@ class _Walk:
         return reach
 
     def descend(self, k: int, high: int, tally: Tally) -> None:
-        """Decide cluster ``k`` and those after it; ``high`` has the bits of those before it."""
+        """Decide on cluster ``k`` and those after it; ``high`` has the bits of those before it."""
         if k == self._cost.n_clusters:
             self._evaluate(high, tally)
             return
@@ -103,7 +103,7 @@ class _Walk:
         if self._cost.is_closed:
             self._keep(high + best, float(times[best]))
             return
-        # With a price from outside the table holds lower bounds: price only what could still win.
+        # With prices from outside, the table holds lower bounds: price only what may still win.
         for low in times.argsort(kind="stable"):
             if times[low] >= self._best_s:
                 return
@@ -120,7 +120,7 @@ def _members(subset: int) -> tuple[int, ...]:
 
 
 def _add(cost: IterationCost, tally: Tally, k: int, reach: FloatArray) -> Tally:
-    """The tallies with cluster ``k`` added; ``reach`` is its longest latency to each subset."""
+    """Return the tallies with cluster ``k`` added; ``reach`` is its longest latency to each."""
     diagonal = cost.resources.latency_s[k, k]
     return Tally(
         tally.n_clusters + 1,
@@ -131,38 +131,41 @@ def _add(cost: IterationCost, tally: Tally, k: int, reach: FloatArray) -> Tally:
     )
 
 
-MAX_NODES = 3_000_000  # some ten seconds, beyond which the search ends without a proof
-BATCH_NODES = 20_000  # bounds memory: one batch per level of the search is held at most
-PRICE_NODES = 2000  # as many bounds take the time of one price from outside
-_MARGIN = 1e-12  # relative; sums of one subset in another order differ by less
+MAX_NODES = 3_000_000  # about ten seconds; then the search ends without a proof
+BATCH_NODES = 20_000  # limits memory: at most one batch per level of the search is held
+PRICE_NODES = 2000  # a price from outside takes as long as this many bounds
+_MARGIN = 1e-12  # relative; sums over one subset in different orders differ by less
 
 
 def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """The optimum; ``proven`` unless `MAX_NODES` bounds did not suffice."""
+    """Return the optimum; it is ``proven`` unless `MAX_NODES` bounds were too few."""
     start = _start(cost, rng)
     search = _Search(cost, start)
     search.try_singles()
-    rooms = sorted(
-        ((search.room_bound(room), number, room) for number, room in enumerate(_rooms(cost))),
+    components = sorted(
+        (
+            (search.component_bound(component), number, component)
+            for number, component in enumerate(_components(cost))
+        ),
         key=lambda entry: entry[:2],
     )
-    for bound_s, _, room in rooms:
-        if not search.run(room, bound_s):
+    for bound_s, _, component in components:
+        if not search.run(component, bound_s):
             return found(cost, search.best, search.n_nodes + start.n_evaluated)
     return found(cost, search.best, search.n_nodes + start.n_evaluated, proven=True)
 
 
 def _start(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """A good subset to begin with: without one, bounds exclude nothing."""
+    """Return a good subset to begin with: without one, bounds exclude nothing."""
     if cost.is_closed:
         return annealing_grouping(cost, rng)
     # Thousands of prices from outside would take longer than the search itself.
-    near = annealing_grouping(cost.closed_twin(), rng)
+    near = annealing_grouping(cost.with_closed_allreduce(), rng)
     return found(cost, as_mask(near.clusters, cost.n_clusters), near.n_evaluated)
 
 
 @dataclass(frozen=True)
-class _Room:
+class _Component:
     """Clusters connected by latencies up to ``latency_s``; ``far`` marks the pairs beyond it."""
 
     latency_s: float
@@ -170,8 +173,8 @@ class _Room:
     far: BoolArray
 
 
-def _rooms(cost: IterationCost) -> Iterator[_Room]:
-    """One room per latency and connected part that the latency extends."""
+def _components(cost: IterationCost) -> Iterator[_Component]:
+    """Yield a component for each latency and each connected part that it extends."""
     latency_s = cost.resources.latency_s
     for limit_s in np.unique(latency_s):
         near = latency_s <= limit_s
@@ -187,12 +190,12 @@ def _rooms(cost: IterationCost) -> Iterator[_Room]:
                 members = wider
             seen |= members
             if members.sum() > 1:
-                yield _Room(float(limit_s), members, ~near)
+                yield _Component(float(limit_s), members, ~near)
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of one room: clusters ``inside`` for good, and ``still_open``; both (N, C)."""
+    """Nodes of one component: clusters that are ``inside``, and ``still_open``; both (N, C)."""
 
     inside: BoolArray
     still_open: BoolArray
@@ -214,21 +217,21 @@ class _Search:
     def try_singles(self) -> None:
         self._try(np.eye(self._cost.n_clusters, dtype=bool))
 
-    def room_bound(self, room: _Room) -> float:
-        root = _Nodes(np.zeros_like(room.members)[None, :], room.members[None, :])
-        return float(self._bounds(root, room)[0])
+    def component_bound(self, component: _Component) -> float:
+        root = _Nodes(np.zeros_like(component.members)[None, :], component.members[None, :])
+        return float(self._bounds(root, component)[0])
 
-    def run(self, room: _Room, bound_s: float) -> bool:
-        """Search ``room``; False when the nodes ran out."""
+    def run(self, component: _Component, bound_s: float) -> bool:
+        """Search ``component``. Return False if the nodes ran out."""
         if bound_s >= self._threshold():
             return True
-        power = np.where(room.members, self._cost.power, -1.0)
-        order = np.argsort(-power, kind="stable")[: int(room.members.sum())]
-        root = _Nodes(np.zeros_like(room.members)[None, :], room.members[None, :])
+        power = np.where(component.members, self._cost.power, -1.0)
+        order = np.argsort(-power, kind="stable")[: int(component.members.sum())]
+        root = _Nodes(np.zeros_like(component.members)[None, :], component.members[None, :])
         stack = [(0, root)]
         while stack:
             position, nodes = stack.pop()
-            nodes = nodes[np.flatnonzero(self._bounds(nodes, room) < self._threshold())]
+            nodes = nodes[np.flatnonzero(self._bounds(nodes, component) < self._threshold())]
             n_open = nodes.still_open.sum(axis=1)
             self._try(nodes.inside[n_open == 0])
             nodes = nodes[np.flatnonzero(n_open)]
@@ -236,7 +239,7 @@ class _Search:
                 return False
             if len(nodes.inside) == 0:
                 continue
-            children = self._branch(nodes, int(order[position]), room)
+            children = self._branch(nodes, int(order[position]), component)
             stack.extend(
                 (position + 1, children[first : first + BATCH_NODES])
                 for first in range(0, len(children.inside), BATCH_NODES)
@@ -246,22 +249,22 @@ class _Search:
     def _threshold(self) -> float:
         return self._best_s * (1.0 - _MARGIN)
 
-    def _branch(self, nodes: _Nodes, cluster: int, room: _Room) -> _Nodes:
-        """Decide ``cluster`` where it is open; other nodes pass as they are."""
+    def _branch(self, nodes: _Nodes, cluster: int, component: _Component) -> _Nodes:
+        """Decide on ``cluster`` in nodes where it is open; other nodes are kept as they are."""
         asked = nodes.still_open[:, cluster]
         decided, asking = nodes[~asked], nodes[asked]
         without = asking.still_open.copy()
         without[:, cluster] = False
         inside = asking.inside.copy()
         inside[:, cluster] = True
-        with_it = self._take_free(_Nodes(inside, without & ~room.far[cluster]), room)
+        with_it = self._take_free(_Nodes(inside, without & ~component.far[cluster]), component)
         return _Nodes(
             np.concatenate([with_it.inside, asking.inside, decided.inside]),
             np.concatenate([with_it.still_open, without, decided.still_open]),
         )
 
-    def _take_free(self, nodes: _Nodes, room: _Room) -> _Nodes:
-        """Take in every open cluster that cannot cost: below the peaks, within reach of all."""
+    def _take_free(self, nodes: _Nodes, component: _Component) -> _Nodes:
+        """Take every open cluster that costs nothing: below the peaks and within reach of all."""
         if not self._cost.is_closed:  # an outside price may rise with any cluster
             return nodes
         free = nodes.still_open.copy()
@@ -269,15 +272,15 @@ class _Search:
             top = np.where(nodes.inside, row, 0.0).max(axis=1)
             free &= row <= top[:, None]
         allowed = nodes.inside | nodes.still_open
-        free &= (allowed @ room.far.astype(np.float64)) == 0.0
+        free &= (allowed @ component.far.astype(np.float64)) == 0.0
         return _Nodes(nodes.inside | free, nodes.still_open & ~free)
 
-    def _bounds(self, nodes: _Nodes, room: _Room) -> FloatArray:
-        """(N,) seconds no subset of two or more clusters below each node can beat."""
+    def _bounds(self, nodes: _Nodes, component: _Component) -> FloatArray:
+        """Return (N,) lower bounds in seconds for subsets of two or more clusters of each node."""
         self.n_nodes += len(nodes.inside)
         allowed = nodes.inside | nodes.still_open
         sums = allowed.astype(np.float64) @ self._weights
-        # A node with nothing inside yet pays at least the smallest peak of what it may take.
+        # A node with nothing inside yet pays at least the smallest peak of its open clusters.
         empty = ~nodes.inside.any(axis=1)
         peaks = []
         for row in self._cost.peaks:
@@ -290,7 +293,7 @@ class _Search:
             np.rint(sums[:, 1]).astype(np.int64),
             sums[:, 2],
             np.array(peaks),
-            np.full(len(allowed), room.latency_s),
+            np.full(len(allowed), component.latency_s),
         )
         enough = n_clusters >= 2
         with np.errstate(invalid="ignore"):

@@ -1,6 +1,6 @@
-"""Local searches: greedy, grouping, annealing, random subsets; and the times they live on.
+"""Local searches: greedy, grouping, annealing and random subsets.
 
-Those of all neighbours of a subset are computed at once.
+The times of all neighbours of a subset are computed at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gridcoll.placement.resources import as_mask
 
 
 def flip_times(cost: IterationCost, mask: BoolArray) -> FloatArray:
-    """(C,) seconds of an iteration after adding, or dropping, each cluster of ``mask`` (C,).
+    """Return (C,) seconds of an iteration after adding or dropping each cluster of ``mask`` (C,).
 
-    ``inf`` where nothing would be left.
+    They are ``inf`` where no cluster would be left.
     """
     times = cost.closed_times(_flip_tally(cost, mask))
     if cost.is_closed:
@@ -52,7 +52,7 @@ def _flip_latency(latency_s: FloatArray, mask: BoolArray) -> FloatArray:
     after: FloatArray = np.where(
         mask, longest, np.maximum(np.maximum(far, latency_s.diagonal()), longest)
     )
-    # Whatever is dropped, a longest pair that keeps both ends keeps its latency.
+    # Only dropping an end of a longest pair can lower the longest latency.
     inside = latency_s[chosen][:, chosen]
     for end in set(divmod(int(inside.argmax()), len(chosen))):
         row, column = inside[end].copy(), inside[:, end].copy()
@@ -63,9 +63,9 @@ def _flip_latency(latency_s: FloatArray, mask: BoolArray) -> FloatArray:
 
 
 class Growth:
-    """Many subsets grown side by side, each by one cluster or one group at a time.
+    """Many subsets that grow side by side, each by one cluster or one group at a time.
 
-    ``moves`` are what may be added; row n of ``masks`` is the n-th subset.
+    ``moves`` are the groups of clusters that may be added; row n of ``masks`` is the n-th subset.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Growth:
         self._reach = np.array([latency_s[mask].max(axis=0, initial=0.0) for mask in masks])
 
     def candidates(self) -> FloatArray:
-        """(N, M) seconds after each move on each subset; ``inf`` where it adds nothing."""
+        """Return (N, M) seconds after each move on each subset; ``inf`` if it adds nothing."""
         cost, move, now = self._cost, self._move_tally, self._tally
         overlap = self._overlaps()
         n_clusters = now.n_clusters[:, None] + move.n_clusters - np.rint(overlap[0]).astype(int)
@@ -109,15 +109,15 @@ class Growth:
         return np.where(adds, times, np.inf)
 
     def _overlaps(self) -> FloatArray:
-        """(3, N, M) clusters, hosts and power of each move that its subset has already."""
+        """Return (3, N, M) clusters, hosts and power of each move that a subset has already."""
         weighted = self.masks[None, :, :] * self._weights.T[:, None, :]
         overlaps: FloatArray = weighted @ self._moves.T.astype(float)
         return overlaps
 
     def step(self) -> bool:
-        """Make each subset's best move where it saves time; whether any subset moved.
+        """Make the best move of each subset if it saves time. Return whether any subset moved.
 
-        Ties go to the lowest move. Subsets that cannot improve stay.
+        Ties go to the lowest move. Subsets that cannot improve are kept.
         """
         candidates = self.candidates()
         best = candidates.argmin(axis=1)
@@ -136,12 +136,12 @@ class Growth:
 
 
 def greedy(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """One cluster at a time (paper 004, §3.1.3)."""
+    """Add one cluster at a time (paper 004, §3.1.3)."""
     return _grow(cost, _singles(cost))
 
 
 def grouping(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """One cluster, or all clusters of a site or a region, at a time (paper 004, §3.1.4)."""
+    """Add one cluster, or all clusters of a site or region, at a time (paper 004, §3.1.4)."""
     return _grow(cost, _singles(cost) + cost.resources.groups())
 
 
@@ -160,8 +160,8 @@ def _grow(cost: IterationCost, moves: tuple[tuple[int, ...], ...]) -> Found:
     return found(cost, growth.masks[best], n_evaluated)
 
 
-# The paper names no parameters. Its annealing takes about a third of the time of a thousand random
-# subsets on 8 and on 12 clusters (Tables 1 and 3), that is some 300 evaluations.
+# The paper gives no parameters. Its annealing takes about a third of the time of a thousand random
+# subsets on 8 and on 12 clusters (Tables 1 and 3); that is some 300 evaluations.
 MIN_STEPS = 300
 STEPS_PER_CLUSTER = 25
 FIRST_TEMPERATURE = 0.3  # of the time at the start
@@ -169,25 +169,25 @@ LAST_TEMPERATURE = 0.001
 
 
 def annealing(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """From an empty set (paper 004, §3.1.5)."""
+    """Anneal from an empty set (paper 004, §3.1.5)."""
     return _anneal(cost, rng, Found((), np.inf, 0))
 
 
 def annealing_greedy(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """From what `greedy` found."""
+    """Anneal from the result of `greedy`."""
     return _anneal(cost, rng, greedy(cost, rng))
 
 
 def annealing_grouping(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """From what `grouping` found."""
+    """Anneal from the result of `grouping`."""
     return _anneal(cost, rng, grouping(cost, rng))
 
 
 def _anneal(cost: IterationCost, rng: np.random.Generator, start: Found) -> Found:
-    """Flip one random cluster per step, accepted as Metropolis does; keep the best seen.
+    """Flip one random cluster per step, accepted by Metropolis's rule; return the best subset seen.
 
-    The times of all flips are computed after each accepted one, so a refused step costs nothing:
-    the chain is the same as one that evaluates step by step.
+    The times of all flips are computed after each accepted one, so a refused step costs nothing.
+    The chain is the same as if each step were evaluated by itself.
     """
     n_steps = max(MIN_STEPS, STEPS_PER_CLUSTER * cost.n_clusters)
     picks = rng.integers(cost.n_clusters, size=n_steps)
@@ -222,12 +222,12 @@ N_TRIES = 1000
 
 
 def random_subset(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """One random subset (paper 004, §3.1.2)."""
+    """Return one random subset (paper 004, §3.1.2)."""
     return _best_of(cost, rng, 1)
 
 
 def random_1k(cost: IterationCost, rng: np.random.Generator) -> Found:
-    """The best of a thousand random subsets (paper 004, §3.1.2)."""
+    """Return the best of a thousand random subsets (paper 004, §3.1.2)."""
     return _best_of(cost, rng, N_TRIES)
 
 
@@ -238,7 +238,7 @@ def _best_of(cost: IterationCost, rng: np.random.Generator, n_tries: int) -> Fou
 
 
 def _draw(rng: np.random.Generator, n_tries: int, n_clusters: int) -> BoolArray:
-    """Each cluster in or out with equal chance; an empty draw gets one cluster."""
+    """Draw subsets with each cluster in or out with equal chance; an empty one gets one cluster."""
     masks = rng.random((n_tries, n_clusters)) < 0.5
     empty = np.flatnonzero(~masks.any(axis=1))
     masks[empty, rng.integers(n_clusters, size=len(empty))] = True

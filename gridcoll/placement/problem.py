@@ -1,4 +1,4 @@
-"""The application: what one iteration computes and exchanges, and the file that says so."""
+"""The application: what one iteration computes and exchanges, and the file that describes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The UPDATEs of an iteration (paper 004, equation 1); the defaults are the paper's.
 
     ``face_bytes`` is its s_U, ``beta_host`` and ``beta_cluster`` its β_H and β_C, ``count`` its
-    n_U. Two-way TCP gets ``bandwidth_factor`` of the bandwidths given.
+    n_U. TCP in both directions at once gets ``bandwidth_factor`` of the bandwidths given.
     """
 
     count: int = 2
@@ -71,7 +71,7 @@ class Allreduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a host must hold: ``element_bytes`` each, of ``host`` (``"4 GiB"``) or by cluster."""
+    """Memory: ``element_bytes`` for each element, of ``host`` (``"4 GiB"``, or by cluster name)."""
 
     element_bytes: float
     host: str | dict[str, str]
@@ -89,7 +89,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A mesh and the iteration that is run on it. Validated at birth; raises `UsageError`."""
+    """A mesh and the iteration that is run on it. Validated when made; raises `UsageError`."""
 
     n_elements: int
     phases: list[Phase]
@@ -113,7 +113,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class ProblemFile(msgspec.Struct, frozen=True):
-    """A problem file: the problem, and where its grid is described if it says so."""
+    """A problem file: the problem, and the path of its grid file if it names one."""
 
     problem: Problem
     grid: Path | None
@@ -135,7 +135,7 @@ def _not_negative(field: str, value: float) -> None:
 
 
 def parse_problem(text: str, place: str = "<text>") -> ProblemFile:
-    """The problem that ``text`` (TOML) states; ``place`` names it in errors. Raises `FileError`."""
+    """Read a problem from ``text`` (TOML); ``place`` names it in errors. Raises `FileError`."""
     document = decode_toml(text, _Document, "problem file", place)
     if document.version != FORMAT_VERSION:
         raise FileError(
@@ -147,5 +147,5 @@ def parse_problem(text: str, place: str = "<text>") -> ProblemFile:
 
 
 def read_problem(path: str | Path) -> ProblemFile:
-    """The problem that the file at ``path`` states. Raises `FileError`."""
+    """Read the problem file at ``path``. Raises `FileError`."""
     return parse_problem(read_text(path, "problem file"), str(path))

@@ -1,4 +1,4 @@
-"""What placement knows of a grid: hosts, bandwidths and latencies per cluster."""
+"""What placement knows about a grid: hosts, bandwidths and latencies of each cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gridcoll.topology.levels import find_levels
 
 IntArray = npt.NDArray[np.int64]
 
-LARGE_BYTES = 1 << 20  # large enough for bandwidth alone to count
+LARGE_BYTES = 1 << 20  # large enough that only bandwidth counts
 
 
 @dataclass(frozen=True, eq=False)
 class Resources:
     """Clusters to choose among (C of them). Hosts of one cluster are alike (paper 004, §2).
 
-    Raises `UsageError` naming the field and the cluster when a number is missing or cannot be.
+    Raises `UsageError` if a number is missing or impossible; it names the field and the cluster.
     """
 
     names: tuple[str, ...]
@@ -92,11 +92,11 @@ class Resources:
 
     @classmethod
     def from_spec(cls, spec: GridSpec) -> Resources:
-        """The clusters of a declared grid.
+        """Return the clusters of a declared grid.
 
-        A cluster's uplink is what the file gives, and no more than its fastest link to another
-        cluster: the paper has one number per cluster where the file has one per pair.
-        Raises `UsageError` when the file gives ranks and no hosts.
+        A cluster's uplink is what the file gives, but at most its fastest link to another cluster:
+        the paper has one number per cluster where the file has one per pair. Raises `UsageError` if
+        the file gives ranks and no hosts.
         """
         for cluster, hosts in zip(spec.clusters, spec.hosts, strict=True):
             if not hosts:
@@ -120,11 +120,11 @@ class Resources:
     def from_model(
         cls, model: GridModel, uplink_bytes_per_s: FloatArray | None = None
     ) -> Resources:
-        """The clusters of a measured grid, latencies averaged over both directions.
+        """Return the clusters of a measured grid, with latencies averaged over both directions.
 
-        B_H is what large messages reach inside a cluster. Messages between one pair of hosts show
-        no bottleneck that many share; unless (C,) uplinks are given, each host is taken to reach
-        what one did to the cluster's best partner.
+        B_H is the rate of large messages inside a cluster. Messages between one pair of hosts do
+        not show a bottleneck that many hosts share. So, unless (C,) uplinks are given, each host is
+        assumed to reach the rate that one host reached to the cluster's best partner.
         """
         clusters = model.grid.clusters
         n_hosts = np.array([len(cluster.nodes) for cluster in clusters], dtype=np.int64)
@@ -148,7 +148,7 @@ class Resources:
         return len(self.names)
 
     def indices(self, names: Iterable[str]) -> tuple[int, ...]:
-        """The clusters called ``names``, ascending. Raises `UsageError` on an unknown name."""
+        """Return the indices of clusters ``names``, ascending. Raises `UsageError` if unknown."""
         found = set()
         for name in names:
             if name not in self.names:
@@ -157,11 +157,11 @@ class Resources:
         return tuple(sorted(found))
 
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Clusters one would take together: those of one site, those of one region.
+        """Return groups of clusters that may be added together: of one site, or of one region.
 
-        Only groups of two or more, each once, in order of first appearance (paper 004, §3.1.4).
-        Where no cluster has a site or a region, as in a measured grid, those that are near to one
-        another by latency, on every level.
+        Each group has two clusters or more and appears once, in order of first appearance (paper
+        004, §3.1.4). If no cluster has a site or a region, as in a measured grid, the groups are
+        clusters near to one another by latency, at every level.
         """
         if not any((*self.sites, *self.regions)):
             levels = find_levels(self.latency_s)
@@ -184,7 +184,7 @@ def _fold_links(uplink_bytes_per_s: FloatArray, rate_bytes_per_s: FloatArray) ->
 
 
 def as_mask(clusters: Sequence[int], n_clusters: int) -> npt.NDArray[np.bool_]:
-    """(C,) booleans, true at ``clusters``."""
+    """Return (C,) booleans, true at ``clusters``."""
     mask = np.zeros(n_clusters, dtype=bool)
     mask[list(clusters)] = True
     return mask

@@ -1,4 +1,4 @@
-"""The answer to "which clusters?", with what speaks for and against each."""
+"""The choice of clusters, with the gain or cost of every single change to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridcoll.placement.resources import as_mask
 
 @dataclass(frozen=True)
 class Search:
-    """One way to find a subset: ``run(cost, rng) -> Found``. ``label`` is the paper's spelling."""
+    """One search for a subset: ``run(cost, rng) -> Found``. ``label`` is the paper's spelling."""
 
     name: str
     label: str
@@ -80,19 +80,19 @@ DEFAULT_SEARCH = "branch-and-bound"
 
 
 def find_search(name: str) -> Search:
-    """The search called ``name``. Raises `UsageError`."""
+    """Return the search called ``name``. Raises `UsageError`."""
     if name not in SEARCHES:
         raise UsageError(f"unknown search {name!r}; known are {', '.join(SEARCHES)}")
     return SEARCHES[name]
 
 
-EXACT_RUNNER_UP_CLUSTERS = 20  # some 50 ms more
-EXACT_RUNNER_UP_PRICED = 8  # the same where every ALLREDUCE is priced from outside
+EXACT_RUNNER_UP_CLUSTERS = 20  # the exact runner-up of so many clusters takes some 50 ms more
+EXACT_RUNNER_UP_PRICED = 8  # the same if every ALLREDUCE is priced from outside
 
 
 @dataclass(frozen=True)
 class Change:
-    """One cluster added to the choice, or dropped from it; ``gain_s`` above 0 would be faster."""
+    """One cluster added to the choice or dropped from it; faster if ``gain_s`` is above 0."""
 
     cluster: int
     kind: Literal["add", "drop"]
@@ -103,11 +103,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen clusters and their surroundings.
+    """The chosen clusters, the runner-up and all changes by one cluster.
 
-    ``runner_up`` is the next best subset: of all (``runner_up_exact``), else of those that differ
-    from the choice by adding, dropping or exchanging one cluster. None on a grid of one cluster,
-    or where no other subset has memory enough.
+    ``runner_up`` is the next best subset: of all subsets if ``runner_up_exact``, else of those that
+    differ from the choice by adding, dropping or exchanging one cluster. It is None on a grid of
+    one cluster, or if no other subset has enough memory.
     """
 
     search: str
@@ -120,9 +120,9 @@ class Selection:
 
 
 def select(cost: IterationCost, search: str = DEFAULT_SEARCH, seed: int = 0) -> Selection:
-    """The clusters to run on, as ``search`` (a name of `SEARCHES`) finds them.
+    """Return the clusters to run on, found by ``search`` (a name in `SEARCHES`).
 
-    Raises `UsageError` on an unknown search, or when no subset found has memory enough.
+    Raises `UsageError` for an unknown search, or if no subset found has enough memory.
     """
     result = find_search(search).run(cost, np.random.default_rng(seed))
     if cost.lacks_memory(result.iteration_s):
@@ -163,7 +163,7 @@ def _best_neighbour(cost: IterationCost, chosen: Found) -> tuple[int, ...]:
 
 
 def _neighbours(mask: BoolArray) -> BoolArray:
-    """All subsets one addition, one drop or one exchange away from ``mask`` (C,)."""
+    """Return all subsets that differ from ``mask`` (C,) by one addition, drop or exchange."""
     eye = np.eye(len(mask), dtype=bool)
     flips = mask ^ eye
     exchanges = [mask ^ eye[i] ^ eye[~mask] for i in np.flatnonzero(mask)]

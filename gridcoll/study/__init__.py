@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Study:
     """One study: ``gridcoll study NAME``.
 
-    ``module`` has a click command called ``command``; it is imported only when the study is run.
+    ``module`` has a click command called ``command``, and is imported only when the study is run.
     """
 
     name: str
@@ -39,13 +39,13 @@ _ENTRIES = (
     ),
     Study(
         "one-cluster",
-        "models of broadcast, scatter and all-to-all inside a cluster, formula beside plan",
+        "models of broadcast, scatter and all-to-all inside a cluster, beside our plans",
         "paper 002, Table 1; paper 003, Tables 1-3 and Figures 1-11",
         "gridcoll.study.one_cluster_command",
     ),
     Study(
         "optimum",
-        "how near the heuristics and best come to the optimum, and how fast",
+        "how close the heuristics and best come to the optimum, and how fast",
         "gridcoll",
         "gridcoll.study.optimum_command",
     ),

@@ -1,4 +1,4 @@
-"""Run heuristics on many random grids and keep the score."""
+"""Run heuristics on many random grids and score them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ENTRIES_PER_CHUNK = 1_000_000
 """Matrix entries worked on at a time: 8 MB per matrix."""
 
 TIE = 1e-9
-"""Makespans this close (relative) are the same schedule, or as good."""
+"""Makespans that differ by no more than this (relative) are taken as equal."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated; everything that the numbers depend on."""
+    """What is simulated: everything that the results depend on."""
 
     parameters: Parameters = PARAMETERS["table2"]
     filling: str = "independent"
@@ -44,7 +44,7 @@ class Setting:
             )
 
     def chunk(self, n_clusters: int, index: int) -> Batch:
-        """Part of the instances; a chunk's numbers depend on seed, size and index alone."""
+        """Return part of the instances. They depend only on seed, size and ``index``."""
         size = chunk_size(n_clusters)
         rng = np.random.default_rng([self.seed, n_clusters, index])
         n_left = self.n_iterations - index * size
@@ -61,13 +61,13 @@ class Setting:
 
 
 def chunk_size(n_clusters: int) -> int:
-    """Instances worked on at a time."""
+    """Return how many instances are worked on at a time."""
     return max(1, min(4096, ENTRIES_PER_CHUNK // n_clusters**2))
 
 
 @dataclass(frozen=True)
 class Score:
-    """One heuristic at one number of clusters."""
+    """The score of one heuristic at one number of clusters."""
 
     n_clusters: int
     heuristic: str
@@ -76,14 +76,14 @@ class Score:
     deviation_s: float
     """Mean makespan, and the standard deviation over instances."""
     hit_rate: float | None
-    """In how many instances none of those compared was faster; None for the reference."""
+    """The fraction of instances in which no other heuristic was faster; None for the reference."""
     excess: float | None
     as_good: float | None
-    """Mean of makespan / reference - 1, and in how many instances the two are equal, over those
-    that the reference was computed for."""
+    """Mean of makespan / reference - 1, and the fraction of instances in which the two are equal,
+    over the instances for which the reference was computed."""
     n_iterations: int
     proven: float | None = None
-    """For the reference: the part of its schedules proven optimal."""
+    """For the reference: the fraction of its schedules proven optimal."""
 
 
 def compare(
@@ -92,10 +92,10 @@ def compare(
     names: Sequence[str] = SEVEN,
     on_progress: Callable[[int], None] = lambda n_done: None,
 ) -> list[Score]:
-    """The scores of ``names``, then of the reference (`best`) if the setting asks for any.
+    """Return the scores of ``names``, then of the reference (`best`) if the setting asks for it.
 
-    The reference is slower and may be run on the first ``n_references`` instances only. Its mean is
-    that of the fastest heuristic over all instances less the mean difference on those.
+    The reference is slower and is run on the first ``n_references`` instances only. Its mean is
+    that of the fastest heuristic over all instances, less the mean difference on those.
     """
     picks = [find_heuristic(name) for name in names]
     size = chunk_size(n_clusters)
@@ -119,10 +119,10 @@ def _score(
     fastest = times.min(axis=0)
     hits = (times <= fastest * (1 + TIE)).mean(axis=1)
     best = np.array([makespan for makespan, _ in references])
-    known = slice(0, len(best))
+    with_reference = slice(0, len(best))
     scores = []
     for k, name in enumerate(names):
-        ratio = times[k, known] / best
+        ratio = times[k, with_reference] / best
         scores.append(
             Score(
                 n_clusters,
@@ -137,7 +137,7 @@ def _score(
             )
         )
     if references:
-        mean = float(fastest.mean() - (fastest[known] - best).mean())
+        mean = float(fastest.mean() - (fastest[with_reference] - best).mean())
         proven = sum(ok for _, ok in references) / len(references)
         label = HEURISTICS["best"].label
         scores.append(

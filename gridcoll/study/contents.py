@@ -1,4 +1,4 @@
-"""Every figure and table of the five papers, and the command that makes it again."""
+"""Every figure and table of the five papers, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Item:
-    """A figure or a table. ``command`` comes after ``gridcoll ``; empty where there is none.
+    """A figure or a table. ``command`` is what follows ``gridcoll ``; empty if there is none.
 
-    ``remark`` says what the command does not do, or why there is none.
+    ``remark`` says what the command does not do, or why there is no command.
     """
 
     paper: str

@@ -1,10 +1,10 @@
 """``gridcoll study placement-faces``: Figure 1 of paper 004.
 
-Paper 004, Figure 1: faces between the parts of a tetrahedral mesh, beside its estimate.
+Faces between the parts of a tetrahedral mesh, beside the paper's estimate.
 
-The mesh is a cube of cells, six tetrahedra each; the parts come from a partitioner. Without one
-installed, recursive coordinate bisection cuts the longest side in half, again and again, which is
-what the estimate's surface of a compact part assumes.
+The mesh is a cube of cells with six tetrahedra each. The parts come from a partitioner. If none is
+installed, recursive coordinate bisection halves the longest side again and again. This gives the
+compact parts that the estimate assumes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Tetrahedra as centres (n, 3) and pairs of neighbours that share a face, (faces, 2)."""
+    """Tetrahedra: their centres, (n, 3), and pairs of neighbours that share a face, (faces, 2)."""
 
     centres: Floats
     faces: Ints
@@ -49,9 +49,9 @@ class Mesh:
 
 
 def cube_mesh(n_elements: int) -> Mesh:
-    """A cube of about ``n_elements`` tetrahedra: each cell cut along the orders of its axes.
+    """Return a cube of about ``n_elements`` tetrahedra, one per cell and order of the three axes.
 
-    Raises `UsageError` on fewer than six.
+    Raises `UsageError` for fewer than six.
     """
     side = round((n_elements / 6) ** (1 / 3))
     if side < 1:
@@ -78,7 +78,10 @@ def cube_mesh(n_elements: int) -> Mesh:
 
 
 def bisect(mesh: Mesh, n_parts: int) -> Ints:
-    """The part of each element: halves by the longest side, in proportion to parts left."""
+    """Return the part of each element, by halving the longest side again and again.
+
+    Cuts are in proportion to the number of parts on each side.
+    """
     part = np.zeros(mesh.n_elements, dtype=np.int64)
     _bisect(mesh.centres, np.arange(mesh.n_elements), n_parts, 0, part)
     return part
@@ -98,7 +101,7 @@ def _bisect(centres: Floats, members: Ints, n_parts: int, first: int, part: Ints
 
 
 def metis(mesh: Mesh, n_parts: int) -> Ints:
-    """By Metis. Raises `UsageError` where pymetis is not installed."""
+    """Return the part of each element, by Metis. Raises `UsageError` without pymetis."""
     try:
         import pymetis  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -115,7 +118,7 @@ PARTITIONERS: dict[str, Callable[[Mesh, int], Ints]] = {"bisection": bisect, "me
 
 @dataclass(frozen=True)
 class Faces:
-    """Of the part that has most: counted, beside ``β n_local^(2/3)`` with the paper's β."""
+    """Faces of the part that has most, beside the estimate ``β n_local^(2/3)`` of the paper."""
 
     n_parts: int
     most: int
@@ -125,7 +128,7 @@ class Faces:
 
 
 def count_faces(mesh: Mesh, part: Ints) -> Faces:
-    """Faces between parts; ``beta_needed`` is the least that is an upper bound."""
+    """Count faces between parts. ``beta_needed`` is the least β that gives an upper bound."""
     across = part[mesh.faces[:, 0]] != part[mesh.faces[:, 1]]
     n_parts = int(part.max()) + 1
     counts = np.bincount(part[mesh.faces[across]].ravel(), minlength=n_parts)
@@ -139,7 +142,9 @@ def count_faces(mesh: Mesh, part: Ints) -> Faces:
     "--elements", type=click.IntRange(6), default=588_000, show_default=True,
     help="Size of the mesh.",
 )  # fmt: skip
-@click.option("--hosts", default="2,4,8,16,32,64,128", show_default=True, help="Parts.")
+@click.option(
+    "--hosts", default="2,4,8,16,32,64,128", show_default=True, help="Numbers of hosts, or parts."
+)
 @click.option(
     "--partitioner", type=click.Choice(list(PARTITIONERS)), default="bisection", show_default=True,
     help="metis needs pymetis.",
@@ -155,10 +160,10 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Faces between hosts of a partitioned mesh, beside the paper's β (n / hosts)^(2/3), β = 5.
+    """Count faces between hosts of a partitioned mesh, beside the paper's β (n / hosts)^(2/3).
 
-    The paper: 5 was always above what its partitioner counted. Its mesh was an aircraft's, ours
-    is a cube.
+    The paper takes β = 5, which was always above the counts of its partitioner. Its mesh was that
+    of an aircraft; ours is a cube.
     """
     prepare_plot(plot)
     parts = whole_numbers("--hosts", hosts)

@@ -1,4 +1,4 @@
-"""``gridcoll study fillings``: Figure 4 of paper 000 with every filling of the matrices."""
+"""``gridcoll study fillings``: Figure 4 of paper 000, with every way to fill the matrices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ Scores = Mapping[tuple[int, str], Score]
 """By number of clusters and heuristic."""
 
 FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
-LATE = "ecef-la-max-t"
+ECEF_LAT = "ecef-la-max-t"
 FEW, MANY = 10, 50
+"""Numbers of clusters."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper in our words; ``holds`` needs the counts 3 to `FEW` and `MANY`."""
+    """A claim of the paper in our words. ``holds`` needs the counts 3 to `FEW`, and `MANY`."""
 
     number: int
     figure: str
@@ -108,17 +109,19 @@ def _hit_rates_fall(scores: Scores) -> bool:
     return all(_hits(scores, MANY, name) < _hits(scores, FEW, name) for name in ("ecef", "ecef-la"))
 
 
-def _late_keeps_its_rate(scores: Scores) -> bool:
-    return all(0.35 <= _hits(scores, n, LATE) <= 0.55 for n in _counts(scores, FEW))
+def _lat_keeps_its_rate(scores: Scores) -> bool:
+    return all(0.35 <= _hits(scores, n, ECEF_LAT) <= 0.55 for n in _counts(scores, FEW))
 
 
-def _late_is_fastest_of_many(scores: Scores) -> bool:
-    return all(_mean(scores, MANY, LATE) <= _mean(scores, MANY, name) for name in SEVEN)
+def _lat_is_fastest_of_many(scores: Scores) -> bool:
+    return all(_mean(scores, MANY, ECEF_LAT) <= _mean(scores, MANY, name) for name in SEVEN)
 
 
 def _mixed_pays(scores: Scores) -> bool:
     few = min(("ecef", "ecef-la"), key=lambda name: _mean(scores, FEW, name))
-    return _mean(scores, FEW, few) <= _mean(scores, FEW, LATE) and _late_is_fastest_of_many(scores)
+    return _mean(scores, FEW, few) <= _mean(scores, FEW, ECEF_LAT) and _lat_is_fastest_of_many(
+        scores
+    )
 
 
 CLAIMS = (
@@ -133,14 +136,14 @@ CLAIMS = (
     Claim(7, "4", "the hit rates of ECEF and ECEF-LA fall from 10 to 50 clusters",
           _hit_rates_fall),
     Claim(8, "4", "ECEF-LAT keeps a hit rate of about 45 % (35 to 55 % from 10 clusters on)",
-          _late_keeps_its_rate),
-    Claim(9, "3", "ECEF-LAT has the smallest mean at 50 clusters", _late_is_fastest_of_many),
+          _lat_keeps_its_rate),
+    Claim(9, "3", "ECEF-LAT has the smallest mean at 50 clusters", _lat_is_fastest_of_many),
     Claim(10, "4", "ECEF or ECEF-LA for few clusters, ECEF-LAT for many", _mixed_pays),
 )  # fmt: skip
 """The numbers are those of ``benchmarks/studies/CLAIMS.md``."""
 
 
-PAPER_LATE_PERCENT = 45.0
+PAPER_LAT_PERCENT = 45.0
 
 
 @click.command()
@@ -165,11 +168,12 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Hit rates of the ECEF family by how random links are filled, beside paper 000's Figure 4.
+    """Show hit rates of the ECEF family by how links are drawn, beside paper 000's Figure 4.
 
-    The paper gives the range of the gaps, not whether each link, each pair or each cluster draws
-    its own. Also says which of its ten claims hold with each filling: claims that two near figures
-    decide need the default number of iterations, which takes about four minutes.
+    The paper gives the range of the gaps, but not whether each link, each pair or each cluster
+    draws its own. The command also shows which of the paper's ten claims hold with each filling.
+    Claims that depend on two close figures need the default number of iterations, which takes about
+    four minutes.
     """
     if not {FEW, MANY} <= set(clusters):
         raise click.BadParameter(f"--clusters: {FEW} and {MANY} must be among them")
@@ -203,7 +207,7 @@ def command(
         ]
         draw_panels(
             "Paper 000, Figure 4 by filling (the paper: ECEF-LAT constant at about 45 %)",
-            panels, plot, level=PAPER_LATE_PERCENT,
+            panels, plot, level=PAPER_LAT_PERCENT,
         )  # fmt: skip
     if as_json:
         click.echo(json.dumps({"verdicts": verdicts, "scores": rows}, indent=1))
@@ -214,13 +218,13 @@ def command(
 def _print(scores: dict[str, list[Score]], verdicts: dict[str, list[bool]]) -> None:
     console = table_console()
     rates = Table("hit rate %", *FILLINGS, "paper 000", title="Figure 4, side by side")
-    said = {"ecef": "falls", "ecef-la": "falls", "ecef-la-max-t": "about 45, constant"}
+    in_paper = {"ecef": "falls", "ecef-la": "falls", "ecef-la-max-t": "about 45, constant"}
     for name in FAMILY:
         for n in (FEW, MANY):
             cells = [
                 f"{100 * (by_key(found)[n, name].hit_rate or 0):.0f}" for found in scores.values()
             ]
-            rates.add_row(f"{name}, {n} clusters", *cells, said.get(name, ""))
+            rates.add_row(f"{name}, {n} clusters", *cells, in_paper.get(name, ""))
     console.print(rates)
     claims = Table("claim", *FILLINGS, title="Which claims of paper 000 hold")
     for row, claim in enumerate(CLAIMS):

@@ -1,16 +1,16 @@
 """``gridcoll study grid5000``: Figure 5 of paper 000.
 
-The 88 machines of paper 000, Table 3, predicted as in its Figure 5.
+It predicts broadcasts on the 88 machines of Table 3 of that paper.
 
-The paper prints latencies but no gaps. Ours are calibrated on what paper 002 says of the same grid:
+The paper prints latencies but no gaps. Ours are fitted to what paper 002 says of the same grid:
 1 MB from Orsay to Grenoble takes 350 ms (a TCP window of 64 KiB per round trip of twice the latency
 gives 372 + 12 ms), and a binomial broadcast of 1 MB among 50 nodes over Gigabit Ethernet takes
 600 ms (five rounds of 120 ms: 8.4 MB/s). So
 
     g(m) = overhead + m / min(local rate, window / (2 L)).
 
-Inside a cluster, paper 000 names the binomial tree, paper 002 (section 6, the same machines and
-latencies) the fastest strategy of its Table 1.
+Inside a cluster, paper 000 uses the binomial tree, and paper 002 (section 6, with the same machines
+and latencies) the fastest strategy of its Table 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gridcoll.schedule import HEURISTICS, Accounting, Instance
 from gridcoll.schedule.greedy import SEVEN
 from gridcoll.schedule.instance import Floats
 from gridcoll.schedule.trees import find_shape
-from gridcoll.study.one_cluster_command import halved
+from gridcoll.study.one_cluster_command import halved_sizes
 from gridcoll.study.options import (
     BUSY,
     JSON,
@@ -56,7 +56,7 @@ LATENCY_US = (
     (12197.49, 12195.22, 60.08, 242.47, 0.0, 5394.10),
     (5210.99, 5211.47, 5388.49, 5393.98, 5394.10, 27.53),
 )
-"""Paper 000, Table 3; the diagonal is inside a cluster (none for single machines)."""
+"""Paper 000, Table 3. The diagonal is the latency inside a cluster (0 for single machines)."""
 
 MEGABYTE = 1_000_000
 
@@ -66,7 +66,7 @@ INSIDE = ("binomial", "best")
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the paper leaves out; see the module's text for where the defaults come from."""
+    """Values that the paper does not give; the module's docstring says where they come from."""
 
     window_bytes: float = 65536.0
     local_bytes_per_s: float = 8.4e6
@@ -78,13 +78,13 @@ class Calibration:
                 raise UsageError(f"calibration: {name} must be positive, got {getattr(self, name)}")
 
     def rate(self, latency_s: float) -> float:
-        """Bytes per second of one transfer over a link of this latency (0: one machine)."""
+        """Return the bytes per second of one transfer over a link (latency 0: one machine)."""
         if not latency_s:
             return self.local_bytes_per_s
         return min(self.local_bytes_per_s, self.window_bytes / (2 * latency_s))
 
     def gap_s(self, n_bytes: float) -> Floats:
-        """g(m) between and (diagonal) inside clusters, (6, 6)."""
+        """Return g(m) between clusters and, on the diagonal, inside them, (6, 6)."""
         latency = np.array(LATENCY_US) * 1e-6
         with np.errstate(divide="ignore"):
             rate = np.minimum(self.local_bytes_per_s, self.window_bytes / (2 * latency))
@@ -99,9 +99,9 @@ def grid_instance(
     accounting: Accounting | None = None,
     inside: str = "binomial",
 ) -> Instance:
-    """The broadcast of ``n_bytes`` between the six clusters, which do ``inside`` within each.
+    """Return the broadcast of ``n_bytes`` between the six clusters, with ``inside`` within each.
 
-    Raises `UsageError` when that is none of `INSIDE`.
+    Raises `UsageError` if ``inside`` is none of `INSIDE`.
     """
     if inside not in INSIDE:
         raise UsageError(f"inside: must be one of {', '.join(INSIDE)}; got {inside!r}")
@@ -114,7 +114,7 @@ def grid_instance(
 
 
 def binomial_s(n_bytes: float, calibration: Calibration) -> Floats:
-    """ceil(log2 P) L + floor(log2 P) g(m) in each cluster (paper 002, Table 1), (6,)."""
+    """Return ceil(log2 P) L + floor(log2 P) g(m) for each cluster (paper 002, Table 1), (6,)."""
     latency = np.array(LATENCY_US).diagonal() * 1e-6
     gap = calibration.gap_s(n_bytes).diagonal()
     rounds = np.log2(np.array(MACHINES))
@@ -123,10 +123,10 @@ def binomial_s(n_bytes: float, calibration: Calibration) -> Floats:
 
 
 def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
-    """The least of paper 002's Table 1 in each cluster, over segments of m / 2^i bytes, (6,).
+    """Return the least time by paper 002's Table 1 in each cluster, (6,).
 
-    Without k-chains: their line counts 2 d + 1 chains but one send of the root per segment, which
-    no broadcast can do.
+    The minimum is over segments of m / 2^i bytes. k-chains are left out: their formula counts
+    2 d + 1 chains but one send of the root per segment, which no broadcast can do.
     """
     forms = [
         form
@@ -141,7 +141,7 @@ def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
         link = linear_plogp(latency_s, rate, calibration.overhead_s)
         found[cluster] = min(
             form.cost_s(Call(link, machines, size, segment))
-            for segment in halved(size)
+            for segment in halved_sizes(size)
             for form in forms
         )
     return found
@@ -149,7 +149,7 @@ def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
 
 @dataclass(frozen=True)
 class Variant:
-    """One reading of what the papers leave open, and what comes out for 4 MB."""
+    """One choice of what the papers leave open, and the resulting times for 4 MB."""
 
     inside: str
     window: str
@@ -172,7 +172,7 @@ VARIANT_ROOTS = (0, 2, 5)
 
 
 def variants(n_bytes: float = 4 * MEGABYTE) -> list[Variant]:
-    """Every combination of inside, window, local rate and root."""
+    """Return every combination of inside, window, local rate and root."""
     found = []
     for inside in INSIDE:
         for window in VARIANT_WINDOWS:
@@ -192,10 +192,10 @@ def variants(n_bytes: float = 4 * MEGABYTE) -> list[Variant]:
 
 
 def unaware_binomial_s(n_bytes: float, calibration: Calibration, root: int = 0) -> float:
-    """The binomial tree over all 88 machines in cluster order, as an MPI library sends it.
+    """Return the time of the binomial tree over all 88 machines, as sent by an MPI library.
 
-    Vertex v of the tree is machine (first machine of the root's cluster + v) mod 88; a sender is
-    busy for the gap of each transfer.
+    Machines are in cluster order: vertex v of the tree is machine (first machine of the root's
+    cluster + v) mod 88. A sender is busy for the gap of each transfer.
     """
     place = [cluster for cluster, count in enumerate(MACHINES) for _ in range(count)]
     shift = sum(MACHINES[:root])
@@ -220,13 +220,21 @@ ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
 @click.command()
 @click.option("--window", default="64 KiB", show_default=True, help="TCP window of a flow.")
 @click.option(
-    "--local-rate", default="67.2 Mbit/s", show_default=True, help="Between machines of a site."
+    "--local-rate",
+    default="67.2 Mbit/s",
+    show_default=True,
+    help="Rate between machines of a site.",
 )
 @click.option(
     "--inside", type=click.Choice(INSIDE), default="binomial", show_default=True,
     help="What a cluster does inside: paper 000's tree, or the best of paper 002's Table 1.",
 )  # fmt: skip
-@click.option("--variants", "all_variants", is_flag=True, help="4 MB, every reading of the papers.")
+@click.option(
+    "--variants",
+    "all_variants",
+    is_flag=True,
+    help="Predict 4 MB with every choice of what the papers leave open.",
+)
 @click.option("--root", type=click.IntRange(0, len(CLUSTERS) - 1), default=0, show_default=True,
               help="The root: a cluster.")  # fmt: skip
 @click.option(
@@ -257,9 +265,9 @@ def command(
 ) -> None:
     """Predict a broadcast on the 88 machines of the papers, by message size.
 
-    The papers print latencies only; gaps are m / min(local rate, window / round trip). Paper 000
-    says of 4 MB: the ECEF family takes less than 3 s, flat almost six times as long, longer than
-    the grid-unaware binomial tree.
+    The papers print latencies only; gaps are m / min(local rate, window / round trip). For 4 MB,
+    paper 000 says that the ECEF family takes less than 3 s, and that flat takes almost six times as
+    long, which is longer than the grid-unaware binomial tree.
     """
     if all_variants:
         _variants(output, plots, as_json)
@@ -287,7 +295,7 @@ def command(
 
 
 def _compare(row: dict[str, object]) -> None:
-    """The last row beside what the paper's text says of it."""
+    """Print the last row beside what the paper says about it."""
     times = {key: float(str(value)) for key, value in row.items()}
     family = [times[HEURISTICS[name].label] for name in ECEF_FAMILY]
     flat = times[HEURISTICS["flat"].label]

@@ -53,7 +53,7 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     "names",
     type=click.Choice(GREEDY),
     multiple=True,
-    help="One to compare, repeatedly; by default the papers' seven.",
+    help="A heuristic to compare; may be repeated; default: the papers' seven.",
 )
 @click.option(
     "--filling",
@@ -62,10 +62,10 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     show_default=True,
     help="How links are drawn; "
     + "; ".join(f"{f.name}: {f.good_for}" for f in FILLINGS.values())
-    + ". The papers do not say. Of what paper 000 prints, per-cluster agrees with most; the "
-    "default is the one that assumes least (see gridcoll study fillings).",
+    + ". The papers do not say which. per-cluster agrees with most of what paper 000 prints; the "
+    "default assumes least (see gridcoll study fillings).",
 )
-@click.option("--sizes", "size", help="Bytes, as 4MB, where --rate gives the gaps.")
+@click.option("--sizes", "size", help="Bytes, for example 4MB; with --rate, they give the gaps.")
 @click.option(
     "--latency", callback=parse_duration_range, help="One way, a range as '1 ms - 15 ms'."
 )
@@ -88,7 +88,7 @@ GREEDY = tuple(name for name in HEURISTICS if name not in ("optimal", "best"))
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="On how many of the instances to run best as well.",
+    help="Number of instances on which best is run, too.",
 )
 @BUSY
 @OVERLAP
@@ -173,7 +173,7 @@ def _print(scores: Sequence[Score]) -> None:
 
 
 def figures(scores: Sequence[Score], parameters: str) -> dict[str, Figure]:
-    """The papers' figures, as far as the scores have what is in them."""
+    """Return the papers' figures, as far as the scores cover them."""
     ecef = ("ECEF", "ECEF-LA", "ECEF-LAt", "ECEF-LAT", "Best")
     few = [score for score in scores if score.n_clusters <= 10]
     if parameters == "adaptive":
@@ -201,7 +201,7 @@ def _makespans(title: str, scores: Sequence[Score], y_from_zero: bool = True) ->
 
 
 def hit_rates(title: str, scores: Sequence[Score]) -> Figure:
-    """A line of hit rates per heuristic."""
+    """Return a figure with a line of hit rates for each heuristic."""
     lines = {}
     for label in _labels(scores):
         own = [s for s in scores if s.label == label and s.hit_rate is not None]

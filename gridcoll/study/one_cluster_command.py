@@ -1,10 +1,10 @@
 """``gridcoll study one-cluster``: the tables and figures of papers 002 and 003 inside a cluster.
 
-Paper 003's figures and the tables of 002 and 003, from the pLogP of one cluster.
+These are the figures of paper 003 and the tables of 002 and 003, from the pLogP of one cluster.
 
 The paper's cluster, icluster-2, had 100 machines on Gigabit Ethernet. Its pLogP is in a picture
-(Figure 1) that the text does not give, so the default here is a stand-in: 50 µs of latency,
-1 Gbit/s, 20 µs per message. Any measured model can take its place.
+only (Figure 1), without numbers in the text. So the default here is a stand-in: a latency of 50 µs,
+1 Gbit/s, 20 µs per message. It can be replaced by any measured model.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gridcoll.topology.units import (
     parse_size_bytes,
 )
 
-SEGMENT_BYTES_AT_LEAST = 1
+MIN_SEGMENT_BYTES = 1
 DEGREES = (2, 3, 4, 6, 8)
 LONG_BYTES = 1 << 20
 
@@ -60,7 +60,7 @@ LONG_BYTES = 1 << 20
 def stand_in_link(
     latency_s: float = 50e-6, bytes_per_s: float = 125e6, message_s: float = 20e-6
 ) -> PLogP:
-    """A pLogP in which the processor is free while the wire is busy: os, or below g."""
+    """Return a pLogP in which the processor is free while the wire is busy: os, or below g."""
     wire_s = LONG_BYTES / bytes_per_s
     return PLogP(
         latency_s=latency_s,
@@ -72,7 +72,7 @@ def stand_in_link(
 
 
 def one_cluster(link: PLogP, n_ranks: int) -> GridModel:
-    """``n_ranks`` hosts of one cluster."""
+    """Return the model of one cluster of ``n_ranks`` hosts."""
     if n_ranks < 2:
         raise UsageError(f"ranks: must be at least 2, got {n_ranks}")
     processes = tuple(Process(rank, f"host{rank}") for rank in range(n_ranks))
@@ -81,9 +81,9 @@ def one_cluster(link: PLogP, n_ranks: int) -> GridModel:
 
 @dataclass(frozen=True)
 class FormRow:
-    """A line of a table at one size: the paper's formula beside the plan that does it.
+    """A line of a table at one size: the paper's formula beside our plan of the same name.
 
-    ``plan_s`` is what our price of the plan says; None where no plan is of this name.
+    ``plan_s`` is the predicted time of the plan; None if no plan has this name.
     """
 
     table: str
@@ -97,27 +97,27 @@ class FormRow:
     holds: str
 
 
-def halved(n_bytes: int) -> list[int]:
-    """Segments of ``m / 2^i`` bytes, i from 0 to log2 m (paper 003, §3)."""
+def halved_sizes(n_bytes: int) -> list[int]:
+    """Return segments of ``m / 2^i`` bytes, i from 0 to log2 m (paper 003, §3)."""
     sizes = [max(n_bytes, 1)]
-    while sizes[-1] > SEGMENT_BYTES_AT_LEAST:
+    while sizes[-1] > MIN_SEGMENT_BYTES:
         sizes.append(sizes[-1] // 2)
     return sizes
 
 
 def best_closed_form(name: str, link: PLogP, n_ranks: int, n_bytes: int) -> tuple[float, int]:
-    """Seconds and segment of ``name`` at its best m / 2^i, and its best degree."""
+    """Return seconds and segment of ``name`` at its best segment m / 2^i and best degree."""
     form = CLOSED_FORMS[name]
     segmented = "s)" in form.formula
     return min(
         (form.cost_s(Call(link, n_ranks, n_bytes, segment, degree)), segment)
-        for segment in (halved(n_bytes) if segmented else [max(n_bytes, 1)])
+        for segment in (halved_sizes(n_bytes) if segmented else [max(n_bytes, 1)])
         for degree in (DEGREES if name == "k-chain" else (2,))
     )
 
 
 def broadcast_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
-    """Table 1 of papers 002 and 003."""
+    """Return Table 1 of papers 002 and 003."""
     model = one_cluster(link, n_ranks)
     found = []
     for name, form in CLOSED_FORMS.items():
@@ -132,7 +132,7 @@ def broadcast_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
 
 
 def scatter_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
-    """Table 2 of paper 003."""
+    """Return Table 2 of paper 003."""
     model = one_cluster(link, n_ranks)
     found = []
     for name, cost in SCATTER_COSTS.items():
@@ -148,7 +148,7 @@ def scatter_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
 
 
 def alltoall_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
-    """Table 3 of paper 003, the paper's prediction between its bounds, and ours."""
+    """Return Table 3 of paper 003 with the paper's prediction between its bounds, and ours."""
     model = one_cluster(link, n_ranks)
     plan_s = _plan_s("alltoall", "direct", model, n_bytes)
     costs = {name: bound.cost_s(link, n_ranks, n_bytes) for name, bound in ALLTOALL_BOUNDS.items()}
@@ -176,7 +176,7 @@ def alltoall_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
 
 
 def _plan_s(collective: str, name: str, model: GridModel, n_bytes: int) -> float | None:
-    """The price of the plan of that name, without what was learned of it."""
+    """Return the predicted time of the plan called ``name``, without corrections, or None."""
     if not any(algorithm == name for algorithm in REGISTRIES[collective]):
         return None
     winner = choose(collective, model, n_bytes, 0, forced=name).winner
@@ -184,7 +184,7 @@ def _plan_s(collective: str, name: str, model: GridModel, n_bytes: int) -> float
 
 
 Curve = Callable[[PLogP, int, int], float]
-"""Seconds of a link, ranks and bytes."""
+"""Seconds as a function of link, ranks and bytes."""
 
 
 def _broadcast(name: str) -> Curve:
@@ -202,10 +202,10 @@ def _paper_alltoall(link: PLogP, n_ranks: int, n_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class FigureOf003:
-    """A figure: what is drawn over message size, for which numbers of processes.
+    """A figure over message size, for some numbers of processes.
 
-    ``curves`` maps a label to the model and to (collective, algorithm) as `gridcoll bench` writes
-    it, for what was measured; ``most_bytes`` ends the axis.
+    ``curves`` maps a label to the model and to (collective, algorithm) in the measured rows of
+    `gridcoll bench`; ``most_bytes`` is the end of the axis.
     """
 
     number: int
@@ -259,18 +259,18 @@ FIGURES: dict[int, FigureOf003] = {
         ),
     )
 }  # fmt: skip
-"""Figure 1, the pLogP itself, is drawn apart."""
+"""All but Figure 1, the pLogP itself, which `_plogp` draws."""
 
 
 def sizes_to(most_bytes: int) -> list[int]:
-    """Powers of two."""
+    """Return powers of two, from 64 on."""
     return [1 << k for k in range(40) if 64 <= 1 << k <= most_bytes]
 
 
 def points(
     figure: FigureOf003, link: PLogP, sizes: Sequence[int]
 ) -> dict[tuple[str, int], list[float]]:
-    """Seconds at ``sizes`` by label and number of processes, by the model."""
+    """Return seconds by the model at ``sizes``, for each label and number of processes."""
     return {
         (label, n_ranks): [curve(link, n_ranks, size) for size in sizes]
         for label, (curve, _) in figure.curves.items()
@@ -279,11 +279,15 @@ def points(
 
 
 Measured = dict[tuple[str, str], list[tuple[int | None, int, float]]]
-"""Processes (None: as many as the figure has), bytes and seconds by collective and algorithm."""
+"""Processes (None: as many as in the figure), bytes and seconds, by collective and algorithm."""
 
 
 @click.command()
-@click.option("--table", type=click.Choice(["1", "2", "3"]), help="Of paper 003; 1 is also 002's.")
+@click.option(
+    "--table",
+    type=click.Choice(["1", "2", "3"]),
+    help="Table of paper 003; 1 is in paper 002, too.",
+)
 @click.option("--figure", type=click.IntRange(1, 11), help="Figure of the paper: 003.")
 @click.option("--sizes", help="Bytes, as 1K,64K,1M.")
 @click.option(
@@ -314,10 +318,10 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Models of collectives inside one cluster, by pLogP: paper 003's Tables 1-3, Figures 1-11.
+    """Show pLogP models of collectives inside one cluster: paper 003's Tables 1-3, Figures 1-11.
 
-    A table has the paper's formula beside what our plan of that name is priced at; a figure the
-    model, and what was measured where rows are given. The paper prints no times.
+    A table shows the paper's formula beside the predicted time of our plan of the same name. A
+    figure shows the model, and measured times if rows are given. The paper prints no times.
     """
     if (table is None) == (figure is None):
         raise UsageError("--table and --figure: give one of them")
@@ -362,7 +366,7 @@ def _table_rows(table: str, link: PLogP, ranks: int, sizes: Sequence[int]) -> li
 
 
 def _draw_table(table: str, ranks: int, rows: Sequence[FormRow], path: Path) -> None:
-    """The paper's formula beside our plan, for each line and size."""
+    """Draw the paper's formula beside our plan, for each line and size."""
     bars = {
         f"{row.strategy}, {format_size(row.n_bytes)}": {
             "formula": 1e3 * row.formula_s,
@@ -432,8 +436,8 @@ def _curves(
             continue
         known = [
             (n, size, value)
-            for said, size, value in measured[key]
-            if (n := said or max(figure.ranks)) in figure.ranks
+            for row_ranks, size, value in measured[key]
+            if (n := row_ranks or max(figure.ranks)) in figure.ranks
         ]
         for n_ranks in sorted({n for n, _, _ in known}):
             at = sorted((size, value) for n, size, value in known if n == n_ranks)

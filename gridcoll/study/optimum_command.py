@@ -1,6 +1,6 @@
-"""``gridcoll study optimum``: how near the heuristics and `best` come to the optimum.
+"""``gridcoll study optimum``: how close the heuristics and `best` come to the optimum.
 
-How near `best` comes to the optimum within a budget of time, and how long `optimal` takes.
+It measures how close `best` comes within a budget of time, and how long `optimal` takes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gridcoll.study.parameters import FILLINGS, PARAMETERS
 
 @dataclass(frozen=True)
 class Nearness:
-    """What a method reached on the instances of one size."""
+    """How close a method came to the optimum on the instances of one size."""
 
     n_clusters: int
     method: str
@@ -48,13 +48,13 @@ class Nearness:
     budget_s: float | None
     n_instances: int
     gap: float
-    """Mean of makespan / bound - 1, the bound being the highest any run has proven: at least the
-    gap to the optimum, and exactly that where the optimum is proven."""
+    """Mean of makespan / bound - 1, where the bound is the highest that any run has proven. This is
+    at least the gap to the optimum, and equal to it if the optimum is proven."""
     own_gap: float
-    """The same by the bound this method proved itself within its budget; 0 for the seven."""
+    """The same with the bound that this method proved within its budget; 0 for the seven."""
     worst_gap: float
     proven: float
-    """The part of the instances where the method met its own bound."""
+    """The fraction of instances in which the method met its own bound."""
     median_s: float
     longest_s: float
     """Time taken."""
@@ -94,8 +94,8 @@ def measure_nearness(
 ) -> list[Nearness]:
     """Run the seven, `best` with each budget, and with ``exact`` `optimal`, on the same instances.
 
-    Budgets and times are read on ``clock``; on a busy machine, `time.process_time` is the fair one.
-    An `Instance` caches lists of its matrices; they are made before the clock starts.
+    Budgets and times are by ``clock``; on a busy machine, `time.process_time` is the fair one. An
+    `Instance` caches lists of its matrices; they are made before a time is taken.
     """
     methods: dict[tuple[str, float | None], _Runs] = {("best of the seven", None): _Runs()}
     methods.update({("best", budget): _Runs() for budget in budgets_s})
@@ -128,7 +128,7 @@ def _run(
     accelerate: bool | None,
     clock: Callable[[], float],
 ) -> tuple[float, float, bool]:
-    """Makespan, bound and whether they meet."""
+    """Return makespan, bound, and whether they meet."""
     if method == "best of the seven":
         batch = Batch.of(instance)
         times = [HEURISTICS[name].pick_batch(batch).makespan_s[0] for name in SEVEN]
@@ -150,7 +150,7 @@ def _run(
 )
 @click.option(
     "--budgets", callback=parse_seconds, default="0.01,0.1,1", show_default=True,
-    help="Seconds that best may take.",
+    help="Time budgets of best, in seconds.",
 )  # fmt: skip
 @click.option(
     "--instances", type=click.IntRange(1), default=100, show_default=True,
@@ -159,10 +159,12 @@ def _run(
 @click.option("--exact", is_flag=True, help="Run optimal as well (meant for up to 12 clusters).")
 @click.option(
     "--accelerate/--plain", default=None,
-    help="With numba, or in plain Python; by default numba where installed.",
+    help="Use numba, or plain Python; default: numba if installed.",
 )  # fmt: skip
 @click.option(
-    "--cpu-time", is_flag=True, help="Count processor time, not elapsed time: for busy machines."
+    "--cpu-time",
+    is_flag=True,
+    help="Count processor time instead of elapsed time, as on busy machines.",
 )
 @RANGES
 @click.option(
@@ -189,7 +191,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure the gap to the optimum, and the time it takes to close it."""
+    """Measure the gap between heuristics and the optimum, and the time it takes to close it."""
     prepare_output(output)
     if accelerate is not False:
         accelerate = warm_up() or accelerate

@@ -24,7 +24,7 @@ from gridcoll.topology.units import format_duration, parse_duration_s, parse_rat
 
 
 def parse_counts(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
-    """Whole numbers from 2 on, like ``2-10,15-50:5``: ranges with an optional step, single ones."""
+    """Parse whole numbers from 2 on, like ``2-10,15-50:5``: ranges with an optional step."""
     counts: list[int] = []
     for piece in text.split(","):
         span, _, step = piece.partition(":")
@@ -39,7 +39,7 @@ def parse_counts(context: click.Context, parameter: click.Parameter, text: str) 
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """The numbers in ``text``, comma-separated. Raises `UsageError`."""
+    """Return the comma-separated numbers in ``text``. Raises `UsageError`."""
     try:
         return [int(piece) for piece in text.split(",")]
     except ValueError:
@@ -62,7 +62,7 @@ class _Rows(msgspec.Struct):
 
 
 def read_measured(path: Path) -> list[MeasuredRow]:
-    """The rows in ``path``, alone or with what they were measured by. Raises `FileError`."""
+    """Read the rows in ``path``, with or without what describes the run. Raises `FileError`."""
     text = read_text(path, "measured rows")
     try:
         found = msgspec.json.decode(text, type=list[MeasuredRow] | _Rows)
@@ -75,7 +75,7 @@ def read_measured(path: Path) -> list[MeasuredRow]:
 def parse_seconds(
     context: click.Context, parameter: click.Parameter, text: str
 ) -> tuple[float, ...]:
-    """Positive times in seconds, comma-separated."""
+    """Parse positive times in seconds, comma-separated."""
     try:
         times = tuple(float(piece) for piece in text.split(","))
     except ValueError:
@@ -88,14 +88,14 @@ def parse_seconds(
 def parse_duration_range(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[float, float] | None:
-    """Two times with a dash, as ``1 ms - 15 ms``, in seconds."""
+    """Parse two times with a dash, as ``1 ms - 15 ms``, into seconds."""
     return _parse_range(text, parse_duration_s)
 
 
 def parse_rate_range(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[float, float] | None:
-    """Two rates with a dash, as ``1 MB/s - 100 MB/s``, in bytes per second."""
+    """Parse two rates with a dash, as ``1 MB/s - 100 MB/s``, into bytes per second."""
     return _parse_range(text, parse_rate_bytes_per_s)
 
 
@@ -116,7 +116,7 @@ BUSY = click.option(
     type=click.Choice(["gap", "gap+latency"]),
     default="gap",
     show_default=True,
-    help="How long a send keeps its sender.",
+    help="How long a send keeps its sender busy.",
 )
 OVERLAP = click.option(
     "--internal-start",
@@ -126,7 +126,7 @@ OVERLAP = click.option(
     help="When a cluster's internal broadcast starts.",
 )
 SEED = click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of what is drawn."
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed."
 )
 ITERATIONS = click.option(
     "--iterations", type=click.IntRange(1), default=10_000, show_default=True,
@@ -136,7 +136,7 @@ OUTPUT = click.option(
     "-o",
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write here: a directory for tables (CSV, JSON) and, where there are any, plots.",
+    help="Write here: a directory for tables (CSV, JSON) and any plots.",
 )
 PLOTS = click.option(
     "--plots",
@@ -155,7 +155,7 @@ PLOT = click.option(
 )  # fmt: skip
 MEASURED = click.option(
     "--measured", multiple=True, type=click.Path(path_type=Path),
-    help="Rows that gridcoll bench --output wrote, to stand beside the model; repeatedly.",
+    help="Rows that gridcoll bench --output wrote, to show beside the model; may be repeated.",
 )  # fmt: skip
 RANGES = click.option(
     "--parameters", type=click.Choice(list(PARAMETERS)), default="table2", show_default=True,
@@ -165,17 +165,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, instead
 
 
 def make_accounting(busy: str, internal_start: str) -> Accounting:
-    """The accounting that the options ask for."""
+    """Return the accounting that the options ask for."""
     return Accounting(busy, internal_start)  # type: ignore[arg-type]
 
 
 def table_console() -> Console:
-    """Stdout, wide enough for a column per heuristic where it is not a terminal."""
+    """Return a console on stdout; without a terminal, wide enough for a column per heuristic."""
     return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def progress_bar() -> Progress:
-    """A bar on stderr; silent where stderr is not a terminal."""
+    """Return a progress bar on stderr; silent if stderr is not a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -188,7 +188,7 @@ def progress_bar() -> Progress:
 
 
 def prepare_output(path: Path | None, *, draws: bool = False) -> None:
-    """Create the directory ``path`` if one is asked for and need be: before the work, not after it.
+    """Create the directory ``path``, if given, so that errors come before the work.
 
     Raises `FileError`, or `UsageError` if pictures are to be drawn and cannot be.
     """
@@ -203,7 +203,7 @@ def prepare_output(path: Path | None, *, draws: bool = False) -> None:
 
 
 def prepare_plot(path: Path | None) -> None:
-    """Raises `UsageError` if a picture is asked for and cannot be drawn: before the work."""
+    """Raise `UsageError`, before the work, if a picture is asked for and cannot be drawn."""
     if path is None:
         return
     new_figure(1, 1)
@@ -227,7 +227,7 @@ def report(
     as_json: bool,
     show: Callable[[], None],
 ) -> None:
-    """Write ``rows`` where that is asked for, and print them: as JSON, or by ``show``."""
+    """Write ``rows`` to ``output`` if given, and print them as JSON or by ``show``."""
     if output is not None:
         write_rows(output, rows)
     if as_json:
@@ -237,7 +237,7 @@ def report(
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Print ``rows`` as a table, a column for each key; what ends in ``_s`` as durations."""
+    """Print ``rows`` as a table with a column for each key; keys in ``_s`` are durations."""
     table = Table(*rows[0], title=title)
     for row in rows:
         table.add_row(*(_cell(key, value) for key, value in row.items()))
@@ -251,13 +251,13 @@ def _cell(key: str, value: object) -> str:
 
 
 def write_tables(folder: Path, name: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write ``rows`` as CSV and as JSON. Raises `FileError`, or `UsageError` without any."""
+    """Write ``rows`` as CSV and as JSON. Raises `FileError`, or `UsageError` without rows."""
     write_csv(folder / f"{name}.csv", rows)
     write_json(folder / f"{name}.json", rows)
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write rows of equal keys. Raises `FileError`, or `UsageError` when there are none."""
+    """Write rows with equal keys as CSV. Raises `FileError`, or `UsageError` without rows."""
     rows = list(rows)
     if not rows:
         raise UsageError(f"{path}: nothing to write")
@@ -269,5 +269,5 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write ``data``. Raises `FileError`."""
+    """Write ``data`` as JSON. Raises `FileError`."""
     write_atomically(path, json.dumps(data, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Random grids: from which ranges their links and clusters are drawn, and how."""
+"""Random grids: the ranges from which links and clusters are drawn, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OVERHEAD_S = 10e-6
 
 
 def draw_predicted(rng: np.random.Generator, shape: tuple[int, ...], n_bytes: int) -> Floats:
-    """Predicted times in seconds of a broadcast of ``n_bytes`` in random clusters.
+    """Return predicted times in seconds of a broadcast of ``n_bytes`` in random clusters.
 
-    The models are those of paper 002, Table 1, with g(m) = overhead + m / rate. The ranges are
-    ours: 1 to 128 machines, latencies as in paper 000's Table 3 (27 to 48 µs), and rates from Fast
-    to Gigabit Ethernet.
+    The models are those of paper 002, Table 1, with g(m) = overhead + m / rate. The ranges are our
+    choice: 1 to 128 machines, latencies as in Table 3 of paper 000 (27 to 48 µs), and rates from
+    Fast to Gigabit Ethernet.
     """
     machines = rng.integers(MACHINES[0], MACHINES[1], shape, endpoint=True)
     latency = rng.uniform(*LATENCY_S, shape)
@@ -36,9 +36,9 @@ def predict_internal(
     bytes_per_s: Floats,
     n_bytes: int,
 ) -> Floats:
-    """The least of the binomial tree and the segmented chain over segments of m / 2^i bytes.
+    """Return the least time of binomial tree and segmented chain, over segments of m / 2^i bytes.
 
-    All arrays have one shape; a cluster of one machine takes no time.
+    All arrays have the same shape. A cluster of one machine takes no time.
     """
     rounds = np.log2(np.maximum(machines, 1))
     whole = OVERHEAD_S + n_bytes / bytes_per_s
@@ -59,7 +59,7 @@ Draw = Callable[[tuple[int, ...]], Floats]
 
 @dataclass(frozen=True)
 class Parameters:
-    """Uniform ranges; gaps are drawn as they are, or as a message's bytes over a drawn rate."""
+    """Uniform ranges. Gaps are drawn directly, or as the bytes of a message over a drawn rate."""
 
     name: str
     good_for: str
@@ -71,7 +71,7 @@ class Parameters:
     message_bytes: int = 1_000_000
 
     def draw_gap(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-        """Gaps in seconds."""
+        """Return gaps in seconds."""
         if self.gap_s is not None:
             return rng.uniform(*self.gap_s, shape)
         if self.bytes_per_s is None:
@@ -109,9 +109,9 @@ def change_parameters(
     internal_s: Range | None = None,
     message_bytes: int | None = None,
 ) -> Parameters:
-    """``parameters`` with other ranges (paper 002, §7: its simulator's inputs).
+    """Return ``parameters`` with other ranges (inputs of the simulator in paper 002, §7).
 
-    Raises `UsageError` on gaps given twice, and on a message size where gaps are given directly.
+    Raises `UsageError` if gaps are given twice, or a message size with gaps given directly.
     """
     if gap_s is not None and bytes_per_s is not None:
         raise UsageError("gaps: give them directly or by a rate, not both")
@@ -181,7 +181,7 @@ def draw_batch(
     internal: str = "given",
     accounting: Accounting | None = None,
 ) -> Batch:
-    """Random instances. Per-cluster fillings concern gaps; latencies are symmetric then.
+    """Return random instances. Per-cluster fillings apply to gaps; latencies are then symmetric.
 
     Raises `UsageError` for an unknown ``filling`` or ``internal``.
     """

@@ -1,16 +1,17 @@
 """``gridcoll study placement``: Tables 1 to 3 of paper 004.
 
-Paper 004's comparison of the searches (Tables 1 to 3), on the random grids of its §3.2.
+The tables compare the searches on the random grids of §3.2 of that paper.
 
-What the paper leaves open is decided here:
+The paper leaves open:
 
-- How far two clusters are apart: `LATENCIES`. By default a latency is drawn for the world, each
-  country and each city, and counts between what lies in it; with the ranges given that is what
-  makes the triangle rule hold. The text may also be read as one latency for every branch from the
-  world down to a cluster, of which the longest on the way counts, or all together.
-- The α of "real clusters" are those of its Table 4 and §2.3.1; hosts and uplinks have 1 Gbit/s.
-- The mesh: of the paper's own two, 5 and 10 million tetrahedra, the one that brings the mean error
-  of a single random subset, on which no search has any influence, nearest the table's.
+- The latency between two clusters, see `LATENCIES`. By default, one latency is drawn for the world,
+  for each country and for each city, and holds between the parts of that place. With the ranges of
+  the paper, this makes the triangle inequality hold. The text may also be read as one latency for
+  each branch from the world down to a cluster; then either the longest branch on the path counts,
+  or the sum of all.
+- The α of "real clusters": here those of its Table 4 and §2.3.1. Hosts and uplinks have 1 Gbit/s.
+- The mesh: here, of the paper's own two (5 and 10 million tetrahedra), the one for which the mean
+  error of a single random subset, which no search influences, is closest to that in the table.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ WORLD_S, COUNTRY_S, CITY_S = (0.050, 0.100), (0.010, 0.050), (0.001, 0.005)
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of the paper: failures per thousand, and (min, avg, max); None where it has ε."""
+    """One row of the paper: failures per thousand, and (min, avg, max); None where it prints ε."""
 
     fail_permille: float
     error_percent: tuple[float, float | None, float | None]
@@ -70,7 +71,7 @@ class CaseKind:
     n_cases: int
     n_elements: int
     draw: Callable[[np.random.Generator, int, str], IterationCost]
-    """Makes one grid with its problem, of so many elements, by one of `LATENCIES`."""
+    """Draws one grid with a problem of so many elements, by one of `LATENCIES`."""
     searches: tuple[str, ...]
     paper: Mapping[str, PaperRow]
 
@@ -78,7 +79,7 @@ class CaseKind:
 def heterogeneous(
     rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
 ) -> IterationCost:
-    """Two countries of three cities of two clusters, 16 to 64 hosts (§3.2.1)."""
+    """Draw two countries of three cities of two clusters, 16 to 64 hosts (§3.2.1)."""
     places = [(i, j) for i in range(2) for j in range(3) for _ in range(2)]
     return _unlike(rng, places, (16, 64), n_elements, latencies)
 
@@ -86,7 +87,7 @@ def heterogeneous(
 def very_heterogeneous(
     rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
 ) -> IterationCost:
-    """1 to 4 countries of 1 to 10 cities of 1 to 3 clusters, 8 to 128 hosts (§3.2.2)."""
+    """Draw 1 to 4 countries of 1 to 10 cities of 1 to 3 clusters, 8 to 128 hosts (§3.2.2)."""
     n_countries, n_cities, n_clusters = rng.integers(1, 5), rng.integers(1, 11), rng.integers(1, 4)
     places = [
         (i, j) for i in range(n_countries) for j in range(n_cities) for _ in range(n_clusters)
@@ -97,7 +98,7 @@ def very_heterogeneous(
 def close_to_homogeneous(
     rng: np.random.Generator, n_elements: int, latencies: str = LEVEL
 ) -> IterationCost:
-    """Two cities of four clusters, 64 or 128 hosts each, all hosts alike (§3.2.3)."""
+    """Draw two cities of four clusters, 64 or 128 hosts each, all hosts alike (§3.2.3)."""
     places = [(0, j) for j in range(2) for _ in range(4)]
     n_hosts = rng.choice([64, 128], size=len(places))
     return _case(rng, places, n_hosts, np.full(len(places), ALPHA_S[-1]), n_elements, latencies)
@@ -148,7 +149,10 @@ def _phase(name: str, names: tuple[str, ...], alpha_s: FloatArray, update: int |
 
 
 def tree_latencies(rng: np.random.Generator, places: list[tuple[int, int]]) -> FloatArray:
-    """(C, C) one-way latencies of clusters at ``(country, city)``; each branch draws its own."""
+    """Draw (C, C) one-way latencies of clusters at ``(country, city)``.
+
+    The world, each country and each city have one latency of their own.
+    """
     country, city = np.array(places).T
     world_s = rng.uniform(*WORLD_S)
     country_s = rng.uniform(*COUNTRY_S, country.max() + 1)
@@ -164,7 +168,7 @@ def tree_latencies(rng: np.random.Generator, places: list[tuple[int, int]]) -> F
 def branch_latencies(
     rng: np.random.Generator, places: list[tuple[int, int]], combine: np.ufunc
 ) -> FloatArray:
-    """(C, C): the branches on the way between two clusters, combined."""
+    """Draw (C, C) one-way latencies: those of the branches between two clusters, combined."""
     country, city = np.array(places).T
     world_s = rng.uniform(*WORLD_S, country.max() + 1)[country]
     country_s = rng.uniform(*COUNTRY_S, (country.max() + 1, city.max() + 1))[country, city]
@@ -185,7 +189,7 @@ LATENCIES: dict[str, Callable[[np.random.Generator, list[tuple[int, int]]], Floa
     "longest-branch": partial(branch_latencies, combine=np.maximum),
     "sum-of-branches": partial(branch_latencies, combine=np.add),
 }
-"""Readings of paper 004, §3.2."""
+"""Interpretations of paper 004, §3.2."""
 
 _LOCAL = ("greedy", "grouping", "annealing", "annealing-greedy", "annealing-grouping")
 
@@ -241,12 +245,12 @@ CASE_KINDS: dict[str, CaseKind] = {
 """The test cases by name."""
 
 
-SAME = 1e-9  # relative; nearer than this, two searches found equally good subsets
+EQUAL_WITHIN = 1e-9  # relative; with a smaller difference, two subsets are equally good
 
 
 @dataclass(frozen=True)
 class Row:
-    """How one search did: cases lost per thousand; error and CPU time as (min, avg, max)."""
+    """Results of one search: failures per thousand; error and CPU time as (min, avg, max)."""
 
     search: str
     fail_permille: float
@@ -255,7 +259,7 @@ class Row:
 
 
 def find_kind(name: str) -> CaseKind:
-    """The test case called ``name``. Raises `UsageError`."""
+    """Return the test case called ``name``. Raises `UsageError`."""
     if name not in CASE_KINDS:
         raise UsageError(f"unknown test case {name!r}; known are {', '.join(CASE_KINDS)}")
     return CASE_KINDS[name]
@@ -269,11 +273,11 @@ def run_cases(
     track: Callable[[Iterable[int]], Iterable[int]] = iter,
     latencies: str = LEVEL,
 ) -> tuple[Row, ...]:
-    """Every search of ``kind`` on ``n_cases`` grids; the best of them all is a case's yardstick.
+    """Run every search of ``kind`` on ``n_cases`` grids. Errors are relative to the best search.
 
-    Case k draws from a generator of its own, as does each search in it, so that neither the
-    number of cases nor the list of searches changes another's numbers. ``track`` may show
-    progress. Raises `UsageError` on no cases.
+    Each case has a random generator of its own, and so has each search in it: neither the number of
+    cases nor the list of searches changes other results. ``track`` may show progress. Raises
+    `UsageError` if there are no cases.
     """
     if n_cases < 1:
         raise UsageError(f"cases: must be at least 1, got {n_cases}")
@@ -292,7 +296,7 @@ def run_cases(
     return tuple(
         Row(
             search=name,
-            fail_permille=1000.0 * float((errors[:, column] > SAME).mean()),
+            fail_permille=1000.0 * float((errors[:, column] > EQUAL_WITHIN).mean()),
             error_percent=_spread(100.0 * errors[:, column]),
             time_ms=_spread(1e3 * took_s[:, column]),
         )
@@ -309,15 +313,15 @@ def _spread(values: np.ndarray) -> tuple[float, float, float]:
     "--case",
     "names",
     multiple=True,
-    help=f"One of {', '.join(CASE_KINDS)}, repeatedly; by default all.",
+    help=f"Test case: {', '.join(CASE_KINDS)}; may be repeated; default: all.",
 )
-@click.option("--cases", type=int, help="How many of each; by default the paper's numbers.")
+@click.option("--cases", type=int, help="Number of grids of each test case; default: the paper's.")
 @click.option(
-    "--elements", type=click.IntRange(1), help="Size of the mesh, in place of each case's own."
+    "--elements", type=click.IntRange(1), help="Size of the mesh, instead of each test case's."
 )
 @click.option(
     "--latencies", type=click.Choice(list(LATENCIES)), default=LEVEL, show_default=True,
-    help="One per world, country and city, or one per branch: the longest on the way, or all.",
+    help="Drawn per world, country and city, or per branch, where the longest or the sum counts.",
 )  # fmt: skip
 @SEED
 @OUTPUT
@@ -335,9 +339,9 @@ def command(
 ) -> None:
     """Compare the searches for clusters on random grids: failures, errors, times.
 
-    A search fails where another one finds better. The paper's numbers stand beside ours. Drawn
-    evenly, one random subset of 12 clusters fails in 1000 of 1000 cases and the best of a thousand
-    in 783; of 8 clusters in 996 and 20.
+    A search fails on a grid if another search finds a better subset. The paper's numbers are shown
+    beside ours. If subsets are drawn evenly, one random subset of 12 clusters fails in 1000 of 1000
+    cases, and the best of a thousand in 783; with 8 clusters, in 996 and 20.
     """
     kinds = [find_kind(name) for name in names or CASE_KINDS]
     prepare_output(output, draws=True)

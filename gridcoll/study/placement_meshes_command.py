@@ -32,7 +32,7 @@ PAPER = {
     100_000_000: (2879, 765, 114, 25),
     1_000_000_000: (28796, 7256, 751, 25),
 }
-"""Table 5: on Orsay, on the grid and communicating (ms), and how many clusters."""
+"""Table 5: the time on Orsay, on the grid and of communication (ms), and the number of clusters."""
 
 TABLE_5 = "588245,2480674,5135732,100000000,1000000000"
 
@@ -42,7 +42,7 @@ TABLE_5 = "588245,2480674,5135732,100000000,1000000000"
 @click.option(
     "--elements", default=TABLE_5, show_default=True, help="Size of the mesh; several by commas."
 )
-@click.option("--alone", help="A site to compare with: the same mesh on all its clusters.")
+@click.option("--alone", help="A site to compare with: the same mesh on all of its clusters.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -53,14 +53,14 @@ def command(
     problem: Path, elements: str, alone: str | None, plot: Path | None, as_json: bool
 ) -> None:
     """Choose clusters for PROBLEM (a TOML file that names its grid) at several mesh sizes."""
-    stated = read_problem(problem)
-    if stated.grid is None:
+    problem_file = read_problem(problem)
+    if problem_file.grid is None:
         raise UsageError(f"problem file {problem}: grid: not given")
-    resources = Resources.from_spec(read_gridfile(stated.grid))
+    resources = Resources.from_spec(read_gridfile(problem_file.grid))
     site = _clusters_of(resources, alone)
     chosen = []
     for n_elements in whole_numbers("--elements", elements):
-        resized = msgspec.structs.replace(stated.problem, n_elements=n_elements)
+        resized = msgspec.structs.replace(problem_file.problem, n_elements=n_elements)
         cost = IterationCost(resized, resources)
         chosen.append((cost, select(cost), predict(cost, site) if site else None))
     if as_json:
@@ -82,7 +82,7 @@ def _clusters_of(resources: Resources, site: str | None) -> tuple[int, ...]:
 
 
 def _sites(cost: IterationCost, clusters: tuple[int, ...]) -> str:
-    """As the paper writes them: the sites with how many of their clusters."""
+    """Return the clusters as the paper writes them: each site with its number of clusters."""
     chosen = [cost.resources.sites[i] or cost.resources.names[i] for i in clusters]
     return ", ".join(f"{site} ({chosen.count(site)})" for site in dict.fromkeys(chosen))
 
@@ -105,7 +105,7 @@ def _table(
     alone: str | None,
     paper_rows: Mapping[int, tuple[int, ...]],
 ) -> Table:
-    """Ours, with the paper's in brackets where it has the mesh."""
+    """Return our results, with the paper's in brackets if it has the same mesh."""
     table = Table("elements", title="In brackets: paper 004, Table 5" if paper_rows else None)
     if alone is not None:
         table.add_column(f"on {alone} (ms)", justify="right")

@@ -1,4 +1,4 @@
-"""Line plots in one style."""
+"""Line and bar plots in one style."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gridcoll.draw.figures import new_figure, write_picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DASHED = "(model)"
-"""Lines whose label ends so are dashed."""
+MODEL_SUFFIX = "(model)"
+"""Lines whose label ends in this are dashed."""
 
 MARKERS = "osv^D<>pXh*P"
 COLOURS = {
@@ -44,7 +44,7 @@ class Figure:
 def draw_figure(figure: Figure, path: Path) -> None:
     """Write ``figure`` as PNG or SVG, by the ending of ``path``.
 
-    Raises `UsageError` without matplotlib (extra ``plot``), `FileError` when it cannot be written.
+    Raises `UsageError` without matplotlib (extra ``plot``), `FileError` if it cannot be written.
     """
     canvas = new_figure(7, 4.5)
     canvas.set_layout_engine("constrained")
@@ -61,16 +61,16 @@ def draw_bars(
     log: bool = False,
     level: float | None = None,
 ) -> None:
-    """Write bars in groups: by what they are of, then by who says it; ``level``: a line across.
+    """Draw groups of bars: ``bars`` maps groups to heights by label. ``level`` is a line across.
 
-    Raises `UsageError` and `FileError` as `draw_figure`.
+    Raises `UsageError` and `FileError` like `draw_figure`.
     """
-    who = list(dict.fromkeys(label for each in bars.values() for label in each))
-    canvas = new_figure(max(7.0, 0.35 * len(bars) * len(who)), 4.5)
+    labels = list(dict.fromkeys(label for each in bars.values() for label in each))
+    canvas = new_figure(max(7.0, 0.35 * len(bars) * len(labels)), 4.5)
     canvas.set_layout_engine("constrained")
     axes = canvas.subplots()
-    width = 0.8 / len(who)
-    for k, label in enumerate(who):
+    width = 0.8 / len(labels)
+    for k, label in enumerate(labels):
         heights = [each.get(label) or 0.0 for each in bars.values()]
         places = [at + width * (k + 0.5) - 0.4 for at in range(len(bars))]
         axes.bar(places, heights, width, label=label)
@@ -88,9 +88,9 @@ def draw_bars(
 def draw_panels(
     title: str, panels: Sequence[Figure], path: Path, level: float | None = None
 ) -> None:
-    """Write several figures beside each other, two in a row; ``level``: a line across each.
+    """Draw several figures beside each other, two in a row. ``level`` is a line across each.
 
-    Raises `UsageError` and `FileError` as `draw_figure`.
+    Raises `UsageError` and `FileError` like `draw_figure`.
     """
     n_rows = -(-len(panels) // 2)
     canvas = new_figure(12, 4 * n_rows)
@@ -108,7 +108,7 @@ def draw_panels(
 
 def _draw_lines(axes: Axes, figure: Figure) -> None:
     for k, (label, (x, y)) in enumerate(figure.lines.items()):
-        dashed = label == "Best" or label.endswith(DASHED)
+        dashed = label == "Best" or label.endswith(MODEL_SUFFIX)
         axes.plot(
             x, y, "--" if dashed else "-", label=label, color=COLOURS.get(label),
             linewidth=1.3, marker=MARKERS[k % len(MARKERS)], markersize=4,

@@ -1,21 +1,22 @@
 """``gridcoll study total-exchange``: Figures 4 to 6 of paper 001, by model.
 
-Paper 001's Figures 4 to 6: LG against the direct exchange on two sites, by our model.
+They compare LG with the direct exchange on two sites.
 
-The network is the paper's (§5): Gigabit Ethernet hosts at Nancy and Rennes, a private backbone of
-10 Gbit/s; the latency is assumed (paper 000's longest), as is the TCP window.
+The network is the paper's (§5): Gigabit Ethernet hosts at Nancy and Rennes, and a private backbone
+of 10 Gbit/s. The latency (paper 000's longest) and the TCP window are assumptions.
 
-By pLogP alone the direct exchange wins for long blocks: its many flows fill the backbone, LG's few
-are held back by their windows. What the paper measured (LG 40 to 60 % faster and more) needs
-something else: direct has n1 n2 flows in each direction, LG max(n1, n2), and once the flows'
-windows exceed what the backbone holds, packets are dropped and senders wait. `flow_contention`
-says how much, by the number of flows:
+By pLogP alone, the direct exchange wins for long blocks: its many flows fill the backbone, while
+the few flows of LG are limited by their windows. What the paper measured (LG 40 to 60 % faster and
+more) must have another cause: direct has n1 n2 flows in each direction, LG max(n1, n2). Once the
+windows of all flows exceed what the backbone holds, packets are dropped and senders wait.
+`flow_contention` is the slowdown by the number of flows:
 
     γ(F) = 1                      up to F0 = (rate · round trip) / window flows
     γ(F) = 1 + h (F / F0 - 1)     beyond
 
-h is a network's own, as γ inside a cluster is (paper 003). The paper does not give it; 0 is a
-network that shares without loss. `hindrance_for` finds the h at which LG gains what is claimed.
+h is a property of the network, as γ is inside a cluster (paper 003). The paper does not give it; 0
+is a network that shares without loss. `hindrance_for` finds the h at which LG gains what the paper
+claims.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from gridcoll.study.options import (
     show_rows,
     write_rows,
 )
-from gridcoll.study.plots import DASHED, Figure, draw_bars, draw_figure
+from gridcoll.study.plots import MODEL_SUFFIX, Figure, draw_bars, draw_figure
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.units import (
     format_size,
@@ -80,21 +81,21 @@ class Sites:
 
     @property
     def free_flows(self) -> float:
-        """F0: flows whose windows fill the backbone."""
+        """F0: the number of flows whose windows fill the backbone."""
         return self.backbone_bytes_per_s * 2 * self.latency_s / self.window_bytes
 
     def flow_contention(self, n_flows: int) -> float:
-        """γ(F)."""
+        """Return γ(F)."""
         return 1.0 + self.hindrance * max(n_flows / self.free_flows - 1.0, 0.0)
 
     def n_flows(self, algorithm: str) -> int:
-        """In each direction at once."""
+        """Return the number of flows in each direction at once."""
         if algorithm == "lg":
             return max(self.n_first, self.n_second)
         return self.n_first * self.n_second
 
     def model(self, n_flows: int) -> GridModel:
-        """The sites while so many flows cross: links between them slower by γ(F)."""
+        """Return the model of the sites with so many flows between them, slower by γ(F)."""
         slower = self.flow_contention(n_flows)
         rate = min(self.window_bytes / (2 * self.latency_s), HOST_BYTES_PER_S) / slower
         across = _link(self.latency_s, rate)
@@ -118,13 +119,13 @@ class Sites:
         )
 
     def seconds(self, algorithm: str, n_bytes: int) -> float:
-        """Predicted time of ``direct`` or ``lg`` for blocks of ``n_bytes``."""
+        """Return the predicted time of ``direct`` or ``lg`` for blocks of ``n_bytes``."""
         model = self.model(self.n_flows(algorithm))
         predicted = choose("alltoall", model, n_bytes, 0, forced=algorithm).winner.predicted_s
         return float("inf") if predicted is None else predicted
 
     def gain(self, n_bytes: int) -> float:
-        """Direct over LG: above 1 where LG is faster."""
+        """Return the time of direct over that of LG: above 1 if LG is faster."""
         return self.seconds("direct", n_bytes) / self.seconds("lg", n_bytes)
 
 
@@ -134,11 +135,11 @@ def _link(latency_s: float, bytes_per_s: float) -> PLogP:
     return PLogP(latency_s, (0, LONG_BYTES), times, times, times)
 
 
-MOST_HINDRANCE = 1e4
+MAX_HINDRANCE = 1e4
 
 
 def hindrance_for(sites: Sites, n_bytes: int, gain: float) -> float | None:
-    """The least h at which LG is ``gain`` times as fast as direct; None where no h makes it so."""
+    """Return the least h at which LG is ``gain`` times as fast as direct; None if there is none."""
 
     def enough(hindrance: float) -> bool:
         return replace(sites, hindrance=hindrance).gain(n_bytes) >= gain
@@ -148,7 +149,7 @@ def hindrance_for(sites: Sites, n_bytes: int, gain: float) -> float | None:
     low, high = 0.0, 1.0
     while not enough(high):
         low, high = high, 2 * high
-        if high > MOST_HINDRANCE:
+        if high > MAX_HINDRANCE:
             return None
     for _ in range(20):
         middle = (low + high) / 2
@@ -157,14 +158,14 @@ def hindrance_for(sites: Sites, n_bytes: int, gain: float) -> float | None:
 
 
 PAPER_GAINS = {"as fast": 1.0, "40 % less": 1 / 0.6, "60 % less": 2.5, "8 times": 8.0}
-"""Paper 001, §5.1: up to 8 times as fast; 40 to 60 % less time with large messages."""
+"""Paper 001, §5.1: LG is up to 8 times as fast, and takes 40 to 60 % less for large messages."""
 
 FIT_BYTES = 1 << 16
 COMPARED = {"native": "mpi_s", "gridcoll:direct": "direct_s", "gridcoll:lg": "lg_s"}
-"""What is compared, by its name in a benchmark's rows."""
+"""What is compared: the column here for each variant in the rows of a benchmark."""
 
 LARGEST_HOSTS = 60
-SPREADS = {5: 1, 6: 2}
+HOST_RATIOS = {5: 1, 6: 2}
 """By figure: hosts of the second site per host of the first."""
 
 
@@ -172,13 +173,13 @@ SPREADS = {5: 1, 6: 2}
 @click.option(
     "--figure", type=click.IntRange(4, 6), default=4, show_default=True, help="Figure of the paper."
 )
-@click.option("--sizes", help="Bytes, of a block; by default those of the figure.")
+@click.option("--sizes", help="Bytes, of a block; default: those of the figure.")
 @click.option("--hindrance", type=click.FloatRange(0), default=0.0, show_default=True,
-              help="h: how much flows beyond those that fill the backbone slow all.")  # fmt: skip
+              help="h: how much all flows are slowed by those beyond a full backbone.")  # fmt: skip
 @click.option("--window", default="64 KiB", show_default=True, help="TCP window of a flow.")
 @click.option("--latency", default="5.8 ms", show_default=True, help="One way, between the sites.")
-@click.option("--backbone", default="10 Gbit/s", show_default=True, help="Its rate.")
-@click.option("--fit", is_flag=True, help="Which h gives the gains that the paper prints.")
+@click.option("--backbone", default="10 Gbit/s", show_default=True, help="Rate of the backbone.")
+@click.option("--fit", is_flag=True, help="Find the h that gives the gains printed in the paper.")
 @MEASURED
 @RESULT
 @PLOT
@@ -196,11 +197,11 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """LG and the direct exchange on two sites: predicted, with contention between the sites.
+    """Predict LG and the direct exchange on two sites, with contention between the sites.
 
-    Paper 001: LG up to 8 times as fast, 40 to 60 % less time for large messages; 512 KB by LG
-    faster than 64 KB by the direct exchange. It prints no times.
-    Files of --measured are named after the hosts, as lg-30x30.json.
+    Paper 001 says that LG is up to 8 times as fast and takes 40 to 60 % less time for large
+    messages, and that 512 KB by LG are faster than 64 KB by the direct exchange. It prints no
+    times. Files of --measured are named after the numbers of hosts, for example lg-30x30.json.
     """
     prepare_plot(plot)
     base = Sites(
@@ -220,8 +221,8 @@ def command(
     if as_json:
         click.echo(json.dumps([*rows, *known], indent=1))
     else:
-        said = "h at which LG gains what the paper prints" if fit else f"with h = {hindrance:g}"
-        show_rows(f"Paper 001, Figure {figure}, predicted: {said}", rows)
+        what = "h at which LG gains what the paper prints" if fit else f"with h = {hindrance:g}"
+        show_rows(f"Paper 001, Figure {figure}, predicted: {what}", rows)
         if known:
             show_rows("Measured on an emulated grid, in its time divided by the dilation", known)
 
@@ -233,7 +234,7 @@ def _rows(figure: int, base: Sites, text: str | None) -> list[dict[str, Any]]:
     else:
         axis = [1 << 16, 1 << 19]
         counts = (2, 5, 10, 15, 20, 25, 30) if figure == 5 else (2, 5, 10, 15, 20)
-        sites = [replace(base, n_first=n, n_second=n * SPREADS[figure]) for n in counts]
+        sites = [replace(base, n_first=n, n_second=n * HOST_RATIOS[figure]) for n in counts]
     if text is not None:
         axis = [parse_size_bytes(piece) for piece in text.split(",")]
     found = []
@@ -259,7 +260,7 @@ def _fit(base: Sites) -> list[dict[str, Any]]:
     return [
         {
             "hosts": f"{where.n_first} + {where.n_second}",
-            "lg": said,
+            "lg": claim,
             "gain": gain,
             "n_bytes": FIT_BYTES,
             "hindrance": (found := hindrance_for(where, FIT_BYTES, gain)),
@@ -267,22 +268,22 @@ def _fit(base: Sites) -> list[dict[str, Any]]:
             and replace(where, hindrance=found).flow_contention(where.n_flows("direct")),
         }
         for where in (base, replace(base, n_first=20, n_second=40))
-        for said, gain in PAPER_GAINS.items()
+        for claim, gain in PAPER_GAINS.items()
     ]
 
 
 def _compared(path: Path) -> list[dict[str, Any]]:
-    """By size: MPI's own exchange, the direct one and LG, as fast as the grid is undilated."""
+    """Return times by size of MPI's own exchange, direct and LG, divided by the dilation."""
     hosts = re.search(r"(\d+)x(\d+)", path.stem)
     if hosts is None:
         raise UsageError(f"--measured {path}: its name must have the hosts, as lg-30x30.json")
     n_first, n_second = int(hosts[1]), int(hosts[2])
     found: dict[int, dict[str, Any]] = {}
     for row in read_measured(path):
-        slower = re.search(r"-x([\d.]+)$", row.grid)
+        dilation = re.search(r"-x([\d.]+)$", row.grid)
         times = found.setdefault(row.bytes, dict.fromkeys(COMPARED.values()))
         if row.variant in COMPARED:
-            times[COMPARED[row.variant]] = row.median_s / (float(slower[1]) if slower else 1.0)
+            times[COMPARED[row.variant]] = row.median_s / (float(dilation[1]) if dilation else 1.0)
     return [
         {"hosts": f"{n_first} + {n_second}", "n_hosts": n_first + n_second, "n_bytes": size,
          **times, "mpi_over_lg": _over(times["mpi_s"], times["lg_s"]),
@@ -296,22 +297,22 @@ def _over(one: float | None, other: float | None) -> float | None:
 
 
 def _of_figure(figure: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that belong beside it: Figure 4 has 60 hosts, 5 and 6 have their share of each."""
+    """Return the rows that belong to ``figure``: 60 hosts for Figure 4, else its ratio of hosts."""
     if figure == 4:
         return [row for row in rows if row["n_hosts"] == LARGEST_HOSTS]
-    spread = SPREADS[figure]
+    ratio = HOST_RATIOS[figure]
     return [
         row
         for row in rows
-        if row["n_hosts"] % (1 + spread) == 0
-        and row["hosts"].split(" + ")[1] == str(row["n_hosts"] * spread // (1 + spread))
+        if row["n_hosts"] % (1 + ratio) == 0
+        and row["hosts"].split(" + ")[1] == str(row["n_hosts"] * ratio // (1 + ratio))
     ]
 
 
 def _draw_fit(rows: list[dict[str, Any]], path: Path) -> None:
     bars = {
-        said: {row["hosts"]: row["hindrance"] for row in rows if row["lg"] == said}
-        for said in PAPER_GAINS
+        claim: {row["hosts"]: row["hindrance"] for row in rows if row["lg"] == claim}
+        for claim in PAPER_GAINS
     }
     draw_bars("Paper 001: h at which LG gains what is claimed", "h", bars, path)
 
@@ -327,7 +328,7 @@ def _figure(
         own = [row for row in rows if row[apart] == group]
         label = group if number == 4 else format_size(group)
         for name, key in (("direct", "direct_s"), ("LG", "lg_s")):
-            lines[f"{name}, {label} {DASHED}"] = (
+            lines[f"{name}, {label} {MODEL_SUFFIX}"] = (
                 [row[over] for row in own], [row[key] for row in own],
             )  # fmt: skip
         for name, key in (("MPI", "mpi_s"), ("direct", "direct_s"), ("LG", "lg_s")):

@@ -1,7 +1,7 @@
-"""Changing a testbed while it is up: a thread beside the WAN takes changes and makes them.
+"""Changes of a testbed that is up: a thread beside the WAN receives orders and makes the changes.
 
 Protocol, on a stream socket in the testbed's shared directory: one JSON line (`Order`), answered by
-one (`Answer`). ``start`` starts the events of the grid file, whose times count from then.
+one (`Answer`). ``start`` starts the events of the grid file; their times count from then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gridcoll.topology.changes import Change
 from gridcoll.topology.gridfile import GridSpec
 
 SOCKET = "control"
-_MOST_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,39 +36,40 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong; empty: nothing."""
+    """The answer to an order; ``error`` is empty if nothing went wrong."""
 
     error: str = ""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What can be changed, as calls."""
+    """The functions that change the network."""
 
     change_link: Callable[[int, int, Change], None]
-    """Source and target cluster and a change; for packets from now on."""
+    """Change the link from a source to a target cluster, for packets from now on."""
     set_host_rate: Callable[[str, float], None]
+    """Set the rate of a host's interface, in bytes per second."""
     set_host_up: Callable[[str, bool], None]
-    """The interface of a host."""
+    """Set the interface of a host up or down."""
 
 
 @dataclass
 class Controller:
-    """Makes changes, and undoes cuts when their time is over. Times are of ``clock``."""
+    """Makes changes, and ends cuts when their time is over. Times are read from ``clock``."""
 
     spec: GridSpec
     network: Network
     clock: Callable[[], float] = time.monotonic
-    _later: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _n_later: int = 0
+    _scheduled: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _n_scheduled: int = 0
     _loss: dict[tuple[int, int], float] = field(default_factory=dict)
     _cuts: dict[object, int] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Let the events of the grid file happen from now on."""
+        """Start the events of the grid file. Their times count from now."""
         began_s = self.clock()
         for event in self.spec.events:
-            self._at(began_s + event.at_s, partial(self.change, event))
+            self._schedule(began_s + event.at_s, partial(self.change, event))
 
     def change(self, change: Change) -> None:
         """Make ``change`` now."""
@@ -83,13 +84,13 @@ class Controller:
             self._set_link(a, b, change)
             if change.cut_s:
                 self._set_link(a, b, Change(loss=1.0))
-                self._end_of_cut((a, b), change.cut_s, partial(self._mend, a, b))
+                self._schedule_end_of_cut((a, b), change.cut_s, partial(self._end_link_cut, a, b))
 
     def _set_link(self, a: int, b: int, change: Change) -> None:
         self.network.change_link(a, b, change)
         self.network.change_link(b, a, change)
 
-    def _mend(self, a: int, b: int) -> None:
+    def _end_link_cut(self, a: int, b: int) -> None:
         self._set_link(a, b, Change(loss=self._loss.get((a, b), 0.0)))
 
     def _change_host(self, change: Change) -> None:
@@ -104,32 +105,34 @@ class Controller:
             self.network.set_host_rate(host, rate)
         if change.cut_s:
             self.network.set_host_up(host, False)
-            self._end_of_cut(host, change.cut_s, partial(self.network.set_host_up, host, True))
+            self._schedule_end_of_cut(
+                host, change.cut_s, partial(self.network.set_host_up, host, True)
+            )
 
-    def _end_of_cut(self, what: object, cut_s: float, mend: Callable[[], None]) -> None:
-        """A later cut, or a reset, of the same makes an earlier one's end mean nothing."""
-        number = self._cuts[what] = self._n_later
+    def _schedule_end_of_cut(self, what: object, cut_s: float, end_cut: Callable[[], None]) -> None:
+        """Call ``end_cut`` after ``cut_s``, unless ``what`` is cut again or reset before then."""
+        number = self._cuts[what] = self._n_scheduled
 
         def end() -> None:
             if self._cuts.get(what) == number:
                 del self._cuts[what]
-                mend()
+                end_cut()
 
-        self._at(self.clock() + cut_s, end)
+        self._schedule(self.clock() + cut_s, end)
 
-    def _at(self, at_s: float, step: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (at_s, self._n_later, step))
-        self._n_later += 1
+    def _schedule(self, at_s: float, step: Callable[[], None]) -> None:
+        heapq.heappush(self._scheduled, (at_s, self._n_scheduled, step))
+        self._n_scheduled += 1
 
     def run_due(self) -> float | None:
-        """Do what is due; seconds until the next thing is, None if there is none."""
-        while self._later and self._later[0][0] <= self.clock():
-            heapq.heappop(self._later)[2]()
-        return max(0.0, self._later[0][0] - self.clock()) if self._later else None
+        """Do what is due. Return the seconds until the next step is due, or None without one."""
+        while self._scheduled and self._scheduled[0][0] <= self.clock():
+            heapq.heappop(self._scheduled)[2]()
+        return max(0.0, self._scheduled[0][0] - self.clock()) if self._scheduled else None
 
 
 def start_control(controller: Controller) -> None:
-    """Take orders in a thread of this process, as long as it lives."""
+    """Take orders in a thread of this process, until the process ends."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(Path(RUN_DIR, SOCKET)))
     listener.listen()
@@ -141,7 +144,7 @@ def _serve(listener: socket.socket, controller: Controller) -> None:
         pause_s = controller.run_due()
         if select.select([listener], [], [], pause_s)[0]:
             connection, _ = listener.accept()
-            # The client may be gone; others may come.
+            # The client may be gone; keep serving others.
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(1.0)
                 connection.sendall(msgspec.json.encode(_obey(connection, controller)) + b"\n")
@@ -161,8 +164,8 @@ def _obey(connection: socket.socket, controller: Controller) -> Answer:
 
 def _read_line(connection: socket.socket) -> bytes:
     data = b""
-    while not data.endswith(b"\n") and len(data) < _MOST_BYTES:
-        part = connection.recv(_MOST_BYTES)
+    while not data.endswith(b"\n") and len(data) < _MAX_LINE_BYTES:
+        part = connection.recv(_MAX_LINE_BYTES)
         if not part:
             break
         data += part
@@ -170,7 +173,7 @@ def _read_line(connection: socket.socket) -> bytes:
 
 
 def send_order(socket_path: Path, order: Order, who: str, timeout_s: float = 10.0) -> None:
-    """Have the testbed whose socket is at ``socket_path`` obey. Raises `TestbedError`."""
+    """Send ``order`` to the testbed whose socket is at ``socket_path``. Raises `TestbedError`."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)

@@ -1,4 +1,4 @@
-"""Which testbeds are up: one small file each, dropped when the testbed's process is gone."""
+"""Which testbeds are up: one small file each, removed once the testbed's process has ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gridcoll.testbed.layout import RUN_DIR
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """A testbed that is, or was, up.
 
-    ``started`` tells its process from a later one of equal ``pid``; ``owner_pid`` and
-    ``owner_started`` the same for the process it ends with (0 when it stays up until taken down).
+    ``started`` is the start time of process ``pid``: a later process may get the same number.
+    ``owner_pid`` and ``owner_started`` are the same for the process that the testbed ends with;
+    ``owner_pid`` is 0 if it stays up until taken down.
     """
 
     id: str
@@ -35,7 +36,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         return start_time(self.pid) == self.started
 
     def is_orphaned(self) -> bool:
-        """Whether it is up though the process it should have ended with is gone."""
+        """Whether the process that it should end with has ended."""
         return self.owner_pid != 0 and start_time(self.owner_pid) != self.owner_started
 
     def save(self) -> None:
@@ -49,7 +50,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_time(pid: int) -> str:
-    """When process ``pid`` started, in the kernel's ticks; empty when there is none alive."""
+    """Return when process ``pid`` started, in the kernel's ticks, or "" if it is not alive."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -59,7 +60,7 @@ def start_time(pid: int) -> str:
 
 
 def list_instances() -> list[Instance]:
-    """The testbeds that are up, by id. Files left by killed ones are removed on the way."""
+    """Return the testbeds that are up, sorted by id. Files left by killed ones are removed."""
     alive = []
     for path in sorted(Path(RUN_DIR).glob("*.json")):
         try:
@@ -77,7 +78,7 @@ def list_instances() -> list[Instance]:
 
 
 def find_instance(instance_id: str | None) -> Instance:
-    """The testbed called ``instance_id``, or the only one that is up. Raises `TestbedError`."""
+    """Return the testbed called ``instance_id``, or the only one up. Raises `TestbedError`."""
     alive = list_instances()
     if instance_id is None and len(alive) == 1:
         return alive[0]

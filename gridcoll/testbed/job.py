@@ -1,4 +1,4 @@
-"""How commands start on a testbed under one MPI."""
+"""Starting commands on a testbed under one MPI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridcoll.topology.hostfile import FORMATS
 
 
 class Job:
-    """How commands start under one MPI, rank ``i`` on ``hosts[i]`` (default: all slots)."""
+    """Starts commands under one MPI, with rank ``i`` on ``hosts[i]`` (default: all slots)."""
 
     def __init__(
         self, testbed: Testbed, mpi: str | None = None, hosts: Sequence[str] | None = None
@@ -33,8 +33,8 @@ class Job:
         self.launcher = launcher(mpi or find_mpi(self.venv))
         self.hosts = tuple(testbed.spec.rank_hosts() if hosts is None else hosts)
         text = FORMATS[self.launcher.hostfile].format_hosts(self.hosts)
-        written, self._hostfile = testbed.shared_file(f"hostfile-{uuid.uuid4().hex[:8]}")
-        written.write_text(text)
+        path, self._hostfile = testbed.shared_file(f"hostfile-{uuid.uuid4().hex[:8]}")
+        path.write_text(text)
 
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
@@ -63,10 +63,10 @@ _CHUNK_BYTES = 65536
 
 
 def quiet_stderr(noise: re.Pattern[bytes], target: int = 2) -> int:
-    """A descriptor to write to: what matches ``noise`` is dropped, the rest goes to ``target``.
+    """Return a descriptor to write to: all but what matches ``noise`` is copied to ``target``.
 
-    A thread copies until every writer has closed its end; the caller closes its own. Python waits
-    for that thread before it exits, so nothing is lost.
+    A thread copies until every writer has closed its end; the caller must close its own. Python
+    waits for that thread before it exits, so nothing is lost.
     """
     source, sink = os.pipe()
     threading.Thread(target=_copy, args=(source, target, noise), name="stderr").start()

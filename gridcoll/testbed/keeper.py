@@ -1,8 +1,8 @@
-"""The process that is a testbed: it builds the network, holds it, and carries the WAN's packets.
+"""The process that is a testbed: it builds the network, keeps it, and carries the WAN's packets.
 
 It is pid 1 of the testbed's pid namespace and holds the only references to the other namespaces, so
 its end, by whatever cause, ends every process on the hosts and removes the network. It ends when
-its standard input does (its owner died or closed it), unless started detached.
+its standard input ends (its owner died or closed it), unless it was started detached.
 
 Protocol: one JSON line on standard input (`Order`), one on standard output (`Report`).
 """
@@ -25,7 +25,7 @@ from gridcoll.topology.changes import Change
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to build: the text of a grid file, and where it is from (for errors)."""
+    """What to build: the text of a grid file, and its path for error messages."""
 
     text: str
     place: str
@@ -33,7 +33,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built: the keeper's pid outside, descriptors by host and kind; or what failed."""
+    """What was built: the keeper's pid as seen outside, and descriptors by host and kind.
+
+    If building failed, ``error`` says why.
+    """
 
     error: str = ""
     pid: int = 0
@@ -46,7 +49,10 @@ def _report(report: Report) -> None:
 
 
 def _raise_priority() -> None:
-    """The WAN must not wait for ranks that spin: real-time if allowed, else as nice as it gets."""
+    """Run in real time if allowed, else at the highest priority.
+
+    The WAN must not wait for ranks that spin.
+    """
     linux.set_timer_slack(1)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -55,7 +61,7 @@ def _raise_priority() -> None:
 
 
 def _become_init() -> None:
-    """Go on as pid 1 of a new pid namespace; the process that was started ends."""
+    """Continue as pid 1 of a new pid namespace; the process that was started ends."""
     linux.unshare("pid")
     if os.fork():
         os._exit(0)
@@ -69,7 +75,7 @@ def _keep(order: Order) -> None:
 
     spec = parse_gridfile(order.text, order.place)
     hosts = lay_out(spec)
-    pid = int(Path("/proc/self").readlink().name)  # still the proc of outside
+    pid = int(Path("/proc/self").readlink().name)  # /proc is still the one outside
     linux.unshare("mnt", "net")
     linux.make_mounts_private()
     linux.mount("proc", "/proc", "proc")
@@ -79,7 +85,7 @@ def _keep(order: Order) -> None:
     net = {name: kinds["net"] for name, kinds in namespaces.items()}
     tun = network.build_wan(spec, hosts, net)
     _raise_priority()
-    if order.detached:  # nobody's terminal or pipe may wait for this process
+    if order.detached:  # do not keep a terminal or pipe of the caller open
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, sys.stderr.fileno())
         os.close(null)
@@ -118,7 +124,7 @@ def main() -> None:
         _report(Report(error=str(error)))
     except OSError as error:
         _report(Report(error=f"cannot build the network: {error}"))
-    except Exception:  # pyroute2 has many; whoever waits for the report must hear of it
+    except Exception:  # pyroute2 raises many types; the caller waits for the report
         _report(Report(error=traceback.format_exc()))
 
 

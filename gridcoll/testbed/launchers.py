@@ -15,11 +15,11 @@ from gridcoll.testbed.layout import AGENT, RUN_DIR
 
 @dataclass(frozen=True)
 class Launcher:
-    """One MPI's way to start ranks through the testbed's agent.
+    """How one MPI starts ranks through the testbed's agent.
 
-    ``command(mpiexec, hostfile, n_ranks, one_per_host)`` is what stands before the user's command;
-    ``environment`` is added to the user's, which wins where both say something. ``noise`` matches
-    what the launcher says on standard error that means nothing.
+    ``command(mpiexec, hostfile, n_ranks, one_per_host)`` returns the words before the user's
+    command. ``environment`` is added to the user's environment, which wins if both set a variable.
+    ``noise`` matches meaningless messages of the launcher on standard error.
     """
 
     name: str
@@ -36,8 +36,8 @@ def _openmpi(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> l
         "--allow-run-as-root",
         *("--prtemca", "plm_ssh_agent", AGENT),
         *("--prtemca", "prte_if_include", "eth0"),
-        # By default below /tmp and called by process ids, which are the same in every testbed: what
-        # a killed job left there keeps daemons from starting.
+        # The default is below /tmp and named by process ids, which are the same in every testbed:
+        # files left there by a killed job would keep daemons from starting.
         *("--prtemca", "prte_tmpdir_base", RUN_DIR),
         *("--hostfile", hostfile),
         *("-n", str(n_ranks)),
@@ -61,7 +61,7 @@ def _mpich(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> lis
 
 def _impi(mpiexec: str, hostfile: str, n_ranks: int, one_per_host: bool) -> list[str]:
     return [
-        # It writes to hosts that have ended, when ranks fail, and would die of that.
+        # When ranks fail, mpiexec writes to hosts that have ended: SIGPIPE must not kill it.
         *("sh", "-c", 'trap "" PIPE; exec "$@"', "sh"),
         *(mpiexec, "-machinefile", hostfile, "-n", str(n_ranks)),
     ]
@@ -73,8 +73,8 @@ LAUNCHERS: dict[str, Launcher] = {
         "MPICH",
         "mpich",
         _mpich,
-        # UCX finds memory shared between namespaces unless told to use TCP alone. The last is what
-        # `gridcoll run` sets, for programs that start without it.
+        # UCX finds memory shared between namespaces unless told to use TCP alone. The last variable
+        # is set by `gridcoll run`, too; it is here for programs that start without that.
         {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "UCX_TCP_KEEPIDLE": "inf"},
     ),
     "openmpi": Launcher(
@@ -83,7 +83,7 @@ LAUNCHERS: dict[str, Launcher] = {
         "openmpi",
         _openmpi,
         {},
-        # It lost a race to do what the agent's process had done itself.
+        # Harmless: the agent's process has already made this call for itself.
         re.compile(rb"\[[^\]\n]*\] plm:ssh: Warning: setpgid\([^\n]*\n"),
     ),
     "impi": Launcher(
@@ -97,7 +97,7 @@ LAUNCHERS: dict[str, Launcher] = {
             "FI_TCP_IFACE": "eth0",
             "I_MPI_HYDRA_BOOTSTRAP": "ssh",
             "I_MPI_HYDRA_BOOTSTRAP_EXEC": AGENT,
-            # Ranks outnumber cores: without sleeping, a wait lasts other ranks' time slices.
+            # Ranks outnumber cores: without sleeping, a wait would last time slices of other ranks.
             "I_MPI_THREAD_YIELD": "3",
             "I_MPI_THREAD_SLEEP": "100",
             "I_MPI_PIN": "0",
@@ -107,17 +107,17 @@ LAUNCHERS: dict[str, Launcher] = {
 
 
 def launcher(name: str) -> Launcher:
-    """The launcher called ``name``. Raises `UsageError`, listing the known."""
+    """Return the launcher called ``name``. Raises `UsageError`, which lists the known ones."""
     if name not in LAUNCHERS:
         raise UsageError(f"unknown MPI {name!r}; known are {', '.join(LAUNCHERS)}")
     return LAUNCHERS[name]
 
 
 def find_environment(mpi: str | None) -> Path:
-    """The virtual environment to run under: of ``mpi`` where one is named, else the current one.
+    """Return the virtual environment to run under: that of ``mpi`` if given, else the current one.
 
-    Looks in the directory ``$GRIDCOLL_VENVS``, else beside the current environment. Raises
-    `TestbedError` when there is none with an mpiexec.
+    It is looked for in the directory ``$GRIDCOLL_VENVS`` if that is set, else beside the current
+    environment. Raises `TestbedError` if there is none with an mpiexec.
     """
     here = Path(sys.prefix)
     if mpi is None:
@@ -138,19 +138,20 @@ def find_environment(mpi: str | None) -> Path:
 
 
 def find_mpi(environment: Path) -> str:
-    """Which MPI the virtual environment holds. Raises `TestbedError`."""
+    """Return the name of the MPI in the virtual environment. Raises `TestbedError`."""
     kind = _kind(environment)
     if kind is None:
         raise TestbedError(f"testbed: cannot tell which MPI {environment / 'bin/mpiexec'} is")
     return kind
 
 
-_TELLTALES = {"openmpi": "prterun", "impi": "impi_info", "mpich": "mpichversion"}
+_TYPICAL_PROGRAMS = {"openmpi": "prterun", "impi": "impi_info", "mpich": "mpichversion"}
+"""The program by which each MPI is recognised."""
 
 
 def _kind(environment: Path) -> str | None:
-    for name, telltale in _TELLTALES.items():
-        if (environment / "bin" / telltale).exists():
+    for name, program in _TYPICAL_PROGRAMS.items():
+        if (environment / "bin" / program).exists():
             return name
     return None
 
@@ -158,8 +159,11 @@ def _kind(environment: Path) -> str | None:
 def launch_environment(
     chosen: Launcher, virtual_environment: Path, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of the user's command: ``base``, the launcher's needs, the venv first."""
-    # Emulated hosts are called like others and are not them: what is measured there is not kept.
+    """Return the environment of the user's command: the launcher's variables, then ``base``.
+
+    The programs of the virtual environment come first in PATH.
+    """
+    # An emulated host may have the name of a real one: do not keep what is measured on it.
     environment = {**chosen.environment, "GRIDCOLL_CACHE": "off", **base}
     environment["PATH"] = f"{virtual_environment / 'bin'}:{base.get('PATH', os.defpath)}"
     environment["VIRTUAL_ENV"] = str(virtual_environment)

@@ -1,4 +1,4 @@
-"""Where everything of an emulated grid is: addresses, names, rates. Pure arithmetic."""
+"""Addresses, names and paths of everything in an emulated grid; nothing is built here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gridcoll.errors import TestbedError
 from gridcoll.topology import GridSpec
 
 RUN_DIR = "/run/gridcoll"
-"""Outside: one file per running testbed. On the hosts: a private tmpfs with agent and hostfiles."""
+"""Outside, it has one file per running testbed. On the hosts, it is a tmpfs for agent and files."""
 
 AGENT = f"{RUN_DIR}/agent"
 
 FRAME_OVERHEAD_BYTES = 66
-"""Ethernet (14), IP (20) and TCP with timestamps (32) in each frame of a bulk transfer."""
+"""Headers in each frame of a bulk transfer: Ethernet (14), IP (20), TCP with timestamps (32)."""
 
 SEGMENT_BYTES = 1448
-"""What a full frame of 1500 bytes carries for the application."""
+"""Application data in a full frame of 1500 bytes."""
 
 WIRE_PER_PAYLOAD = (SEGMENT_BYTES + FRAME_OVERHEAD_BYTES) / SEGMENT_BYTES
-"""Rates in grid files are what an application gets; the wire must carry the headers as well."""
+"""Rates in grid files are those of application data; the wire must carry headers as well."""
 
 _MAX_CLUSTERS = 200
 _MAX_HOSTS = 200
@@ -29,7 +29,7 @@ _GATEWAY = 254
 
 @dataclass(frozen=True)
 class Host:
-    """One emulated host: a network, host name, ``/dev/shm`` and IPC space of its own."""
+    """One emulated host, with its own network, host name, ``/dev/shm`` and IPC namespace."""
 
     name: str
     cluster: int
@@ -46,7 +46,7 @@ class Host:
 
     @property
     def port_name(self) -> str:
-        """The bridge's end of this host's cable."""
+        """The interface at the bridge's end of this host's cable."""
         return f"port{self.cluster}-{self.index}"
 
 
@@ -63,7 +63,7 @@ def gateway_mac(cluster: int) -> str:
 
 
 def _mac(cluster: int, number: int) -> str:
-    """Of the interface with ``10.cluster + 1.0.number``: locally administered, ends alike."""
+    """Return the MAC address, locally administered, for ``10.{cluster + 1}.0.{number}``."""
     return f"02:00:0a:{cluster + 1:02x}:00:{number:02x}"
 
 
@@ -72,12 +72,15 @@ def bridge(cluster: int) -> str:
 
 
 def cluster_of_address(second_octet: int) -> int:
-    """The cluster whose hosts have ``10.second_octet.…``; may be out of range."""
+    """Return the cluster whose hosts have ``10.{second_octet}.…``; it may be out of range."""
     return second_octet - 1
 
 
 def lay_out(spec: GridSpec) -> dict[str, Host]:
-    """The hosts of ``spec`` by name, in rank order. Raises `TestbedError` if they cannot be."""
+    """Return the hosts of ``spec`` by name, in rank order.
+
+    Raises `TestbedError` if the grid has no hosts, or too many hosts or clusters.
+    """
     if spec.by_rank:
         raise TestbedError(
             f"testbed: grid {spec.name!r} gives ranks, not hosts; a testbed needs hosts"
@@ -100,13 +103,13 @@ def lay_out(spec: GridSpec) -> dict[str, Host]:
 
 
 def neighbours(hosts: Mapping[str, Host], cluster: int) -> dict[str, str]:
-    """MAC addresses by IP address of all that is plugged into the cluster's bridge, and of that."""
+    """Return MAC addresses by IP address, of the cluster's hosts and of its bridge."""
     found = {host.address: host.mac for host in hosts.values() if host.cluster == cluster}
     return {**found, gateway(cluster): gateway_mac(cluster)}
 
 
 def format_etc_hosts(hosts: dict[str, Host]) -> str:
-    """The text of ``/etc/hosts`` on every host."""
+    """Return the text of ``/etc/hosts``, which is the same on every host."""
     lines = ["127.0.0.1 localhost"]
     lines += [f"{host.address} {host.name}" for host in hosts.values()]
     return "\n".join(lines) + "\n"

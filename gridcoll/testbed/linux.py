@@ -1,4 +1,4 @@
-"""The Linux system calls a testbed is made of; Python 3.10 has none of them."""
+"""The Linux system calls that a testbed needs and that Python 3.10 lacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLONE_NEW = {
 """Namespace kinds by the names they have in ``/proc/PID/ns``."""
 
 HOST_NAMESPACES = ("net", "uts", "ipc", "mnt")
-"""What each host has of its own. The mount namespace is entered last."""
+"""The namespaces that each host has of its own. The mount namespace is entered last."""
 
 _MS_REC = 0x4000
 _MS_PRIVATE = 1 << 18
@@ -53,7 +53,7 @@ def unshare(*kinds: str) -> None:
 
 
 def setns(fd: int, kind: str) -> None:
-    """Enter the namespace that ``fd`` is open on (for ``pid``: children will be in it)."""
+    """Enter the namespace that ``fd`` is open on (for ``pid``: only children will be in it)."""
     _checked(_libc.setns(fd, CLONE_NEW[kind]), f"setns {kind}")
 
 
@@ -67,7 +67,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def make_mounts_private() -> None:
-    """Keep what is mounted from here on out of every other mount namespace."""
+    """Hide later mounts of this mount namespace from all others."""
     mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
 
@@ -76,7 +76,7 @@ def bind_mount(source: Path, target: Path) -> None:
 
 
 def set_timer_slack(slack_ns: int) -> None:
-    """Let this process's sleeps end ``slack_ns`` late at most (the kernel's default is 50 µs)."""
+    """Let sleeps of this process end at most ``slack_ns`` late (the kernel's default is 50 µs)."""
     _checked(_libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns), 0, 0, 0), "prctl")
 
 
@@ -89,16 +89,16 @@ def open_namespace(kind: str, pid: int | str = "self") -> int:
 
 
 def nsenter_options(namespaces: Mapping[str, int], pid: int) -> list[str]:
-    """Options that make ``nsenter`` enter ``namespaces``, open as descriptors of ``pid``."""
-    long = {"mnt": "mount"}
-    return [f"--{long.get(kind, kind)}=/proc/{pid}/fd/{fd}" for kind, fd in namespaces.items()]
+    """Return options that make ``nsenter`` enter ``namespaces``, open as descriptors of ``pid``."""
+    names = {"mnt": "mount"}
+    return [f"--{names.get(kind, kind)}=/proc/{pid}/fd/{fd}" for kind, fd in namespaces.items()]
 
 
 @contextmanager
 def inside(namespaces: Mapping[str, int]) -> Iterator[None]:
-    """Run the body with this thread in other namespaces (fds by kind), then come back.
+    """Run the body with this thread in other namespaces (descriptors by kind), then return.
 
-    Sockets opened in the body stay where they were opened.
+    Sockets opened in the body stay in the namespace where they were opened.
     """
     back = {kind: open_namespace(kind, "thread-self") for kind in namespaces}
     try:
@@ -112,7 +112,7 @@ def inside(namespaces: Mapping[str, int]) -> Iterator[None]:
 
 
 def open_tun(name: str) -> int:
-    """A new TUN device; packets carry a virtio header and may be as large as TCP makes them."""
+    """Open a new TUN device. Packets have a virtio header and may be as large as TCP makes them."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -121,7 +121,7 @@ def open_tun(name: str) -> int:
 
 
 def check_privileges() -> None:
-    """Raise `TestbedError` naming what this machine or user lacks to build a testbed."""
+    """Raise `TestbedError` if this machine or user cannot build a testbed, naming what it lacks."""
     if not hasattr(socket, "AF_NETLINK"):
         raise TestbedError("testbed: needs Linux network namespaces, which this system has not")
     if os.geteuid() != 0:
@@ -147,7 +147,7 @@ def check_privileges() -> None:
 
 
 def _try_namespaces() -> None:
-    """Root inside a container may be root without the right to make namespaces."""
+    """Raise `TestbedError` if root may not make namespaces, as may be the case in a container."""
     pid = os.fork()
     if pid == 0:
         try:

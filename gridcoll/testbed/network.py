@@ -1,7 +1,8 @@
 """Building the emulated network: namespaces, cables, bridges, rate limits, routes.
 
-Everything hangs on file descriptors of the building process: when it dies, however it dies, the
-kernel takes the network away. Nothing has a name outside, so testbeds cannot meet each other.
+The network exists as long as file descriptors of the building process are open: when that process
+ends, for whatever reason, the kernel removes the network. Nothing has a name outside, so testbeds
+cannot collide.
 """
 
 from __future__ import annotations
@@ -31,34 +32,34 @@ from gridcoll.topology import GridSpec
 TUN = "wan"
 
 _ETC_FILES = ("hosts", "resolv.conf")
-_ANY_TABLE_TO_WAN = 100
+_WAN_TABLE = 100
 _TRIAL_TABLE = 101
 _NO_PREFIX_ROUTE = 0x200
-_HEADER_BYTES = 200  # what GSO packets carry on top of gso_max_size, rounded up
+_HEADER_BYTES = 200  # headers of GSO packets, on top of gso_max_size, rounded up
 
-# A queue of 60 ms holds what a dozen hosts send one of them at once (their windows at LAN round
-# trips), as a switch with a shared buffer does; tail loss in a LAN costs a 200 ms timeout.
+# A queue of 60 ms holds what a dozen hosts send to one of them at once (their windows at LAN round
+# trips), like a switch with a shared buffer. Tail loss in a LAN costs a timeout of 200 ms.
 _NIC_QUEUE_S = 0.06
 _NIC_QUEUE_MIN_BYTES = 256 * 1024
-_BURST_MIN_BYTES = 4096  # less than a frame or two, and tbf passes nothing
+_BURST_MIN_BYTES = 4096  # with a burst of less than a frame or two, tbf passes nothing
 _FASTEST_BYTES_PER_S = 3e9
 
-# What is sent and not acknowledged stays in the sender's buffer, with the bookkeeping of packets. A
-# cap on the receiver's would be more like a window, but Linux changes its mind about how much
-# of that it may advertise whenever packets of another size come in.
+# Data that is sent and not yet acknowledged stays in the sender's buffer, with the bookkeeping of
+# packets. A limit on the receiver's buffer would be more like a window, but Linux changes the part
+# of it that it advertises whenever packets of another size arrive.
 _BUFFER_PER_WINDOW = 1.4
 
-# Linux waits so long, at least, before it sends again what was lost without a trace. In slow motion
-# that has to be slow as well, or losses that stop a real flow would be over in no time.
+# The shortest retransmission timeout of Linux. In slow motion it must be longer as well, or losses
+# that stop a real flow would cost almost no time.
 _RTO_MIN_MS = 200
 _RTAX_RTO_MIN = 13
 
 
 def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]:
-    """Namespaces for every host, as file descriptors by kind.
+    """Make namespaces for every host. Return file descriptors by host and kind.
 
     The caller must be in a mount namespace of its own. MPI libraries tell nodes apart by host name,
-    and find shared memory in ``/dev/shm`` and System V IPC: each host has those to itself.
+    and find shared memory in ``/dev/shm`` and System V IPC, so each host has its own of these.
     """
     home = {kind: linux.open_namespace(kind) for kind in linux.HOST_NAMESPACES}
     made = {}
@@ -80,18 +81,18 @@ def make_host_namespaces(hosts: Mapping[str, Host]) -> dict[str, dict[str, int]]
 
 
 def write_host_files(hosts: Mapping[str, Host]) -> None:
-    """Mount the tmpfs all hosts share for the launch, and put ``hosts`` in it."""
+    """Mount the tmpfs that all hosts share for launching, and write the host files into it."""
     linux.mount("tmpfs", RUN_DIR, "tmpfs", options="mode=755")
     Path(RUN_DIR, "hosts").write_text(format_etc_hosts(dict(hosts)))
-    # Nothing outside can be reached: without this, names in no file would be asked for in vain.
+    # Nothing outside can be reached: without this file, name servers would be asked in vain.
     Path(RUN_DIR, "resolv.conf").write_text("# no name servers\n")
 
 
 def write_agent(namespaces: Mapping[str, Mapping[str, int]]) -> None:
-    """Write the stand-in for ssh that MPI launchers call: ``agent [-OPTION…] HOST COMMAND…``.
+    """Write the script that MPI launchers call instead of ssh: ``agent [-OPTION…] HOST COMMAND…``.
 
-    Like ssh it hands the joined command to a shell on that host. The building process is pid 1 of
-    the testbed, so its descriptors are where every host finds the others.
+    Like ssh, it passes the joined command to a shell on that host. It finds the namespaces of all
+    hosts among the descriptors of the building process, which is pid 1 of the testbed.
     """
     lines = ["#!/bin/sh", 'while case "$1" in -*) true ;; *) false ;; esac; do shift; done']
     lines += ["host=$1; shift", 'case "$host" in']
@@ -108,9 +109,9 @@ def write_agent(namespaces: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int]) -> int:
-    """Wire the hosts (network namespaces ``net``) up, in this process's own network namespace.
+    """Connect the hosts (network namespaces ``net``) in this process's own network namespace.
 
-    Returns the descriptor of the TUN device through which packets between clusters pass.
+    Return the descriptor of the TUN device through which packets between clusters pass.
     """
     _write_sysctls({"ip_forward": "1"})
     for scope in ("all", "default"):
@@ -123,14 +124,14 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
         _set_up(ip, TUN, txqlen=10_000)
         tun_index = ip.link_lookup(ifname=TUN)[0]
         _check_congestion_control(ip, spec, tun_index)
-        ip.route("add", dst="0.0.0.0/0", oif=tun_index, table=_ANY_TABLE_TO_WAN)
+        ip.route("add", dst="0.0.0.0/0", oif=tun_index, table=_WAN_TABLE)
         for cluster in range(len(spec.clusters)):
             ip.link("add", ifname=bridge(cluster), kind="bridge", br_mcast_snooping=0)
             mac = gateway_mac(cluster)
             index = _set_up(ip, bridge(cluster), address=mac)
-            _know_neighbours(ip, index, neighbours(hosts, cluster), mac)
+            _add_neighbours(ip, index, neighbours(hosts, cluster), mac)
             ip.addr("add", index=index, address=gateway(cluster), prefixlen=24)
-            ip.rule("add", iifname=bridge(cluster), table=_ANY_TABLE_TO_WAN, priority=100)
+            ip.rule("add", iifname=bridge(cluster), table=_WAN_TABLE, priority=100)
         for host in hosts.values():
             _plug_in(ip, spec, host, net[host.name])
     for host in hosts.values():
@@ -140,7 +141,10 @@ def build_wan(spec: GridSpec, hosts: Mapping[str, Host], net: Mapping[str, int])
 
 
 def _check_congestion_control(ip: IPRoute, spec: GridSpec, tun_index: int) -> None:
-    """Set it on a route nobody uses: the kernel says no to what it has not, or loads the module."""
+    """Raise `TestbedError` if the kernel lacks the congestion control of ``spec``.
+
+    It is set on an unused route: the kernel loads its module, or refuses.
+    """
     name = spec.transport.congestion_control
     try:
         ip.route(
@@ -170,12 +174,12 @@ def _plug_in(ip: IPRoute, spec: GridSpec, host: Host, net_fd: int) -> None:
     _limit_rate(ip, index, spec, float(spec.nic_bytes_per_s[host.cluster]))
 
 
-def _know_neighbours(ip: IPRoute, index: int, macs: Mapping[str, str], own: str) -> None:
-    """Write down for good who is where, but for the interface ``index`` itself with MAC ``own``.
+def _add_neighbours(ip: IPRoute, index: int, macs: Mapping[str, str], own: str) -> None:
+    """Add permanent ARP entries for ``macs`` to interface ``index``, whose MAC address is ``own``.
 
-    What the kernel finds out by asking is kept in one table for all namespaces, of 1024 entries
-    unless the machine says otherwise, and dozens of hosts that all talk to each other need
-    thousands. Permanent entries do not count there, and nothing is ever asked.
+    Entries that the kernel learns are kept in one table for all namespaces, which has 1024 entries
+    by default. Dozens of hosts that all talk to each other need thousands. Permanent entries do not
+    count there, and no ARP request is ever sent.
     """
     for address, mac in macs.items():
         if mac != own:
@@ -195,12 +199,12 @@ def _configure_host(spec: GridSpec, host: Host, macs: Mapping[str, str]) -> None
         index = _set_up(ip, "eth0", gso_max_size=_gso_max_bytes(spec))
         _limit_rate(ip, index, spec, float(spec.nic_bytes_per_s[host.cluster]))
         ip.addr("add", index=index, address=host.address, prefixlen=24, flags=_NO_PREFIX_ROUTE)
-        _know_neighbours(ip, index, macs, host.mac)
-        # By route, because a namespace may only choose what the whole machine allows everybody.
+        _add_neighbours(ip, index, macs, host.mac)
+        # Set by route, because a namespace may only choose what the machine allows for everybody.
         metrics: dict[str, str | int] = {"cc_algo": spec.transport.congestion_control}
         if spec.dilation > 1:
             metrics["rto_min"] = int(_RTO_MIN_MS * spec.dilation)
-            metrics["lock"] = 1 << _RTAX_RTO_MIN  # else the kernel does not heed it
+            metrics["lock"] = 1 << _RTAX_RTO_MIN  # else the kernel ignores it
         ip.route(
             "add",
             dst=subnet(host.cluster),
@@ -213,7 +217,7 @@ def _configure_host(spec: GridSpec, host: Host, macs: Mapping[str, str]) -> None
 
 
 def set_host_rate(spec: GridSpec, host: Host, net: int, rate_bytes_per_s: float) -> None:
-    """Limit both ends of ``host``'s cable to another rate, its network namespace being ``net``."""
+    """Limit both ends of ``host``'s cable to another rate. ``net`` is its network namespace."""
     with IPRoute() as ip:
         index = ip.link_lookup(ifname=host.port_name)[0]
         _limit_rate(ip, index, spec, rate_bytes_per_s, "replace")
@@ -223,7 +227,7 @@ def set_host_rate(spec: GridSpec, host: Host, net: int, rate_bytes_per_s: float)
 
 
 def set_host_up(host: Host, up: bool) -> None:
-    """Plug ``host``'s cable in, or pull it out at the bridge."""
+    """Connect or disconnect ``host``'s cable at the bridge."""
     with IPRoute() as ip:
         index = ip.link_lookup(ifname=host.port_name)[0]
         ip.link("set", index=index, state="up" if up else "down")
@@ -237,7 +241,7 @@ def _set_up(ip: IPRoute, name: str, **settings: int | str) -> int:
 
 def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, rate: float, command: str = "add") -> None:
     if rate > _FASTEST_BYTES_PER_S:
-        return  # nothing here is that fast, and tbf cannot count that far
+        return  # nothing on this machine is that fast, and tbf has no such rates
     ip.tc(
         command,
         "tbf",
@@ -249,12 +253,12 @@ def _limit_rate(ip: IPRoute, index: int, spec: GridSpec, rate: float, command: s
 
 
 def _gso_max_bytes(spec: GridSpec) -> int:
-    """The largest packet TCP may build: three fifths of a burst.
+    """Return the size of the largest packet that TCP may build: three fifths of a burst.
 
-    tbf cuts up what does not fit its burst, slowly; and a packet as long as the burst waits for a
-    full bucket, so that what the next one is late is lost for good: a quarter of the rate. With
-    three fifths of the usual 16 KiB a segment of 8 KiB and its header travel in one packet; cut
-    off a little lower they are two, and the processor's work per byte is a third more.
+    tbf splits packets that do not fit its burst, which is slow. A packet as long as the burst waits
+    for a full bucket; if the next packet is late, the bucket overflows, which costs a quarter of
+    the rate. With three fifths of the usual 16 KiB, a segment of 8 KiB and its header travel in one
+    packet. With slightly less they need two, and the processor's work per byte is a third more.
     """
     return max(2048, min(65536, spec.burst_bytes * 3 // 5) - _HEADER_BYTES)
 
@@ -265,7 +269,7 @@ def _write_sysctls(values: Mapping[str, str]) -> None:
 
 
 def _keep_firewall_out_of_bridges() -> None:
-    """Where the module is loaded, every frame of a bridge is shown to a firewall nobody set up."""
+    """Keep iptables from seeing every frame of a bridge, as it does if its module is loaded."""
     switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if switch.exists():
         switch.write_text("0")

@@ -1,7 +1,7 @@
-"""A program for the hosts, run as a file: what MPI itself sees of the network.
+"""A program that is run on the hosts, as a file, and reports what MPI sees of the network.
 
 Rank 0 prints one JSON line: ``{"hosts": […], "node_sizes": […], "round_trip_s": [[i, j, s], …],
-"bulk_s": s or null}``. Needs mpi4py only, so that it starts quickly.
+"bulk_s": s or null}``. The program needs only mpi4py, so that it starts quickly.
 
 Usage: pingpong.py N_ROUNDS BULK_BYTES (0: none; else sent from rank 0 to the last rank)
 """
@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 
 def round_trip_s(comm: MPI.Comm, i: int, j: int, n_rounds: int) -> float:
-    """The least 8-byte round trip between ranks ``i`` and ``j``, on ``i``; 0.0 elsewhere."""
+    """Return the shortest 8-byte round trip between ranks ``i`` and ``j``; 0.0 but on ``i``."""
     data = bytearray(8)
     least_s = float("inf")
     for _ in range(n_rounds):
@@ -31,7 +31,7 @@ def round_trip_s(comm: MPI.Comm, i: int, j: int, n_rounds: int) -> float:
 
 
 def bulk_s(comm: MPI.Comm, n_bytes: int) -> float:
-    """The least time until ``n_bytes`` from rank 0 are acknowledged by the last rank."""
+    """Return the shortest time until the last rank acknowledges ``n_bytes`` from rank 0."""
     last = comm.size - 1
     data, answer = bytearray(n_bytes), bytearray(1)
     least_s = float("inf")
@@ -51,8 +51,8 @@ def main() -> None:
     n_rounds, n_bytes = int(sys.argv[1]), int(sys.argv[2])
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    n_near = comm.size - 1 if n_bytes else comm.size
-    trips = [(i, j, round_trip_s(comm, i, j, n_rounds)) for i, j in combinations(range(n_near), 2)]
+    n_ends = comm.size - 1 if n_bytes else comm.size  # with a bulk transfer, without its receiver
+    trips = [(i, j, round_trip_s(comm, i, j, n_rounds)) for i, j in combinations(range(n_ends), 2)]
     bulk = bulk_s(comm, n_bytes) if n_bytes else None
     seen = comm.gather((MPI.Get_processor_name(), node.size, trips), root=0)
     node.Free()

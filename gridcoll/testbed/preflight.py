@@ -1,6 +1,6 @@
-"""Before a command runs: does this MPI really use the emulated network?
+"""A check, before a command runs, that the MPI really uses the emulated network.
 
-An MPI may find shared memory between hosts that are one machine, and then every figure is a lie.
+An MPI may find shared memory between hosts that are on one machine; every figure would be wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOLERANCE = 0.05
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """What `pingpong` reports: times between the ranks it ran on."""
+    """What `pingpong` reports: its hosts, and times between its ranks."""
 
     hosts: list[str]
     node_sizes: list[int]
@@ -34,10 +34,10 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 def check_transport(testbed: Testbed, mpi: str | None) -> Sighting:
-    """Run `pingpong` on one host per cluster, and on a second one of the first cluster.
+    """Run `pingpong` on one host per cluster, and on a second host of the first cluster.
 
-    Raises `TestbedError` when MPI starts wrongly, puts hosts on one node, or is faster than the
-    network it should use.
+    Raises `TestbedError` if MPI starts wrongly, takes several hosts for one node, or is faster than
+    the network that it should use.
     """
     hosts = [names[0] for names in testbed.spec.hosts]
     neighbour = testbed.spec.hosts[0][1:2]
@@ -77,7 +77,7 @@ def _run(job: Job, n_bulk_bytes: int) -> Sighting:
 
 
 def find_faults(spec: GridSpec, hosts: list[str], sighting: Sighting) -> list[str]:
-    """What in ``sighting`` a job on the real ``hosts`` (rank by rank) could not have seen."""
+    """Return what in ``sighting`` is impossible if rank ``i`` really runs on ``hosts[i]``."""
     faults = []
     if sighting.hosts != hosts:
         faults.append(f"ranks should run on {', '.join(hosts)}, are on {', '.join(sighting.hosts)}")
@@ -92,7 +92,7 @@ def find_faults(spec: GridSpec, hosts: list[str], sighting: Sighting) -> list[st
                 f"8 bytes took {format_duration(measured_s)}"
             )
     if sighting.bulk_s is not None:
-        # Both NICs on the way let a burst pass at once.
+        # Each of the two NICs on the path lets a burst pass at once.
         least_s = (_BULK_BYTES - 2 * spec.burst_bytes) / float(spec.nic_bytes_per_s[0])
         if sighting.bulk_s < least_s * (1 - _TOLERANCE):
             faults.append(

@@ -1,7 +1,7 @@
-"""The grid proves itself: what is measured on it against what its file says.
+"""A check of the emulated network: what is measured on it is compared with the grid file.
 
-Nothing runs on the hosts for this: a socket stays in the namespace it was opened in, so this one
-process holds both ends of every path.
+No program runs on the hosts for this: a socket stays in the namespace where it was opened, so this
+process can hold both ends of every path.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from gridcoll.topology.units import format_duration, format_rate
 
 ROUND_TRIP_TOLERANCE = 0.05
 ROUND_TRIP_SLACK_S = 0.5e-3
-"""Wake-ups of idle processors and of processes that wait their turn; a round trip has six."""
+"""Time for wake-ups of idle processors and of waiting processes; a round trip has six of them."""
 ROUND_TRIP_EARLY_S = 40e-6
-"""So much before it is due the relay sends a packet, at the most, both ways together."""
+"""The most by which the relay sends packets before they are due, both directions together."""
 
 RATE_TOLERANCE = 0.15
 SLOW_RATE_TOLERANCE = 0.4
-"""Wider, because processors that are busy elsewhere slow a flow down, and nothing speeds it up."""
+"""How much slower a flow may be. It is wider because busy processors may slow down any flow."""
 
 _RATE_BYTES = 1_500_000
 _RATE_CHECKED_BELOW_BYTES_PER_S = 25e6  # above, the processors may be what limits
 _ROUNDS = 3
 _LOST_AFTER_S = 2.0  # on top of the largest round trip
-_PATIENCE_S = 15.0
+_REPEAT_FOR_S = 15.0
 
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """One cluster pair's round trip between first hosts, as configured and as measured."""
+    """The round trip between the first hosts of two clusters, as configured and as measured."""
 
     source: str
     target: str
@@ -61,7 +61,7 @@ class RoundTrip:
 
 @dataclass(frozen=True)
 class NicRate:
-    """What one TCP flow carries between the first two hosts of a cluster."""
+    """The rate of one TCP flow between the first two hosts of a cluster."""
 
     cluster: str
     configured_bytes_per_s: float
@@ -81,12 +81,12 @@ Measured = TypeVar("Measured", RoundTrip, NicRate)
 
 
 def prove(testbed: Testbed) -> tuple[list[RoundTrip], list[NicRate]]:
-    """Measure round trips and NIC rates; raise `TestbedError` naming what is off.
+    """Measure round trips and NIC rates. Raise `TestbedError` if some are off, and name them.
 
-    What a busy machine spoils is measured again, for some seconds, before it counts.
+    Before that, values that are off are measured again for some seconds: the machine may be busy.
     """
     check_reachable(testbed)
-    give_up_s = time.monotonic() + _PATIENCE_S
+    give_up_s = time.monotonic() + _REPEAT_FOR_S
     trips = measure_round_trips(testbed)
     rates = measure_nic_rates(testbed)
     while any(trip.is_off for trip in trips) or any(rate.is_off for rate in rates):
@@ -98,14 +98,14 @@ def prove(testbed: Testbed) -> tuple[list[RoundTrip], list[NicRate]]:
                 f"{'; '.join(wrong)} (if too slow: is the machine overloaded?)"
             )
         if any(trip.is_off for trip in trips):
-            trips = list(map(_nearer, trips, measure_round_trips(testbed)))
+            trips = list(map(_closer, trips, measure_round_trips(testbed)))
         if any(rate.is_off for rate in rates):
-            rates = list(map(_nearer, rates, measure_nic_rates(testbed)))
+            rates = list(map(_closer, rates, measure_nic_rates(testbed)))
     return trips, rates
 
 
-def _nearer(before: Measured, now: Measured) -> Measured:
-    """Of two measurements of one thing the one that is nearer to what the file says."""
+def _closer(before: Measured, now: Measured) -> Measured:
+    """Return the measurement that is closer to what the grid file says."""
     return min(before, now, key=lambda one: one.error)
 
 
@@ -124,7 +124,7 @@ def describe_rate(rate: NicRate) -> str:
 
 
 def open_socket(testbed: Testbed, host: str, kind: socket.SocketKind) -> socket.socket:
-    """A socket of this process on the network of ``host``, bound to its address."""
+    """Open a socket of this process on the network of ``host``, bound to its address."""
     fd = testbed.descriptor(host, "net")
     try:
         with linux.inside({"net": fd}):
@@ -136,14 +136,14 @@ def open_socket(testbed: Testbed, host: str, kind: socket.SocketKind) -> socket.
 
 
 def check_reachable(testbed: Testbed) -> None:
-    """Raise `TestbedError` naming the first host that its cluster's first host cannot reach."""
+    """Raise `TestbedError` if the first host of a cluster cannot reach another host of it."""
     for hosts in testbed.spec.hosts:
         for host in hosts[1:]:
             measure_round_trip_s(testbed, hosts[0], host, 1)
 
 
 def measure_round_trips(testbed: Testbed) -> list[RoundTrip]:
-    """The least round trip of each cluster pair, between their first hosts."""
+    """Measure the shortest round trip between the first hosts of each pair of clusters."""
     spec = testbed.spec
     measured = []
     for i, j in combinations(range(len(spec.clusters)), 2):
@@ -156,7 +156,7 @@ def measure_round_trips(testbed: Testbed) -> list[RoundTrip]:
 
 
 def measure_round_trip_s(testbed: Testbed, source: str, target: str, n_rounds: int) -> float:
-    """The least of ``n_rounds`` UDP round trips; `TestbedError` where one does not come back."""
+    """Measure the shortest of ``n_rounds`` UDP round trips; `TestbedError` if one is lost."""
     try:
         with (
             open_socket(testbed, source, socket.SOCK_DGRAM) as a,
@@ -183,7 +183,10 @@ def _round_trip_s(a: socket.socket, b: socket.socket) -> float:
 
 
 def measure_nic_rates(testbed: Testbed) -> list[NicRate]:
-    """The rate between two hosts of each cluster whose NICs, not the processors, should limit."""
+    """Measure the rate between two hosts of each cluster.
+
+    Clusters are left out if they have one host, or NICs so fast that processors may be the limit.
+    """
     spec = testbed.spec
     measured = []
     for cluster, hosts in enumerate(spec.hosts):
@@ -197,7 +200,7 @@ def measure_nic_rates(testbed: Testbed) -> list[NicRate]:
 
 
 def measure_rate(testbed: Testbed, source: str, target: str, n_bytes: int) -> float:
-    """Bytes per second one TCP flow gets from host to host, once the burst is through."""
+    """Measure the bytes per second of one TCP flow from host to host, after the burst."""
     with (
         open_socket(testbed, target, socket.SOCK_STREAM) as listener,
         open_socket(testbed, source, socket.SOCK_STREAM) as sender,

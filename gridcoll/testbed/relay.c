@@ -1,7 +1,7 @@
-/* The loop of relay.py: carries packets between clusters over links that take their time.
+/* The loop of relay.py: carries packets between clusters over links with rates and latencies.
  *
- * On a machine with a few cores the process that plays the WAN must not be the one that is busiest.
- * relay.py says what a link is; every declaration here has its other half there.
+ * It is in C because, on a machine with a few cores, the process that plays the WAN must not be the
+ * busiest one. relay.py says what a link is; every declaration here has a counterpart there.
  */
 
 #define _GNU_SOURCE
@@ -20,9 +20,9 @@ enum {
     MOST_READ = 64,
 };
 
-#define EARLY_S 20e-6 /* the most that a packet leaves before it is due, as sleeps end late; half of
-                         probe.py's ROUND_TRIP_EARLY_S */
-#define REMEMBERED 16 /* so many sleeps tell how late they end */
+#define MAX_EARLY_S 20e-6 /* a packet may leave this long before it is due, as sleeps end late; half
+                             of ROUND_TRIP_EARLY_S in probe.py */
+#define SLEEPS_AVERAGED 16 /* the lateness of sleeps is averaged over about this many */
 
 typedef struct {
     double s_per_byte, queue_s, free_s;
@@ -31,10 +31,10 @@ typedef struct {
 
 typedef struct {
     int64_t n_clusters;
-    /* Another thread may change delays, losses and rates, a double at a time. */
+    /* Another thread may change delays, losses and rates, one double at a time. */
     const double *delay_s; /* from each cluster to each */
-    const double *loss;    /* of frames, likewise */
-    const int64_t *path;   /* LINKS_PER_PATH of each, -1 for none */
+    const double *loss;    /* the fraction of frames lost, likewise */
+    const int64_t *path;   /* LINKS_PER_PATH links of each pair, -1 for none */
     link_t *links;
     double frame_overhead_bytes, wire_per_payload;
 } wan_t;
@@ -63,7 +63,7 @@ static int before(const packet_t *a, const packet_t *b)
     return a->at_s < b->at_s || (a->at_s == b->at_s && a->number < b->number);
 }
 
-/* Whether there was room. */
+/* Returns 0 if there is no memory. */
 static int push(queue_t *queue, packet_t packet)
 {
     if (queue->n == queue->room) {
@@ -102,7 +102,7 @@ static packet_t pop(queue_t *queue)
     return first;
 }
 
-/* How many frames a packet is on the wire: n_frames_of of relay.py. */
+/* Returns how many frames a packet is on the wire, as n_frames_of in relay.py. */
 static size_t n_frames_of(const unsigned char *packet, size_t n_bytes)
 {
     unsigned gso_type = packet[1], header = packet[2] | packet[3] << 8;
@@ -111,7 +111,7 @@ static size_t n_frames_of(const unsigned char *packet, size_t n_bytes)
     return gso_type && gso && length > header ? (length - header + gso - 1) / gso : 1;
 }
 
-/* Whether a link that loses such a part of its frames loses one of these. */
+/* Whether a link that loses this fraction of frames loses one of n_frames. */
 static int is_lost(double loss, size_t n_frames)
 {
     static uint64_t state = 0x9e3779b97f4a7c15u; /* xorshift64: the same packets every time */
@@ -126,7 +126,7 @@ static int is_lost(double loss, size_t n_frames)
     return (double)(state >> 11) * 0x1p-53 >= all_pass;
 }
 
-/* What a packet costs a link, in bytes an application gets: payload_bytes of relay.py. */
+/* Returns what a packet costs a link, in bytes of application data, as payload_bytes in relay.py. */
 static double payload_bytes(const wan_t *wan, size_t n_frames, size_t n_bytes)
 {
     size_t length = n_bytes - VNET_HEADER_BYTES;
@@ -134,7 +134,8 @@ static double payload_bytes(const wan_t *wan, size_t n_frames, size_t n_bytes)
             (double)(n_frames - 1) * wan->frame_overhead_bytes) / wan->wire_per_payload;
 }
 
-/* When a packet that leaves now arrives; negative: a queue is full. Wan.arrival_s of relay.py. */
+/* Returns when a packet that leaves at at_s arrives, as Wan.arrival_s in relay.py; negative if a
+   queue is full. */
 double gridcoll_arrival_s(const wan_t *wan, int64_t source, int64_t target, double n_bytes,
                           double at_s)
 {
@@ -176,25 +177,26 @@ static void take_in(const wan_t *wan, int tun, queue_t *queue, int64_t *n_seen)
         double arrives_s = gridcoll_arrival_s(wan, source, target, cost, at_s);
         char *copy = arrives_s < 0 ? NULL : malloc((size_t)n_bytes);
         if (!copy)
-            continue; /* a network drops what it cannot keep */
+            continue; /* a network drops packets for which it has no room */
         memcpy(copy, packet, (size_t)n_bytes);
         if (!push(queue, (packet_t){arrives_s, (*n_seen)++, copy, (size_t)n_bytes}))
             free(copy);
     }
 }
 
-/* Until stop (or nothing, if negative) is readable, which its other end's closing makes it. */
+/* Carries packets until stop is readable, as when its other end is closed; for ever if stop is
+   negative. */
 void gridcoll_relay(int tun, int stop, const wan_t *wan)
 {
     queue_t queue = {NULL, 0, 0};
     int64_t n_seen = 0;
-    double early_s = 0; /* as late as sleeps were */
+    double early_s = 0; /* how late recent sleeps ended, on average */
     for (;;) {
         double at_s = now_s();
         while (queue.n && queue.heap[0].at_s - early_s <= at_s) {
             packet_t packet = pop(&queue);
             ssize_t n_written = write(tun, packet.data, packet.n_bytes);
-            (void)n_written; /* nor does it deliver where nobody is */
+            (void)n_written; /* a network drops what it cannot deliver */
             free(packet.data);
         }
         struct timespec pause, *limit = NULL;
@@ -212,7 +214,7 @@ void gridcoll_relay(int tun, int stop, const wan_t *wan)
             continue;
         if (n_ready == 0) {
             double late_s = now_s() - until_s;
-            early_s += ((late_s < EARLY_S ? late_s : EARLY_S) - early_s) / REMEMBERED;
+            early_s += ((late_s < MAX_EARLY_S ? late_s : MAX_EARLY_S) - early_s) / SLEEPS_AVERAGED;
         }
         if (files[1].revents)
             break;

@@ -1,7 +1,8 @@
-"""The WAN: a process that holds every packet between clusters back as long as the grid file says.
+"""The WAN: a process that delays every packet between clusters as the grid file says.
 
-The kernel hands packets between clusters to a TUN device; here each waits for its link (a rate)
-and for its latency, and goes back to the kernel. Inside clusters nothing passes here.
+The kernel hands packets between clusters to a TUN device. Here each packet waits for its link,
+which has a rate, and for its latency; then it goes back to the kernel. Packets inside a cluster do
+not pass here.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ _MAX_PACKET_BYTES = 65536 + 64
 _ETHERNET_BYTES = 14
 
 KERNEL_PATH_S = 35e-6
-"""What a packet's way through hosts, bridges and this process takes by itself."""
+"""The time that a packet's path through hosts, bridges and this process takes by itself."""
 
 _SPIN_S = 60e-6
-"""How long before a packet is due the process stops sleeping: sleeps end that late."""
+"""The process stops sleeping this long before a packet is due, as sleeps end that late."""
 
-# Buffers of a router, unless the grid file says: 50 ms or one round trip of the link's rate,
+# Buffers of a router, if the grid file gives none: 50 ms or one round trip at the link's rate,
 # whichever is more.
 _QUEUE_S = 0.05
 _QUEUE_MIN_BYTES = 256 * 1024
 
 
 class Link:
-    """Something that carries one byte after the other: a rate, a queue before it, tail drop.
+    """A link that carries one byte after the other, with a queue in front of it and tail drop.
 
-    ``rate_bytes_per_s`` may be ``inf``; ``queue_bytes`` is what may wait.
+    ``rate_bytes_per_s`` may be ``inf``; ``queue_bytes`` is how many bytes may wait.
     """
 
     def __init__(self, rate_bytes_per_s: float, queue_bytes: float) -> None:
@@ -58,13 +59,13 @@ class Link:
         return True
 
     def carry(self, n_bytes: float, now_s: float) -> float:
-        """The time at which ``n_bytes`` arriving now have left."""
+        """Return the time at which ``n_bytes`` that arrive now have left."""
         self.free_s = max(now_s, self.free_s) + n_bytes * self.s_per_byte
         return self.free_s
 
 
 class Wan:
-    """When packets between clusters arrive: links and latencies of a grid, without any clock."""
+    """The links and latencies of a grid, and when packets arrive over them. It reads no clock."""
 
     def __init__(self, spec: GridSpec) -> None:
         n = len(spec.clusters)
@@ -105,7 +106,7 @@ class Wan:
         loss: float | None = None,
         reset: bool = False,
     ) -> None:
-        """Change one direction of a link, for packets that come from now on."""
+        """Change one direction of a link, for packets from now on."""
         if reset:
             self._now[source][target] = self._original[source][target]
             self.loss[source][target] = 0.0
@@ -129,7 +130,7 @@ class Wan:
         return Link(rate_bytes_per_s, max(_QUEUE_MIN_BYTES, queue_s * rate_bytes_per_s))
 
     def arrival_s(self, source: int, target: int, n_bytes: float, now_s: float) -> float | None:
-        """When a packet of ``n_bytes`` leaving ``source`` now is at ``target``; None: dropped."""
+        """Return when a packet leaving ``source`` now is at ``target``; None if it is dropped."""
         links = self.path[source][target]
         for link in links:
             if not link.accepts(now_s):
@@ -141,16 +142,16 @@ class Wan:
 
 
 def n_frames_of(packet: bytes) -> int:
-    """How many frames ``packet`` (virtio header, then IP) is on the wire."""
+    """Return how many frames ``packet`` (virtio header, then IP) is on the wire."""
     _, gso_type, header, gso, _, _ = _VNET_HEADER.unpack_from(packet)
     length = len(packet) - _VNET_HEADER.size
     return -(-(length - header) // gso) if gso_type and gso else 1
 
 
 def payload_bytes(packet: bytes) -> float:
-    """What ``packet`` (virtio header, then IP) costs a link, in bytes an application gets.
+    """Return what ``packet`` (virtio header, then IP) costs a link, in bytes of application data.
 
-    TCP hands over many frames as one packet; each of them pays for its headers on the wire.
+    TCP hands over many frames as one packet; each frame has headers of its own on the wire.
     """
     n_frames, length = n_frames_of(packet), len(packet) - _VNET_HEADER.size
     wire = length + _ETHERNET_BYTES + (n_frames - 1) * FRAME_OVERHEAD_BYTES
@@ -183,28 +184,28 @@ class CompiledWan(ctypes.Structure):
         n = wan.n_clusters
         paths = [path for row in wan.path for path in row]
         links = list({id(link): link for path in paths for link in path}.values())
-        place = {id(link): k for k, link in enumerate(links)}
-        numbers = [k for path in paths for k in _padded([place[id(link)] for link in path])]
-        self._kept = (
+        index_of = {id(link): k for k, link in enumerate(links)}
+        numbers = [k for path in paths for k in _padded([index_of[id(link)] for link in path])]
+        self._arrays = (
             (ctypes.c_double * (n * n))(),
             (ctypes.c_double * (n * n))(),
             (ctypes.c_int64 * len(numbers))(*numbers),
             (_Link * len(links))(),
         )
         self._wan, self._source = wan, links
-        addresses = (ctypes.addressof(each) for each in self._kept)
+        addresses = (ctypes.addressof(each) for each in self._arrays)
         super().__init__(n, *addresses, FRAME_OVERHEAD_BYTES, WIRE_PER_PAYLOAD)
         self.follow()
 
     def follow(self) -> None:
-        """Take over what was changed in the `Wan`, also while C is reading; a double at a time."""
-        delays, losses, _, links = self._kept
+        """Copy changes of the `Wan`, one double at a time, also while C is reading."""
+        delays, losses, _, links = self._arrays
         for k, (delay, loss) in enumerate(
             zip(chain(*self._wan.delay_s), chain(*self._wan.loss), strict=True)
         ):
             delays[k], losses[k] = delay, loss
-        for mine, link in zip(links, self._source, strict=True):
-            mine.s_per_byte, mine.queue_s = link.s_per_byte, link.queue_s
+        for compiled, link in zip(links, self._source, strict=True):
+            compiled.s_per_byte, compiled.queue_s = link.s_per_byte, link.queue_s
 
 
 def _padded(links: Sequence[int]) -> list[int]:
@@ -212,9 +213,9 @@ def _padded(links: Sequence[int]) -> list[int]:
 
 
 def carry_packets(tun: int, wan: Wan, stop: int, links: CompiledWan | None = None) -> None:
-    """As `run_relay`, in C where that was built: it takes a quarter of the time, or less.
+    """Do what `run_relay` does, in C if that was built: it takes a quarter of the time, or less.
 
-    What another thread changes in ``wan`` holds at once; in C once ``links`` was told to follow.
+    Changes of ``wan`` by another thread take effect at once; in C, after ``links.follow()``.
     """
     if not COMPILED.exists():
         run_relay(tun, wan, stop)
@@ -224,7 +225,7 @@ def carry_packets(tun: int, wan: Wan, stop: int, links: CompiledWan | None = Non
 
 
 def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.monotonic) -> None:
-    """Carry packets from and to ``tun`` until ``stop`` becomes readable (its other end closed)."""
+    """Carry packets from and to ``tun`` until ``stop`` is readable (its other end is closed)."""
     waiting: list[tuple[float, int, bytes]] = []
     n_seen = 0
     n = wan.n_clusters
@@ -241,7 +242,7 @@ def run_relay(tun: int, wan: Wan, stop: int, clock: Callable[[], float] = time.m
             continue
         now = clock()
         for packet in _read_all(tun):
-            # IPv4 source and destination are at 12 and 16 of the header behind 10 bytes of virtio.
+            # IPv4 source and destination are at 12 and 16 of the header, after 10 bytes of virtio.
             source = cluster_of_address(packet[23])
             target = cluster_of_address(packet[27])
             if packet[10] >> 4 != 4 or not (0 <= source < n and 0 <= target < n):

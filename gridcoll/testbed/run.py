@@ -1,4 +1,4 @@
-"""Running a command on a testbed under an MPI, and leaving nothing behind."""
+"""Running a command on a testbed under an MPI, and taking everything down afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRACE_S = 3.0
 
 
 class Interrupted(SystemExit):
-    """A signal asked this process to end; it does, with the shell's code, once all is down."""
+    """A signal asked this process to end. It ends with the shell's code, once all is down."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -49,9 +49,9 @@ def interruptible() -> Iterator[None]:
 
 
 def wait_for(process: subprocess.Popen[bytes]) -> int:
-    """Wait for ``process``; the code a shell would give for it. On a signal it may tidy up first.
+    """Wait for ``process`` and return the exit code that a shell would give.
 
-    Raises `Interrupted` when this process is asked to end.
+    Raises `Interrupted` if this process is asked to end; ``process`` then gets time to clean up.
     """
     try:
         code = process.wait()
@@ -75,10 +75,10 @@ def run_on_grid(
     n_ranks: int | None = None,
     check: bool = True,
 ) -> int:
-    """Bring the grid at ``path`` up, run ``command`` under ``mpi``, take it down; the exit code.
+    """Bring the grid at ``path`` up, run ``command`` under ``mpi``, and take the grid down.
 
-    With ``check`` the grid and the MPI prove first that they are what the file says. Raises
-    `TestbedError`, `FileError`, `UsageError`.
+    Return the exit code. With ``check``, first verify that the grid and the MPI behave as the file
+    says. Raises `TestbedError`, `FileError`, `UsageError`.
     """
     find_environment(mpi)  # a missing MPI should not cost building a grid
     with Testbed.up(path) as testbed:

@@ -29,7 +29,7 @@ _END_TIMEOUT_S = 10.0
 
 
 class Testbed:
-    """An emulated grid. `Testbed.up` builds one; as a context manager it is gone at the end."""
+    """An emulated grid, built by `Testbed.up`. As a context manager it is taken down at the end."""
 
     __test__ = False
 
@@ -45,8 +45,8 @@ class Testbed:
     def up(cls, path: str | Path, *, detached: bool = False) -> Testbed:
         """Build the grid that the file at ``path`` declares.
 
-        It is gone when this process is, or with ``detached`` when `down` is called. Raises
-        `FileError` for the file, `TestbedError` for what this machine cannot do.
+        It ends with this process or, if ``detached``, when `down` is called. Raises `FileError` if
+        the file is wrong, `TestbedError` if this machine cannot build the grid.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ class Testbed:
         self.down()
 
     def down(self) -> None:
-        """End every process on the hosts and remove the network. Harmless when it is gone."""
+        """End every process on the hosts and remove the network. Does nothing if it is down."""
         if self.instance.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.instance.pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ class Testbed:
         self.let_go()
 
     def ends_within(self, timeout_s: float) -> bool:
-        """Whether the testbed is gone by then, or before."""
+        """Whether the testbed ends within ``timeout_s``, or has ended before."""
         try:
             pidfd = os.pidfd_open(self.instance.pid)
         except ProcessLookupError:
@@ -112,13 +112,13 @@ class Testbed:
             os.close(pidfd)
 
     def let_go(self) -> None:
-        """Close this process's hold on the testbed; a detached one stays up, others end."""
+        """Close the pipe to the testbed's process. A detached testbed stays up, others end."""
         if self._keeper is not None and self._keeper.stdin is not None:
             self._keeper.stdin.close()
             self._keeper = None
 
     def host(self, name: str) -> Host:
-        """The host called ``name``. Raises `TestbedError` when there is none."""
+        """Return the host called ``name``. Raises `TestbedError` if there is none."""
         if name not in self.hosts:
             raise TestbedError(
                 f"testbed {self.instance.id}: no host is called {name!r}; "
@@ -127,7 +127,7 @@ class Testbed:
         return self.hosts[name]
 
     def descriptor(self, host: str, kind: str) -> int:
-        """A descriptor of this process, open on the namespace of ``kind`` of ``host``."""
+        """Return a descriptor in this process, open on the namespace of ``kind`` of ``host``."""
         fd = self.instance.namespaces[self.host(host).name][kind]
         try:
             return os.open(f"/proc/{self.instance.pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -155,16 +155,16 @@ class Testbed:
         return child
 
     def shared_file(self, name: str) -> tuple[Path, str]:
-        """A file all hosts see: where this process writes it, and its path on the hosts."""
+        """Return the path of a file that all hosts see: here for writing, and on the hosts."""
         inside = f"{RUN_DIR}/{name}"
         return Path(f"/proc/{self.instance.pid}/root{inside}"), inside
 
     def change(self, change: Change) -> None:
-        """Make ``change`` (see `GridSpec.change`) now. Raises `TestbedError` where that fails."""
+        """Make ``change`` (see `GridSpec.change`) now. Raises `TestbedError` if that fails."""
         self._order(Order(change=change))
 
     def start_events(self) -> None:
-        """Let the grid file's events happen, their times counted from now on."""
+        """Start the events of the grid file. Their times count from now."""
         if self.spec.events:
             self._order(Order(start=True))
 
@@ -178,7 +178,7 @@ class Testbed:
 
 
 def clear_up() -> list[str]:
-    """Remove what killed testbeds left; the ids of those that were still up."""
+    """Remove what killed testbeds left, and return the ids of those that were still up."""
     orphans = [instance for instance in list_instances() if instance.is_orphaned()]
     for instance in orphans:
         Testbed(instance).down()
@@ -195,7 +195,7 @@ def _start_keeper(order: BuildOrder) -> tuple[subprocess.Popen[bytes], Report]:
         return keeper, _await_report(keeper, order)
     except BaseException:
         if keeper.stdin is not None:
-            keeper.stdin.close()  # it ends when this does
+            keeper.stdin.close()  # the keeper ends when its input does
         raise
 
 
@@ -210,7 +210,7 @@ def _await_report(keeper: subprocess.Popen[bytes], order: BuildOrder) -> Report:
     if not line:
         what = "ended" if readable else f"said nothing for {_BUILD_TIMEOUT_S:g} s"
         raise TestbedError(f"testbed: the process that builds the network {what}")
-    keeper.wait()  # it went on as its own child, see keeper._become_init
+    keeper.wait()  # its child goes on as the testbed, see keeper._become_init
     report = msgspec.json.decode(line, type=Report)
     if report.error:
         raise TestbedError(f"testbed: {report.error}")

@@ -109,7 +109,7 @@ def test_branch_and_bound_asks_for_few_prices() -> None:
     asked = []
     for seed in range(10):
         cost = kind.draw(np.random.default_rng(seed), kind.n_elements)
-        two_level = IterationCost(cost.problem, cost.resources).closed_twin()
+        two_level = IterationCost(cost.problem, cost.resources).with_closed_allreduce()
 
         def price_s(clusters, two_level=two_level):  # type: ignore[no-untyped-def]
             asked.append(clusters)

@@ -172,7 +172,7 @@ class TestProof:
 
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(probe, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(probe, "_REPEAT_FOR_S", 0.0)
 
     @pytest.mark.parametrize("latency", ["2 ms", "30 ms"])
     def test_a_wrong_latency_is_told_with_both_figures(self, small: Testbed, latency: str) -> None:
