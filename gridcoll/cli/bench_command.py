@@ -56,8 +56,8 @@ FORMER_CANDIDATES = "tried"
     "--longest",
     default="8s",
     show_default=True,
-    help="No more turns for a variant that has taken this long at a size; one more run if its "
-    "first run did.",
+    help="Stop running a variant at a size once it has taken this long; if its first run did, "
+    "run it once more.",
 )
 @ROOT
 @click.option(

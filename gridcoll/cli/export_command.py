@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 @ROOT
 @ALGORITHM
 @click.option(
-    "--format", "kind", required=True, type=click.Choice(["goal", "smpi"]), help="format to write"
+    "--format",
+    "kind",
+    required=True,
+    type=click.Choice(["goal", "smpi"]),
+    help="goal for LogGOPSim, smpi for SimGrid",
 )
 @click.option(
     "-o",
