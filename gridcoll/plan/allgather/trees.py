@@ -47,7 +47,10 @@ state(
 def plan_allgather(
     trees: BlockTrees, sizes: Sequence[int], segment_units: int, label: str = ""
 ) -> Plan:
-    """Return an allgather of blocks of ``sizes``, by rank, in segments of ``segment_units``."""
+    """Return an allgather of blocks of ``sizes``, by rank.
+
+    Segments have at most ``segment_units``.
+    """
     segments = Segments(sizes, segment_units)
 
     def program_of(rank: int) -> Program:
