@@ -12,8 +12,8 @@ PREFIX = "GRIDCOLL_"
 class Variable:
     """An environment variable.
 
-    ``values`` describes its values to users; ``option`` says whether ``gridcoll run`` has an option
-    of that name.
+    ``values`` describes its possible values, for people. ``option`` says whether ``gridcoll run``
+    has an option of that name.
     """
 
     name: str
@@ -29,20 +29,18 @@ class Variable:
 
 _ENTRIES = (
     Variable(
-        "GRIDCOLL_GRID",
-        "FILE",
-        "declared grid (.toml) or measured model (.json): use it instead of measuring",
+        "GRIDCOLL_GRID", "FILE", "declared grid (.toml) or measured model (.json): do not measure"
     ),
     Variable(
         "GRIDCOLL_CACHE",
         "DIR|off",
-        "where to keep what is known about hosts and links; default: ~/.cache/gridcoll",
+        "directory for measurements of hosts and links; ~/.cache/gridcoll if unset",
     ),
     Variable("GRIDCOLL_KEEP", "DIR|off", "the same as GRIDCOLL_CACHE"),
     Variable(
         "GRIDCOLL_SITE_CACHE",
         "DIR",
-        "a second cache, provided by an administrator; it is only read",
+        "a second cache, which is only read: one that an administrator provides",
         option=False,
     ),
     Variable(
@@ -55,33 +53,27 @@ _ENTRIES = (
         "0|1",
         "compare operation, root, bytes and types across ranks before each call",
     ),
-    Variable(
-        "GRIDCOLL_FORCE", "grid|native", "never use the MPI library's own collectives, or always"
-    ),
-    Variable(
-        "GRIDCOLL_TOLERANCE", "ρ", "how much latencies within a cluster may differ; default: 0.3"
-    ),
+    Variable("GRIDCOLL_FORCE", "grid|native", "never the MPI library's own collectives, or always"),
+    Variable("GRIDCOLL_TOLERANCE", "ρ", "how much latencies in a cluster may differ; 0.3 if unset"),
     Variable(
         "GRIDCOLL_<COLLECTIVE>",
         "NAME",
-        "use this algorithm, as in GRIDCOLL_BCAST=ecef-la-max-t or GRIDCOLL_ALLTOALL=native-v",
+        "take this algorithm, as GRIDCOLL_BCAST=ecef-la-max-t or GRIDCOLL_ALLTOALL=native-v",
     ),
     Variable(
         "GRIDCOLL_REPRODUCIBLE",
         "0|1",
         "floating-point reductions with the same bits from every plan, root and grid",
     ),
-    Variable("GRIDCOLL_LEARN", "on|off", "whether the times of calls may change later decisions"),
-    Variable("GRIDCOLL_LOG", "decisions", "rank 0 prints which decisions change, when and why"),
+    Variable("GRIDCOLL_LEARN", "on|off", "whether gridcoll learns from calls for later calls"),
+    Variable("GRIDCOLL_LOG", "decisions", "rank 0 logs which decisions change, when and why"),
     Variable(
         "GRIDCOLL_TRACE",
         "DIR",
-        "where ranks write what they decided and sent, for gridcoll report DIR",
+        "ranks write there what they decided and sent, for gridcoll report DIR",
     ),
     Variable(
-        "GRIDCOLL_ENGINE",
-        "python|compiled",
-        "which engine runs plans; default: compiled, if it was built",
+        "GRIDCOLL_ENGINE", "python|compiled", "which engine runs plans; compiled where it was built"
     ),
     Variable(
         "GRIDCOLL_STATS",
@@ -94,23 +86,23 @@ _ENTRIES = (
     Variable(
         "GRIDCOLL_LIBPYTHON",
         "FILE",
-        "set by gridcoll run: Python's shared library, for programs that are not Python",
+        "set by gridcoll run: Python's library, for programs that are not Python",
         option=False,
     ),
     Variable(
         "GRIDCOLL_PYTHON",
         "FILE",
-        "set by gridcoll run: the Python whose packages such programs use",
+        "set by gridcoll run: the Python whose packages they use",
         option=False,
     ),
     Variable(
         "GRIDCOLL_PRELOAD_LATER",
         "0|1",
-        "set by gridcoll run --preload: Python tells the library when to start",
+        "set by gridcoll run --preload: Python says when the library is to start",
         option=False,
     ),
     Variable(
-        "GRIDCOLL_DEBUG", "0|1", "commands: print a traceback for users' mistakes", option=False
+        "GRIDCOLL_DEBUG", "0|1", "commands show a traceback for users' mistakes, too", option=False
     ),
 )
 
@@ -118,9 +110,9 @@ VARIABLES: dict[str, Variable] = {entry.name: entry for entry in _ENTRIES}
 
 
 def over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings ``lower``, replaced by those in ``upper``.
+    """Return the settings of ``lower``, replaced by those of ``upper`` where both have one.
 
-    ``GRIDCOLL_KEEP`` is another name of ``GRIDCOLL_CACHE``, so either replaces both.
+    ``GRIDCOLL_KEEP`` is another name of ``GRIDCOLL_CACHE``, so either of them replaces both.
     """
     merged = dict(lower)
     names = ("GRIDCOLL_CACHE", "GRIDCOLL_KEEP")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--tolerance",
     metavar="ρ",
     default="",
-    help="how much latencies within a cluster may differ; default: GRIDCOLL_TOLERANCE, or 0.3",
+    help="how much latencies in a cluster may differ; default: GRIDCOLL_TOLERANCE, or 0.3",
 )
 @click.option("--both-directions", is_flag=True, help="measure every link from both ends")
 @click.option("--no-native", is_flag=True, help="do not time the MPI library's own collectives")
