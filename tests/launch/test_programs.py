@@ -481,6 +481,21 @@ class TestLaunching:
         assert "Error" not in done.stderr
         assert ("a Python of its own" in done.stderr) == (how == "with modules")
 
+    @pytest.mark.parametrize("how", ["plain", "by settings"])
+    @pytest.mark.parametrize("level", [0, 3])
+    def test_a_python_that_a_plug_in_brings(self, build, how, level) -> None:
+        """A Python that is loaded after MPI was started is the one that gridcoll started. To the
+        program it is not started yet; when it starts it, it holds its lock, at any thread level."""
+        tools = tools_of("mpich")
+        library = {"LIBRARY": str(find_libpython())}
+        done = good(
+            tools.run(
+                3, build(tools, "plugged"), [how, str(level)], forced=True, variables=library
+            )
+        )
+        assert done.stdout == "right\n"
+        assert planned_of(done)["Barrier"][:2] == (3, 0)
+
     def test_python_with_the_library_alone(self, tmp_path) -> None:
         """mpi4py's calls are calls like others where the world was not swapped."""
         tools = tools_of("mpich")

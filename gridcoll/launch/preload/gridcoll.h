@@ -177,6 +177,7 @@ extern int has_windows; /* for one-sided communication */
 extern __thread int inside __attribute__((tls_model("initial-exec"))); /* inside MPI or gridcoll */
 
 void *next_function(const char *name);
+void *function_in(void *library, const char *name);
 int has_profiler_in_front(void);
 const char *identify_library(void); /* return what is wrong with it; null if nothing is */
 int call_natively(const given_call *call);

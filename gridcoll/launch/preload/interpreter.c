@@ -15,6 +15,8 @@ __thread int is_loading;
 
 static int rank, n_ranks = 1;
 static int is_programs; /* Python is linked into the program, which may start it later */
+static int is_started; /* by us, also if it is the program's */
+static int is_claimed; /* the program has called for its start */
 
 /* PyStatus of cpython/initconfig.h, since Python 3.8. */
 typedef struct {
@@ -34,6 +36,7 @@ static struct {
     int (*run)(const char *);
     int (*ensure)(void);
     void (*release)(int);
+    int (*has_lock)(void);
     void *(*save_thread)(void);
 } py;
 
@@ -74,11 +77,12 @@ static int find_names(void *library)
         {"PyRun_SimpleString", &py.run},
         {"PyGILState_Ensure", &py.ensure},
         {"PyGILState_Release", &py.release},
+        {"PyGILState_Check", &py.has_lock},
         {"PyEval_SaveThread", &py.save_thread},
     };
     int missing = 0;
     for (unsigned k = 0; k < sizeof wanted / sizeof *wanted; k++) {
-        void *function = dlsym(library, wanted[k].name);
+        void *function = function_in(library, wanted[k].name);
         memcpy(wanted[k].at, &function, sizeof function);
         missing |= !function;
     }
@@ -93,7 +97,10 @@ static int sets_up_python(struct dl_phdr_info *info, size_t size, void *library)
         "PyImport_AppendInittab", "PyImport_ExtendInittab"};
     const char *strings = NULL;
     size_t n_bytes = 0;
+    Dl_info ours;
     (void)size;
+    if (dladdr((void *)start, &ours) && (uintptr_t)ours.dli_fbase == info->dlpi_addr)
+        return 0;
     for (int k = 0; k < info->dlpi_phnum && strcmp(info->dlpi_name, library); k++) {
         if (info->dlpi_phdr[k].p_type != PT_DYNAMIC)
             continue;
@@ -135,7 +142,7 @@ static int can_start(int level)
 static const char *find_python(int level)
 {
     static char problem[512];
-    if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) {
+    if (function_in(RTLD_DEFAULT, "Py_IsInitialized")) {
         if (!find_names(RTLD_DEFAULT))
             return "a Python that gridcoll cannot use";
         is_programs = !py.is_initialized();
@@ -183,7 +190,7 @@ static const char *initialize(const char *program)
     py.config_clear(config);
     free(config);
     if (!status.type)
-        return NULL;
+        return is_started = 1, NULL;
     snprintf(problem, sizeof problem, "Python does not start: %s",
              status.message ? status.message : "it does not say why");
     return problem;
@@ -417,21 +424,60 @@ static int is_first(void)
     return !first || !strcmp(first, "0");
 }
 
-/* A Python that we started for the program must live until MPI ends: other ranks may need this one. */
+/* The program starts Python, perhaps from a library that it has just loaded. It gets the one that we started,
+ * in the state that it expects after the call: this thread holds Python's lock. */
+static void claim_python(void)
+{
+    if (!is_started || inside || !has_python())
+        return;
+    is_claimed = 1;
+    if (!py.has_lock())
+        py.ensure();
+}
+
+#define VISIBLE __attribute__((visibility("default")))
+
+VISIBLE void Py_Initialize(void)
+{
+    void (*next)(void) = next_function("Py_Initialize");
+    claim_python();
+    if (next)
+        next();
+}
+
+VISIBLE void Py_InitializeEx(int sets_handlers)
+{
+    void (*next)(int) = next_function("Py_InitializeEx");
+    claim_python();
+    if (next)
+        next(sets_handlers);
+}
+
+VISIBLE py_status Py_InitializeFromConfig(const void *config)
+{
+    py_status (*next)(const void *) = next_function("Py_InitializeFromConfig");
+    claim_python();
+    return next(config); /* applies its settings, also to a Python that is started */
+}
+
+/* Programs ask whether they have to start it. */
+VISIBLE int Py_IsInitialized(void)
+{
+    int (*next)(void) = next_function("Py_IsInitialized");
+    return next && (!is_started || is_claimed || inside) ? next() : 0;
+}
+
+/* A Python that we started must live until MPI ends: other ranks may need this one. */
 static int end_python(const char *name)
 {
     int (*next)(void) = next_function(name);
-    if (is_programs && has_grid && has_python())
-        return py.run("print(end='', flush=True)");
+    if (is_started && has_grid && has_python() && !inside)
+        return is_claimed = 0, py.run("print(end='', flush=True)");
     return next ? next() : 0;
 }
 
-__attribute__((visibility("default"))) int Py_FinalizeEx(void)
-{
-    return end_python("Py_FinalizeEx");
-}
-
-__attribute__((visibility("default"))) void Py_Finalize(void) { end_python("Py_Finalize"); }
+VISIBLE int Py_FinalizeEx(void) { return end_python("Py_FinalizeEx"); }
+VISIBLE void Py_Finalize(void) { end_python("Py_Finalize"); }
 
 /* MPI was started: prepare gridcoll, on all ranks or on none. Collective. */
 void start(void)

@@ -36,6 +36,13 @@ static int is_ours(const void *function)
            theirs.dli_fbase == ours.dli_fbase;
 }
 
+/* Return the function of that name in `library`; if that is ours, the one behind it. */
+void *function_in(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    return found && is_ours(found) ? dlsym(RTLD_NEXT, name) : found;
+}
+
 typedef struct {
     const char *name;
     void *found;
