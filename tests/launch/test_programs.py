@@ -489,9 +489,7 @@ class TestLaunching:
         tools = tools_of("mpich")
         library = {"LIBRARY": str(find_libpython())}
         done = good(
-            tools.run(
-                3, build(tools, "plugged"), [how, str(level)], forced=True, variables=library
-            )
+            tools.run(3, build(tools, "plugged"), [how, str(level)], forced=True, variables=library)
         )
         assert done.stdout == "right\n"
         assert planned_of(done)["Barrier"][:2] == (3, 0)
