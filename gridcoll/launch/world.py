@@ -75,8 +75,7 @@ def swap_world(
         if then is not None:
             then()
 
-    setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
-    copyreg.pickle(MPI.Intracomm, _reduce_plain)
+    _put_in_place(world)
     if MPI.Is_initialized():
         build()
     else:
@@ -97,8 +96,7 @@ def patch(**settings: Unpack[Keywords]) -> None:
         raise UsageError("patch: MPI has not been started; call it after MPI.Init()")
     world = _unstarted_world()
     World.__init__(world, _ORIGINAL, **settings)
-    setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
-    copyreg.pickle(MPI.Intracomm, _reduce_plain)
+    _put_in_place(world)
 
 
 def _unstarted_world() -> GridComm:
@@ -106,6 +104,11 @@ def _unstarted_world() -> GridComm:
     world = World.__new__(World)
     set_handle(world, _ORIGINAL)
     return world
+
+
+def _put_in_place(world: GridComm) -> None:
+    setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
+    copyreg.pickle(MPI.Intracomm, _reduce_plain)
 
 
 def _reduce_plain(comm: MPI.Intracomm) -> Any:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.measure.trials import affordable
+from gridcoll.measure.trials import Step, affordable
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of
@@ -76,8 +76,6 @@ FAR_BEHIND = 3.0
 
 TOO_LONG_S = 10.0
 """If the plain native takes longer, its variants are not timed."""
-
-Step = Callable[[], None]
 
 
 @dataclass(frozen=True)

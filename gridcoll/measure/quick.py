@@ -76,7 +76,7 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     steps = 4
     progress("what plans cost", 0, steps)
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
-    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+    trips_s = model.round_trip_s
     together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
     model = replace(model, aggregate_bytes_per_s=together)
     model = replace(model, uplink_bytes_per_s=measure_uplinks(comm, model))

@@ -104,11 +104,16 @@ def measure_uplinks(
     return tuple(found.tolist()) if found.any() else ()
 
 
+def _outgoing_rates(model: GridModel) -> np.ndarray:
+    """Return the bytes per second of each link between clusters, (C, C); 0 on the diagonal."""
+    return np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
+
+
 def _suspects(model: GridModel) -> dict[int, float]:
     """Return the clusters that may have an uplink, and the bytes per second of each without one."""
     if model.n_clusters < 3:
         return {}
-    rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
+    rates = _outgoing_rates(model)
     n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
     allowed = np.minimum(rates.sum(axis=1), n_hosts * model.flow_bytes_per_s.diagonal())
     return {
@@ -124,7 +129,7 @@ def _lone_hosts(model: GridModel) -> list[list[int]]:
     Such a host has to send to all others at once. Each inner list is one run; there are at most
     `MOST_LONE_HOST_RUNS`, so that some of many clusters share a run.
     """
-    rates = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
+    rates = _outgoing_rates(model)
     lone = [
         c
         for c, cluster in enumerate(model.grid.clusters)
@@ -161,7 +166,7 @@ def _turn_of(
 
 def _widest_link(model: GridModel, cluster: int) -> float:
     """Return the bytes per second that the widest link from ``cluster`` carries by itself."""
-    return float(np.delete(model.link_bytes_per_s[cluster], cluster).max())
+    return float(_outgoing_rates(model)[cluster].max())
 
 
 class _Flow(NamedTuple):
@@ -249,7 +254,7 @@ def _run_turns(
     if not turns:
         return []
     grid, rank = model.grid, comm.Get_rank()
-    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+    trips_s = model.round_trip_s
     moved = np.zeros((len(turns), *(model.n_clusters,) * 2))
     mine = np.zeros((2, *moved.shape))
     for at, (sizes, n_messages) in enumerate(turns):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridcoll.model.plogp import FloatArray
-from gridcoll.model.routing import least_exchange_s
+from gridcoll.model.routing import blocks_between, least_exchange_s
 from gridcoll.model.tree_packing import IdleTimes, Platform, least_from_all_s, least_s
 from gridcoll.model.wires import Wires
 
@@ -111,12 +111,7 @@ def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float
 
 def exchange_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float:
     """No routes, over any clusters, complete an all-to-all of ``n_bytes`` per pair earlier."""
-    clusters = wires.grid.clusters
-    sizes = np.array([len(cluster) for cluster in clusters], float)
-    on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in clusters]
-    demand = np.outer(sizes, sizes)
-    np.fill_diagonal(demand, sizes**2 - np.array(on_host, float))
-    return _flow_limit_s(wires, n_bytes, known_s, demand)
+    return _flow_limit_s(wires, n_bytes, known_s, blocks_between(wires.grid))
 
 
 def scatter_flow_limit_s(wires: Wires, n_bytes: int, known_s: float, home: int) -> float:

@@ -15,7 +15,7 @@ from gridcoll.constants import UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.errors import UsageError
 from gridcoll.model.correction import Correction
 from gridcoll.model.plogp import LONG_BYTES, FloatArray, PLogP, linear_plogp
-from gridcoll.model.routing import Routes, find_routes
+from gridcoll.model.routing import Routes, blocks_between, find_routes
 from gridcoll.topology.grid import Cluster, Grid
 from gridcoll.topology.gridfile import GridSpec
 
@@ -183,6 +183,11 @@ class GridModel:
         n = self.n_clusters
         return np.array([[self.link(i, j).latency_s for j in range(n)] for i in range(n)])
 
+    @property
+    def round_trip_s(self) -> FloatArray:
+        """Round trip of an empty message between clusters, (C, C), as a new array."""
+        return 2 * self.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+
     def gap_s(self, n_bytes: float) -> FloatArray:
         """Return ``g(n_bytes)`` between clusters, (C, C). The diagonal is inside a cluster."""
         sizes, gaps, _ = self._tables
@@ -297,12 +302,8 @@ class GridModel:
         The diagonal counts the blocks between hosts of one cluster. A rate is that of all the
         cluster's interfaces together.
         """
-        sizes = np.array([len(cluster) for cluster in self.grid.clusters], float)
         n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
-        demand = np.outer(sizes, sizes)
-        on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in self.grid.clusters]
-        np.fill_diagonal(demand, sizes * sizes - np.array(on_host, float))
-        return demand, n_hosts * self.flow_bytes_per_s.diagonal()
+        return blocks_between(self.grid), n_hosts * self.flow_bytes_per_s.diagonal()
 
     @cached_property
     def exchange_routes(self) -> Routes:

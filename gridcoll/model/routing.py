@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
+from gridcoll.topology.grid import Grid
 
 IntArray = npt.NDArray[np.int64]
 
@@ -29,6 +30,18 @@ MOST_STEPS = 4000
 SHARE_STEPS = 1024
 """Shares are rounded to multiples of one over this, so that all ranks compute the same shares even
 if their processors round differently."""
+
+
+def blocks_between(grid: Grid) -> FloatArray:
+    """Return the numbers of all-to-all blocks between clusters, (C, C).
+
+    The diagonal counts the blocks between hosts of one cluster.
+    """
+    sizes = np.array([len(cluster) for cluster in grid.clusters], float)
+    on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in grid.clusters]
+    blocks = np.outer(sizes, sizes)
+    np.fill_diagonal(blocks, sizes * sizes - np.array(on_host, float))
+    return blocks
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,12 @@ from gridcoll.study.options import (
     table_console,
     write_rows,
 )
-from gridcoll.study.parameters import FILLINGS
+from gridcoll.study.parameters import ECEF_FAMILY, FILLINGS
 from gridcoll.study.plots import draw_panels
 
 Scores = Mapping[tuple[int, str], Score]
 """By number of clusters and heuristic."""
 
-FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
 ECEF_LAT = "ecef-la-max-t"
 FEW, MANY = 10, 50
 """Numbers of clusters."""
@@ -81,7 +80,7 @@ def _bottom_up_before_fef(scores: Scores) -> bool:
 def _family_leads(scores: Scores) -> bool:
     few = [n for n in _counts(scores) if n <= FEW]
     return all(
-        min(_mean(scores, n, name) for name in FAMILY) <= _mean(scores, n, other)
+        min(_mean(scores, n, name) for name in ECEF_FAMILY) <= _mean(scores, n, other)
         for n in few
         for other in ("flat", "fef", "bottom-up")
     )
@@ -93,12 +92,12 @@ def _two_are_unfit(scores: Scores) -> bool:
 
 
 def _number_hardly_matters(scores: Scores) -> bool:
-    return all(_mean(scores, MANY, name) < 1.2 * _mean(scores, FEW, name) for name in FAMILY)
+    return all(_mean(scores, MANY, name) < 1.2 * _mean(scores, FEW, name) for name in ECEF_FAMILY)
 
 
 def _too_close_to_tell(scores: Scores) -> bool:
     for n in _counts(scores, FEW):
-        family = [_mean(scores, n, name) for name in FAMILY]
+        family = [_mean(scores, n, name) for name in ECEF_FAMILY]
         deviation = scores[n, "ecef"].deviation_s / scores[n, "ecef"].n_iterations ** 0.5
         if max(family) - min(family) > 4 * deviation:
             return False
@@ -202,7 +201,7 @@ def command(
         write_rows(output, rows)
     if plot is not None:
         panels = [
-            hit_rates(filling, [s for s in found if s.heuristic in FAMILY])
+            hit_rates(filling, [s for s in found if s.heuristic in ECEF_FAMILY])
             for filling, found in scores.items()
         ]
         draw_panels(
@@ -219,7 +218,7 @@ def _print(scores: dict[str, list[Score]], verdicts: dict[str, list[bool]]) -> N
     console = table_console()
     rates = Table("hit rate %", *FILLINGS, "paper 000", title="Figure 4, side by side")
     in_paper = {"ecef": "falls", "ecef-la": "falls", "ecef-la-max-t": "about 45, constant"}
-    for name in FAMILY:
+    for name in ECEF_FAMILY:
         for n in (FEW, MANY):
             cells = [
                 f"{100 * (by_key(found)[n, name].hit_rate or 0):.0f}" for found in scores.values()

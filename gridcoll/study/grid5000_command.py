@@ -43,6 +43,7 @@ from gridcoll.study.options import (
     write_csv,
     write_tables,
 )
+from gridcoll.study.parameters import ECEF_FAMILY
 from gridcoll.study.plots import Figure, draw_bars, draw_figure
 from gridcoll.topology.units import parse_rate_bytes_per_s, parse_size_bytes
 
@@ -214,7 +215,6 @@ def unaware_binomial_s(n_bytes: float, calibration: Calibration, root: int = 0) 
 UNAWARE = "Binomial, grid-unaware"
 PAPER_MEGABYTES = 4.0
 PAPER_RATIO = 6.0
-ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
 
 
 @click.command()

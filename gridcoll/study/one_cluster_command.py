@@ -177,7 +177,7 @@ def alltoall_rows(link: PLogP, n_ranks: int, n_bytes: int) -> list[FormRow]:
 
 def _plan_s(collective: str, name: str, model: GridModel, n_bytes: int) -> float | None:
     """Return the predicted time of the plan called ``name``, without corrections, or None."""
-    if not any(algorithm == name for algorithm in REGISTRIES[collective]):
+    if name not in REGISTRIES[collective]:
         return None
     winner = choose(collective, model, n_bytes, 0, forced=name).winner
     return winner.predicted_s if winner.name == name else None

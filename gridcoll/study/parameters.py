@@ -16,6 +16,9 @@ LATENCY_S = (27e-6, 48e-6)
 BYTES_PER_S = (11e6, 120e6)
 OVERHEAD_S = 10e-6
 
+ECEF_FAMILY = ("ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t")
+"""Early Completion Edge First and its look-aheads that the papers compare."""
+
 
 def draw_predicted(rng: np.random.Generator, shape: tuple[int, ...], n_bytes: int) -> Floats:
     """Return predicted times in seconds of a broadcast of ``n_bytes`` in random clusters.

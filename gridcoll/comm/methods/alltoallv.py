@@ -95,9 +95,7 @@ class AlltoallvMethods(GridMethods):
         flow = _run(context, vectors, *parts)
         if by_type and not too_long and not any(map(_is_copy, (*source, *into))):
             vectors.typed_calls.keep(context, flow, parts, sendbuf, recvbuf)
-        # Blocks that were packed together are stored together.
-        for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
-            store()
+        _store(into)
         if too_long:
             raise MPI.Exception(MPI.ERR_TRUNCATE)
         return True
@@ -127,9 +125,14 @@ def _run_plan(
     source, into = blocks
     scratch = [memoryview(bytearray(flow.scratch_units))]
     context.run(flow, PartedMemory(list(map(_part, into)), list(map(_part, source)), scratch))
-    for store in dict.fromkeys(b.store for b in into if isinstance(b, Message) and b.store):
-        store()
+    _store(into)
     return True
+
+
+def _store(blocks: list[Block]) -> None:
+    """Unpack received ``blocks``. Blocks that were packed together are stored together."""
+    for store in dict.fromkeys(b.store for b in blocks if isinstance(b, Message) and b.store):
+        store()
 
 
 def _part(block: Block) -> Part:

@@ -78,7 +78,7 @@ typedef struct known_call {
     int64_t tag; /* for the stamps of calls; -1 if nothing is learned from them */
     int64_t input, output; /* roles */
     int64_t input_bytes, output_bytes, scratch_bytes;
-    void *scratch, *own; /* kept if they are short */
+    void *scratch; /* kept if it is short */
 } known_call;
 
 /* Calls of one communicator that Python has not learned from yet. All ranks count the same calls, so

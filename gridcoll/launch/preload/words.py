@@ -11,6 +11,9 @@ from mpi4py import MPI
 from gridcoll.comm.communicator import GridComm
 from gridcoll.launch.preload.kinds import COLLECTIVES, Question, handle
 
+HANDLES_ARE_INTS = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
+"""As in MPICH and Intel MPI; elsewhere handles are pointers."""
+
 
 class _Words:
     """The arguments of a call."""
@@ -44,8 +47,7 @@ class _Words:
 
     def datatypes(self, at: int) -> list[MPI.Datatype]:
         """Return datatypes, one for each rank."""
-        is_int = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
-        kind = ctypes.c_int32 if is_int else ctypes.c_int64
+        kind = ctypes.c_int32 if HANDLES_ARE_INTS else ctypes.c_int64
         return [_datatype(word) for word in (kind * self._n_ranks).from_address(self._args[at])]
 
     def op(self, at: int) -> MPI.Op:
@@ -95,8 +97,7 @@ class _Words:
 
 
 def _handle(word: int) -> int:
-    is_int = MPI._sizeof(MPI.Datatype) == ctypes.sizeof(ctypes.c_int32)
-    return handle(ctypes.c_int32(word).value if is_int else word)
+    return handle(ctypes.c_int32(word).value if HANDLES_ARE_INTS else word)
 
 
 def _datatype(word: int) -> MPI.Datatype:

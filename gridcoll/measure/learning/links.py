@@ -221,7 +221,7 @@ def _measure_together(
         return {}
     n = range(model.n_clusters)
     one_bytes_per_s = np.array([[_flow_bytes_per_s(model, (a, b), found) for b in n] for a in n])
-    trips_s = 2 * model.gap_and_one_way_s(np.zeros(1))[1][..., 0]
+    trips_s = model.round_trip_s
     for pair in several:
         trips_s[pair] *= found[pair].latency
     rounds = [

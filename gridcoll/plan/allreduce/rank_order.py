@@ -15,7 +15,7 @@ each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -24,7 +24,13 @@ import numpy as np
 
 from gridcoll.constants import SMALLEST_PIECE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allreduce.costs import costs_of, price_pieces, segment_units, unit_bytes_of
+from gridcoll.plan.allreduce.costs import (
+    Pieces,
+    costs_of,
+    price_pieces,
+    segment_units,
+    unit_bytes_of,
+)
 from gridcoll.plan.allreduce.lanes import can_cut, cut_columns
 from gridcoll.plan.allreduce.pieces import DOWN, EVERYWHERE, UP, Piece, cut_pieces, own_first
 from gridcoll.plan.bracket import Block, whole_blocks
@@ -213,11 +219,9 @@ MOST_SCRATCH_BYTES = 64 << 20
 takes longer than any latency, so waiting for space costs no more than waiting for the interface."""
 
 
-Cut = Callable[[int], list[Piece]]
-"""Cuts a message of so many units into pieces."""
-
-
-def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int) -> list[Candidate]:
+def _candidates(
+    model: GridModel, n_bytes: int, cuts: dict[str, Pieces], root: int
+) -> list[Candidate]:
     """Return each of ``cuts`` at its best segment size. ``root`` is -1 for an allreduce."""
     grid = model.grid
     counts = Counter(grid.cluster_of[block.start] for block in whole_blocks(grid.cluster_of))
@@ -236,7 +240,9 @@ def _candidates(model: GridModel, n_bytes: int, cuts: dict[str, Cut], root: int)
         segment = int(costs.segment_bytes[best])
         label = f"{how}; {format_size(segment)} segments"
 
-        def build(n_units: int, cut: Cut = cut, segment: int = segment, label: str = label) -> Plan:
+        def build(
+            n_units: int, cut: Pieces = cut, segment: int = segment, label: str = label
+        ) -> Plan:
             size = segment_units(n_units, segment, n_bytes)
             most_units = MOST_SCRATCH_BYTES * n_units // max(n_bytes, 1)
             pieces = cut(n_units)
@@ -281,7 +287,7 @@ def _allreduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if grid.n_ranks == 1:
         return []
     hub = find_hub(model.latency_s)
-    cuts: dict[str, Cut] = {
+    cuts: dict[str, Pieces] = {
         "leaders exchange": lambda n_units: [Piece(0, n_units, (0,) * n, EVERYWHERE)],
         "leaders meet at " + grid.clusters[hub].name: lambda n_units: [
             Piece(0, n_units, (0,) * n, hub)
@@ -303,7 +309,7 @@ def reduce_in_rank_order(model: GridModel, n_bytes: int, root: int) -> list[Cand
     owners = tuple(
         cluster.places[root] if c == home else 0 for c, cluster in enumerate(grid.clusters)
     )
-    cuts: dict[str, Cut] = {"at the root": lambda n_units: [Piece(0, n_units, owners, home)]}
+    cuts: dict[str, Pieces] = {"at the root": lambda n_units: [Piece(0, n_units, owners, home)]}
     if _offers_columns(model, n_bytes, 1):
         cuts["a part per member of the root's cluster"] = lambda n_units: [
             replace(piece, home=home) for piece in cut_columns(grid, n_units, False)

@@ -14,7 +14,7 @@ from gridcoll.plan.bcast.segments import (
     shape_closed_form_s,
     tree_candidate,
 )
-from gridcoll.plan.registry import Algorithm, Candidate, algorithm, register
+from gridcoll.plan.registry import ANY_NUMBER, Algorithm, Candidate, algorithm, register
 from gridcoll.plan.trees import GridTree, chain_tree
 from gridcoll.schedule import HEURISTICS, Heuristic, Instance, Schedule
 from gridcoll.schedule.anytime import solve
@@ -105,7 +105,7 @@ def _schedule(name: str, instance: Instance) -> Schedule:
 
 
 def _register_heuristic(heuristic: Heuristic) -> None:
-    most = 1 << 30 if heuristic.name in QUICK_HEURISTICS else MANY_CLUSTERS
+    most = ANY_NUMBER if heuristic.name in QUICK_HEURISTICS else MANY_CLUSTERS
     if heuristic.name == "best":
         most = MOST_BEST_CLUSTERS
     register(

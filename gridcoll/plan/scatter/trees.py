@@ -22,7 +22,7 @@ from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of, thin_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
-from gridcoll.plan.registry import Algorithm, Candidate, alias, register
+from gridcoll.plan.registry import ANY_NUMBER, Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
 from gridcoll.plan.trees import GridTree, RankTree
 from gridcoll.topology.units import format_size
@@ -475,7 +475,7 @@ class Strategy:
     good_for: str
     source: str
     candidates: Callable[[GridModel, int, int, PlanTransform], list[Candidate]]
-    most_clusters: int = 1 << 30
+    most_clusters: int = ANY_NUMBER
 
 
 STRATEGIES = (
