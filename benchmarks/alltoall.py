@@ -1,13 +1,13 @@
-"""All-to-all between two clusters as paper 001 has it: LG beside the standard direct exchange.
+"""Compare LG with the standard direct exchange between two clusters, as in paper 001.
 
     python benchmarks/alltoall.py model          # figures 4 to 6 at the paper's numbers of ranks
-    python benchmarks/alltoall.py run [--base …] [--mpis …]    # the same measured, where it fits
+    python benchmarks/alltoall.py run [--base …] [--mpis …]    # measure those that fit here
     python benchmarks/alltoall.py plot           # both, and predicted against measured, into docs/
-    python benchmarks/alltoall.py wins           # where LG is ahead of every other plan, simulated
+    python benchmarks/alltoall.py wins           # where LG beats every other plan, simulated
     python benchmarks/alltoall.py run --base nancy-rennes --pairs 30x30 --sizes 64K --longest 1s
 
 ``run`` needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes
-them. Clusters are those of a file in hostfiles with two of them, with other numbers of hosts.
+them. The grid is a file in hostfiles with two clusters, whose numbers of hosts are replaced.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from gridcoll.plan.cost import price_plan
 from gridcoll.topology.units import format_size
 
 SIZES = [1 << k for k in range(25)]
-"""Figure 4: messages of ``2^k`` bytes up to 16 MiB."""
+"""The message sizes of Figure 4: ``2^k`` bytes up to 16 MiB."""
 
-FIXED = [1 << 16, 1 << 19]
-"""Figures 5 and 6: 64 kB and 512 kB."""
+FIXED_SIZES = [1 << 16, 1 << 19]
+"""The message sizes of Figures 5 and 6: 64 kB and 512 kB."""
 
-PAPER = {
+PAPER_PAIRS = {
     "n1 = n2": [(n, n) for n in range(2, 31, 2)],
     "n2 = 2 n1": [(n, 2 * n) for n in range(2, 21)],
 }
-MEASURED = {
+MEASURED_PAIRS = {
     "n1 = n2": [(2, 2), (3, 3), (4, 4), (6, 6)],
     "n2 = 2 n1": [(1, 2), (2, 4), (3, 6), (4, 8)],
 }
-USUAL = "1,8,64,512,1K,4K,16K,64K,256K,512K,1M"
-LARGEST = {"n1 = n2": (30, 30), "n2 = 2 n1": (20, 40)}
-SWEPT = {"n1 = n2": (4, 4), "n2 = 2 n1": (3, 6)}
-"""Measured at all sizes, with a model measured before; the others only at two."""
+SWEEP_SIZES = "1,8,64,512,1K,4K,16K,64K,256K,512K,1M"
+LARGEST_PAIR = {"n1 = n2": (30, 30), "n2 = 2 n1": (20, 40)}
+SWEEP_PAIR = {"n1 = n2": (4, 4), "n2 = 2 n1": (3, 6)}
+"""Pairs measured at all sizes, with a model measured before. The others only have two sizes."""
 
 NAMES = ("direct", "lg")
 Pair = tuple[int, int]
@@ -57,7 +57,7 @@ VARIANTS = {"native": "native", "direct": "gridcoll:direct", "lg": "gridcoll:lg"
 
 
 def grid_text(base: str, n1: int, n2: int) -> str:
-    """The grid file ``base`` with ``n1`` and ``n2`` hosts in its two clusters."""
+    """Return the text of grid file ``base`` with ``n1`` and ``n2`` hosts in its two clusters."""
     text = (ROOT / "hostfiles" / f"{base}.toml").read_text()
     counts = iter((n1, n2))
     return re.sub(r"^hosts = \d+", lambda _: f"hosts = {next(counts)}", text, flags=re.M)
@@ -71,19 +71,19 @@ def declared(base: str, n1: int, n2: int) -> GridModel:
 
 
 def predicted_s(model: GridModel, n_bytes: int) -> dict[str, float]:
-    """By algorithm."""
+    """Return the predicted seconds of an all-to-all, by algorithm."""
     found = choose("alltoall", model, n_bytes, 0, grid_only=True).candidates
     return {c.name: c.predicted_s for c in found if c.predicted_s is not None}
 
 
 def print_model(base: str) -> None:
-    for shape, (n1, n2) in LARGEST.items():
+    for shape, (n1, n2) in LARGEST_PAIR.items():
         print(f"figure 4, {shape}: {n1} + {n2} ranks of {base}, predicted ms")
         model = declared(base, n1, n2)
         for n_bytes in SIZES:
             _print_times(format_size(n_bytes), predicted_s(model, n_bytes))
-    for n_bytes in FIXED:
-        for number, (shape, pairs) in enumerate(PAPER.items(), start=5):
+    for n_bytes in FIXED_SIZES:
+        for number, (shape, pairs) in enumerate(PAPER_PAIRS.items(), start=5):
             print(f"figure {number}, {shape}: {format_size(n_bytes)}, by ranks, predicted ms")
             for n1, n2 in pairs:
                 _print_times(f"{n1} + {n2}", predicted_s(declared(base, n1, n2), n_bytes))
@@ -98,23 +98,26 @@ def _print_times(what: str, times: dict[str, float]) -> None:
 def run(
     base: str, mpis: Iterable[str], repeats: int, sizes: str, longest: str, pairs: Iterable[Pair]
 ) -> None:
-    """Measure every pair of clusters at ``sizes``, else all sizes where figure 4 shows them."""
+    """Measure every pair of clusters at ``sizes``.
+
+    Without sizes, those shown in Figure 4 are measured at all sizes, the others at 64K and 512K.
+    """
     for n1, n2 in pairs:
         with tempfile.TemporaryDirectory() as folder:
             grid = Path(folder) / f"{base}.toml"
             grid.write_text(grid_text(base, n1, n2))
             for mpi in mpis:
                 name = f"{base}-{n1}x{n2}-{mpi}"
-                swept = (n1, n2) in SWEPT.values()
+                swept = (n1, n2) in SWEEP_PAIR.values()
                 model = RESULTS / f"model-lg-{name}.json" if swept else grid
-                usual = USUAL if swept else "64K,512K"
+                usual = SWEEP_SIZES if swept else "64K,512K"
                 how = ["--sizes", sizes or usual, "--repeats", str(repeats), "--longest", longest]
                 how += ["--algorithm", "direct,farthest-first,lg", "--model", str(model)]
                 bench_on(str(grid), mpi, "alltoall", RESULTS / f"lg-{name}.json", *how)
 
 
 def measured_rows(base: str) -> list[Row]:
-    """Rows of ``run`` with the numbers of ranks as ``pair``."""
+    """Return the rows of `run`, with the two numbers of ranks as ``pair``."""
     rows = []
     for row in read_rows(f"lg-{base}"):
         n1, n2 = map(int, row["grid"].split("x"))
@@ -140,14 +143,14 @@ def plot(base: str, folder: Path) -> None:
 
 
 def _figure_4(plt: Any, base: str, rows: list[Row]) -> Any:
-    """Time against size: the paper's clusters predicted, smaller ones measured."""
+    """Plot time against size: predicted for the paper's clusters, measured for smaller ones."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
-    for ax, (shape, (n1, n2)) in zip(axes, LARGEST.items(), strict=True):
+    for ax, (shape, (n1, n2)) in zip(axes, LARGEST_PAIR.items(), strict=True):
         model = declared(base, n1, n2)
         times = [predicted_s(model, n) for n in SIZES]
         for name in NAMES:
             _line(ax, SIZES, [t[name] for t in times], name, f"{n1} + {n2}, predicted", "-")
-        pair = SWEPT[shape]
+        pair = SWEEP_PAIR[shape]
         _measured(ax, [r for r in rows if r["pair"] == pair], "bytes", f"{pair[0]} + {pair[1]}")
         _dress(ax, f"{shape}, {base}", "message, bytes")
         ax.set_xscale("log", base=2)
@@ -155,10 +158,10 @@ def _figure_4(plt: Any, base: str, rows: list[Row]) -> Any:
 
 
 def _figures_5_6(plt: Any, base: str, rows: list[Row]) -> Any:
-    """Time against ranks for two sizes."""
+    """Plot time against ranks for two sizes."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
-    for ax, (shape, pairs) in zip(axes, PAPER.items(), strict=True):
-        for n_bytes, style in zip(FIXED, ("-", "--"), strict=True):
+    for ax, (shape, pairs) in zip(axes, PAPER_PAIRS.items(), strict=True):
+        for n_bytes, style in zip(FIXED_SIZES, ("-", "--"), strict=True):
             times = [predicted_s(declared(base, *pair), n_bytes) for pair in pairs]
             ranks = [sum(pair) for pair in pairs]
             for name in NAMES:
@@ -167,7 +170,7 @@ def _figures_5_6(plt: Any, base: str, rows: list[Row]) -> Any:
             here = [
                 {**row, "ranks": sum(row["pair"])}
                 for row in rows
-                if row["pair"] in MEASURED[shape] and row["bytes"] == n_bytes
+                if row["pair"] in MEASURED_PAIRS[shape] and row["bytes"] == n_bytes
             ]
             _measured(ax, here, "ranks", format_size(n_bytes))
         _dress(ax, f"{shape}, {base}", "processes")
@@ -175,7 +178,7 @@ def _figures_5_6(plt: Any, base: str, rows: list[Row]) -> Any:
 
 
 def _predicted(plt: Any, base: str, rows: list[Row]) -> Any:
-    """Figures 10 and 11 of paper 003: the bounds, what γ makes of them, and measured times."""
+    """Plot the bounds, the prediction with γ and measured times (paper 003, Figures 10 and 11)."""
     mpis = sorted({row["mpi"] for row in rows}) or ["none measured"]
     figure, axes = plt.subplots(
         1, len(mpis), figsize=(5.5 * len(mpis), 4.5), squeeze=False, layout="constrained"
@@ -205,7 +208,7 @@ def _line(
 
 
 def _measured(ax: Any, rows: list[Row], against: str, what: str) -> None:
-    """A marker per MPI and algorithm."""
+    """Plot measured times, with one marker per MPI and one colour per algorithm."""
     marks = dict(zip(sorted({row["mpi"] for row in rows}), "os^", strict=False))
     for mpi, mark in marks.items():
         for name, variant in VARIANTS.items():
@@ -224,10 +227,10 @@ def _dress(ax: Any, title: str, x_label: str) -> None:
 
 
 def print_wins(grids: Sequence[str], sizes: Sequence[int]) -> None:
-    """Every plan simulated message by message: how far is LG from the fastest other?
+    """Simulate every plan message by message, and print LG beside the fastest other plan.
 
-    And from which cost of a message between clusters on, above one inside, LG is ahead: the paper's
-    reason for it, which a declared grid knows nothing of.
+    Also print how much more a message between clusters must cost before LG is ahead. This cost is
+    the paper's reason for LG; a declared grid does not include it.
     """
     for grid in grids:
         model = load_model(str(ROOT / "hostfiles" / f"{grid}.toml"))
@@ -252,7 +255,7 @@ def _ahead_from(model: GridModel, n_bytes: int) -> str:
 
 
 def costlier(model: GridModel, extra_s: float) -> GridModel:
-    """Messages between clusters cost ``extra_s`` more than declared, whatever their size."""
+    """Return ``model`` with ``extra_s`` added to the gap of messages between clusters."""
     links = tuple(
         tuple(
             link
@@ -269,18 +272,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("model", "run", "plot", "wins"))
     parser.add_argument("--base", default="two-sites", help="a grid of two clusters")
-    parser.add_argument("--grids", default=",".join(("two-sites", *GRIDS)), help="of wins")
-    parser.add_argument("--pairs", default="", help="of run, as 4x4,3x6; default: all that fit")
+    parser.add_argument("--grids", default=",".join(("two-sites", *GRIDS)), help="for wins")
+    parser.add_argument("--pairs", default="", help="for run, as 4x4,3x6; default: all that fit")
     parser.add_argument("--mpis", default="mpich,openmpi,impi")
-    parser.add_argument("--sizes", default="", help="of run; default: figure 4's, or 64K,512K")
-    parser.add_argument("--longest", default="8s", help="what takes so long is timed once")
+    parser.add_argument("--sizes", default="", help="for run; default: figure 4's, or 64K,512K")
+    parser.add_argument("--longest", default="8s", help="calls that take this long are timed once")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     if options.what == "model":
         print_model(options.base)
     elif options.what == "run":
         named = [tuple(map(int, pair.split("x"))) for pair in options.pairs.split(",") if pair]
-        pairs = named or [pair for shape in MEASURED.values() for pair in shape]
+        pairs = named or [pair for shape in MEASURED_PAIRS.values() for pair in shape]
         how = options.repeats, options.sizes, options.longest
         run(options.base, options.mpis.split(","), *how, pairs)
     elif options.what == "plot":

@@ -1,19 +1,20 @@
-r"""Collectives on named grids under every MPI: runs the benchmark there, then prints the tables.
+r"""Benchmark collectives on named grids under every MPI, and print tables of the results.
 
     python benchmarks/collectives.py run [--collectives …] [--grids …] [--mpis …] [--sizes …]
     python benchmarks/collectives.py table      # from the rows kept in benchmarks/results
-    python benchmarks/collectives.py markdown   # the same as READMEs have it; also --grids, --mpis
+    python benchmarks/collectives.py markdown   # the tables of READMEs; also --grids, --mpis
     python benchmarks/collectives.py brief      # one table for the README: --mpis, --sizes
     python benchmarks/collectives.py plot       # a figure per collective and grid, into docs/
-    python benchmarks/collectives.py run --natives tuned       # against the best setting by hand
+    python benchmarks/collectives.py run --natives tuned       # natives tuned by hand
     python benchmarks/collectives.py markdown --natives tuned
 
-With `--dilation 4`, all of it on grids in slow motion: a dozen hosts need a dozen times the time of
-one processor, and where two emulate them that is part of every figure. Rows say what took how long
-in slow motion, limits included; only ratios compare.
+With `--dilation 4`, all grids run in slow motion. A dozen hosts need a dozen times the processor
+time of one; where two processors emulate them, this affects every figure. All times in the rows,
+limits included, are those in slow motion; only ratios can be compared.
 
-A grid is measured once per MPI for all collectives of a run, which are timed in one job. Of dozens
-of hosts (`grid5000-88`) a quick look is enough, if it is in the folder that `--models` names:
+A grid is measured once per MPI for all collectives of a run, which are timed in one job. For a grid
+of dozens of hosts (`grid5000-88`) a quick discovery is enough. Put its model in the folder that
+`--models` names:
 
     gridcoll testbed run grid5000-88 --mpi mpich -- \
         gridcoll discover --budget 1s -o DIR/grid5000-88-mpich.json
@@ -77,8 +78,8 @@ TITLES = {
     "reduce_scatter": "Reduce-scatter, per rank",
     "barrier": "Barrier",
 }
-README = ("bcast", "allreduce", "alltoall")
-"""What the README's tables show, and runs unless told otherwise."""
+README_COLLECTIVES = ("bcast", "allreduce", "alltoall")
+"""The collectives in the README's tables. These run by default."""
 NATIVES = ("native", "native-nonblocking")
 
 
@@ -90,13 +91,13 @@ def run(
     models: str = "",
     dilation: float = 1.0,
 ) -> None:
-    """All ``calls``, as ``bcast:8,64K alltoall:8``, in one job for each grid and MPI."""
+    """Benchmark all ``calls``, as ``bcast:8,64K alltoall:8``, in one job per grid and MPI."""
     with tempfile.TemporaryDirectory() as passing:
         for grid, mpi in product(grids, mpis):
             new, known = Path(passing, "rows.json"), models or passing
             try:
                 bench_on(grid, mpi, calls, new, *extra, models=known, dilation=dilation)
-            finally:  # what was measured before a failure counts
+            finally:  # keep the rows that were measured before a failure
                 rows: list[Row] = json.loads(new.read_text()) if new.exists() else []
                 new.unlink(missing_ok=True)
                 for collective in dict.fromkeys(row["collective"] for row in rows):
@@ -113,7 +114,7 @@ def run_tuned(
     models: str,
     budget_s: float,
 ) -> None:
-    """As `run`, of the natives' documented settings."""
+    """Do the same as `run` for all documented settings of the MPI libraries."""
     with tempfile.TemporaryDirectory() as passing:
         for grid, mpi, collective in product(grids, mpis, collectives):
             declared = ROOT / "hostfiles" / f"{grid}.toml"
@@ -141,7 +142,7 @@ def _wires(grid: str, dilation: float) -> Wires:
 
 
 def of_plain_limit(collective: str, row: Row, dilation: float) -> str:
-    """How many times what people reckon a row took."""
+    """Return the measured time of ``row`` over the plain limit (`plain_limit_s`)."""
     plain_s = plain_limit_s(collective, _wires(row["grid"], dilation), row["bytes"])
     return f"{row['median_s'] / plain_s:.2f}"
 
@@ -201,7 +202,7 @@ def _print_model_error(console: Console, rows: list[Row]) -> None:
 
 
 def print_markdown(collective: str, rows: list[Row], dilation: float) -> None:
-    """A table as READMEs have them: one line per grid, MPI and size."""
+    """Print a Markdown table as in the READMEs, with one line per grid, MPI and size."""
     print(f"\n{TITLES[collective]}:\n")
     print(
         "| grid | MPI | message | best native | gridcoll | faster | limit | of limit | of plain |"
@@ -218,9 +219,10 @@ def print_markdown(collective: str, rows: list[Row], dilation: float) -> None:
 
 
 def print_brief(rows: Iterable[Row], tuned: Iterable[Row]) -> None:
-    """One table for the README: a line per collective, MPI and size.
+    """Print one table for the README, with a line per collective, MPI and size.
 
-    ``tuned``: natives by hand at full speed; a column where there is one of any line.
+    ``tuned`` has the rows of natives tuned by hand at full speed. They get a column if there is one
+    for any line.
     """
     by_hand = {
         (each["collective"], each["grid"], each["mpi"], each["bytes"]): each["tuned_s"]
@@ -291,19 +293,21 @@ def plot(collective: str, rows: list[Row], folder: Path, dilation: float) -> Non
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("run", "table", "markdown", "brief", "plot"))
-    parser.add_argument("--collectives", default=",".join(README), help=", ".join(SIZES))
+    parser.add_argument(
+        "--collectives", default=",".join(README_COLLECTIVES), help=", ".join(SIZES)
+    )
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--sizes", default="")
-    parser.add_argument("--calls", default="", help="of run, as 'bcast:8,64K alltoall:8'")
+    parser.add_argument("--calls", default="", help="for run, as 'bcast:8,64K alltoall:8'")
     parser.add_argument("--repeats", default="7")
-    parser.add_argument("--longest", default="8s", help="what takes so long is timed once")
-    parser.add_argument("--algorithm", default="", help="time these as well")
+    parser.add_argument("--longest", default="8s", help="calls that take this long are timed once")
+    parser.add_argument("--algorithm", default="", help="time these algorithms as well")
     parser.add_argument(
-        "--natives", choices=("default", "tuned"), default="default", help="tuned: by hand"
+        "--natives", choices=("default", "tuned"), default="default", help="tuned: set by hand"
     )
     parser.add_argument(
-        "--budget", type=float, default=math.inf, help="tuned: seconds for trying settings"
+        "--budget", type=float, default=math.inf, help="for tuned: seconds for trying settings"
     )
     add_models_option(parser)
     add_dilation_option(parser)

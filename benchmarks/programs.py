@@ -1,20 +1,21 @@
-"""Programs in C, natively and with gridcoll in front of their MPI library.
+"""Time programs in C, natively and with gridcoll preloaded before their MPI library.
 
 ``python benchmarks/programs.py overhead`` times calls of `overhead_call.c` on this machine, at one
-rank and at several: what a call costs that is left to MPI, and a short one that runs as a plan; how
-long starting takes and how much memory each rank has more.
+rank and at several. It prints the cost of a call that is left to MPI and of a short call that runs
+as a plan, the start time, and the memory of a rank, natively and with gridcoll.
 
-``python benchmarks/programs.py grid NAME`` runs a benchmark program, Intel's IMB-MPI1 as its wheel
-brings it, on an emulated grid (root and network namespaces), natively and by ``gridcoll run``; and
-the same calls by an mpi4py program, ``apps/repeated.py``. ``--program`` names another IMB-MPI1, or
-a folder with OSU's ``osu_bcast`` and the like.
+``python benchmarks/programs.py grid NAME`` runs a benchmark program natively and by ``gridcoll
+run`` on an emulated grid (root and network namespaces), and the same calls by an mpi4py program,
+``apps/repeated.py``. The benchmark program is IMB-MPI1 from Intel's wheel. ``--program`` names
+another IMB-MPI1, or a folder with OSU's ``osu_bcast`` and the like.
 
 ``python benchmarks/programs.py application NAME --label WHAT --same REGEX --own REGEX
--- ./program arguments`` runs any program there as it is, natively and by ``gridcoll run``, in
-turns. Lines that the first REGEX finds in what it prints must be the same both ways; the group in
-the second is the time that it tells itself.
+-- ./program arguments`` runs any program there unmodified, natively and by ``gridcoll run``, in
+turns. The lines of its output that match the first REGEX must be the same in all runs. The group in
+the second REGEX is the time that the program itself reports.
 
-Rows are kept; ``… markdown`` prints those of IMB, ``--of osu`` OSU's, ``--of whole`` applications'.
+Rows are kept. ``… markdown`` prints those of IMB, ``--of osu`` those of OSU, and ``--of whole``
+those of applications.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ LAUNCH = {
         *("--mca", "mpi_yield_when_idle", "1", "-n"),
     ],
 }
-POLITE = {
+LAUNCH_VARIABLES = {
     "MPIR_CVAR_POLLS_BEFORE_YIELD": "16",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 
-LIMIT_S = 600.0
-"""For a whole application."""
+APPLICATION_TIMEOUT_S = 600.0
+"""Timeout of a whole application."""
 
 GRID = """
 version = 1
@@ -65,17 +66,17 @@ links = [{{ between = ["a", "b"], latency = "5 ms", rate = "10 Mbit/s" }}]
 
 BENCHMARKS = ("Bcast", "Allreduce", "Alltoall")
 
-NAME = re.compile(r"# Benchmarking (\w+)")
-ROW = re.compile(r"^\s+(\d+)\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+", re.MULTILINE)
-"""Bytes, repetitions, and microseconds of the fastest rank, the slowest, and all on average."""
-OSU_NAME = re.compile(r"^# OSU MPI (\S+) .*Latency Test", re.MULTILINE)
+IMB_TITLE = re.compile(r"# Benchmarking (\w+)")
+IMB_ROW = re.compile(r"^\s+(\d+)\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+", re.MULTILINE)
+"""Bytes, repetitions, and microseconds of the fastest rank, of the slowest, and on average."""
+OSU_TITLE = re.compile(r"^# OSU MPI (\S+) .*Latency Test", re.MULTILINE)
 OSU_ROW = re.compile(r"^(\d+)\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+\d+", re.MULTILINE)
-"""Bytes, microseconds on average, of the fastest rank and the slowest, and repetitions."""
-PLANNED = re.compile(r"gridcoll: all: .*")
+"""Bytes, microseconds on average, of the fastest rank and of the slowest, and repetitions."""
+STATISTICS_LINE = re.compile(r"gridcoll: all: .*")
 
 
 def build(mpi: str, folder: Path) -> Path:
-    """The program that times calls, for this MPI."""
+    """Compile the program that times calls for ``mpi``, and return its path."""
     program, library = folder / "overhead", VENVS / mpi / "lib"
     include = VENVS / HEADERS[mpi] / "include"
     command = ["gcc", "-O2", str(HERE / "overhead_call.c"), "-o", str(program), f"-I{include}"]
@@ -87,13 +88,13 @@ def build(mpi: str, folder: Path) -> Path:
 def run(
     mpi: str, n_ranks: int, command: Sequence[str], **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], float]:
-    """What it prints, and the seconds that it took."""
+    """Run ``command`` on this machine; return the completed process and the seconds it took."""
     name, *options = LAUNCH[mpi]
     launcher = [str(VENVS / mpi / "bin" / name), *options, str(n_ranks)]
     began = time.monotonic()
     done = subprocess.run(
         [*launcher, *command],
-        env={**os.environ, **POLITE, **variables},
+        env={**os.environ, **LAUNCH_VARIABLES, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -104,19 +105,19 @@ def run(
 
 
 def times_of(text: str) -> dict[str, tuple[float, float]]:
-    """By collective, nanoseconds: the least and the median."""
+    """Return the least and the median nanoseconds, by collective."""
     rows = (line.split() for line in text.splitlines() if len(line.split()) == 3)
     return {name: (float(least), float(median)) for name, least, median in rows}
 
 
 def memory_of(text: str) -> int:
-    """Kilobytes that a rank has at its end."""
+    """Return the resident kilobytes of a rank at its end."""
     found = re.search(r"resident_kb (\d+)", text)
     return int(found.group(1)) if found else 0
 
 
 def overhead(mpi: str, n_ranks: int, n_starts: int) -> None:
-    """Print what calls cost, here."""
+    """Print the cost of calls, starting and memory on this machine."""
     python = [str(VENVS / mpi / "bin" / "python"), "-m", "gridcoll", "run", "--stats"]
     with tempfile.TemporaryDirectory() as folder:
         program = str(build(mpi, Path(folder)))
@@ -134,7 +135,7 @@ def overhead(mpi: str, n_ranks: int, n_starts: int) -> None:
             done, _ = run(mpi, ranks, command)
             times = times_of(done.stdout)
             row = "  ".join(f"{name} {a:9.1f} {b:9.1f}" for name, (a, b) in times.items())
-            said = PLANNED.search(done.stderr)
+            said = STATISTICS_LINE.search(done.stderr)
             print(f"{label:22} ns, least and median: {row}   {memory_of(done.stdout)} kB")
             if said:
                 print(f"{'':22} {said.group()}")
@@ -158,15 +159,15 @@ def application(
     learn: str,
     models: str,
 ) -> None:
-    """Keep how long a program takes natively and preloaded, from the launcher's start to its end,
-    and how long by its own clock, which begins after the start.
+    """Time a program natively and preloaded, and keep the row.
 
-    Fails if no call was a plan, and if results differ.
+    It has the time from the launcher's start to its end, and the time by the program's own clock,
+    which begins after the start. Exits with an error if no call was a plan, and if results differ.
     """
-    compile_dir(ROOT / "gridcoll", quiet=1)  # as it is where it was installed
+    compile_dir(ROOT / "gridcoll", quiet=1)  # an installed package is compiled as well
     inside = str(VENVS / mpi / "bin" / "python")
     declared = ROOT / "hostfiles" / f"{name}.toml"
-    run = run_on(declared, mpi, LIMIT_S)
+    run = run_on(declared, mpi, APPLICATION_TIMEOUT_S)
     settings = {"LD_LIBRARY_PATH": str(VENVS / mpi / "lib"), **ONE_THREAD}
     there = ["env", *(f"{key}={value}" for key, value in settings.items())]
     there += ["sh", "-c", 'exec "$@" 2>&1', "sh"]
@@ -176,31 +177,33 @@ def application(
         ours = [inside, "-m", "gridcoll", "run", "--learn", learn, "--stats"]
         ours += ["--grid", str(model_on(declared, mpi, models or folder))]
         results, planned = "", ""
-        for way, front in (("native", []), ("preloaded", ours)) * n_turns:
+        for variant, front in (("native", []), ("preloaded", ours)) * n_turns:
             outcome = run([*there, *front, *command])
             if outcome is None:
-                sys.exit(f"{label}, {way}: not done after {LIMIT_S:g} s")
-            took[way].append(outcome[0])
-            itself[way].append(float(re.findall(own, outcome[1], re.MULTILINE)[0]))
+                sys.exit(f"{label}, {variant}: not done after {APPLICATION_TIMEOUT_S:g} s")
+            took[variant].append(outcome[0])
+            itself[variant].append(float(re.findall(own, outcome[1], re.MULTILINE)[0]))
             found = "\n".join(sorted(set(re.findall(same, outcome[1], re.MULTILINE))))
             if not found or not same_results(results or found, found):
-                sys.exit(f"{label}, {way}: results differ, or there are none\n{outcome[1][-4000:]}")
+                sys.exit(
+                    f"{label}, {variant}: results differ, or there are none\n{outcome[1][-4000:]}"
+                )
             results = results or found
-            if way == "preloaded":
-                planned = said_of(outcome[1], label)[0].removeprefix("gridcoll: all: ")
-            print(f"{way} {outcome[0]:.2f} s, itself {itself[way][-1]:.2f} s", flush=True)
+            if variant == "preloaded":
+                planned = statistics_of(outcome[1], label)[0].removeprefix("gridcoll: all: ")
+            print(f"{variant} {outcome[0]:.2f} s, itself {itself[variant][-1]:.2f} s", flush=True)
     print(planned)
     row: Row = {"what": label, "calls": planned}
-    row |= {f"{way}_s": statistics.median(seconds) for way, seconds in took.items()}
-    row |= {f"{way}_each_s": [round(each, 3) for each in took[way]] for way in took}
-    row |= {f"{way}_own_s": statistics.median(seconds) for way, seconds in itself.items()}
+    row |= {f"{variant}_s": statistics.median(seconds) for variant, seconds in took.items()}
+    row |= {f"{variant}_each_s": [round(each, 3) for each in took[variant]] for variant in took}
+    row |= {f"{variant}_own_s": statistics.median(seconds) for variant, seconds in itself.items()}
     keep_rows(RESULTS / f"whole-{name}-{mpi}.json", [row], key="what")
 
 
 def run_there(declared: Path, mpi: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run it on the emulated grid, rank by rank."""
+    """Run ``command`` on the emulated grid, with one process per rank."""
     testbed = [sys.executable, "-m", "gridcoll", "testbed", "run", str(declared)]
-    there = ["env", f"LD_LIBRARY_PATH={VENVS / mpi / 'lib'}"]  # what launchers may not pass on
+    there = ["env", f"LD_LIBRARY_PATH={VENVS / mpi / 'lib'}"]  # some launchers do not pass it on
     done = subprocess.run(
         [*testbed, "--mpi", mpi, "--", *there, *command],
         cwd=ROOT,
@@ -213,9 +216,9 @@ def run_there(declared: Path, mpi: str, command: Sequence[str]) -> subprocess.Co
     return done
 
 
-def said_of(text: str, program: str) -> list[str]:
-    """How many calls were plans; fails if none was."""
-    said = PLANNED.findall(text)
+def statistics_of(text: str, program: str) -> list[str]:
+    """Return the lines of statistics in ``text``. Exits with an error if no call was a plan."""
+    said = STATISTICS_LINE.findall(text)
     if not any(re.search(r"[1-9]\d* planned", each) for each in said):
         sys.exit(f"no call of {program} was a plan: {said}")
     return said
@@ -224,7 +227,7 @@ def said_of(text: str, program: str) -> list[str]:
 def commands_of(
     program: Path, benchmarks: Sequence[str], sizes: str, n: int, folder: Path
 ) -> list[list[str]]:
-    """IMB's, once for all calls and sizes; OSU's, one by one."""
+    """Return the commands: one of IMB for all calls and sizes, or one of OSU for each of them."""
     if program.is_dir():
         return [
             [str(program / f"osu_{name.lower()}"), "-f", "-i", f"{n}", "-x", "1", "-m", f"{m}:{m}"]
@@ -240,7 +243,10 @@ def commands_of(
 def on_grid(
     name: str, mpi: str, program: Path, benchmarks: Sequence[str], sizes: str, n: int, models: str
 ) -> None:
-    """Keep the times of all three, by benchmark and size. Fails if no call was a plan."""
+    """Time calls natively, preloaded and by mpi4py, and keep rows by benchmark and size.
+
+    Exits with an error if no call was a plan.
+    """
     inside = str(VENVS / mpi / "bin" / "python")
     declared = ROOT / "hostfiles" / f"{name}.toml"
     with tempfile.TemporaryDirectory() as folder:
@@ -253,18 +259,18 @@ def on_grid(
             "preloaded": [[*ours, *each] for each in theirs],
             "mpi4py": [[*ours, *python]],
         }
-        found: dict[str, dict[tuple[str, int], float]] = {way: {} for way in cases}
-        for way, commands in cases.items():
+        found: dict[str, dict[tuple[str, int], float]] = {variant: {} for variant in cases}
+        for variant, commands in cases.items():
             for command in commands:
                 done = run_there(declared, mpi, command)
-                found[way] |= rows_of(done.stdout) or lines_of(done.stdout)
-                if way == "preloaded":
-                    said = said_of(done.stderr + done.stdout, str(program))
-                    print(way, *said, flush=True)
+                found[variant] |= rows_of(done.stdout) or lines_of(done.stdout)
+                if variant == "preloaded":
+                    said = statistics_of(done.stderr + done.stdout, str(program))
+                    print(variant, *said, flush=True)
     for benchmark in benchmarks:
         rows: list[Row] = [
             {"benchmark": benchmark, "bytes": size, "n_calls": n}
-            | {f"{way}_s": times[benchmark, size] * 1e-6 for way, times in found.items()}
+            | {f"{variant}_s": times[benchmark, size] * 1e-6 for variant, times in found.items()}
             for size in map(int, sizes.split(","))
         ]
         prefix = "osu" if program.is_dir() else "programs"
@@ -272,13 +278,13 @@ def on_grid(
 
 
 def print_markdown(of: str, grids: Sequence[str], mpis: Sequence[str]) -> None:
-    """A line per call, grid, MPI and size, from the rows kept."""
+    """Print a Markdown line per call, grid, MPI and size, from the rows kept."""
     print("\n| call | grid | MPI | message | native | preloaded | faster | mpi4py | of mpi4py |")
     print("|---|---|---|--:|--:|--:|--:|--:|--:|")
     for benchmark in BENCHMARKS:
         for row in read_rows(f"{of}-{benchmark.lower()}"):
             if row["grid"] in grids and row["mpi"] in mpis:
-                times = [row[f"{way}_s"] for way in ("native", "preloaded", "mpi4py")]
+                times = [row[f"{variant}_s"] for variant in ("native", "preloaded", "mpi4py")]
                 native, preloaded, python = (f"{seconds * 1e3:.1f} ms" for seconds in times)
                 print(
                     f"| {benchmark} | {row['grid']} | {row['mpi']} | {format_size(row['bytes'])} "
@@ -288,7 +294,7 @@ def print_markdown(of: str, grids: Sequence[str], mpis: Sequence[str]) -> None:
 
 
 def print_whole(grids: Sequence[str], mpis: Sequence[str]) -> None:
-    """A line per application, grid and MPI, from the rows kept."""
+    """Print a Markdown line per application, grid and MPI, from the rows kept."""
     print(
         "\n| application | grid | MPI | native | preloaded | faster | by its own clock | faster |"
     )
@@ -296,9 +302,9 @@ def print_whole(grids: Sequence[str], mpis: Sequence[str]) -> None:
     for row in sorted(read_rows("whole"), key=lambda row: str(row["what"])):
         if row["grid"] in grids and row["mpi"] in mpis:
             times = [
-                f"{row[f'{way}_s']:.1f} s ({min(each):.1f} – {max(each):.1f})"
-                for way in ("native", "preloaded")
-                for each in [row[f"{way}_each_s"]]
+                f"{row[f'{variant}_s']:.1f} s ({min(each):.1f} – {max(each):.1f})"
+                for variant in ("native", "preloaded")
+                for each in [row[f"{variant}_each_s"]]
             ]
             print(
                 f"| {row['what']} | {row['grid']} | {row['mpi']} | {times[0]} | {times[1]} "
@@ -309,21 +315,24 @@ def print_whole(grids: Sequence[str], mpis: Sequence[str]) -> None:
 
 
 def lines_of(text: str) -> dict[tuple[str, int], float]:
-    """Microseconds as ``apps/repeated.py`` prints them."""
+    """Return microseconds by benchmark and size, as ``apps/repeated.py`` prints them."""
     words = (line.split() for line in text.splitlines())
     return {(w[0], int(w[1])): float(w[2]) for w in words if len(w) == 3 and w[0] in BENCHMARKS}
 
 
 def rows_of(text: str) -> dict[tuple[str, int], float]:
-    """Mean microseconds of the slowest rank, by benchmark and size, as IMB or OSU prints them."""
-    if title := OSU_NAME.search(text):
+    """Return mean microseconds by benchmark and size, as IMB or OSU prints them.
+
+    They are those of the slowest rank.
+    """
+    if title := OSU_TITLE.search(text):
         name = title[1].replace("Broadcast", "Bcast").replace("-", "").capitalize()
         return {(name, int(size)): float(mean) for size, mean in OSU_ROW.findall(text)}
-    parts = NAME.split(text)
+    parts = IMB_TITLE.split(text)
     return {
         (name, int(size)): float(mean)
         for name, part in zip(parts[1::2], parts[2::2], strict=True)
-        for size, mean in ROW.findall(part)
+        for size, mean in IMB_ROW.findall(part)
     }
 
 
@@ -342,14 +351,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     there.add_argument("--program", type=Path, default=imb, help="IMB-MPI1, or a folder of OSU's")
     there.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=BENCHMARKS)
     there.add_argument("--sizes", default="8,4096,65536,1048576,4194304")
-    there.add_argument("--calls", type=int, default=3, help="that are timed, of each kind")
+    there.add_argument("--calls", type=int, default=3, help="timed calls of each kind")
     add_models_option(there)
     whole = commands.add_parser("application")
     whole.add_argument("grid", help="the name of a file in hostfiles")
     whole.add_argument("program", nargs="+", help="with its arguments, after --")
-    whole.add_argument("--label", required=True, help="what the row kept is called")
+    whole.add_argument("--label", required=True, help="name of the row that is kept")
     whole.add_argument("--same", required=True, metavar="REGEX", help="lines with results")
-    whole.add_argument("--own", required=True, metavar="REGEX", help="its own time, in seconds")
+    whole.add_argument("--own", required=True, metavar="REGEX", help="its own time in seconds")
     whole.add_argument("--mpi", choices=LAUNCH, default="mpich")
     whole.add_argument("--turns", type=int, default=3)
     whole.add_argument("--learn", choices=("on", "off"), default="on")

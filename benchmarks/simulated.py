@@ -1,15 +1,16 @@
-"""What SimGrid makes of our plans, beside what we predict, and beside SMPI's own collectives.
+"""Compare plans simulated by SimGrid with our predictions and with SMPI's own collectives.
 
     python benchmarks/simulated.py [--ranks 88,256,…] [--calls …] [--json] [--plot FILE]
 
-For each number of ranks a declared grid: the papers' Table 3 grid for 88, then 4, 8 and 16 sites of
-64, 128 and 256 hosts, interfaces of 1 Gbit/s, 1 to 50 ms and 10 Gbit/s between sites. There SimGrid
-simulates the chosen plan's messages, each begun when what it needs is over; messages of one
-connection go one after the other, those of several share interfaces and links. The plan is also
-replayed by SMPI as a trace, where each rank does one thing after the other and so waits for a late
-segment of one tree while that of another is there. The same call is made with SMPI's own selectors
-(``ompi``, ``mpich``, ``mvapich2``, ``impi``) on the same platform. Needs ``smpirun`` and
-``smpicc``, on the PATH or at ``--smpirun``, ``g++``, and SimGrid's headers.
+Each number of ranks has a declared grid: the papers' Table 3 grid for 88, then 4, 8 and 16 sites of
+64, 128 and 256 hosts, interfaces of 1 Gbit/s, 1 to 50 ms and 10 Gbit/s between sites. On it,
+SimGrid simulates the messages of the chosen plan. Each message starts when everything that it
+depends on is complete; messages of one connection follow each other, and connections share
+interfaces and links. SMPI also replays the plan as a trace. There each rank does one thing after
+the other, and so waits for a late segment of one tree although the segment of another has arrived.
+The same call is made with SMPI's own selectors (``ompi``, ``mpich``, ``mvapich2``, ``impi``) on the
+same platform. Needs ``smpirun`` and ``smpicc``, on the PATH or at ``--smpirun``, ``g++``, and
+SimGrid's headers.
 """
 
 from __future__ import annotations
@@ -59,26 +60,26 @@ PLACES = {
 }
 CALLS = "bcast:8,bcast:64K,bcast:4M,allreduce:8,allreduce:64K,allreduce:4M,alltoall:8,alltoall:1K"
 SELECTORS = ("ompi", "mpich", "mvapich2", "impi")
-MEDIAN_OFF, WORST_OFF = 0.15, 0.40
-"""Bars: how far a simulation may be from the prediction."""
+MAX_MEDIAN_DEVIATION, MAX_DEVIATION = 0.15, 0.40
+"""The largest relative deviations of simulations from predictions that pass the check."""
 
-MOST_MESSAGES = 600_000
-"""Of a plan that is replayed; a million take some minutes and gigabytes."""
+MAX_SIMULATED_MESSAGES = 600_000
+"""Larger plans are not simulated: a million messages take minutes and gigabytes."""
 
-LONGEST = re.compile(r"longest (\S+)")
-LAST = re.compile(r"last (\S+)")
-SETTINGS = (
+LONGEST_CALL = re.compile(r"longest (\S+)")
+LAST_MESSAGE = re.compile(r"last (\S+)")
+SIMULATION_OPTIONS = (
     "--cfg=network/model:CM02",
     "--cfg=network/TCP-gamma:0",
     "--cfg=network/crosstraffic:0",
     "--log=root.thresh:warning",
 )
-"""Of the simulation of messages: rates as they stand; latencies are the program's to add."""
+"""Use the rates of the platform unchanged. The program itself adds the latencies."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One call on one grid, times in seconds; None where that was left out or failed."""
+    """One call on one grid. Times are in seconds, and None if left out or failed."""
 
     n_ranks: int
     collective: str
@@ -89,14 +90,14 @@ class Row:
     walked_s: float | None
     simulated_s: float | None
     replayed_s: float | None
-    """As a trace."""
+    """The time of SMPI's replay of the plan as a trace."""
     n_messages: int
     selectors_s: dict[str, float | None]
     took_s: float
 
     @property
     def off(self) -> float | None:
-        """The simulation's distance from the prediction, as a part of the latter."""
+        """The deviation of the simulation from the prediction, relative to the prediction."""
         return None if self.simulated_s is None else self.simulated_s / self.predicted_s - 1
 
     @property
@@ -105,7 +106,7 @@ class Row:
 
 
 def compile_call(smpirun: Path, folder: Path) -> Path:
-    """The C program of one call, made with the ``smpicc`` beside ``smpirun``."""
+    """Compile the C program of one call with the ``smpicc`` beside ``smpirun``; return its path."""
     program = folder / "simulated_call"
     source = Path(__file__).with_name("simulated_call.c")
     compile_with(str(smpirun.with_name("smpicc")), "-O1", "-o", str(program), str(source))
@@ -113,14 +114,14 @@ def compile_call(smpirun: Path, folder: Path) -> Path:
 
 
 def compile_with(*command: str) -> None:
-    """Run a compiler. Raises `FileError`."""
+    """Run a compiler. Raises `FileError` if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise FileError(f"{command[0]}: {done.stderr.strip()[-300:]}")
 
 
 class Simulation:
-    """SimGrid's network under the messages of a plan."""
+    """A simulation of a plan's messages on SimGrid's network."""
 
     def __init__(self, smpirun: Path, include: str, folder: Path) -> None:
         """Compile the program. Raises `FileError`."""
@@ -139,7 +140,7 @@ class Simulation:
     def run_s(
         self, plan: Plan, timeline: Timeline, wires: Wires, folder: Folder, timeout_s: float
     ) -> float:
-        """How many seconds ``plan`` takes. Raises `FileError` and `UsageError`."""
+        """Return the seconds that ``plan`` takes. Raises `FileError` and `UsageError`."""
         clock = (
             '<zone id="time" routing="None">'
             f'<host id="clock" speed="{OPERATIONS_PER_S:.0f}f" core="1000000"/></zone>\n'
@@ -149,16 +150,17 @@ class Simulation:
         (folder.path / "messages.xml").write_text("".join((head, clock, *rest)))
         messages = "".join(message_lines(plan, timeline, wires))
         (folder.path / "messages.txt").write_text(messages)
-        command = [str(self._program), "messages.xml", HOSTS, "messages.txt", *SETTINGS]
-        said = folder.run_command(command, timeout_s)
-        return float(LAST.search(said)[1])  # type: ignore[index]
+        command = [str(self._program), "messages.xml", HOSTS, "messages.txt", *SIMULATION_OPTIONS]
+        output = folder.run_command(command, timeout_s)
+        return float(LAST_MESSAGE.search(output)[1])  # type: ignore[index]
 
 
 def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]:
-    """The plan's messages as `simulated_plan.cpp` reads them.
+    """Yield the plan's messages in the format that `simulated_plan.cpp` reads.
 
-    A message needs what its send and its receive need. Messages from one rank to another are of one
-    connection: each needs that the one before, in the order of the timeline, has left.
+    A message depends on everything that its send and its receive depend on. Messages from one rank
+    to another use one connection: each also waits until the one before it, in the order of the
+    timeline, has been sent.
     """
     flows = [dataflow(program) for program in plan.programs]
     sends = [
@@ -204,7 +206,10 @@ def message_lines(plan: Plan, timeline: Timeline, wires: Wires) -> Iterator[str]
 
 
 def _messages_before(flow: Dataflow, index: int) -> set[int]:
-    """The messages that op ``index`` waits for; reductions and copies take no time."""
+    """Return the sends and receives that op ``index`` waits for.
+
+    Reductions and copies take no time; their own dependencies count instead.
+    """
     found, seen, look = set(), {index}, [*flow.needs[index]]
     while look:
         at = look.pop()
@@ -227,7 +232,7 @@ def measure(
     selectors: Sequence[str],
     timeout_s: float,
 ) -> Row:
-    """Predict, simulate, replay, and ask the selectors, for one call."""
+    """Predict, simulate and replay one call, and time it with SMPI's selectors."""
     started = time.monotonic()
     spec = parse_gridfile(PLACES[n_ranks]().text(f"ranks-{n_ranks}"))
     hosts = spec.rank_hosts()
@@ -243,20 +248,22 @@ def measure(
         sum(isinstance(op, Send) for op in plan.programs[rank]) for rank in (0, 1, n_ranks - 1)
     )
     walked_s = simulated_s = replayed_s = None
-    if n_messages <= MOST_MESSAGES:
+    if n_messages <= MAX_SIMULATED_MESSAGES:
         timeline = price_plan(plan, model)
         walked_s = timeline.makespan_s
         n_messages = sum(isinstance(op, Send) for program in plan.programs for op in program)
-        simulated_s = tried(lambda: simulation.run_s(plan, timeline, wires, folder, timeout_s))
+        simulated_s = value_or_none(
+            lambda: simulation.run_s(plan, timeline, wires, folder, timeout_s)
+        )
         folder.write_trace(smpi_lines(plan, model, timeline=timeline))
-        replayed_s = tried(lambda: folder.replay_s(smpirun, timeout_s))
+        replayed_s = value_or_none(lambda: folder.replay_s(smpirun, timeout_s))
 
     def selector_s(name: str) -> float:
         command = [str(program), collective, str(n_bytes)]
-        said = folder.run(smpirun, command, [f"--cfg=smpi/coll-selector:{name}"], timeout_s)
-        return float(LONGEST.search(said)[1])  # type: ignore[index]
+        output = folder.run(smpirun, command, [f"--cfg=smpi/coll-selector:{name}"], timeout_s)
+        return float(LONGEST_CALL.search(output)[1])  # type: ignore[index]
 
-    asked = {name: tried(lambda name=name: selector_s(name)) for name in selectors}
+    asked = {name: value_or_none(lambda name=name: selector_s(name)) for name in selectors}
     return Row(
         *(n_ranks, collective, n_bytes, winner.name, limit_s(collective, wires, n_bytes)),
         *(winner.predicted_s, walked_s, simulated_s, replayed_s, n_messages, asked),
@@ -264,8 +271,11 @@ def measure(
     )
 
 
-def tried(step) -> float | None:  # type: ignore[no-untyped-def]
-    """What ``step`` finds; None, and said so, where SimGrid fails or takes too long."""
+def value_or_none(step) -> float | None:  # type: ignore[no-untyped-def]
+    """Return the result of ``step``, or None if SimGrid fails or takes too long.
+
+    A failure is printed to standard error.
+    """
     try:
         return float(step())
     except (FileError, UsageError) as error:
@@ -274,20 +284,22 @@ def tried(step) -> float | None:  # type: ignore[no-untyped-def]
 
 
 def verdict(rows: Iterable[Row]) -> str:
-    """How far off simulations are, against the bars."""
-    far = sorted(abs(row.off) for row in rows if row.off is not None)
-    if not far:
+    """Summarize how far simulations deviate from predictions, and whether that passes."""
+    deviations = sorted(abs(row.off) for row in rows if row.off is not None)
+    if not deviations:
         return "nothing was simulated"
-    median = statistics.median(far)
-    held = "held" if median <= MEDIAN_OFF and far[-1] <= WORST_OFF else "NOT held"
+    median = statistics.median(deviations)
+    held = (
+        "held" if median <= MAX_MEDIAN_DEVIATION and deviations[-1] <= MAX_DEVIATION else "NOT held"
+    )
     return (
-        f"simulated against predicted, {len(far)} calls: median {median:.0%} off (bar "
-        f"{MEDIAN_OFF:.0%}), worst {far[-1]:.0%} (bar {WORST_OFF:.0%}): {held}"
+        f"simulated against predicted, {len(deviations)} calls: median {median:.0%} off (bar "
+        f"{MAX_MEDIAN_DEVIATION:.0%}), worst {deviations[-1]:.0%} (bar {MAX_DEVIATION:.0%}): {held}"
     )
 
 
 def print_table(rows: Iterable[Row]) -> None:
-    """For people."""
+    """Print the rows as a table for people."""
     table = Table("ranks", "call", "bytes", "chosen")
     for column in (
         "limit ms",
@@ -317,7 +329,10 @@ def _ms(seconds: float | None) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Simulations and best selectors over the limit, by number of ranks, a panel per call."""
+    """Plot times over the limit against the number of ranks, with a panel per call.
+
+    Shown are predictions, simulations and the best selector.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -351,13 +366,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ranks", default=",".join(map(str, PLACES)))
     parser.add_argument("--calls", default=CALLS)
     parser.add_argument("--selectors", default=",".join(SELECTORS), help="empty: none")
-    parser.add_argument("--smpirun", default="", help="where it is, if not on the PATH")
+    parser.add_argument("--smpirun", default="", help="path of smpirun, if not on the PATH")
     parser.add_argument(
-        "--include", default="", help="where SimGrid's headers are, if not in ../include of smpirun"
+        "--include", default="", help="folder of SimGrid's headers, if not ../include of smpirun"
     )
     parser.add_argument("--timeout", type=float, default=300, help="seconds per simulation")
-    parser.add_argument("--json", action="store_true", help="a line per row, for programs")
-    parser.add_argument("--rows", type=Path, help="show the rows of this file, run nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+    parser.add_argument("--rows", type=Path, help="show the rows of this file; run nothing")
     parser.add_argument("--plot", type=Path, help="draw times over the limit into this file")
     options = parser.parse_args(arguments)
     if options.rows:
@@ -373,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Row]:
-    """All rows; each is printed when it is there."""
+    """Measure and return all rows. Each row is printed as soon as it is complete."""
     smpirun = find_simgrid(options.smpirun)
     selectors = [name for name in options.selectors.split(",") if name]
     rows = []
