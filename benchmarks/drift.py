@@ -1,15 +1,17 @@
-"""How soon calls are fast again when a link or a host changes while they run, and changes back.
+"""Measure how soon calls are fast again after a link or a host changes, and changes back.
 
     python benchmarks/drift.py {rate,latency,host} [--grid three-sites] [--mpi mpich] [--at NAME…]
         [--models FOLDER] [--ways WAY…] [--output FOLDER]
 
-1 MiB broadcasts and allreduces and 64 KiB all-to-alls in a loop (`apps/calls.py loop`), while what
-the first argument names changes (a link to a tenth of an interface's rate, a link to five times
-its latency, a host to a third of its rate) and changes back: by a model that stays
-(``GRIDCOLL_LEARN=off``), and by one that follows. ``declared``, if asked for, follows from the grid
-file. ``fresh`` are two frozen runs, before the change and after it, each by a full discovery in
-just that state: what can be had. Runs that ``--ways`` leaves out are read from the output folder.
-The plot has the time per call over time.
+1 MiB broadcasts and allreduces and 64 KiB all-to-alls run in a loop (`apps/calls.py loop`). During
+the loop, the thing named by the first argument changes and changes back: a link drops to a tenth of
+an interface's rate, a link gets five times its latency, or a host drops to a third of its rate.
+
+The ways are ``frozen``, by a model that does not change (``GRIDCOLL_LEARN=off``), and
+``following``, by one that does. ``declared``, if asked for, follows as well but starts from the
+grid file. ``fresh`` stands for two frozen runs, in the state before the change and in the state
+after it, each with a full discovery in that state. They show the best possible times. Runs that
+``--ways`` leaves out are read from the output folder. The plot shows the time per call over time.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ FALL_S, RISE_S, END_S, FRESH_S = 25.0, 55.0, 80.0, 15.0
 
 WAYS = ("frozen", "following", "fresh")
 CHANGING = {"frozen": "off", "following": "on", "declared": "on"}
-"""Ways that the change meets, and whether they learn."""
+"""The ways that see the change while they run, and the value of ``GRIDCOLL_LEARN``."""
 
-ENOUGH_CALLS, ENOUGH_S = 20, 3.0
-"""Within so many calls, or seconds, whichever is more, calls should be fast again."""
+SETTLING_CALLS, SETTLING_S = 20, 3.0
+"""Calls should be fast again within this number of calls or seconds, whichever is longer."""
 
 
 def change_of(spec: GridSpec, what: str, at: list[str]) -> tuple[str, str, str]:
-    """What changes, to what, and back, as lines of an event.
+    """Return the lines of an event: its target, the changed value, and the original value.
 
-    The link between the clusters ``at``, by default the first two, or the host ``at``, by default
-    the last one.
+    The target is the link between the clusters ``at``, by default the first two, or the host
+    ``at``, by default the last one.
     """
 
     def rate(bytes_per_s: float) -> str:
@@ -60,7 +62,10 @@ def change_of(spec: GridSpec, what: str, at: list[str]) -> tuple[str, str, str]:
 
 
 def grid_file(path: Path, grid: Path, change: tuple[str, str, str], at_s: list[float]) -> Path:
-    """``grid`` with the change, and back if there are two times."""
+    """Write ``grid`` to ``path`` with the change, and back if there are two times.
+
+    Returns ``path``.
+    """
     target, *states = change
     events = "".join(
         f'\n[[events]]\nat = "{when:g} s"\n{target}\n{state}\n'
@@ -78,7 +83,10 @@ def run(grid: Path, mpi: str, model: Path, rows: Path, seconds: float, learn: st
 
 
 def medians(rows: list[dict[str, Any]], from_s: float, until_s: float) -> dict[str, float]:
-    """Median seconds of each call that began in that part, counted from the first one."""
+    """Return the median seconds of each call, of those that began in the given interval.
+
+    Times are counted from the first call.
+    """
     first_s = rows[0]["entry_s"]
     by_call: dict[str, list[float]] = {}
     for row in rows:
@@ -87,17 +95,18 @@ def medians(rows: list[dict[str, Any]], from_s: float, until_s: float) -> dict[s
     return {call: statistics.median(took) for call, took in by_call.items()}
 
 
-def settled_s(rows: list[dict[str, Any]], from_s: float) -> float:
-    """When it should be fast again, if the network changes at ``from_s``."""
+def settling_end_s(rows: list[dict[str, Any]], from_s: float) -> float:
+    """Return when calls should be fast again, if the network changes at ``from_s``."""
     first_s = rows[0]["entry_s"]
     after = [row["exit_s"] - first_s for row in rows if row["entry_s"] - first_s >= from_s]
-    return max(from_s + ENOUGH_S, after[min(ENOUGH_CALLS, len(after)) - 1])
+    return max(from_s + SETTLING_S, after[min(SETTLING_CALLS, len(after)) - 1])
 
 
-def fall_s(rows: list[dict[str, Any]]) -> float:
-    """When the change shows, counted from the first call: events count from before the start.
+def change_seen_s(rows: list[dict[str, Any]]) -> float:
+    """Return when the change becomes visible, in seconds from the first call.
 
-    The first of three calls in a row that take much longer than before.
+    It is the start of the first of three successive calls that take much longer than before. The
+    times of events are of no use here, as they are counted from before the start.
     """
     before, first_s = medians(rows, 0.0, 10.0), rows[0]["entry_s"]
     slow = [row["exit_s"] - row["entry_s"] > 1.5 * before[row["call"]] for row in rows]
@@ -169,14 +178,14 @@ def main() -> None:
     }
     rows_of = {way: found[way] for way in CHANGING if way in found}
     for way, rows in rows_of.items():
-        fell_s = fall_s(rows)
+        fell_s = change_seen_s(rows)
         rose_s = fell_s + RISE_S - FALL_S
         for when, from_s, until_s in (
             ("after the fall", fell_s, rose_s),
             ("after the recovery", rose_s, END_S),
         ):
             print(f"{name}, {way}, {when}:")
-            for call, took_s in medians(rows, settled_s(rows, from_s), until_s).items():
+            for call, took_s in medians(rows, settling_end_s(rows, from_s), until_s).items():
                 fresh_s = best[when].get(call)
                 over = f"  {took_s / fresh_s:.2f} times fresh" if fresh_s else ""
                 print(f"  {call:>18} B  {1e3 * took_s:8.1f} ms{over}")

@@ -1,15 +1,18 @@
-"""Learning on random grids, without MPI: what a wrong model and late ranks cost, and constants.
+"""Simulate learning on random grids, without MPI, with a wrong model, late ranks, or both.
 
     python benchmarks/learning_simulated.py [--grids 30] [--calls 400] [--wrong 3] [--late 0]
         [--set elimination.COLD_START=0,0.1,0.2]
 
-The calls of `apps/calls.py mix` on grids of `unlike_grids.py`. What they start with is the declared
-grid with the rate of one link wrong by a factor; what they take is the price of the plan that runs,
-on the grid as it is, times an error of its own (15 %), noise (4 %), and more for the first call
-after another way. With ``--late`` each rank comes late by up to that part of the call's own time,
-differently each time. Natives take 0.9 to 4 times the best plan. Prints what calls took over the
-best way of each kind, of both halves: median and worst of grids; and what the learner counts as
-regret. With ``--set`` for each value of a constant.
+The calls are those of `apps/calls.py mix`, on grids of `unlike_grids.py`. Learning starts with the
+declared grid in which the rate of one link is wrong by a factor. A call takes the price of its plan
+on the true grid, times an error of the plan (15 %) and noise (4 %), and longer when it follows a
+call of the same kind by another candidate. With ``--late``, each rank enters late by up to this
+fraction of the call's own time, differently for each call. Natives take 0.9 to 4 times the best
+plan.
+
+Prints, for both halves of the calls, the time over that of the best candidate of each kind (median
+and worst of all grids), and the regret that the learner counts. With ``--set``, does so for each
+value of a constant.
 """
 
 from __future__ import annotations
@@ -33,22 +36,22 @@ from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import _Costs, _Simulation
 from gridcoll.plan.plan import Plan
 
-EVERY, LAG = 3, 2
-"""Calls between two agreed points, and before their result is there, as on three sites."""
+CALLS_PER_EXCHANGE, RESULT_LAG_CALLS = 3, 2
+"""Calls between two exchanges of observations, and until a result arrives, as on three sites."""
 
 PLAN_ERROR, NOISE = 0.15, 0.04
-COLD_CALLS = (0.05, 0.25)
-"""First calls by another way on three sites took so much longer than later ones."""
+SWITCHING_COST = (0.05, 0.25)
+"""Extra time of a first call by another candidate, over later ones, as measured on three sites."""
 
-NATIVES = (0.9, 4.0)
+NATIVE_RATIOS = (0.9, 4.0)
 
 N_PROFILES = 4
-"""Sets of entry times per kind of calls, from which each call draws one."""
+"""Number of sets of entry times per kind of call. Each call uses a random one."""
 
 
 @dataclass
 class Way:
-    """One way to do a call: its arm, and what it takes by set of entry times."""
+    """A candidate for a call: its arm, and its seconds by set of entry times."""
 
     arm: Arm
     took_s: list[float]
@@ -60,10 +63,10 @@ class Way:
 
 @dataclass
 class Calls:
-    """Of one kind: the ways that compete, and how late ranks come, by set of entry times.
+    """Calls of one kind: the competing candidates, and the skew of ranks by set of entry times.
 
-    ``behind_s`` is how long before the last rank came a call could have begun: a broadcast with its
-    root, rank 0, other calls not before.
+    ``behind_s`` is how long before the last rank's entry the call could begin. A broadcast begins
+    when its root, rank 0, enters; other calls do not begin before the last entry.
     """
 
     ways: list[Way]
@@ -75,8 +78,8 @@ class Calls:
         return min(range(len(self.ways)), key=lambda k: self.ways[k].seconds)
 
 
-class Late(_Simulation):
-    """Ranks come at times of their own."""
+class LateSimulation(_Simulation):
+    """A simulation in which each rank enters at its own time."""
 
     def __init__(self, plan: Plan, costs: _Costs, entry_s: Sequence[float]) -> None:
         self._entry_s = entry_s
@@ -89,7 +92,7 @@ class Late(_Simulation):
 
 @dataclass
 class Played:
-    """Seconds of calls by half: as they were, by the best way, and without learning."""
+    """Seconds of the calls by half: with learning, by the best candidate, and without learning."""
 
     took_s: list[float]
     best_s: list[float]
@@ -99,13 +102,13 @@ class Played:
 
 
 class Place:
-    """One grid; ``wrong`` is the factor of one link's rate in what calls start with."""
+    """One grid. ``wrong`` is the error factor of one link's rate in the initial model."""
 
     def __init__(self, seed: int, wrong: float, late: float) -> None:
-        self._luck, self._late, self._seed = random.Random(seed), late, seed
+        self._rng, self._late, self._seed = random.Random(seed), late, seed
         spec, guess = (random_grid(seed, 4) for _ in range(2))
-        a, b = self._luck.sample(range(len(spec.clusters)), 2)
-        factor = self._luck.choice((wrong, 1 / wrong))
+        a, b = self._rng.sample(range(len(spec.clusters)), 2)
+        factor = self._rng.choice((wrong, 1 / wrong))
         guess.rate_bytes_per_s[a, b] *= factor
         guess.rate_bytes_per_s[b, a] *= factor
         self.true = declared_model(spec, spec.rank_hosts())
@@ -118,7 +121,7 @@ class Place:
         return self._calls[kind]
 
     def _make(self, kind: Kind) -> Calls:
-        name, n_bytes, luck = kind.collective, kind.n_bytes, self._luck
+        name, n_bytes, rng = kind.collective, kind.n_bytes, self._rng
         candidates = competitors(choose(name, self.start, n_bytes, 0), natives=name != "allreduce")
         unit_bytes = 8 if name == "allreduce" else 1
         plans = [
@@ -128,12 +131,12 @@ class Place:
         n_ranks = self.true.grid.n_ranks
         at_once = [0.0] * n_ranks
         alone_s = min(
-            Late(plan, cost, at_once).run().makespan_s
+            LateSimulation(plan, cost, at_once).run().makespan_s
             for plan, cost in zip(plans, costs, strict=True)
             if plan is not None and cost is not None
         )
         entries = [
-            [luck.uniform(0, self._late * alone_s) for _ in at_once] for _ in range(N_PROFILES)
+            [rng.uniform(0, self._late * alone_s) for _ in at_once] for _ in range(N_PROFILES)
         ]
         entries = entries if self._late else [at_once]
         ways = []
@@ -142,16 +145,18 @@ class Place:
         ):
             took_s: list[float] = []
             if plan is not None and cost is not None:
-                off = math.exp(luck.gauss(0, PLAN_ERROR))
+                error = math.exp(rng.gauss(0, PLAN_ERROR))
                 for entry_s in entries:
-                    ends_s = Late(plan, cost, entry_s).run().makespan_s
-                    took_s.append(max(ends_s - max(entry_s), 1e-6) * off)
+                    ends_s = LateSimulation(plan, cost, entry_s).run().makespan_s
+                    took_s.append(max(ends_s - max(entry_s), 1e-6) * error)
             ways.append(Way(arm, took_s))
         first = next(way for way in ways if way.took_s)
         best_s = min(way.seconds for way in ways if way.took_s)
         for way in ways:
             if not way.took_s:
-                times = math.exp(luck.uniform(*map(math.log, NATIVES))) * best_s / first.seconds
+                times = (
+                    math.exp(rng.uniform(*map(math.log, NATIVE_RATIOS))) * best_s / first.seconds
+                )
                 way.took_s = [times * each for each in first.took_s]
         last_s = [max(entry_s) for entry_s in entries]
         if name == "bcast":
@@ -161,7 +166,7 @@ class Place:
         return Calls(ways, skew_s, [0.0] * len(entries))
 
     def play(self, n_calls: int) -> Played:
-        learner, luck = Learner(), random.Random(self._seed)
+        learner, rng = Learner(), random.Random(self._seed)
         waiting: list[tuple[Observation, float]] = []
         last: dict[Kind, int] = {}
         sums = [[0.0, 0.0] for _ in range(3)]
@@ -176,20 +181,20 @@ class Place:
                     kind.collective, self.start, kind.n_bytes, 0
                 ),
             )
-            profile, noise = luck.randrange(len(calls.skew_s)), math.exp(luck.gauss(0, NOISE))
+            profile, noise = rng.randrange(len(calls.skew_s)), math.exp(rng.gauss(0, NOISE))
             took, best, frozen = (
                 calls.ways[each].took_s[profile] * noise for each in (arm, calls.best, 0)
             )
             if last.get(kind, arm) != arm:
-                took += calls.ways[arm].seconds * luck.uniform(*COLD_CALLS)
+                took += calls.ways[arm].seconds * rng.uniform(*SWITCHING_COST)
             last[kind] = arm
             half = 2 * number // n_calls
             for part, seconds in zip(sums, (took, best, frozen), strict=True):
                 part[half] += seconds
             skew_s, whole_s = calls.skew_s[profile], took + calls.behind_s[profile]
             waiting.append((Observation(kind, arm, took, skew_s, whole_s), took + skew_s))
-            if number % EVERY == 0 and len(waiting) > LAG:
-                known, waiting = waiting[:-LAG], waiting[-LAG:]
+            if number % CALLS_PER_EXCHANGE == 0 and len(waiting) > RESULT_LAG_CALLS:
+                known, waiting = waiting[:-RESULT_LAG_CALLS], waiting[-RESULT_LAG_CALLS:]
                 total_s = sum(seconds for _, seconds in known)
                 n_changes += len(learner.learn([each for each, _ in known], total_s))
         return Played(*sums, learner.regret_s / learner.total_s, n_changes)

@@ -1,14 +1,15 @@
-"""Dozens to thousands of ranks, without MPI: how far is what is chosen from the limit?
+"""Compare chosen plans with the limit on grids of dozens to thousands of ranks, without MPI.
 
     python benchmarks/scale.py [--grids …] [--calls …] [--json] [--plot FILE] [--check]
 
-On declared grids with interfaces of 1 Gbit/s, 1 to 50 ms between sites and 10 Gbit/s between
-clusters: what the chosen plan is predicted to take, over the limit that latency and bandwidth set,
-how long choosing took (the first call in a process, then another size), the most ops and messages
-of any rank looked at, and the memory of model, choice and one rank's program.
+The grids are declared, with interfaces of 1 Gbit/s, 1 to 50 ms between sites and 10 Gbit/s between
+clusters. The table shows the predicted time of the chosen plan over the limit set by latency and
+bandwidth, how long choosing took (the first call in a process, then other sizes), the largest
+number of ops and messages of the ranks inspected, and the memory of the model, the choice and one
+rank's program.
 
-``--check`` walks the chosen plan through the emulated network as well, where it has few enough
-messages. ``--plot`` draws what ``--json`` prints.
+``--check`` also walks the chosen plan through the simulated network, if it has few enough messages.
+``--plot`` draws the ratios.
 """
 
 from __future__ import annotations
@@ -51,23 +52,23 @@ BARS = {
     ("bcast", 64 << 20): 1.2,
     ("allreduce", 64 << 20): 1.2,
 }
-"""By collective and bytes: chosen time over the limit at most."""
+"""The largest accepted ratio of the chosen time to the limit, by collective and bytes."""
 
-MOST_LOOKED_AT = 24
-MOST_WALKED = 150_000
-"""Ranks whose programs are counted; messages of a plan that is walked through the network."""
+INSPECTED_RANKS = 24
+MAX_WALKED_MESSAGES = 150_000
+"""About how many ranks' programs are counted, and the largest plan that is walked, in messages."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One declared grid: hosts by cluster, ranks on each host, latencies between clusters in s."""
+    """One declared grid: hosts by cluster, ranks per host, latencies between clusters in s."""
 
     hosts: tuple[int, ...]
     slots: int
     latency_s: np.ndarray
 
     def text(self, name: str) -> str:
-        """As a grid file."""
+        """Return the text of the grid file, with ``name``."""
         lines = ["version = 1", f'name = "{name}"']
         for c, n_hosts in enumerate(self.hosts):
             lines += ["[[clusters]]", f'name = "c{c}"', f"hosts = {n_hosts}"]
@@ -79,47 +80,54 @@ class Place:
         return "\n".join(lines) + "\n"
 
 
-def in_a_plane(n: int, seed: int, longest_s: float = 50e-3) -> np.ndarray:
-    """Latencies between ``n`` sites somewhere in a plane: 1 ms to ``longest_s``."""
+def planar_latencies(n: int, seed: int, longest_s: float = 50e-3) -> np.ndarray:
+    """Return latencies between ``n`` random sites in a plane, (n, n): 1 ms to ``longest_s``."""
     at = np.random.default_rng(seed).random((n, 2))
     far = np.hypot(*(at[:, None] - at[None]).T)
     return np.asarray(np.maximum(far * longest_s / max(far.max(), 1e-9), 1e-3))
 
 
-def drawn(n: int, seed: int) -> np.ndarray:
-    """Latencies of 1 to 50 ms, each drawn by itself: over relays many ways are shorter."""
+def random_latencies(n: int, seed: int) -> np.ndarray:
+    """Return independent random latencies of 1 to 50 ms, shape (n, n).
+
+    Many paths over a relay are shorter than the direct link.
+    """
     some = np.triu(np.random.default_rng(seed).uniform(1e-3, 50e-3, (n, n)), 1)
     return np.asarray(some + some.T)
 
 
 def three_levels(regions: int, sites: int, clusters: int, seed: int) -> np.ndarray:
-    """Half a millisecond between clusters of a site, 1 to 5 ms within a region, else 10 to 50."""
+    """Return latencies of a grid of three levels, of shape (n, n) with n the number of clusters.
+
+    They are 0.5 ms between clusters of a site, 1 to 5 ms between sites of a region, and 10 to 50 ms
+    between regions.
+    """
     n = regions * sites * clusters
     region, site = np.arange(n) // (sites * clusters), np.arange(n) // clusters
-    far = np.maximum(in_a_plane(regions, seed), 10e-3)[np.ix_(region, region)]
-    near = in_a_plane(regions * sites, seed + 1, 5e-3)[np.ix_(site, site)]
+    far = np.maximum(planar_latencies(regions, seed), 10e-3)[np.ix_(region, region)]
+    near = planar_latencies(regions * sites, seed + 1, 5e-3)[np.ix_(site, site)]
     same_region, same_site = (of[:, None] == of[None] for of in (region, site))
     return np.asarray(np.where(same_site, 0.5e-3, np.where(same_region, near, far)))
 
 
 def uneven(n: int, seed: int, largest: int) -> tuple[int, ...]:
-    """Sizes of ``n`` clusters, from one host to ``largest``: many small ones, few large."""
+    """Return the sizes of ``n`` clusters, 1 to ``largest`` hosts: many small ones, few large."""
     parts = np.random.default_rng(seed).random(n)
     return tuple(int(size) for size in np.exp(parts * np.log(largest)).round())
 
 
 GRIDS: dict[str, Callable[[], Place]] = {
-    "3x4": lambda: Place((4,) * 3, 1, in_a_plane(3, 1)),
-    "table-3": lambda: Place((31, 29, 6, 1, 1, 20), 1, in_a_plane(6, 2)),
-    "12x8-shared": lambda: Place((4,) * 3, 8, in_a_plane(3, 1)),
-    "8x64": lambda: Place((64,) * 8, 1, in_a_plane(8, 3)),
-    "8x16x8-shared": lambda: Place((16,) * 8, 8, in_a_plane(8, 3)),
-    "uneven-40": lambda: Place(uneven(40, 4, 300), 1, in_a_plane(40, 4)),
+    "3x4": lambda: Place((4,) * 3, 1, planar_latencies(3, 1)),
+    "table-3": lambda: Place((31, 29, 6, 1, 1, 20), 1, planar_latencies(6, 2)),
+    "12x8-shared": lambda: Place((4,) * 3, 8, planar_latencies(3, 1)),
+    "8x64": lambda: Place((64,) * 8, 1, planar_latencies(8, 3)),
+    "8x16x8-shared": lambda: Place((16,) * 8, 8, planar_latencies(8, 3)),
+    "uneven-40": lambda: Place(uneven(40, 4, 300), 1, planar_latencies(40, 4)),
     "5x5x4x20": lambda: Place((20,) * 100, 1, three_levels(5, 5, 4, 5)),
-    "24x200": lambda: Place((200,) * 24, 1, in_a_plane(24, 6)),
-    "24x200-drawn": lambda: Place((200,) * 24, 1, drawn(24, 6)),
-    "100x50": lambda: Place((50,) * 100, 1, in_a_plane(100, 7)),
-    "100x50-drawn": lambda: Place((50,) * 100, 1, drawn(100, 7)),
+    "24x200": lambda: Place((200,) * 24, 1, planar_latencies(24, 6)),
+    "24x200-drawn": lambda: Place((200,) * 24, 1, random_latencies(24, 6)),
+    "100x50": lambda: Place((50,) * 100, 1, planar_latencies(100, 7)),
+    "100x50-drawn": lambda: Place((50,) * 100, 1, random_latencies(100, 7)),
 }
 
 
@@ -146,38 +154,41 @@ class Row:
 
 
 def build(name: str) -> tuple[GridModel, Wires]:
-    """Model and wires of the grid ``name``."""
+    """Return the model and the wires of the grid ``name``."""
     spec = parse_gridfile(GRIDS[name]().text(name))
     hosts = spec.rank_hosts()
     return declared_model(spec, hosts), wires_from_spec(spec, hosts)
 
 
-def looked_at(model: GridModel) -> list[int]:
-    """Coordinators of some clusters, and others: whoever has most to do is among these."""
+def inspected_ranks(model: GridModel) -> list[int]:
+    """Return the ranks to inspect: coordinators of some clusters, and evenly spaced ranks.
+
+    The rank with the most work should be among them.
+    """
     clusters = model.grid.clusters
     some = [cluster.coordinator for cluster in clusters[:: -(-len(clusters) // 8)]]
-    step = max(model.grid.n_ranks // MOST_LOOKED_AT, 1)
+    step = max(model.grid.n_ranks // INSPECTED_RANKS, 1)
     return sorted({*some, *range(0, model.grid.n_ranks, step), model.grid.n_ranks - 1})
 
 
 def measure(
     name: str, model: GridModel, wires: Wires, call: str, *, memory: bool, walk: bool
 ) -> Row:
-    """Choose for one call, and look at what was chosen."""
+    """Choose a plan for one call, and return a row about it."""
     collective, _, size = call.partition(":")
     n_bytes = parse_size_bytes(size)
-    started = time.process_time()  # others may be busy on this machine, too
+    started = time.process_time()  # other processes may use this machine, too
     winner = choose(collective, model, n_bytes, 0).winner
     choose_s = time.process_time() - started
     n_ops = n_messages = 0
     walked_s = None
     if winner.build is not None:
         plan = winner.build(n_bytes)
-        for rank in looked_at(model):
+        for rank in inspected_ranks(model):
             program = plan.programs[rank]
             n_ops = max(n_ops, len(program))
             n_messages = max(n_messages, sum(isinstance(op, Send) for op in program))
-        if walk and n_messages * model.grid.n_ranks <= MOST_WALKED:
+        if walk and n_messages * model.grid.n_ranks <= MAX_WALKED_MESSAGES:
             walked_s = price_plan(winner.build(n_bytes), model).makespan_s
     limit = limit_s(collective, wires, n_bytes)
     return Row(
@@ -201,7 +212,7 @@ def measure(
 
 
 def memory_of(name: str, collective: str, n_bytes: int) -> int:
-    """Bytes that stay with a rank: model, what choosing keeps, and its own program."""
+    """Return the bytes that a rank retains: the model, the choice, and its own program."""
     spec = parse_gridfile(GRIDS[name]().text(name))
     hosts = spec.rank_hosts()
     tracemalloc.start()
@@ -249,7 +260,7 @@ def print_table(rows: Iterable[Row]) -> None:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Ratios by number of ranks, a panel for each call with a bar, into ``path``."""
+    """Plot ratios against the number of ranks into ``path``, with a panel for each of `BARS`."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -275,10 +286,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--grids", default=",".join(GRIDS))
     parser.add_argument("--calls", default=CALLS.replace(" ", ","))
-    parser.add_argument("--json", action="store_true", help="a line per row, for programs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     parser.add_argument("--plot", type=Path, help="draw the ratios into this file")
-    parser.add_argument("--memory", action="store_true", help="count memory, too (slow)")
-    parser.add_argument("--check", action="store_true", help="walk plans through the network")
+    parser.add_argument("--memory", action="store_true", help="measure memory, too (slow)")
+    parser.add_argument("--check", action="store_true", help="simulate the chosen plans, too")
     options = parser.parse_args(arguments)
     load_all()
     rows = []

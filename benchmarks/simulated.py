@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scale import Place, in_a_plane
+from scale import Place, planar_latencies
 
 from gridcoll.bench.simgrid import (
     HOSTS,
@@ -53,10 +53,10 @@ from gridcoll.topology.gridfile import parse_gridfile
 from gridcoll.topology.units import format_size, parse_size_bytes
 
 PLACES = {
-    88: lambda: Place((31, 29, 6, 1, 1, 20), 1, in_a_plane(6, 2)),
-    256: lambda: Place((64,) * 4, 1, in_a_plane(4, 3)),
-    1024: lambda: Place((128,) * 8, 1, in_a_plane(8, 3)),
-    4096: lambda: Place((256,) * 16, 1, in_a_plane(16, 3)),
+    88: lambda: Place((31, 29, 6, 1, 1, 20), 1, planar_latencies(6, 2)),
+    256: lambda: Place((64,) * 4, 1, planar_latencies(4, 3)),
+    1024: lambda: Place((128,) * 8, 1, planar_latencies(8, 3)),
+    4096: lambda: Place((256,) * 16, 1, planar_latencies(16, 3)),
 }
 CALLS = "bcast:8,bcast:64K,bcast:4M,allreduce:8,allreduce:64K,allreduce:4M,alltoall:8,alltoall:1K"
 SELECTORS = ("ompi", "mpich", "mvapich2", "impi")

@@ -1,13 +1,13 @@
-"""What gridcoll adds to the start of a job, on emulated grids: before the application's first line.
+"""Measure the time that gridcoll adds to the start of a job, on emulated grids.
 
     python benchmarks/startup.py [--grids three-sites,thin-wan] [--mpis mpich,openmpi] [--json FILE]
 
-Four states of the cache: ``unknown`` (nothing is known), ``same`` (the same job again), ``other``
-(other order and count of ranks, under another MPI library than the one that measured) and
-``new-host`` (one host of each site that nobody knows). Seconds are medians of ``--runs`` jobs:
-``added`` is what making a ``GridComm`` takes from a barrier on, on the slowest rank; ``import`` is
-what the imports took before, which is shown and not counted. A grid in slow motion (``--dilation``)
-is counted in network time, wall time over dilation.
+There are four states of the cache: ``unknown`` (it is empty), ``same`` (the same job ran before),
+``other`` (measured under another MPI library, with another order and count of ranks) and
+``new-host`` (one host of each site is not in it). Seconds are medians of ``--runs`` jobs.
+``added`` is the time of making a ``GridComm`` after a barrier, on the slowest rank. ``import`` is
+the time of the imports before it, which is shown but not included. On a grid in slow motion
+(``--dilation``), ``added`` is network time: wall time divided by the dilation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gridcoll.topology import read_gridfile
 GRIDS = ("three-sites", "thin-wan", "two-sites-uneven", "scrambled", "one-cluster")
 STATES = ("unknown", "same", "other", "new-host")
 BARS_S = {"unknown": 5.0, "same": 0.7, "other": 1.0, "new-host": 2.0}
-"""For three-sites, twelve hosts."""
+"""The longest accepted seconds on three-sites, twelve hosts, by state."""
 
 TIMEOUT_S = 240
 
@@ -55,7 +55,10 @@ if comm != MPI.COMM_NULL:
 
 
 def job(state: str) -> str:
-    """The program of a job in ``state``; in ``other``, ranks in reverse, one in five out."""
+    """Return the program of a job in ``state``.
+
+    In ``other``, the ranks are in reverse order and one in five is left out.
+    """
     if state != "other":
         return JOB.format(member="True", key="world.Get_rank()")
     member = "world.Get_rank() % 5 != 4 or world.Get_size() < 5"
@@ -63,7 +66,10 @@ def job(state: str) -> str:
 
 
 def run_job(grid: Path, mpi: str, cache: Path, state: str) -> tuple[float, float, int] | None:
-    """Seconds added and imported, and how many clusters were found; None where the job failed."""
+    """Run a job; return the seconds added, the seconds of imports and the number of clusters.
+
+    Returns None if the job failed.
+    """
     gridcoll = [sys.executable, "-m", "gridcoll"]
     on_grid = [*gridcoll, "testbed", "run", str(grid), "--mpi", mpi, "--"]
     environment = {**os.environ, "GRIDCOLL_CACHE": str(cache), "GRIDCOLL_QUIET": "1"}
@@ -84,7 +90,7 @@ def run_job(grid: Path, mpi: str, cache: Path, state: str) -> tuple[float, float
 
 
 def forget_hosts(cache: Path, grid: Path) -> None:
-    """One host of each cluster, the last, is as if nobody had seen it."""
+    """Remove the last host of each cluster from the cache, if it is not the only one."""
     for hosts in read_gridfile(grid).hosts:
         if len(hosts) > 1:
             for path in cache.glob(f"v*/hosts/{hosts[-1]}.json"):
@@ -93,7 +99,7 @@ def forget_hosts(cache: Path, grid: Path) -> None:
 
 @contextmanager
 def filled_cache(grid: Path, mpi: str) -> Iterator[Path]:
-    """A cache in which ``mpi`` has kept ``grid``."""
+    """Yield a cache that a job under ``mpi`` on ``grid`` has filled."""
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder, "cache")
         run_job(grid, mpi, cache, "unknown")
@@ -101,7 +107,7 @@ def filled_cache(grid: Path, mpi: str) -> Iterator[Path]:
 
 
 def measure(grid: Path, mpi: str, states: Sequence[str], n_runs: int, scale: float) -> list[Row]:
-    """A row of each state, times divided by ``scale``."""
+    """Measure and return a row for each state, with the added times divided by ``scale``."""
     rows = []
     other = MPIS[(MPIS.index(mpi) + 1) % len(MPIS)]
     for state in states:
@@ -156,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--states", default=",".join(STATES))
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--dilation", type=float, default=1.0, metavar="K", help="in slow motion")
-    parser.add_argument("--json", default="", metavar="FILE", help="write the rows there")
+    parser.add_argument("--dilation", type=float, default=1.0, metavar="K", help="slow down by K")
+    parser.add_argument("--json", default="", metavar="FILE", help="write the rows to this file")
     options = parser.parse_args(arguments)
     rows: list[Row] = []
     print(HEAD)

@@ -1,11 +1,11 @@
-"""What a quick start asks of a network, by hosts and by clusters; counted, without MPI.
+"""Count the network traffic of a quick start by hosts and by clusters, without MPI.
 
     python benchmarks/startup_scale.py [--hosts 12,…] [--clusters 2,…] [--json FILE] [--plot FILE]
 
-Latencies are those of a reference network: clusters 2 to 22 ms apart, hosts 50 us, 20 % noise;
-links of 100 Mbit/s. Counted is what one link carries, and what has to wait for something else:
-round trips to group hosts (those of several rounds of pairs are under way together), rounds of
-disjoint pairs of clusters one after another, each of so many, and exchanges between all.
+The reference network has about 2 to 30 ms between clusters, 50 us between hosts of a cluster, 20 %
+noise, and links of 100 Mbit/s. The table shows the bytes on one link and the steps that follow each
+other: round trips to group hosts (those of several rounds of pairs overlap), rounds of disjoint
+pairs of clusters with their round trips, and exchanges between all hosts.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Row = dict[str, Any]
 
 
 def count(n_hosts: int, n_clusters: int) -> Row:
-    """One row: grouping ``n_hosts``, then measuring all links between clusters."""
+    """Return a row: group ``n_hosts``, then measure all links between clusters."""
     random = np.random.default_rng(n_hosts + n_clusters)
     labels = np.arange(n_hosts) % n_clusters
     random.shuffle(labels)
     places = random.uniform(0, 1, (n_clusters, 2))
     between_s = 2e-3 + 20e-3 * np.linalg.norm(places[:, None] - places[None, :], axis=2)
     np.fill_diagonal(between_s, 50e-6)
-    n_trips, by_link = [0], {}
+    n_grouping_trips, by_link = [0], {}
 
     def measure(rounds: Sequence[Sequence[tuple[int, int]]]) -> Mapping[Any, tuple[float, float]]:
         found = {}
-        together = 0  # trips with far hosts are under way at the same time, whatever the round
+        together = 0  # round trips to far hosts overlap, also those of different rounds
         for a, b in (pair for pairs in rounds for pair in pairs):
             i, j = sorted((labels[a], labels[b]))
             noisy_s = between_s[i, j] * random.uniform(1, 1.2)
@@ -58,7 +58,7 @@ def count(n_hosts: int, n_clusters: int) -> Row:
                 together = CONCURRENT_TRIPS + 1
             else:
                 found[a, b] = quick_latency(ReferenceLink(noisy_s, BYTES_PER_S, overhead_s=0.0))
-        n_trips[0] += together
+        n_grouping_trips[0] += together
         return found
 
     begin = time.perf_counter()
@@ -80,7 +80,7 @@ def count(n_hosts: int, n_clusters: int) -> Row:
         "clusters": n_clusters,
         "right": grouping.groups == truth,
         "grouping_rounds": grouping.n_rounds,
-        "grouping_trips": n_trips[0],
+        "grouping_trips": n_grouping_trips[0],
         "grouping_short_rounds": grouping.n_short_rounds,
         "exchanges": grouping.n_exchanges,
         "pairs_of_all": grouping.n_pairs / (n_hosts * (n_hosts - 1) / 2),

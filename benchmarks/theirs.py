@@ -1,6 +1,6 @@
-"""Programs that others wrote, as they are: whole runs, natively and by ``gridcoll run``.
+"""Time whole runs of unmodified third-party programs, natively and by ``gridcoll run``.
 
-``python benchmarks/applications.py --theirs DIR`` runs them; docs/benchmarks.md says what DIR has.
+``python benchmarks/applications.py --theirs DIR`` runs them. docs/benchmarks.md describes DIR.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from gridcoll.topology.gridfile import read_gridfile
 
 @dataclass(frozen=True)
 class Program:
-    """One of others' programs. ``{there}`` in its arguments is the folder that has it, ``{half}``
-    half the number of ranks.
+    """A third-party program.
+
+    In its arguments, ``{there}`` is the folder that has it and ``{half}`` is half the number of
+    ranks.
     """
 
     project: str
@@ -70,22 +72,23 @@ PROGRAMS = {
 
 WAYS = ("native", "gridcoll")
 TURNS = ("start", "first", *WAYS)
-"""A program that imports the same and ends; a first run by gridcoll; and then both in turn."""
+"""``start`` only imports the same modules and ends. ``first`` is a first run by gridcoll. Then both
+ways run in turn."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-_SAYS_WHEN = re.compile(r"(?im)^.*(\btime\b|current iteration).*$\n?|^\[ *[\d.]+\] ")
-"""Lines that tell times, and what some lines begin with."""
+_TIMES = re.compile(r"(?im)^.*(\btime\b|current iteration).*$\n?|^\[ *[\d.]+\] ")
+"""Lines that contain times, and time stamps at the beginning of lines."""
 
 _GRACE_S = 20.0
 
 Run = Callable[[Sequence[str]], "tuple[float, str] | None"]
-"""Runs a command on all ranks: seconds from the launcher's start to its end and what was printed,
-or None where it had to be ended."""
+"""Runs a command on all ranks. Returns the seconds from the launcher's start to its end and the
+output, or None if the command exceeded its time limit."""
 
 
 def ended_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
-    """Wait for ``process``. If that takes longer, it is ended, and the answer is False."""
+    """Return whether ``process`` ended within ``limit_s``. If it did not, it is terminated."""
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -100,7 +103,7 @@ def ended_within(process: subprocess.Popen[Any], limit_s: float) -> bool:
 
 
 def run_here(n_ranks: int, limit_s: float) -> Run:
-    """On this machine."""
+    """Return a function that runs commands on this machine."""
     programs = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
 
@@ -112,7 +115,10 @@ def run_here(n_ranks: int, limit_s: float) -> Run:
 
 
 def run_on(grid: Path, mpi: str, limit_s: float) -> Run:
-    """On the emulated ``grid``, which is built anew for each run; that is not counted."""
+    """Return a function that runs commands on the emulated ``grid``.
+
+    The grid is built anew for each run, outside the measured time.
+    """
 
     def run(command: Sequence[str]) -> tuple[float, str] | None:
         with interruptible(), Testbed.up(grid) as testbed:
@@ -127,7 +133,10 @@ def _timed(
     command: Sequence[str],
     limit_s: float,
 ) -> tuple[float, str] | None:
-    """As `Run` has it, in a folder where programs may write. Ends with an error if one fails."""
+    """Run and time a command as `Run` does, in a folder where programs may write.
+
+    Exits with an error if the command fails.
+    """
     with tempfile.TemporaryDirectory() as folder, Path(folder, "printed").open("w+") as printed:
         began = time.monotonic()
         process = start(["env", "-C", folder, *command], printed)
@@ -152,14 +161,13 @@ def time_them(
     limit_s: float,
     keep: Callable[[Row], None],
 ) -> None:
-    """Call ``keep`` with a row for each program. Ends with an error where results differ.
+    """Call ``keep`` with a row for each program. Exits with an error if results differ.
 
-    Nothing is declared: a first run by gridcoll, told apart, finds an empty cache and measures.
-    Told apart is also what starting and importing takes, on as many ranks.
-    Then both ways take turns ``n_runs`` times. A way that has to be ended after ``limit_s`` is not
-    tried again.
+    Nothing is declared: a first run by gridcoll finds an empty cache and measures. Its time is
+    reported separately, and so is the time for starting and importing on as many ranks. Then both
+    ways take turns ``n_runs`` times. A way that exceeds ``limit_s`` is not tried again.
     """
-    compile_dir(ROOT / "gridcoll", quiet=1)  # as it is where it was installed
+    compile_dir(ROOT / "gridcoll", quiet=1)  # an installed package is compiled as well
     n_ranks = local_ranks or len(read_gridfile(grid).rank_hosts())
     run = run_here(local_ranks, limit_s) if local_ranks else run_on(grid, mpi, limit_s)
     for name in names:
@@ -205,24 +213,27 @@ def _commands(program: Program, there: Path, n_ranks: int, cache: Path) -> dict[
 
 
 def _compare(name: str, printed: dict[str, str], way: str, text: str) -> None:
-    """Enter what ``way`` printed. Ends with an error if the other way printed something else."""
+    """Record the output of ``way``. Exits with an error if the other way's results differ."""
     printed[way] = results(text)
     if len(printed) == len(WAYS) and not same_results(*printed.values()):
         sys.exit(f"{name}: results differ\n" + "\n---\n".join(printed.values()))
 
 
 def results(text: str) -> str:
-    """What a program printed, without times, its lines in an order that does not tell ranks."""
-    return "\n".join(sorted(_SAYS_WHEN.sub("", text).splitlines()))
+    """Return the output of a program without times, with its lines sorted.
+
+    The order of lines would depend on which rank is faster.
+    """
+    return "\n".join(sorted(_TIMES.sub("", text).splitlines()))
 
 
 def same_results(left: str, right: str) -> bool:
-    """Whether both print the same, numbers up to the rounding of sums in another order."""
+    """Whether both outputs are the same, except for the rounding of sums in another order."""
     words = [text.split() for text in (left, right)]
-    return len(words[0]) == len(words[1]) and all(map(_alike, *words))
+    return len(words[0]) == len(words[1]) and all(map(_words_match, *words))
 
 
-def _alike(left: str, right: str) -> bool:
+def _words_match(left: str, right: str) -> bool:
     try:
         return math.isclose(float(left), float(right), rel_tol=1e-3, abs_tol=1e-9)
     except ValueError:
@@ -230,7 +241,7 @@ def _alike(left: str, right: str) -> bool:
 
 
 def keep_in(path: Path) -> Callable[[Row], None]:
-    """Enters a row among those at ``path``, in place of that of the same program."""
+    """Return a function that saves a row at ``path``, replacing that of the same program."""
 
     def keep(new: Row) -> None:
         old: list[Row] = json.loads(path.read_text()) if path.exists() else []
@@ -242,22 +253,22 @@ def keep_in(path: Path) -> Callable[[Row], None]:
 
 
 def print_markdown(folder: Path = RESULTS) -> None:
-    """A line per program, grid and MPI, from the rows kept."""
+    """Print a Markdown line per program, grid and MPI, from the rows kept."""
     print("\n| project | program | grid | MPI | start | native | gridcoll | faster | first time |")
     print("|---|---|---|---|--:|--:|--:|--:|--:|")
     rows = read_rows("theirs", folder)
     for name, program in PROGRAMS.items():
         for row in rows:
             if row["what"] == name:
-                times = [_said(row, turn) for turn in TURNS]
+                times = [_seconds_cell(row, turn) for turn in TURNS]
                 print(
                     f"| {program.project} | {program.does} | {row['grid']} | {row['mpi']} "
-                    f"| {times[0]} | {times[2]} | {times[3]} | {_gain(row)} | {times[1]} |"
+                    f"| {times[0]} | {times[2]} | {times[3]} | {_speedup_cell(row)} | {times[1]} |"
                 )
 
 
-def _said(row: Row, turn: str) -> str:
-    """Seconds, with the least and the most of several runs."""
+def _seconds_cell(row: Row, turn: str) -> str:
+    """Return the seconds as text, with the minimum and maximum of several runs."""
     took_s, each_s = row[f"{turn}_s"], row.get(f"{turn}_each_s", [])
     if took_s is None:
         return f"ended after {row['ended_after_s']:g} s"
@@ -265,7 +276,7 @@ def _said(row: Row, turn: str) -> str:
     return f"{took_s:.1f} s{spread}"
 
 
-def _gain(row: Row) -> str:
+def _speedup_cell(row: Row) -> str:
     if row["native_s"] is None or row["gridcoll_s"] is None:
         return "-"
     return f"{row['native_s'] / row['gridcoll_s']:.2f} x"

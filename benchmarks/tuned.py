@@ -1,8 +1,9 @@
-"""Natives as an expert would set them: every documented algorithm and segment size, by hand.
+"""Tune natives by hand, as an expert would: try every documented algorithm and segment size.
 
-An MPI library reads such settings when it starts, so each is a job of its own, all of them on one
-emulated grid. All settings are run briefly, then the best again, longer, in turn with gridcoll
-under the library's own settings. `collectives.py run --natives tuned` keeps the best per row.
+An MPI library reads such settings when it starts, so each setting needs a job of its own, all of
+them on one emulated grid. All settings are run briefly. Then the best are run again, longer, and so
+are gridcoll and the library's default settings. `collectives.py run --natives tuned` keeps the best
+setting per row.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gridcoll.topology.units import format_size
 
 SEGMENTS = (16 << 10, 8 << 10, 32 << 10)
 N_FINALISTS = 2
-"""Settings per size that are run again: two brief series of the same setting differ by more than
-the best differ from each other."""
+"""Number of settings per size that are run again. Two brief series of the same setting differ by
+more than the best settings differ from each other."""
 
-BRIEFLY, LONGER = "3", "7"
-LONGEST_JOB_S = 60.0
+BRIEF_REPEATS, FINAL_REPEATS = "3", "7"
+JOB_TIMEOUT_S = 60.0
 
 Settings = Mapping[str, str]
 
@@ -63,11 +64,11 @@ MPICH = {
 }
 """``MPIR_CVAR_*_INTRA_ALGORITHM``, as the library describes its variables."""
 
-MPICH_TREES = (("kary", 1), ("kary", 2), ("knomial_1", 2), ("knomial_2", 4))
-"""Of pipelined tree broadcasts and allreduces, with their degrees; the first is a chain."""
+MPICH_TREE_TYPES = (("kary", 1), ("kary", 2), ("knomial_1", 2), ("knomial_2", 4))
+"""Types and degrees of trees for pipelined broadcasts and allreduces. The first is a chain."""
 
 IMPI = {"bcast": 22, "allreduce": 32, "alltoall": 18}
-"""``I_MPI_ADJUST_*`` goes from 1 to these, as the library describes its variables."""
+"""The largest values of ``I_MPI_ADJUST_*``, from 1, as the library describes its variables."""
 
 NONBLOCKING = {
     "mpich": {
@@ -91,17 +92,17 @@ NONBLOCKING = {
         "allreduce": ("ring", "binomial", "rabenseifner", "recursive_doubling"),
     },
 }
-"""Of calls that return at once, by the same sources; Open MPI has one way of all-to-alls."""
+"""Algorithms of non-blocking calls, from the same sources. Open MPI has only one all-to-all."""
 
 
 def settings_of(mpi: str, collective: str) -> dict[str, Settings]:
-    """Environment variables by what the setting is called; the first are none at all.
+    """Return the environment variables of each setting, by its name. The first sets none.
 
-    Other segment sizes than the first come last: there may not be time for all.
+    Segment sizes other than the first come last, as there may not be time for all settings.
     """
-    ways = {"openmpi": _openmpi, "mpich": _mpich, "impi": _impi}[mpi]
+    generators = {"openmpi": _openmpi, "mpich": _mpich, "impi": _impi}[mpi]
     last = tuple(f"{segment >> 10} KiB segments" for segment in SEGMENTS[1:])
-    found = sorted(ways(collective), key=lambda setting: setting[0].endswith(last))
+    found = sorted(generators(collective), key=lambda setting: setting[0].endswith(last))
     return {"as it comes": {}, **dict(found)}
 
 
@@ -125,7 +126,7 @@ def _mpich(collective: str) -> Iterator[tuple[str, Settings]]:
     for algorithm in MPICH.get(collective, ()):
         yield algorithm, {**plain, f"{name}_INTRA_ALGORITHM": algorithm}
     tree_algorithm = {"bcast": "pipelined_tree", "allreduce": "tree"}.get(collective)
-    trees = product(MPICH_TREES, SEGMENTS) if tree_algorithm else ()
+    trees = product(MPICH_TREE_TYPES, SEGMENTS) if tree_algorithm else ()
     for (tree, degree), segment in trees:
         yield (
             f"pipelined {tree} tree of degree {degree}, {segment >> 10} KiB segments",
@@ -143,7 +144,9 @@ def _mpich(collective: str) -> Iterator[tuple[str, Settings]]:
 
 
 def _impi(collective: str) -> Iterator[tuple[str, Settings]]:
-    """A number stands for the blocking and for the other call, which have nothing in common."""
+    """Yield presets. One number selects an algorithm of the blocking call, and another of the
+    non-blocking call; the two are unrelated.
+    """
     for number in range(1, IMPI.get(collective, 0) + 1):
         variables = [f"I_MPI_ADJUST_{prefix}{collective.upper()}" for prefix in ("", "I")]
         yield f"preset {number}", dict.fromkeys(variables, str(number))
@@ -152,10 +155,10 @@ def _impi(collective: str) -> Iterator[tuple[str, Settings]]:
 def sweep(
     grid: Path, mpi: str, collective: str, sizes: str, model: Path, budget_s: float
 ) -> list[Row]:
-    """A row per size: the best setting of ``mpi`` for ``collective`` on ``grid``, and gridcoll.
+    """Return a row per size: the best setting of ``mpi`` on ``grid``, and gridcoll.
 
     ``model`` is a measured model, for gridcoll's own time. After ``budget_s`` no more settings are
-    tried; rows say how many were.
+    tried. The rows have the number of settings tried.
     """
     found = settings_of(mpi, collective)
     with Testbed.up(grid) as testbed, tempfile.TemporaryDirectory() as folder:
@@ -166,7 +169,7 @@ def sweep(
             output.unlink(missing_ok=True)
             options = ["--sizes", sizes, "--grid", str(grid), "--repeats", repeats]
             command = ["gridcoll", "bench", collective, *options, "--output", str(output)]
-            # What is timed may neither learn nor wait for links to be measured.
+            # The timed calls must neither learn nor wait until links are measured.
             own = {"GRIDCOLL_GRID": str(model), "GRIDCOLL_LEARN": "off"}
             return _rows(job, command, {**os.environ, **own, **found[name]}, output)
 
@@ -176,15 +179,15 @@ def sweep(
             if time.monotonic() > end:
                 break
             n_tried += 1
-            if rows_of := run(name, BRIEFLY):
+            if rows_of := run(name, BRIEF_REPEATS):
                 brief[name] = rows_of
-            said = {n_bytes: _native_s(variants) for n_bytes, variants in rows_of.items()}
-            print(f"{name}: {said or 'failed'}", flush=True)
+            shown = {n_bytes: _native_s(variants) for n_bytes, variants in rows_of.items()}
+            print(f"{name}: {shown or 'failed'}", flush=True)
         finalists: dict[str, None] = {"as it comes": None}
         for n_bytes in brief["as it comes"]:
             order = sorted(brief, key=lambda name: _native_s(brief[name][n_bytes]))
             finalists.update(dict.fromkeys(order[:N_FINALISTS]))
-        longer = {name: rows for name in finalists if (rows := run(name, LONGER))}
+        longer = {name: rows for name in finalists if (rows := run(name, FINAL_REPEATS))}
     rows: list[Row] = []
     for n_bytes, ours in longer["as it comes"].items():
         best = min(longer, key=lambda name: _native_s(longer[name][n_bytes]))
@@ -213,10 +216,10 @@ def _native_s(variants: Mapping[str, Row]) -> float:
 def _rows(
     job: Job, command: Sequence[str], environment: Mapping[str, str], output: Path
 ) -> dict[int, dict[str, Row]]:
-    """What a job found, by size and variant; nothing if it failed, as some settings do."""
+    """Run a job and return its rows by size and variant: none if it fails, as some settings do."""
     process = job.start(command, environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        code = process.wait(LONGEST_JOB_S)
+        code = process.wait(JOB_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.terminate()
         process.wait(10)
@@ -229,13 +232,13 @@ def _rows(
 
 
 def verdict(row: Row) -> str:
-    """How gridcoll stands to the best setting, said where it is more than 5 % behind."""
+    """Return the speedup of gridcoll over the best setting, marked if it is over 5 % behind."""
     ratio = row["tuned_s"] / row["gridcoll_s"]
     return f"{ratio:.2f} x" + (" (behind)" if ratio < 0.95 else "")
 
 
 def print_markdown(rows: Sequence[Row]) -> None:
-    """A line per grid, MPI and size."""
+    """Print a Markdown line per grid, MPI and size."""
     print("\n| call | grid | MPI | message | by default | by hand | | tried | gridcoll | faster |")
     print("|---|---|---|--:|--:|--:|---|--:|--:|--:|")
     for row in rows:
