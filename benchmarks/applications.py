@@ -1,14 +1,15 @@
-"""The applications in `apps`, each with the MPI library alone and through gridcoll.
+"""Time the applications in `apps` with the MPI library alone and through gridcoll.
 
     python benchmarks/applications.py [--grid three-sites] [--mpi mpich] [--output FILE] [NAME …]
-    python benchmarks/applications.py --local 4     # without a grid: only that they work
-    python benchmarks/applications.py gradients     # 100 MB of gradients; unless named, left out
-    python benchmarks/applications.py --theirs DIR  # others' programs, unmodified; --markdown: kept
+    python benchmarks/applications.py --local 4     # without a grid, only to see that they work
+    python benchmarks/applications.py gradients     # 100 MB of gradients; runs only if named
+    python benchmarks/applications.py --theirs DIR  # unmodified third-party programs
+    python benchmarks/applications.py --markdown    # their table, from the rows kept
 
-For the last, docs/benchmarks.md says what DIR has. Whole runs are timed, from the launcher's start
-to its end, and what both ways print must be the same, times aside. See `theirs.py`.
+docs/benchmarks.md describes DIR. For third-party programs, whole runs are timed, from the
+launcher's start to its end, and both ways must print the same, apart from times. See `theirs.py`.
 
-Both ways take turns, `--runs` times; the table has medians, and the fastest and slowest runs. With
+Both ways take turns, `--runs` times. The table has medians, and the fastest and slowest runs. With
 `--dilation 4`, the grid is in slow motion.
 
 An emulated grid needs root and one virtual environment per MPI, as `make venv-all` makes them.
@@ -35,9 +36,9 @@ from gridcoll.model.bounds import limit_s
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
 
-APPS = ("adam", "jacobi", "samplesort", "fourier", "overlap")
-ALSO = {"gradients": ("allreduce", 100_000_000)}
-"""Those that take minutes, with the collective that they are made of and its bytes."""
+DEFAULT_APPS = ("adam", "jacobi", "samplesort", "fourier", "overlap")
+SLOW_APPS = {"gradients": ("allreduce", 100_000_000)}
+"""Applications that take minutes, with the collective that takes their time and its bytes."""
 
 BIN = Path(sys.executable).parent
 
@@ -45,18 +46,24 @@ BIN = Path(sys.executable).parent
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time applications native and through gridcoll.")
     parser.add_argument(
-        "apps", nargs="*", default=APPS, metavar="NAME", help=", ".join((*APPS, *ALSO, *PROGRAMS))
+        "apps",
+        nargs="*",
+        default=DEFAULT_APPS,
+        metavar="NAME",
+        help=", ".join((*DEFAULT_APPS, *SLOW_APPS, *PROGRAMS)),
     )
     parser.add_argument("--grid", default="three-sites", help="the name of a file in hostfiles")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
     parser.add_argument("--local", type=int, metavar="RANKS", help="on this machine, no grid")
-    parser.add_argument("--runs", type=int, default=1, help="of each, native and ours in turn")
-    parser.add_argument("--theirs", type=Path, metavar="DIR", help="others' programs, from there")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each, native and ours in turn")
     parser.add_argument(
-        "--limit", type=float, default=300, metavar="S", help="end a run of theirs after S seconds"
+        "--theirs", type=Path, metavar="DIR", help="run the programs in this folder"
     )
     parser.add_argument(
-        "--markdown", action="store_true", help="the table of others' programs, from kept rows"
+        "--limit", type=float, default=300, metavar="S", help="end such a run after S seconds"
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of such programs, from kept rows"
     )
     add_dilation_option(parser)
     parser.add_argument("--output", type=Path, help="write a row per time to this file")
@@ -70,7 +77,10 @@ def launcher(options: argparse.Namespace, grid: Path) -> list[str]:
 
 
 def times_s(command: Sequence[str]) -> dict[str, float]:
-    """What an application prints as ``WHAT: TIME s``, by what; if nothing, it is shown instead."""
+    """Return the times that an application prints as ``WHAT: TIME s``, by what.
+
+    If there are none, its output is printed instead.
+    """
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if process.returncode:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}\n{process.stdout}")
@@ -80,17 +90,17 @@ def times_s(command: Sequence[str]) -> dict[str, float]:
     return {what: float(seconds) for what, seconds in found}
 
 
-def least_s(app: str, grid: Path) -> float | None:
-    """What the wires of ``grid`` allow ``app`` at the very least; None where nobody can tell."""
-    if app not in ALSO:
+def lower_bound_s(app: str, grid: Path) -> float | None:
+    """Return the time that ``app`` takes at least on ``grid``; None if it is not known."""
+    if app not in SLOW_APPS:
         return None
     spec = read_gridfile(grid)
-    collective, n_bytes = ALSO[app]
+    collective, n_bytes = SLOW_APPS[app]
     return limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), n_bytes)
 
 
 def both_ways(app: str, options: argparse.Namespace, grid: Path) -> list[Row]:
-    """A row for everything that ``app`` times; none if it times nothing here."""
+    """Return a row for each time that ``app`` prints; none if it prints no time here."""
     script = f"benchmarks/apps/{app}.py"
     settings = [] if options.local else ["env", f"GRIDCOLL_GRID={grid}"]
     python = [*launcher(options, grid), *settings, "python" if settings else sys.executable]
@@ -102,7 +112,7 @@ def both_ways(app: str, options: argparse.Namespace, grid: Path) -> list[Row]:
                 took_s[way][what].append(seconds)
             if not took_s["native"]:
                 return []
-    bound_s = None if options.local else least_s(app, grid)
+    bound_s = None if options.local else lower_bound_s(app, grid)
     return [
         {"grid": grid.stem, "mpi": options.mpi, "local_ranks": options.local, "what": what}
         | {f"{way}_s": statistics.median(took_s[way][what]) for way in WAYS}
@@ -126,9 +136,9 @@ def _with_range(median_s: float, fastest_s: float, slowest_s: float) -> str:
 
 
 def run_theirs(options: argparse.Namespace, grid: Path) -> None:
-    """Their programs: all, or those named. Rows go to the output as they come."""
+    """Run third-party programs, all or those named. Each row is written when it is complete."""
     time_them(
-        [name for name in PROGRAMS if options.apps is APPS or name in options.apps],
+        [name for name in PROGRAMS if options.apps is DEFAULT_APPS or name in options.apps],
         options.theirs,
         grid=grid,
         mpi=options.mpi,

@@ -1,8 +1,8 @@
-"""Every plan a choice is among, predicted and measured: was the chosen one the best?
+"""Predict and measure every candidate of a choice, to see whether the chosen one was the best.
 
     python benchmarks/candidates.py run bcast [--grids …] [--mpis …] [--sizes …] [--algorithm …]
     python benchmarks/candidates.py table bcast     # from the rows kept in benchmarks/results
-    python benchmarks/candidates.py json bcast      # a line per candidate, for programs
+    python benchmarks/candidates.py json bcast      # one JSON object per candidate
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
 """
@@ -34,13 +34,13 @@ from gridcoll.plan.registry import canonical_name
 from gridcoll.topology.units import format_size
 
 SIZES = "8,1K,64K,1M,4M"
-GOOD_ENOUGH = 0.10
-"""The chosen candidate should take at most this much longer than the best measured."""
+TOLERANCE = 0.10
+"""The chosen candidate may take longer than the best measured one by at most this fraction."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One candidate of one call; ``off`` is (predicted - measured) / measured."""
+    """One candidate of one call. ``off`` is (predicted - measured) / measured."""
 
     grid: str
     mpi: str
@@ -67,7 +67,10 @@ def run(collective: str, options: argparse.Namespace) -> None:
 
 
 def by_call(rows: Iterable[Row], collective: str = "") -> list[list[Measured]]:
-    """The candidates of each call, fastest first, natives too; algorithms as they are named now."""
+    """Return the candidates of each call, natives included, fastest first.
+
+    Algorithms have their current names, also in old rows.
+    """
     calls: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for row in rows:
         calls[row["grid"], row["mpi"], row["bytes"]].append(row)
@@ -84,27 +87,30 @@ def _candidates(rows: list[Row], collective: str) -> list[Measured]:
         predicted_s, measured_s = row["predicted_s"], row["median_s"]
         if candidate == "gridcoll" or (candidate == "native-nonblocking" and predicted_s is None):
             continue
-        here = row["algorithm"].removeprefix(f"{said}: ")
+        algorithm_label = row["algorithm"].removeprefix(f"{said}: ")
         found.append(
             Measured(
                 row["grid"],
                 row["mpi"],
                 row["bytes"],
                 candidate,
-                here,
+                algorithm_label,
                 predicted_s,
                 measured_s,
                 row["q1_s"],
                 row["q3_s"],
                 None if predicted_s is None else predicted_s / measured_s - 1,
-                candidate == name if candidate.startswith("native") else here == label,
+                candidate == name if candidate.startswith("native") else algorithm_label == label,
             )
         )
     return sorted(found, key=lambda one: one.measured_s)
 
 
 def behind_best(call: list[Measured]) -> float | None:
-    """How much longer the chosen candidate took than the best; None where it was not timed."""
+    """Return how much longer the chosen candidate took than the best, as a fraction.
+
+    Returns None if it was not timed.
+    """
     chosen = [one for one in call if one.chosen]
     return chosen[0].measured_s / call[0].measured_s - 1 if chosen else None
 
@@ -142,9 +148,9 @@ def _print_summary(console: Console, calls: list[list[Measured]]) -> None:
         if one.off is not None and one.candidate != "native"
     ]
     if behind and off:
-        good = sum(found <= GOOD_ENOUGH for found in behind)
+        good = sum(found <= TOLERANCE for found in behind)
         console.print(
-            f"{good} of {len(behind)} choices within {GOOD_ENOUGH:.0%} of the best measured; "
+            f"{good} of {len(behind)} choices within {TOLERANCE:.0%} of the best measured; "
             f"median |predicted - measured| / measured of {len(off)} plans "
             f"{statistics.median(off):.1%}"
         )

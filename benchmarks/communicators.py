@@ -1,11 +1,12 @@
-"""What communicators made from a `GridComm` cost, beside the MPI library's own.
+"""Time making communicators from a `GridComm`, beside the MPI library's own.
 
     gridcoll testbed run GRID --mpi MPI -- python benchmarks/communicators.py --grid FILE
     mpiexec -n 4 python benchmarks/communicators.py     # two declared clusters on this machine
 
-One line per way to make one: medians of native and of ours, in turns, with the fastest and the
-slowest, and their ratio. A time is that of the slowest rank, all of which begin together. Then a
-child that is made and used once, and one of hundreds that live at the same time.
+There is one line per method: medians of native and of ours, taken in turns, with the fastest and
+the slowest, and the ratio of the medians. All ranks begin together, and the time is that of the
+slowest one. The last lines are a child that is made and used once, and children of which hundreds
+exist at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Make = Callable[[MPI.Intracomm], MPI.Intracomm]
 
 
 def local_model(n_ranks: int) -> GridModel:
-    """Two clusters of any kind."""
+    """Return a model of two clusters, with arbitrary link parameters."""
     grid = Grid.from_labels([2 * rank // n_ranks for rank in range(n_ranks)])
     near, far = linear_plogp(5e-6, 1e9), linear_plogp(5e-3, 1e8)
     places = range(len(grid.clusters))
@@ -38,7 +39,7 @@ def local_model(n_ranks: int) -> GridModel:
 
 
 def by_group(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
-    """Of every second rank."""
+    """Make a communicator of every second rank by the method ``name``."""
     whole = comm.Get_group()
     part = whole.Incl(range(comm.Get_rank() % 2, comm.Get_size(), 2))
     made: MPI.Intracomm = getattr(comm, name)(part)
@@ -48,21 +49,21 @@ def by_group(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
 
 
 def idup(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Begun, and waited for."""
+    """Duplicate without blocking, and wait."""
     new, request = comm.Idup()
     request.Wait()
     return new
 
 
 def used(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A half, and a call on it."""
+    """Make a communicator of half of the ranks, and call a collective on it."""
     half = comm.Split(comm.Get_rank() % 2)
     half.Allreduce(np.zeros(1), np.zeros(1))
     return half
 
 
 def mesh_of(comm: MPI.Intracomm) -> MPI.Cartcomm:
-    """In two dimensions."""
+    """Make a Cartesian communicator of two dimensions."""
     return comm.Create_cart(MPI.Compute_dims(comm.Get_size(), 2))
 
 
@@ -80,9 +81,12 @@ MAKERS: dict[str, Make] = {
 
 
 def took_s(make: Make, comm: MPI.Intracomm, world: MPI.Intracomm, alive: list[Any] | None) -> float:
-    """Of the slowest rank; the child is freed afterwards, or kept in ``alive``."""
+    """Return the seconds of the slowest rank. The child is freed afterwards, or kept in ``alive``.
+
+    Collective over ``world``.
+    """
     world.Barrier()
-    world.Barrier()  # the first may have ended at different times
+    world.Barrier()  # ranks may leave the first one at different times
     since = time.perf_counter()
     child = make(comm)
     seconds: float = world.allreduce(time.perf_counter() - since, MPI.MAX)
@@ -96,12 +100,12 @@ def took_s(make: Make, comm: MPI.Intracomm, world: MPI.Intracomm, alive: list[An
 def row_of(
     name: str, make: Make, comms: list[MPI.Intracomm], repeats: int, *, keep: bool = False
 ) -> dict[str, Any]:
-    """Both ways in turns; ``comms`` are native and ours."""
+    """Time native and ours in turns, and return a row. ``comms`` are the parents, native first."""
     world = comms[0]
     times: list[list[float]] = [[], []]
     kept: list[Any] = []
     for comm in comms:
-        took_s(make, comm, world, None)  # connections are made in the first one
+        took_s(make, comm, world, None)  # the first one opens connections
     for turn in range(repeats):
         for which in (0, 1) if turn % 2 else (1, 0):
             times[which].append(took_s(make, comms[which], world, kept if keep else None))
@@ -115,7 +119,7 @@ def row_of(
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """As the OSU benchmarks have it: a name, then numbers in columns."""
+    """Format a row as the OSU benchmarks do: a name, then numbers in columns."""
     cells = [f"{row['what']:<22}"]
     for way in ("native", "gridcoll"):
         least, most = min(row[f"{way}_all_s"]), max(row[f"{way}_all_s"])
@@ -129,8 +133,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--grid", type=Path, help="the declared grid that the job runs on")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--alive", type=int, default=200, help="children at the same time")
-    parser.add_argument("--json", type=Path, help="write a row per line to this file")
+    parser.add_argument("--alive", type=int, default=200, help="number of simultaneous children")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     world = MPI.COMM_WORLD.Dup()
     if options.grid:
@@ -140,15 +144,15 @@ def main() -> None:
         model = local_model(world.Get_size())
     comm = GridComm(world, model=model)
     meshes: list[MPI.Intracomm] = [mesh_of(world), mesh_of(comm)]
-    speaks = world.Get_rank() == 0
-    if speaks:
+    is_root = world.Get_rank() == 0
+    if is_root:
         print(f"# {mpi_name()}, {world.Get_size()} ranks, {model.n_clusters} clusters")
         print(f"{'# Made':<22}{'native, ms':>10}{'gridcoll, ms':>38}{'ratio':>30}", flush=True)
     rows = []
 
     def add(name: str, make: Make, comms: list[MPI.Intracomm], n: int, *, keep: bool) -> None:
         rows.append(row_of(name, make, comms, n, keep=keep))
-        if speaks:
+        if is_root:
             print(line_of(rows[-1]), flush=True)
 
     for name, make in MAKERS.items():
@@ -156,7 +160,7 @@ def main() -> None:
     if options.alive:
         name = f"Split, {options.alive} alive"
         add(name, MAKERS["Split"], [world, comm], options.alive, keep=True)
-    if speaks and options.json:
+    if is_root and options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -1,7 +1,8 @@
-"""What gridcoll does, in two minutes: measure a grid, then run an unmodified application on it.
+"""Show gridcoll in two minutes: measure a grid, then run an unmodified application on it.
 
-On an emulated grid of three sites, which needs root and Linux network namespaces; without them, on
-local ranks with a declared grid, where nothing can be gained but everything can be seen to work.
+It runs on an emulated grid of three sites, which needs root and Linux network namespaces. Without
+these it runs on local ranks with a declared grid. There gridcoll cannot be faster, but all steps
+can be seen to work.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def heading(text: str) -> None:
 
 
 def run(command: Sequence[str], settings: dict[str, str] | None = None) -> str:
-    """Run ``command``, show it and what it prints, and return that; exit as it does if it fails."""
+    """Run and show ``command``; show and return its output. If it fails, exit with its code."""
     shown = [f"{key}={value}" for key, value in (settings or {}).items()]
     words = [str(word).removeprefix(f"{BIN}/").removeprefix(f"{ROOT}/") for word in command]
     console.print(f"[dim]$ {' '.join(shown + words)}")
@@ -66,15 +67,15 @@ def run(command: Sequence[str], settings: dict[str, str] | None = None) -> str:
 
 
 def times_ms(output: str) -> dict[int, float]:
-    """What the application says: milliseconds by message size."""
+    """Return the milliseconds that the application prints, by message size in bytes."""
     return {
         int(size): float(ms)
         for size, ms in re.findall(r"broadcast of (\d+) bytes: ([\d.]+) ms", output)
     }
 
 
-def testbed_lacks() -> str:
-    """What this machine lacks for the emulated grid; empty if nothing."""
+def missing_for_testbed() -> str:
+    """Return what this machine lacks for an emulated grid; empty if nothing."""
     try:
         from gridcoll.testbed.linux import check_privileges
 
@@ -84,8 +85,8 @@ def testbed_lacks() -> str:
     return ""
 
 
-def launcher(lacks: str) -> list[str]:
-    if not lacks:
+def launcher(missing: str) -> list[str]:
+    if not missing:
         return [str(BIN / "gridcoll"), "testbed", "run", str(GRID), "--"]
     mpiexec = [str(BIN / "mpiexec"), "-n", "4"]
     openmpi = subprocess.run([mpiexec[0], "--version"], capture_output=True, text=True).stdout
@@ -93,13 +94,13 @@ def launcher(lacks: str) -> list[str]:
 
 
 def main() -> None:
-    lacks = testbed_lacks()
+    missing = missing_for_testbed()
     python = str(BIN / "python")
-    launch = launcher(lacks)
+    launch = launcher(missing)
     with tempfile.TemporaryDirectory(prefix="gridcoll-demo-") as folder:
         model = Path(folder, "model.json")
-        if lacks:
-            console.print(f"[yellow]No emulated grid here: {lacks}")
+        if missing:
+            console.print(f"[yellow]No emulated grid here: {missing}")
             console.print("[yellow]Running the same on four local ranks with a declared grid.\n")
             model = Path(folder, "local.toml")
             model.write_text(LOCAL_GRID)
@@ -120,7 +121,7 @@ def main() -> None:
         run(
             [python, "-m", "gridcoll", "explain", "bcast", "--grid", str(model), "--sizes", "1M"],
         )
-    print_result(native, ours, with_limit=not lacks)
+    print_result(native, ours, with_limit=not missing)
 
 
 def print_result(native: dict[int, float], ours: dict[int, float], with_limit: bool) -> None:

@@ -1,9 +1,9 @@
-"""How well discovery finds a declared grid: run on it, under an MPI.
+"""Measure how well discovery finds a declared grid. Run it on this grid, under an MPI.
 
     gridcoll testbed run GRID --mpi MPI -- python benchmarks/discovery.py hostfiles/GRID.toml
 
-Prints how many of the clusterings are the declared one, how far latencies and gaps are off, and
-which uplinks are found beside those that are declared.
+Prints how many clusterings equal the declared one, the largest errors of latencies and gaps, and
+the uplinks found beside those declared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("grid", help="the declared grid the job runs on")
     parser.add_argument("--clusterings", type=int, default=10)
-    parser.add_argument("--measurements", type=int, default=2, help="of pLogP")
+    parser.add_argument("--measurements", type=int, default=2, help="number of pLogP measurements")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD.Dup()
     spec = read_gridfile(options.grid)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _with_flows(comm: MPI.Intracomm, grid: Grid) -> GridModel:
-    """A measured model with what several flows carry together."""
+    """Return a measured model that includes the aggregate bandwidth of several flows."""
     model = GridModel(grid, measure_links(comm, grid), "measured")
     one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
     together = measure_aggregate_bandwidth(comm, grid, one_flow_bytes_per_s)
@@ -71,12 +71,15 @@ def _with_flows(comm: MPI.Intracomm, grid: Grid) -> GridModel:
 
 
 def _rates(bytes_per_s: Sequence[float]) -> str:
-    """By cluster; a dash where nothing limits."""
+    """Format rates by cluster, with a dash if a cluster has no limit."""
     return ", ".join(format_rate(round(each)) if each else "–" for each in bytes_per_s) or "none"
 
 
 def _worst_latency_error(declared: GridModel, measured: GridModel) -> float:
-    """Largest relative error of L between clusters; inside, what is declared is only nominal."""
+    """Return the largest relative error of L between clusters.
+
+    Inside clusters the declared latency is only nominal.
+    """
     between = ~np.eye(declared.n_clusters, dtype=bool)
     if not between.any():
         return 0.0
@@ -85,7 +88,10 @@ def _worst_latency_error(declared: GridModel, measured: GridModel) -> float:
 
 
 def _worst_gap_error(declared: GridModel, measured: GridModel) -> float:
-    """Largest relative error of g(1 MB) on any link, single-process clusters left out."""
+    """Return the largest relative error of g(1 MB) on any link.
+
+    Clusters of a single process have no internal link.
+    """
     error = np.abs(measured.gap_s(1 << 20) / declared.gap_s(1 << 20) - 1)
     alone = [len(cluster) == 1 for cluster in declared.grid.clusters]
     error[np.diag(alone)] = 0.0

@@ -1,10 +1,9 @@
-"""The engine in C beside the one in Python: the same plans, in turns, in one job.
+"""Compare the engine in C with the one in Python: the same plans, in turns, in one job.
 
     python benchmarks/engines.py [--grid three-sites] [--mpis mpich,openmpi,impi] [--repeats 9]
 
-Starts itself on the emulated grid under every MPI, by the declared model: one plan per line,
-whatever would be chosen. Needs root and one virtual environment per MPI, as `make venv-all` makes
-them.
+Starts itself on the emulated grid under every MPI, with the declared model. Each line is one plan,
+which is forced. Needs root and one virtual environment per MPI, as `make venv-all` makes them.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def call_of(comm: GridComm, collective: str, n_bytes: int) -> Callable[[], objec
 
 
 def compare(repeats: int) -> None:
-    """In every rank of the job."""
+    """Time all cases with both engines and print them on rank 0. Runs on every rank of the job."""
     from mpi4py import MPI
 
     from gridcoll import GridComm
@@ -95,7 +94,7 @@ def main() -> None:
     parser.add_argument("--grid", default="three-sites")
     parser.add_argument("--mpis", default=",".join(MPIS))
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--here", action="store_true", help="the job itself")
+    parser.add_argument("--here", action="store_true", help="run in the job itself")
     options = parser.parse_args()
     if options.here:
         compare(options.repeats)

@@ -1,13 +1,14 @@
-"""The exact optimum of an allreduce on a few hosts, in time slots, beside limit and best plan.
+"""Find the optimum of an allreduce on a few hosts in time slots, beside limit and best plan.
 
     python benchmarks/exact_allreduce.py [--sites 2,1] [--segments 3] [--latency 2] [--paces 1,2]
 
-Needs highspy. An interface passes a segment in as many slots as the pace of its site says, and
-sites are ``latency`` slots apart; inside a site there is no latency. Hosts pass segments on when
-they have all of one. What a host may hold of a segment are sums over sets of hosts; it adds those
-of disjoint sets at once, and any of them can be sent to any host. A mixed integer program says
-whether an allreduce of so many segments can end within so many slots; the first number of slots for
-which it can is the optimum, which no plan of these segments beats. Plans may have shorter ones.
+Needs highspy. An interface sends or receives a segment in as many slots as the pace of its site
+says. Sites are ``latency`` slots apart; inside a site there is no latency. Hosts forward a segment
+when they have all of it. For each segment, a host holds sums over sets of hosts. It adds the sums
+of disjoint sets in no time, and can send any sum to any host. A mixed integer program decides
+whether an allreduce of a number of segments can end within a number of slots. The smallest such
+number of slots is the optimum: no plan with these segments is faster. Plans may use shorter
+segments.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 
 SLOT_S = 1e-3
 SEGMENT_BYTES = 12_500
-"""100 Mbit/s pass that in a slot."""
+"""The bytes that 100 Mbit/s carry in a slot."""
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Program:
         self.rows.append((lower, list(terms)))
 
     def solvable(self, seconds: float) -> bool | None:
-        """None where that was not found out in time."""
+        """Whether there is a solution; None if that is not known within ``seconds``."""
         import highspy
         import numpy as np
 
@@ -68,62 +69,62 @@ class Program:
 def allreduce_program(
     sites: Sequence[int], paces: Sequence[int], segments: int, latency: int, slots: int
 ) -> Program:
-    """Whether all hosts can have all sums after ``slots``."""
+    """Return a program that is solvable if all hosts can have all sums after ``slots``."""
     site = [k for k, n in enumerate(sites) for _ in range(n)]
     hosts, sets = range(len(site)), range(1, 1 << len(site))
-    program, everything = Program(), (1 << len(site)) - 1
+    program, full_set = Program(), (1 << len(site)) - 1
     pairs = [(i, j) for i in hosts for j in hosts if i != j]
     pace = [paces[k] for k in site]
     takes = {(i, j): max(pace[i], pace[j]) for i, j in pairs}
-    way = {(i, j): takes[i, j] + latency * (site[i] != site[j]) for i, j in pairs}
+    delay = {(i, j): takes[i, j] + latency * (site[i] != site[j]) for i, j in pairs}
     times, parts = range(slots), range(segments)
     sends = {
         key: program.variable()
         for key in product(parts, sets, pairs, times)
         if (
-            key[1] >> key[2][0] & 1  # at least what is its own is in what a host sends
+            key[1] >> key[2][0] & 1  # a host's own part is in every sum that it sends
             and not key[1] >> key[2][1] & 1
         )
-        or key[1] == everything
-        if key[3] + way[key[2]] <= slots
+        or key[1] == full_set
+        if key[3] + delay[key[2]] <= slots
     }
     has = {key: program.variable() for key in product(parts, sets, hosts, range(slots + 1))}
     coming: dict[tuple[int, int, int, int], list[int]] = {}
     out: dict[tuple[int, int], list[int]] = {}
     into: dict[tuple[int, int], list[int]] = {}
-    for (part, some, (i, j), time), sent in sends.items():
-        program.at_least(0.0, (has[part, some, i, time], 1.0), (sent, -1.0))
-        comes = time + way[i, j]
-        coming.setdefault((part, some, j, comes), []).append(sent)
+    for (part, subset, (i, j), time), sent in sends.items():
+        program.at_least(0.0, (has[part, subset, i, time], 1.0), (sent, -1.0))
+        comes = time + delay[i, j]
+        coming.setdefault((part, subset, j, comes), []).append(sent)
         for slot in range(time, time + pace[i]):
             out.setdefault((i, slot), []).append(sent)
         for slot in range(comes - pace[j], comes):
             into.setdefault((j, slot), []).append(sent)
     for busy in (*out.values(), *into.values()):
         program.at_least(-1.0, *((sent, -1.0) for sent in busy))
-    for part, some, host, time in has:
-        terms = [(sent, 1.0) for sent in coming.get((part, some, host, time), [])]
+    for part, subset, host, time in has:
+        terms = [(sent, 1.0) for sent in coming.get((part, subset, host, time), [])]
         if time:
-            terms.append((has[part, some, host, time - 1], 1.0))
-        elif some == 1 << host:
+            terms.append((has[part, subset, host, time - 1], 1.0))
+        elif subset == 1 << host:
             continue
-        one = (some - 1) & some
+        one = (subset - 1) & subset
         while one:
-            other = some ^ one
+            other = subset ^ one
             if one > other:
                 both = program.variable()
                 for each in (one, other):
                     program.at_least(0.0, (has[part, each, host, time], 1.0), (both, -1.0))
                 terms.append((both, 1.0))
-            one = (one - 1) & some
-        program.at_least(0.0, *terms, (has[part, some, host, time], -1.0))
+            one = (one - 1) & subset
+        program.at_least(0.0, *terms, (has[part, subset, host, time], -1.0))
     for part, host in product(parts, hosts):
-        program.at_least(1.0, (has[part, everything, host, slots], 1.0))
+        program.at_least(1.0, (has[part, full_set, host, slots], 1.0))
     return program
 
 
 def spec_of(sites: Sequence[int], paces: Sequence[int], latency: int) -> GridSpec:
-    """The same grid for limits and plans."""
+    """Return the same grid as a specification, for limits and plans."""
     lines = ["version = 1", 'name = "exact"']
     for k, n in enumerate(sites):
         nic = f'nic = "{100 / paces[k]} Mbit/s"'
@@ -137,11 +138,11 @@ def spec_of(sites: Sequence[int], paces: Sequence[int], latency: int) -> GridSpe
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sites", default="2,1", help="hosts of each")
+    parser.add_argument("--sites", default="2,1", help="number of hosts of each site")
     parser.add_argument("--segments", type=int, default=3)
-    parser.add_argument("--paces", default="", help="slots of a segment, by site; 1 if not given")
+    parser.add_argument("--paces", default="", help="slots per segment, by site; default: 1")
     parser.add_argument("--latency", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for each number of slots")
+    parser.add_argument("--seconds", type=float, default=300.0, help="limit per number of slots")
     options = parser.parse_args(arguments)
     sites = [int(n) for n in options.sites.split(",")]
     paces = [int(n) for n in options.paces.split(",")] if options.paces else [1] * len(sites)

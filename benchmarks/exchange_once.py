@@ -1,9 +1,9 @@
-"""All-to-alls that take minutes: each way once, and its row kept as soon as it is over.
+"""Time all-to-alls that take minutes, each variant once. Each row is kept when it is complete.
 
     gridcoll testbed run GRID --mpi mpich -- python benchmarks/exchange_once.py GRID 64K ROWS.json
 
-`gridcoll bench` takes turns, so that nothing is known until the slowest way has ended twice. Here a
-run that is stopped leaves what had ended, LG first.
+`gridcoll bench` takes turns, so there is no result until the slowest variant has run twice. Here a
+run that is stopped leaves the rows of the variants that had ended. LG runs first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gridcoll.model.wires import wires_from_spec
 from gridcoll.topology.gridfile import read_gridfile
 from gridcoll.topology.units import parse_size_bytes
 
-WAYS = ("gridcoll:lg", "native", "gridcoll:direct")
+VARIANTS = ("gridcoll:lg", "native", "gridcoll:direct")
 
 
 def main(grid: str, size: str, rows_at: str) -> None:
@@ -35,26 +35,26 @@ def main(grid: str, size: str, rows_at: str) -> None:
     bound_s = limit_s("alltoall", wires_from_spec(read_gridfile(Path(grid)), hosts), n_bytes, 0)
     clock = find_clock(world.Dup(), comm.grid, n_samples=3)
     # A short exchange opens the connections.
-    for n, ways in ((8, WAYS[-1:]), (n_bytes, WAYS)):
+    for n, variants in ((8, VARIANTS[-1:]), (n_bytes, VARIANTS)):
         trials = {t.variant: t for t in trials_of(comm, "alltoall", n, 0, ["lg", "direct"])}
-        for way in ways:
-            trial = trials[way]
+        for variant in variants:
+            trial = trials[variant]
             trial.reset(0)
             took_s = run_together(clock, trial.step)
             wrong = world.allreduce(not trial.verify(0), MPI.SUM)
             if world.Get_rank():
                 continue
-            print(f"{way} {n} B: {took_s:.2f} s{', WRONG' if wrong else ''}", flush=True)
+            print(f"{variant} {n} B: {took_s:.2f} s{', WRONG' if wrong else ''}", flush=True)
             if n == n_bytes:
                 predicted_s = None if trial.predicted_s is None else float(trial.predicted_s)
                 row = Row(
-                    *("alltoall", comm.grid.name, mpi_name(), n, way),
+                    *("alltoall", comm.grid.name, mpi_name(), n, variant),
                     *(took_s, took_s, took_s, predicted_s, bound_s, 1, trial.algorithm),
                     n_ranks=world.Get_size(),
                 )
                 path = Path(rows_at)
                 kept = json.loads(path.read_text()) if path.exists() else []
-                kept = [r for r in kept if (r["bytes"], r["variant"]) != (n, way)]
+                kept = [r for r in kept if (r["bytes"], r["variant"]) != (n, variant)]
                 rows = sorted([*kept, asdict(row)], key=lambda r: r["bytes"])
                 write_atomically(path, json.dumps(rows, indent=1) + "\n")
 

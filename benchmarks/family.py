@@ -1,11 +1,12 @@
-"""Predicted and measured times over message sizes, as Figures 7 to 9 of paper 003 show them.
+"""Show predicted and measured times over message sizes, as in Figures 7 to 9 of paper 003.
 
     python benchmarks/family.py run [--collectives …] [--grid three-sites] [--mpi mpich]
     python benchmarks/family.py plot [--collectives …]     # figures into docs/
     python benchmarks/family.py table [--collectives …]    # how far predictions are off
 
-One curve per way to scatter, gather or allreduce: lines are what the model says, points what was
-measured, medians with quartiles. Needs root (an emulated grid), as `make venv-all` makes them.
+There is one curve per algorithm for scatter, gather or allreduce. Lines are predictions; points are
+measured medians with quartiles. Needs root (an emulated grid) and one virtual environment per MPI,
+as `make venv-all` makes them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ALGORITHMS = {
 PREFIX = "gridcoll:"
 
 Series = dict[str, list[Row]]
-"""Rows by way, by ascending size."""
+"""Rows by algorithm, or ``native``, by ascending size."""
 
 
 def run(collective: str, options: argparse.Namespace) -> None:
@@ -51,8 +52,10 @@ def run(collective: str, options: argparse.Namespace) -> None:
     bench_on(grid, mpi, collective, rows, *how, models=options.models, dilation=dilation)
 
 
-def by_way(rows: Iterable[Row]) -> Series:
-    """Plans by name. Where an algorithm had no plan for a size, native ran: that is left out."""
+def by_algorithm(rows: Iterable[Row]) -> Series:
+    """Return plans and native by name. Rows of an algorithm are left out where native ran instead,
+    as the algorithm had no plan for the size.
+    """
     found: Series = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["bytes"]):
         variant, planned = row["variant"], row["algorithm"] != "the MPI library's own"
@@ -61,8 +64,8 @@ def by_way(rows: Iterable[Row]) -> Series:
     return found
 
 
-def off(row: Row) -> float:
-    """How far the prediction is from what was measured, in parts of that."""
+def relative_error(row: Row) -> float:
+    """Return the error of the prediction, relative to the measured time."""
     return float((row["predicted_s"] - row["median_s"]) / row["median_s"])
 
 
@@ -73,20 +76,20 @@ def plot(collective: str, grid: str, mpi: str, series: Series, folder: Path) -> 
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for number, (way, rows) in enumerate(sorted(series.items())):
+    for number, (algorithm, rows) in enumerate(sorted(series.items())):
         sizes = [row["bytes"] for row in rows]
         medians = [row["median_s"] * 1e3 for row in rows]
         spread = [
             [(row["median_s"] - row["q1_s"]) * 1e3 for row in rows],
             [(row["q3_s"] - row["median_s"]) * 1e3 for row in rows],
         ]
-        colour = "black" if way == "native" else f"C{number}"
+        colour = "black" if algorithm == "native" else f"C{number}"
         axes.errorbar(sizes, medians, spread, fmt="o", ms=4, color=colour)
-        if way == "native":  # measured at discovery, not predicted
+        if algorithm == "native":  # measured at discovery, not predicted
             axes.plot(sizes, medians, ":", color=colour, lw=1, label="native, measured")
         else:
-            said = [row["predicted_s"] * 1e3 for row in rows]
-            axes.plot(sizes, said, "-", color=colour, lw=1, label=way)
+            predicted = [row["predicted_s"] * 1e3 for row in rows]
+            axes.plot(sizes, predicted, "-", color=colour, lw=1, label=algorithm)
     axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="ms")
     axes.set_title(f"{collective} on {grid}, {mpi}: lines predicted, points measured")
     axes.grid(alpha=0.3)
@@ -101,16 +104,16 @@ def plot(collective: str, grid: str, mpi: str, series: Series, folder: Path) -> 
 def print_table(collective: str, grid: str, mpi: str, series: Series) -> None:
     table = Table(title=f"{collective} on {grid}, {mpi}: (predicted - measured) / measured")
     table.add_column("way")
-    planned = {way: rows for way, rows in series.items() if way != "native"}
+    planned = {algorithm: rows for algorithm, rows in series.items() if algorithm != "native"}
     sizes = sorted({row["bytes"] for rows in planned.values() for row in rows})
     for size in sizes:
         table.add_column(str(size), justify="right")
-    for way, rows in planned.items():
-        of_size = {row["bytes"]: f"{off(row):+.0%}" for row in rows}
-        table.add_row(way, *(of_size.get(size, "") for size in sizes))
+    for algorithm, rows in planned.items():
+        of_size = {row["bytes"]: f"{relative_error(row):+.0%}" for row in rows}
+        table.add_row(algorithm, *(of_size.get(size, "") for size in sizes))
     console = Console(width=max(Console().width, 100))
     console.print(table)
-    errors = [abs(off(row)) for rows in planned.values() for row in rows]
+    errors = [abs(relative_error(row)) for rows in planned.values() for row in rows]
     console.print(f"median {statistics.median(errors):.1%} over {len(errors)} cases")
 
 
@@ -132,9 +135,9 @@ def main() -> None:
         for (grid, mpi), rows in groups.items():
             if options.what == "plot":
                 slow = "" if options.dilation == 1 else f"-x{options.dilation:g}"
-                plot(collective, grid + slow, mpi, by_way(rows), ROOT / "docs")
+                plot(collective, grid + slow, mpi, by_algorithm(rows), ROOT / "docs")
             else:
-                print_table(collective, grid, mpi, by_way(rows))
+                print_table(collective, grid, mpi, by_algorithm(rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""First calls after a quick start, over the same after a full discovery: run on a grid.
+"""Compare first calls after a quick start with those after a full discovery, on a grid.
 
     gridcoll testbed run GRID --mpi MPI -- python benchmarks/first_calls.py MODEL.json [--json FILE]
 
-MODEL.json is what `gridcoll discover` found there. Where both models choose the same, the ratio is
-1; else both run in turns, and the ratio is that of the medians.
+MODEL.json is the result of `gridcoll discover` on the grid. If both models choose the same plan,
+the ratio is 1. Otherwise both plans run in turns, and the ratio is that of their medians.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gridcoll.plan.registry import Candidate
 from gridcoll.topology.units import format_size
 
 SIZES = (8, 1 << 16, 1 << 20, 1 << 22)
-MOST_ALLTOALL = 1 << 20  # of 4 MiB for each pair, a dozen hosts exchange half a gigabyte
+MAX_ALLTOALL_BYTES = 1 << 20  # with 4 MiB per pair, a dozen hosts would exchange half a gigabyte
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", help="of the full discovery")
+    parser.add_argument("model", help="model of the full discovery")
     parser.add_argument("--quick", default="", help="keep the quick model in this file")
     parser.add_argument("--json", default="")
     parser.add_argument("--repeats", type=int, default=5)
@@ -45,16 +45,16 @@ def main() -> None:
     begin = time.perf_counter()
     quick = quick_model(comm)
     took_s = time.perf_counter() - begin
-    speaks = comm.Get_rank() == 0
-    if speaks and options.quick:
+    is_root = comm.Get_rank() == 0
+    if is_root and options.quick:
         write_model(quick, options.quick)
-    if speaks:
+    if is_root:
         print(f"quick model of {quick.n_clusters} clusters in {took_s:.2f} s", flush=True)
     rows = []
     clock = find_clock(comm, full.grid)
     for collective in RUNS:
         for n_bytes in SIZES:
-            if collective == "alltoall" and n_bytes > MOST_ALLTOALL:
+            if collective == "alltoall" and n_bytes > MAX_ALLTOALL_BYTES:
                 continue
             winners = [choose(collective, model, n_bytes, 0).winner for model in (quick, full)]
             a, b = winners
@@ -72,14 +72,14 @@ def main() -> None:
                 "ratio": medians[0] / medians[1],
             }
             rows.append(row)
-            if speaks:
+            if is_root:
                 print(
                     f"{collective:10} {format_size(n_bytes):>8} {row['ratio']:6.2f}  "
                     f"{medians[0] * 1e3:8.1f} {medians[1] * 1e3:8.1f} ms  "
                     f"{row['quick']} | {row['full']}",
                     flush=True,
                 )
-    if speaks:
+    if is_root:
         ratios = [float(str(row["ratio"])) for row in rows]
         print(f"median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}", flush=True)
         if options.json:
@@ -95,14 +95,17 @@ def in_turns(
     winners: list[Candidate],
     repeats: int,
 ) -> list[float]:
-    """Median seconds of each, run alternately after one run each that does not count."""
+    """Return the median seconds of each winner.
+
+    They run alternately, each after a run of its own that does not count. Collective over ``comm``.
+    """
     steps = [_step(comm, collective, n_bytes, winner) for winner in winners]
     series = Series(clock)
     took: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for k in (0, 1) if turn % 2 else (1, 0):
             seconds = [series.run(steps[k]) for _ in range(2)]
-            if turn:  # the first pays for what the other left behind
+            if turn:  # the first run of a turn is affected by what the other plan left behind
                 took[k].append(seconds[1])
     return [statistics.median(each) for each in took]
 

@@ -1,9 +1,10 @@
-"""What a job gets that knows nothing of its grid: the start, then calls over native and limit.
+"""Time the start and the calls of a job that knows nothing of its grid.
 
     gridcoll testbed run GRID --mpi MPI -- python benchmarks/from_nothing.py hostfiles/GRID.toml
         [--calls 'bcast:8,64K,1M allreduce:8,64K']
 
-Nothing is read from a cache, kept there or learned while it runs. Prints Markdown.
+No cache is read or written, and nothing is learned during the run. Prints Markdown: the time of the
+start, and calls beside native and the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CALLS = (
 
 
 def line_of(rows: list[Row]) -> str:
-    """The better native beside ours."""
+    """Return a Markdown line with the best native beside ours."""
     native_s = min(row.median_s for row in rows if row.variant in NATIVES)
     (ours,) = (row for row in rows if row.variant == "gridcoll")
     return (
@@ -41,7 +42,7 @@ def line_of(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("grid", type=Path, help="the declared grid that it runs on")
+    parser.add_argument("grid", type=Path, help="the declared grid that the job runs on")
     parser.add_argument("--calls", default=CALLS)
     parser.add_argument("--repeats", type=int, default=6)
     options = parser.parse_args()
@@ -52,8 +53,8 @@ def main() -> None:
     comm = GridComm(world)
     took_s = world.allreduce(time.perf_counter() - began_s, MPI.MAX)
     wires = wires_from_spec(read_gridfile(options.grid), world.allgather(MPI.Get_processor_name()))
-    speaks = world.Get_rank() == 0
-    if speaks:
+    is_root = world.Get_rank() == 0
+    if is_root:
         sizes = ", ".join(str(len(cluster)) for cluster in comm.grid.clusters)
         print(f"Start {took_s:.1f} s; clusters of {sizes} ranks.\n")
         print("| call | message | best native | gridcoll | faster | limit | of limit | chosen |")
@@ -64,7 +65,7 @@ def main() -> None:
             rows = run_benchmark(
                 comm, collective, [parse_size_bytes(size)], wires, repeats=options.repeats
             )
-            if speaks:
+            if is_root:
                 print(line_of(rows), flush=True)
 
 

@@ -1,13 +1,13 @@
-"""The papers' Figures 5 and 6: broadcast by every heuristic, predicted and measured.
+"""Broadcast by every heuristic, predicted and measured, as in the papers' Figures 5 and 6.
 
     python benchmarks/heuristics.py run [--mpis …] [--sizes …] [--repeats …]
     python benchmarks/heuristics.py table     # from the rows kept in benchmarks/results
     python benchmarks/heuristics.py plot      # one figure per MPI, into docs/
 
-On the emulated `grid5000` (Barchet-Steffenel & Mounié 2006, Table 3, hosts scaled down). Beside the
-heuristics: the binomial tree in rank order that knows nothing of the grid, the MPI library's own
-broadcast, and for every heuristic the papers' store-and-forward accounting of its schedule, from
-which one sees what segments that flow across levels add.
+Runs on the emulated `grid5000` (Barchet-Steffenel & Mounié 2006, Table 3, hosts scaled down).
+Beside the heuristics are the grid-unaware binomial tree in rank order, the MPI library's own
+broadcast and, for every heuristic, the papers' store-and-forward time of its schedule. The
+difference from this time shows the gain from pipelining segments across levels.
 
 Needs root (an emulated grid) and one virtual environment per MPI, as `make venv-all` makes them.
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 GRID = "grid5000"
 SIZES = "1K,4K,16K,64K,256K,512K,1M,2M,4M"
-UNAWARE = "plain-binomial"
+GRID_UNAWARE = "plain-binomial"
 
 Seconds = Callable[[Row], "float | None"]
 
 
 def run(mpis: Iterable[str], sizes: str, repeats: int, models: str) -> None:
-    names = ",".join([*HEURISTICS, UNAWARE])
+    names = ",".join([*HEURISTICS, GRID_UNAWARE])
     for mpi in mpis:
         rows = RESULTS / f"heuristics-{GRID}-{mpi}.json"
         how = ("--sizes", sizes, "--repeats", str(repeats), "--algorithm", names)
@@ -46,7 +46,7 @@ def run(mpis: Iterable[str], sizes: str, repeats: int, models: str) -> None:
 
 
 def by_mpi(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Rows by MPI, then by algorithm (or ``native``), ascending in size."""
+    """Return rows by MPI, then by algorithm (or ``native``), by ascending size."""
     found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in sorted(rows, key=lambda row: int(row["bytes"])):
         name = row["variant"].removeprefix("gridcoll:")
@@ -56,8 +56,8 @@ def by_mpi(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def label_of(name: str) -> str:
-    """The papers' spelling."""
-    special = {UNAWARE: "binomial, grid-unaware", "native": "MPI's own"}
+    """Return the name of a heuristic as the papers spell it."""
+    special = {GRID_UNAWARE: "binomial, grid-unaware", "native": "MPI's own"}
     return HEURISTICS[name].label if name in HEURISTICS else special.get(name, name)
 
 
@@ -120,7 +120,7 @@ def _draw(axes: Axes, lines: dict[str, list[Row]], seconds: Seconds) -> None:
                 "ms": 4,
             }
             if name not in HEURISTICS:
-                style |= {"color": "black", "ls": "--" if name == UNAWARE else ":"}
+                style |= {"color": "black", "ls": "--" if name == GRID_UNAWARE else ":"}
             axes.plot(*zip(*points, strict=True), label=label_of(name), **style)
     axes.grid(alpha=0.3)
 

@@ -1,14 +1,16 @@
-"""What learning from an application's own calls gains: the first calls, and the ones after.
+"""Measure the gain of learning from an application's own calls, in the first calls and later.
 
     python benchmarks/learning.py [--grid three-sites] [--mpi mpich] [--known MODEL.json]
         [--start FILE] [--calls 400] [--ways WAY…] [--app mix|late] [--output FOLDER]
 
-The same calls (`apps/calls.py`) run by each of the ways: by the MPI library's own collectives; by a
-kept full discovery (``--known``, measured if it is not there); by a start that timed no plan and no
-native (``--start``, the grid file as declared by default), frozen; and by the same with learning.
-``first`` and ``second`` are two jobs that learn and share a cache, which is empty at first.
-The table has the total time of both halves. The plot has what calls took more than the
-same calls by what is known best, summed up.
+The same calls (`apps/calls.py`) run in each of the ways. ``native`` uses the MPI library's own
+collectives. ``discovered`` uses the model of a full discovery (``--known``, measured if the file
+does not exist). ``frozen`` uses a model for which no plan and no native was timed (``--start``, by
+default the grid file). ``learning`` starts with the same and learns. ``first`` and ``second`` are
+two jobs that learn and share a cache, which is empty at first.
+
+The table has the total time of each half. The plot has the cumulative time lost against the same
+calls with the full discovery.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ JOBS = ("first", "second")
 
 
 def environment(way: str, known: Path, start: Path, cache: str) -> dict[str, str]:
-    """The settings of ``way``."""
+    """Return the environment variables of ``way``."""
     if way in JOBS:
         return {"GRIDCOLL_CACHE": cache, "GRIDCOLL_LOG": "decisions"}
     return {
@@ -55,17 +57,17 @@ def on_grid(grid: Path, mpi: str, *command: str, settings: dict[str, str] | None
 
 
 def times(rows: list[dict[str, Any]]) -> list[float]:
-    """Seconds of each call: from its last entry to its last exit."""
+    """Return the seconds of each call, from its last entry to its last exit."""
     return [row["exit_s"] - row["entry_s"] for row in rows]
 
 
 def total_s(rows: list[dict[str, Any]]) -> float:
-    """From the first entry to the last exit."""
+    """Return the seconds from the entry of the first call to the exit of the last."""
     return float(rows[-1]["exit_s"] - rows[0]["entry_s"])
 
 
 def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """The sum of what calls took more than by a full discovery."""
+    """Plot the cumulative time lost against calls with a full discovery, into ``path``."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -91,7 +93,7 @@ def main() -> None:
     parser.add_argument("--grid", default="three-sites", help="a file in hostfiles, or a path")
     parser.add_argument("--mpi", default="mpich", choices=MPIS)
     parser.add_argument("--app", default="mix", choices=("mix", "late"))
-    parser.add_argument("--known", type=Path, help="a model of a full discovery")
+    parser.add_argument("--known", type=Path, help="the model of a full discovery")
     parser.add_argument("--start", type=Path, help="a model or grid file to start with")
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=(*WAYS, *JOBS))

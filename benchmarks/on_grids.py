@@ -1,4 +1,4 @@
-"""What the benchmarks of several grids have in common: one run there, and the rows it leaves."""
+"""Common parts of benchmarks on emulated grids: running there, and keeping rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def path_of_grid(grid: str) -> Path:
-    """Of a file in ``hostfiles`` by its name, or of the path ``grid`` that ends in ``.toml``."""
+    """Return the path of a grid file: a name in ``hostfiles``, or a path that ends in ``.toml``."""
     return Path(grid if grid.endswith(".toml") else ROOT / "hostfiles" / f"{grid}.toml").absolute()
 
 
@@ -43,10 +43,10 @@ def bench_on(
     """Run ``gridcoll bench`` on the emulated ``grid`` under ``mpi``; its JSON goes to ``rows``.
 
     ``calls`` is a collective, or several with sizes, as ``bcast:8,64K allreduce:8``. ``grid`` is as
-    of `path_of_grid`. The measured model is kept in the folder ``models`` and reused from there, if
-    one is given. It is measured by a job of its
-    own: what discovery has lost leaves connections with small windows, in which the first
-    collective would go. With a ``dilation``, the grid is emulated in slow motion.
+    in `path_of_grid`. If ``models`` is given, the measured model is kept in this folder and reused.
+    A job of its own measures it: packets lost in discovery leave connections with small congestion
+    windows, which would slow down the first collective. With a ``dilation``, the grid is emulated
+    in slow motion.
     """
     rows.parent.mkdir(exist_ok=True)
     with slowed(path_of_grid(grid), dilation) as declared:
@@ -57,13 +57,16 @@ def bench_on(
 
 
 def _on(grid: Path, mpi: str) -> list[str]:
-    """What stands before the arguments of a ``gridcoll`` that runs on ``grid`` under ``mpi``."""
+    """Return the start of a command line that runs ``gridcoll`` on ``grid`` under ``mpi``."""
     gridcoll = str(Path(sys.executable).parent / "gridcoll")
     return [gridcoll, "testbed", "run", str(grid), "--mpi", mpi, "--", "gridcoll"]
 
 
 def model_on(grid: Path, mpi: str, models: str | Path) -> Path:
-    """Where in the folder ``models`` the measured model of ``grid`` is; measured if it is not."""
+    """Return the path of the measured model of ``grid`` in the folder ``models``.
+
+    If it does not exist, the grid is measured first.
+    """
     kept = Path(models).absolute() / f"{grid.stem}-{mpi}.json"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +77,9 @@ def model_on(grid: Path, mpi: str, models: str | Path) -> Path:
 
 @contextmanager
 def slowed(grid: Path, dilation: float) -> Iterator[Path]:
-    """The grid file ``grid`` in slow motion, while this lasts; itself for 1.
+    """Yield a temporary copy of the grid file ``grid`` in slow motion, or ``grid`` itself for 1.
 
-    ``dilation`` counts in the place of the file's own.
+    ``dilation`` replaces the one in the file.
     """
     if dilation == 1:
         yield grid
@@ -89,7 +92,7 @@ def slowed(grid: Path, dilation: float) -> Iterator[Path]:
 
 
 def results_folder(dilation: float) -> Path:
-    """Rows of grids in slow motion are kept apart: their times are not the grid's own."""
+    """Return the folder of rows. Grids in slow motion have their own, as their times differ."""
     return RESULTS if dilation == 1 else RESULTS / f"dilation-{dilation:g}"
 
 
@@ -99,18 +102,18 @@ def add_dilation_option(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="K",
-        help="grids in slow motion: latencies times K, rates divided by K; rows in a folder of it",
+        help="slow motion: latencies times K, rates divided by K; rows go to a folder of their own",
     )
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--models", default="", metavar="DIR", help="keep measured models there, and reuse them"
+        "--models", default="", metavar="DIR", help="keep and reuse measured models in this folder"
     )
 
 
 def keep_rows(path: Path, new: list[Row], key: str = "bytes") -> None:
-    """Enter ``new`` among the rows kept at ``path``, in place of those of the same ``key``."""
+    """Add ``new`` to the rows kept at ``path``, replacing those with the same ``key``."""
     keys = {row[key] for row in new}
     old: list[Row] = json.loads(path.read_text()) if path.exists() else []
     rows = [row for row in old if row[key] not in keys] + new
@@ -119,7 +122,7 @@ def keep_rows(path: Path, new: list[Row], key: str = "bytes") -> None:
 
 
 def read_rows(prefix: str, folder: Path = RESULTS) -> list[Row]:
-    """All rows in files ``PREFIX-GRID-MPI.json``; the file's name says which grid and MPI."""
+    """Return all rows in files ``PREFIX-GRID-MPI.json``, with the grid and MPI from the name."""
     rows: list[Row] = []
     for path in sorted(folder.glob(f"{prefix}-*.json")):
         grid, mpi = path.stem.removeprefix(f"{prefix}-").rsplit("-", 1)

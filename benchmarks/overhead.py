@@ -1,9 +1,9 @@
-"""What a `GridComm` costs where it has nothing to gain: one machine, against native.
+"""Measure the overhead of a `GridComm` over native on one machine, where nothing can be gained.
 
-``mpiexec -n N python benchmarks/overhead.py [BYTES …]``: rank 0 prints medians per call in
-microseconds, of eight bytes unless told otherwise, and how long building a `GridComm` from a stored
-model takes, of one cluster and of three. Then what plans of ours cost, where a call is read, as one
-in another form than the last, and where it is known.
+``mpiexec -n N python benchmarks/overhead.py [BYTES …]``: rank 0 prints median microseconds per
+call, by default of eight bytes, and the time for building a `GridComm` from a stored model of one
+cluster and of three. Then it prints the time of our plans, when the arguments of a call must be
+read because their form differs from the last call's, and when the call is known.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gridcoll.topology import Grid
 from gridcoll.topology.units import format_size
 
 N_CALLS = 200
-MOST_BYTES = 1 << 22
-"""That all calls of a round move together; long messages are called less often."""
+MAX_BYTES_PER_ROUND = 1 << 22
+"""Limit for the bytes of all calls in a round: there are fewer calls with long messages."""
 N_ROUNDS = 41
-N_BUILT = 9
+N_CONSTRUCTIONS = 9
 
 
 def model_of(labels: list[int], hosts: list[str]) -> GridModel:
-    """Any model of so many clusters."""
+    """Return a model with the clusters of ``labels``, with arbitrary link parameters."""
     grid = Grid.from_labels(labels, hosts)
     links = tuple(
         tuple(
@@ -49,14 +49,17 @@ def model_of(labels: list[int], hosts: list[str]) -> GridModel:
     return GridModel(grid, links)
 
 
-def stored(world: MPI.Intracomm, labels: list[int]) -> tuple[GridComm, float]:
-    """A `GridComm` from a file, and the median of the seconds that it took."""
+def grid_comm_from_file(world: MPI.Intracomm, labels: list[int]) -> tuple[GridComm, float]:
+    """Return a `GridComm` made from a file, and the median seconds that this takes.
+
+    Collective over ``world``.
+    """
     hosts = world.allgather(MPI.Get_processor_name())
     path = world.bcast(str(Path(tempfile.gettempdir(), f"overhead-{time.time_ns()}.json")))
     if world.Get_rank() == 0:
         write_model(model_of(labels, hosts), path)
     took: list[float] = []
-    for _ in range(N_BUILT):
+    for _ in range(N_CONSTRUCTIONS):
         world.Barrier()
         since = time.perf_counter()
         comm = GridComm(world, model=load_model(world, path))
@@ -67,7 +70,7 @@ def stored(world: MPI.Intracomm, labels: list[int]) -> tuple[GridComm, float]:
 
 
 def per_call_s(step: Callable[[], object], comm: MPI.Intracomm, n_calls: int) -> float:
-    """Of so many calls, begun together."""
+    """Return the seconds per call of ``n_calls``, which all ranks of ``comm`` begin together."""
     comm.Barrier()
     since = time.perf_counter()
     for _ in range(n_calls):
@@ -76,9 +79,12 @@ def per_call_s(step: Callable[[], object], comm: MPI.Intracomm, n_calls: int) ->
 
 
 def beside_native(world: MPI.Intracomm, comm: GridComm, name: str, *arguments: object) -> str:
-    """In turns, so that what else the machine does hits both."""
+    """Time a call natively and by ours, and return a line of output.
+
+    They take turns, so that other load on the machine affects both.
+    """
     n_bytes = max((each.nbytes for each in arguments if isinstance(each, np.ndarray)), default=0)
-    n_calls = min(N_CALLS, max(MOST_BYTES // max(n_bytes, 1), 2))
+    n_calls = min(N_CALLS, max(MAX_BYTES_PER_ROUND // max(n_bytes, 1), 2))
     methods = [partial(getattr(each, name), *arguments) for each in (world, comm)]
     pairs = [[per_call_s(method, world, n_calls) for method in methods] for _ in range(N_ROUNDS)]
     native, ours = (1e6 * statistics.median(column) for column in zip(*pairs, strict=True))
@@ -88,7 +94,7 @@ def beside_native(world: MPI.Intracomm, comm: GridComm, name: str, *arguments: o
 
 
 def planned(world: MPI.Intracomm, comm: GridComm, n_bytes: int) -> str:
-    """An allreduce by a plan between all ranks, in turns with native."""
+    """Time an allreduce by a plan between all ranks, in turns with native; return a line."""
     value, total = np.zeros(n_bytes // 8), np.zeros(n_bytes // 8)
     forced = comm.forced("allreduce", "leaders")
     steps = (
@@ -109,7 +115,9 @@ def main() -> None:
     size = world.Get_size()
     lines, comms, sizes = [], [], [int(each) for each in sys.argv[1:] or ("8",)]
     for n_clusters in (min(3, size), 1):
-        comm, took_s = stored(world, [rank * n_clusters // size for rank in range(size)])
+        comm, took_s = grid_comm_from_file(
+            world, [rank * n_clusters // size for rank in range(size)]
+        )
         lines.append(f"{size} ranks, clusters {n_clusters}: construction {1e3 * took_s:.1f} ms\n")
         comms.append(comm)
     several, comm = comms

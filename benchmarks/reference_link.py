@@ -1,4 +1,4 @@
-"""A link that takes what its numbers say, and counts what it is asked for; no MPI."""
+"""A simulated link, without MPI: it takes the times that its parameters give, and counts use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass
 class ReferenceLink:
-    """The active end, as `gridcoll.measure.pairs` measures: latency, rate, and what a flow's window
-    lets go ahead of its acknowledgement. ``n_trips`` counts what waits for the other end.
+    """The active end of a link, as `gridcoll.measure.pairs` uses it.
+
+    It has a latency, a rate, and a window: the bytes that a flow may send before they are
+    acknowledged. ``n_trips`` counts the operations that wait for the other end.
     """
 
     latency_s: float

@@ -1,7 +1,7 @@
-"""Keep the tables of Markdown files what the command in the comment above each prints.
+"""Update the tables of Markdown files: the command in the comment above each table prints it.
 
-A table stands between ``<!-- collectives.py markdown OPTIONS -->`` and ``<!-- end -->``, or is of
-``programs.py`` or ``applications.py``.
+A table stands between ``<!-- collectives.py markdown OPTIONS -->`` and ``<!-- end -->``. The
+command may also be one of ``programs.py`` or ``applications.py``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _BEGIN = re.compile(r"<!-- \w+\.py ")
 
 
 def renewed(text: str, printed: Callable[[Sequence[str]], str]) -> str:
-    """``text`` with every table as ``printed`` of the words of its command gives it.
+    """Return ``text`` with every table replaced by ``printed(words of its command)``.
 
-    Raises ValueError where a table has no end, or none begins.
+    Raises ValueError if a table has no end, or if there is no table.
     """
     n_begun, n_ended = len(_BEGIN.findall(text)), text.count("<!-- end -->")
     found = list(_REGION.finditer(text))
@@ -47,7 +47,7 @@ def renewed(text: str, printed: Callable[[Sequence[str]], str]) -> str:
 
 
 def what_is_printed(arguments: Sequence[str]) -> str:
-    """What a script prints, the first of ``arguments``, with the others."""
+    """Return the output of the script ``arguments[0]`` when it is given the other arguments."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         _SCRIPTS[arguments[0]](arguments[1:])
@@ -56,7 +56,9 @@ def what_is_printed(arguments: Sequence[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if one is old")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if a table is old"
+    )
     parser.add_argument("files", nargs="*", type=Path, default=FILES)
     options = parser.parse_args()
     old = []

@@ -1,11 +1,12 @@
-"""Random grids of unlike interfaces and links: predicted times of what is chosen, over the limit.
+"""Compare chosen plans with the limit on random grids with different interfaces and links.
 
     python benchmarks/unlike_grids.py [--grids 500] [--fewest 2] [--clusters 12] [--bytes 16M]
         [--collectives …]
     python benchmarks/unlike_grids.py --named patchwork,unlike-hosts --bytes 64K [--collectives …]
 
-Needs no MPI: grids are declared, and times are predictions. Prints the median, the worst and how
-long a choice takes, by collective; of grids in ``hostfiles``, what is chosen for each.
+Needs no MPI: grids are declared, and times are predictions. Prints by collective the median and the
+worst ratio of the predicted time to the limit, and how long a choice takes. For grids in
+``hostfiles`` (``--named``), prints the ratio and the chosen plan for each grid.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from gridcoll.topology.units import parse_size_bytes
 
 NICS = (50, 100, 200, 500, 1000)
 RATES = (20, 50, 100, 1000)
-"""Mbit/s."""
+"""Rates of interfaces and links to draw from, in Mbit/s."""
 
 
 def random_grid(seed: int, most_clusters: int, fewest_clusters: int = 2) -> GridSpec:
-    """One to five hosts per cluster, 1 to 30 ms between clusters."""
+    """Return a random grid with 1 to 5 hosts per cluster and 1 to 30 ms between clusters."""
     random = np.random.default_rng(seed)
     n = int(random.integers(fewest_clusters, most_clusters + 1))
     lines = ["version = 1", f'name = "unlike-{seed}"']
@@ -47,7 +48,9 @@ def random_grid(seed: int, most_clusters: int, fewest_clusters: int = 2) -> Grid
 
 
 def ratio(collective: str, spec: GridSpec, n_bytes: int) -> tuple[float, float, str]:
-    """Predicted time of what is chosen over the limit, seconds for the choice, and its name."""
+    """Return the predicted time of the chosen plan over the limit, the seconds for choosing, and
+    the name of the plan's algorithm.
+    """
     model = declared_model(spec, spec.rank_hosts())
     start = time.perf_counter()
     winner = choose(collective, model, n_bytes, 0, grid_only=True).winner
@@ -57,7 +60,7 @@ def ratio(collective: str, spec: GridSpec, n_bytes: int) -> tuple[float, float, 
 
 
 def print_named(names: Sequence[str], collectives: Sequence[str], n_bytes: int) -> None:
-    """A line per grid and collective."""
+    """Print a Markdown line per grid and collective."""
     print("| grid | collective | × limit | chosen |\n|---|---|--:|---|")
     for name in names:
         spec = parse_gridfile((ROOT / "hostfiles" / f"{name}.toml").read_text())
@@ -69,11 +72,11 @@ def print_named(names: Sequence[str], collectives: Sequence[str], n_bytes: int) 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--grids", type=int, default=500)
-    parser.add_argument("--clusters", type=int, default=12, help="at most so many")
-    parser.add_argument("--fewest", type=int, default=2, help="and at least so many")
+    parser.add_argument("--clusters", type=int, default=12, help="largest number of clusters")
+    parser.add_argument("--fewest", type=int, default=2, help="smallest number of clusters")
     parser.add_argument("--bytes", default="16M")
     parser.add_argument("--collectives", default="bcast,reduce,allreduce,alltoall")
-    parser.add_argument("--named", default="", help="instead: these grids of hostfiles")
+    parser.add_argument("--named", default="", help="use these grids of hostfiles instead")
     options = parser.parse_args(arguments)
     n_bytes = parse_size_bytes(options.bytes)
     if options.named:
