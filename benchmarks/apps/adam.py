@@ -1,7 +1,7 @@
-"""Training in parallel on parts of each batch: a small network, Adam, NumPy only.
+"""Data-parallel training of a small network with Adam, using NumPy only.
 
-Every step averages the gradients of all ranks by one Allreduce; the first parameters come from rank
-0 by a Bcast. An ordinary mpi4py application; compared with training on one rank.
+Every step averages the gradients of all ranks by one Allreduce. Rank 0 broadcasts the initial
+parameters. An ordinary mpi4py application; the result is compared with training on one rank.
 
     mpiexec -n 12 python adam.py
     mpiexec -n 12 python -m gridcoll run adam.py
@@ -26,13 +26,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def batch(rank: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs, and whether their sum is positive."""
+    """Return inputs, (PER_RANK, N_INPUTS), and whether the sum of each is positive, (PER_RANK,)."""
     inputs = np.random.default_rng([rank, step]).standard_normal((PER_RANK, N_INPUTS))
     return inputs, (inputs.sum(axis=1) > 0).astype(float)
 
 
 def gradient(parameters: np.ndarray, rank: int, step: int, hidden: int) -> np.ndarray:
-    """Of the mean logistic loss over the rank's part of the batch."""
+    """Return the gradient of the mean logistic loss over the rank's part of the batch."""
     inputs, wanted = batch(rank, step)
     first, last = parameters[:-hidden].reshape(N_INPUTS, hidden), parameters[-hidden:]
     middle = np.tanh(inputs @ first)
@@ -42,7 +42,7 @@ def gradient(parameters: np.ndarray, rank: int, step: int, hidden: int) -> np.nd
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1."""
+    """The optimizer of Kingma and Ba 2015, algorithm 1."""
 
     def __init__(self, n: int) -> None:
         self.mean, self.square, self.step = np.zeros(n), np.zeros(n), 0

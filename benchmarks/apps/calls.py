@@ -1,11 +1,11 @@
-"""An application that does nothing but collective calls; `learning.py` and `drift.py` time it.
+"""An application that makes only collective calls. `learning.py` and `drift.py` use its times.
 
     calls.py mix OUTPUT N_CALLS       # broadcast, allreduce, all-to-all of 8 B to 4 MiB, in turn
-    calls.py late OUTPUT N_CALLS      # the same; each rank comes late to each call, by 0 to 50 ms
+    calls.py late OUTPUT N_CALLS      # the same; each rank enters each call 0 to 50 ms late
     calls.py loop OUTPUT SECONDS      # 1 MiB broadcast and allreduce, 64 KiB all-to-all
 
-Rank 0 writes a row per call: its name, and when its last rank entered and left, in seconds. Ranks
-stamp by the machine's clock, which the hosts of an emulated grid share.
+Rank 0 writes a row per call: its name, and the times in seconds when the last rank entered and
+left. Ranks use the machine's clock, which the hosts of an emulated grid share.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ MIX = {
     "Allreduce": {8: 5, 1 << 13: 3, 1 << 16: 2, 1 << 20: 3, 1 << 22: 1},
     "Alltoall": {8: 1, 1 << 10: 2, 1 << 13: 2, 1 << 16: 2},
 }
-"""How often each size, in bytes, comes in the mix: applications make many short calls."""
+"""The frequency of each size, in bytes, in the mix: applications make many short calls."""
 
 LOOP = (("Bcast", 1 << 20), ("Allreduce", 1 << 20), ("Alltoall", 1 << 16))
 
 LATE_S = 0.05
-"""About what a call of the mix takes between sites."""
+"""The longest delay in seconds, about the time of a call of the mix between sites."""
 
 Call = tuple[str, int]
 
 
 def mix(n_calls: int) -> Iterator[Call]:
-    """The same calls in the same order each time."""
+    """Yield random calls of the mix, the same ones in the same order each time."""
     deck = [
         (name, n)
         for name, sizes in MIX.items()
         for n, how_often in sizes.items()
         for _ in range(how_often)
     ]
-    luck = random.Random(33)
+    rng = random.Random(33)
     for _ in range(n_calls):
-        yield luck.choice(deck)
+        yield rng.choice(deck)
 
 
 def loop(comm: MPI.Intracomm, seconds: float) -> Iterator[Call]:
-    """`LOOP` until rank 0 says that time is up, after whole rounds."""
+    """Yield the calls of `LOOP` in whole rounds, until rank 0 finds that the time is over."""
     began_s = time.monotonic()
-    going = np.ones(1, np.uint8)
-    while going[0]:
+    continues = np.ones(1, np.uint8)
+    while continues[0]:
         yield from LOOP
-        going[0] = time.monotonic() - began_s < seconds
-        comm.Bcast(going, 0)
+        continues[0] = time.monotonic() - began_s < seconds
+        comm.Bcast(continues, 0)
 
 
 def runners(comm: MPI.Intracomm) -> dict[Call, Callable[[], None]]:
-    """What does each call, by its kind: buffers are made before anything is timed."""
+    """Return a function for each kind of call. Its buffers are made before anything is timed."""
     n_ranks = comm.Get_size()
     made: dict[Call, Callable[[], None]] = {}
     for name, n in {*LOOP, *((name, n) for name, sizes in MIX.items() for n in sizes)}:
@@ -81,10 +81,10 @@ def main() -> None:
     run = runners(comm)
     MPI.Intracomm(comm).Barrier()
     stamps: list[tuple[Call, float, float]] = []
-    luck = random.Random(comm.Get_rank())
+    rng = random.Random(comm.Get_rank())
     for call in loop(comm, float(amount)) if kind == "loop" else mix(int(amount)):
         if kind == "late":
-            time.sleep(luck.uniform(0, LATE_S))
+            time.sleep(rng.uniform(0, LATE_S))
         began_s = time.monotonic()
         run[call]()
         stamps.append((call, began_s, time.monotonic()))

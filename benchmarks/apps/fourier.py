@@ -1,7 +1,7 @@
 """A three-dimensional Fourier transform, forward and back, by mpi4py-fft on pencils.
 
-An ordinary client of a library that calls Alltoallw on parts of a Cartesian communicator; compared
-with NumPy's transform on one rank. Without mpi4py-fft (`make fft`) it says so and prints no time.
+mpi4py-fft calls Alltoallw on parts of a Cartesian communicator. The result is compared with NumPy's
+transform on one rank. Without mpi4py-fft (`make fft`), it prints a message and no time.
 
     mpiexec -n 12 python fourier.py
     mpiexec -n 12 python -m gridcoll run fourier.py

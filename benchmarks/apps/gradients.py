@@ -1,6 +1,6 @@
-"""Distributed training without the network: gradients averaged over all ranks, step by step.
+"""Distributed training without a neural network: all ranks average gradients in each step.
 
-An ordinary mpi4py application with NumPy only. Parameters are cut into buckets, as data-parallel
+An ordinary mpi4py application with NumPy only. Parameters are split into buckets, as data-parallel
 training does, and each bucket's gradients are summed by one Allreduce. Every step is verified.
 
     mpiexec -n 12 python gradients.py
@@ -14,7 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 PERIOD = 1021
-"""Gradients repeat after so many parameters: small whole numbers, whose sums float32 holds."""
+"""Gradients repeat after this number of parameters. They are small whole numbers, whose sums are
+exact in float32."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -30,12 +31,12 @@ def _period(offset: int, factor: int = 1) -> np.ndarray:
 
 
 def fill_gradients(gradients: np.ndarray, rank: int, step: int) -> None:
-    """Stands in for a backward pass."""
+    """Fill in gradients in place of a backward pass."""
     gradients[:] = np.resize(_period(rank + step), len(gradients))
 
 
 def check_sums(sums: np.ndarray, n_ranks: int, step: int) -> bool:
-    """Whether ``sums`` is what all ranks' gradients add up to."""
+    """Whether ``sums`` is the sum of the gradients of all ranks."""
     wanted = _period(n_ranks * step + n_ranks * (n_ranks - 1) // 2, n_ranks)
     return bool((sums == np.resize(wanted, len(sums))).all())
 
@@ -48,7 +49,9 @@ def main() -> None:
     sums = np.empty_like(gradients)
     parameters = np.zeros_like(gradients)
     taken_s = []
-    comm.Allreduce(gradients[: options.bucket], sums[: options.bucket])  # connects, and plans
+    comm.Allreduce(
+        gradients[: options.bucket], sums[: options.bucket]
+    )  # opens connections and makes the plan
     for step in range(options.steps):
         fill_gradients(gradients, rank, step)
         comm.Barrier()

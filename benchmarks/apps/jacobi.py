@@ -1,7 +1,7 @@
 """Heat in a square plate: Jacobi iterations on a Cartesian grid of ranks.
 
-Halos go by Sendrecv, the residual by an Allreduce in every iteration. An ordinary mpi4py
-application; the result is compared with the same iterations on one rank.
+Every iteration exchanges halos by Sendrecv and sums the residual by an Allreduce. An ordinary
+mpi4py application; the result is compared with the same iterations on one rank.
 
     mpiexec -n 12 python jacobi.py
     mpiexec -n 12 python -m gridcoll run jacobi.py
@@ -22,14 +22,14 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def hot_plate(points: int) -> np.ndarray:
-    """The plate with its boundary: hot above, cold elsewhere."""
+    """Return the plate and its boundary, (points + 2, points + 2): hot above, cold elsewhere."""
     plate = np.zeros((points + 2, points + 2))
     plate[0] = 1.0
     return plate
 
 
 def improved(field: np.ndarray) -> np.ndarray:
-    """The inner points of ``field`` after one iteration."""
+    """Return the inner points of ``field`` after one iteration."""
     return (field[:-2, 1:-1] + field[2:, 1:-1] + field[1:-1, :-2] + field[1:-1, 2:]) / 4
 
 

@@ -1,7 +1,7 @@
-"""Computing while a collective is under way: Ibcast and Iallreduce beside matrix products.
+"""Overlap of computation and collectives: Ibcast and Iallreduce beside matrix products.
 
-An ordinary mpi4py application. Where they overlap, both together take as long as the longer of the
-two; where they do not, as long as the sum.
+An ordinary mpi4py application. With full overlap, both together take as long as the longer of the
+two; without overlap, they take as long as the sum.
 
     mpiexec -n 12 python overlap.py
     mpiexec -n 12 python -m gridcoll run overlap.py
@@ -35,7 +35,7 @@ def compute(seconds: float) -> None:
 def median_s(
     comm: MPI.Intracomm, repeats: int, step: Callable[[float], None], computing_s: float
 ) -> float:
-    """Of the slowest rank's times."""
+    """Return the median of the slowest rank's seconds for ``step``. Collective over ``comm``."""
     taken = []
     for _ in range(repeats + 1):  # the first is not counted
         comm.Barrier()

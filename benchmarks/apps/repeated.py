@@ -1,9 +1,9 @@
-"""Collective calls as IMB-MPI1 makes and times them, by mpi4py. It knows nothing of gridcoll.
+"""Collective calls by mpi4py, made and timed as IMB-MPI1 does. It knows nothing of gridcoll.
 
-    repeated.py Bcast,Allreduce,Alltoall 8,65536 3     # calls, bytes, how often each
+    repeated.py Bcast,Allreduce,Alltoall 8,65536 3     # calls, bytes, repetitions
 
-Each rank times its own call; after each call comes a barrier. Rank 0 prints a line per kind of
-call: its name, bytes, and the mean microseconds of the rank that took longest.
+Each rank times its own calls, and a barrier follows each call. Rank 0 prints a line per kind and
+size of call: its name, the bytes, and the mean microseconds of the slowest rank.
 """
 
 import sys
@@ -12,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-N_FIRST = 1
-"""Calls of each kind that do not count."""
+N_WARM_UP = 1
+"""Number of calls of each kind before the timed ones."""
 
 
 def call_of(comm: MPI.Intracomm, name: str, n_bytes: int) -> Callable[[], object]:
-    """The call that IMB makes of this length; for `Alltoall` that is per pair."""
+    """Return the call that IMB makes with this message length, which is per pair for Alltoall."""
     n_floats = max(n_bytes // 4, 1)
     if name == "Bcast":
         data = np.zeros(n_bytes, np.uint8)
@@ -36,10 +36,10 @@ def main() -> None:
         for n_bytes in map(int, sizes.split(",")):
             call = call_of(comm, name, n_bytes)
             took_s = 0.0
-            for k in range(N_FIRST + n_calls):
+            for k in range(N_WARM_UP + n_calls):
                 began_s = MPI.Wtime()
                 call()
-                took_s += (MPI.Wtime() - began_s) * (k >= N_FIRST)
+                took_s += (MPI.Wtime() - began_s) * (k >= N_WARM_UP)
                 comm.Barrier()
             longest_s = comm.allreduce(took_s / n_calls, MPI.MAX)
             if comm.rank == 0:

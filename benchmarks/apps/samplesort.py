@@ -1,6 +1,6 @@
-"""Sorting numbers that no rank could hold alone: sample sort, with Alltoall and Alltoallv.
+"""Sample sort of numbers that are distributed over all ranks, with Alltoall and Alltoallv.
 
-An ordinary mpi4py application; every rank's share is compared with what one rank would get.
+An ordinary mpi4py application; every rank's share is compared with a sort on one rank.
 
     mpiexec -n 12 python samplesort.py
     mpiexec -n 12 python -m gridcoll run samplesort.py
@@ -17,7 +17,7 @@ N_SAMPLES = 64
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Sort numbers spread over all ranks.")
-    parser.add_argument("--numbers", type=int, default=200_000, help="of each rank")
+    parser.add_argument("--numbers", type=int, default=200_000, help="numbers per rank")
     parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()
 
@@ -27,7 +27,7 @@ def numbers_of(rank: int, n: int, repeat: int) -> np.ndarray:
 
 
 def sample_sort(comm: MPI.Intracomm, numbers: np.ndarray) -> np.ndarray:
-    """Our share of all ranks' numbers, sorted; shares ascend with rank."""
+    """Return this rank's share of all numbers, sorted. Shares ascend with the rank. Collective."""
     size = comm.Get_size()
     numbers = np.sort(numbers)
     samples = np.empty((size, N_SAMPLES))

@@ -1,11 +1,12 @@
-"""One problem's iteration as an MPI program: what `gridcoll select` predicts, really exchanged.
+"""Run the iteration of a problem as an MPI program, to compare with `gridcoll select`.
 
     mpiexec ... python iteration.py PROBLEM.toml
 
-Run it with one rank per host on any of the problem's clusters. Computing is waiting (the hosts of
-an emulated grid share the machine's cores); UPDATEs and ALLREDUCEs are messages: faces with both
-neighbours in the cluster's ring, faces between clusters in a ring of clusters, each host its
-share, and the paper's two-level ALLREDUCE. Rank 0 prints the seconds of each iteration as JSON.
+Run it with one rank per host on any of the problem's clusters. Computation is replaced by waiting,
+as the hosts of an emulated grid share the machine's cores. UPDATEs and ALLREDUCEs send real
+messages. Each host exchanges faces with both neighbours in its cluster's ring, and its share of the
+faces between clusters, which form a ring as well. The ALLREDUCE is the paper's two-level one. Rank
+0 prints the seconds of each iteration as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WARM_UP = 3  # iterations that open connections
 
 
 class Iteration:
-    """The messages and waits of one rank; all buffers are there before the clock starts."""
+    """The messages and waits of one rank. All buffers are made before the clock starts."""
 
     def __init__(self, world: MPI.Intracomm, grid: Grid, cost: IterationCost, here: int) -> None:
         self._world = world
@@ -57,7 +58,7 @@ class Iteration:
 
     @staticmethod
     def _share(cost: IterationCost, phase: int, chosen: tuple[int, ...], name: str) -> float:
-        """How long this cluster computes, where the slowest takes 1: others wait for it."""
+        """Return the computing time of this cluster, relative to that of the slowest cluster."""
         mine = cost.peaks[phase, cost.resources.indices([name])[0]]
         return float(mine / cost.peaks[phase, list(chosen)].max())
 
@@ -89,7 +90,7 @@ class Iteration:
 
 
 def _messages(grid: Grid, problem: Problem) -> Iterator[tuple[int, int, int]]:
-    """(from, to, bytes) of every message of an UPDATE, the same list on every rank."""
+    """Yield (source, target, bytes) of every message of an UPDATE, the same on every rank."""
     update = problem.update
     clusters = [[process.rank for process in cluster.processes] for cluster in grid.clusters]
     per_host = update.beta_host * (problem.n_elements / grid.n_ranks) ** (2 / 3)

@@ -1,11 +1,12 @@
-"""Run a problem's iteration on an emulated grid, on the chosen clusters and those around.
+"""Run a problem's iteration on an emulated grid, on the chosen clusters and on other sets.
 
     python benchmarks/placement/measure.py benchmarks/placement/three-sites.toml --mpi mpich
     python benchmarks/placement/measure.py benchmarks/placement/cem-five-588k.toml --part 8
 
-As paper 004, Figure 2: predicted beside measured (median, fastest and slowest iteration) for every
-configuration. With ``--part 8``, on an eighth of the hosts of each cluster and of the elements, so
-that a host has as many as before. Needs root, as `gridcoll testbed` does.
+As in paper 004, Figure 2, prints predicted and measured times (median, fastest and slowest
+iteration) for every configuration. With ``--part 8``, uses an eighth of the hosts of each cluster
+and of the elements, so that a host has as many elements as before. Needs root, like
+`gridcoll testbed`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PROGRAM = Path(__file__).with_name("iteration.py")
 
 
 def measure(testbed: Testbed, mpi: str, problem: str, hosts: list[str], n: int) -> list[float]:
-    """Seconds of ``n`` iterations on ``hosts``."""
+    """Return the seconds of each of ``n`` iterations on ``hosts``."""
     job = Job(testbed, mpi, hosts)
     python = str(job.venv / "bin" / "python")
     line = [python, str(PROGRAM), problem, "--iterations", str(n)]
@@ -42,7 +43,10 @@ def measure(testbed: Testbed, mpi: str, problem: str, hosts: list[str], n: int) 
 
 
 def part_of(problem: Path, part: int, folder: Path) -> Path:
-    """The problem file ``problem`` on a part of each cluster's hosts and of the elements."""
+    """Write ``problem`` with one in ``part`` of each cluster's hosts and of the elements.
+
+    Returns the path of the new problem file in ``folder``.
+    """
 
     def fewer(match: re.Match[str]) -> str:
         return f"{match[1]}{max(int(match[2]) // part, 1)}"
@@ -67,7 +71,7 @@ def main() -> None:
 def run(folder: Path) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", type=Path)
-    parser.add_argument("--part", type=int, default=1, help="of hosts and elements: one in so many")
+    parser.add_argument("--part", type=int, default=1, help="use one in PART hosts and elements")
     parser.add_argument("--mpi", default="mpich")
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--output", type=Path, help="write the results here")

@@ -1,4 +1,4 @@
-"""How long the searches take: 18, 25 and 200 clusters, the slowest of many grids and meshes.
+"""Time the placement searches on random grids of 18, 25 and 200 clusters and several meshes.
 
 python benchmarks/placement/speed.py [--cases 20]
 """
@@ -24,7 +24,10 @@ RUNS = (
 
 
 def draw(rng: np.random.Generator, n_clusters: int, n_elements: int) -> IterationCost:
-    """Clusters over cities and countries as they fall; latencies and hosts as paper 004, §3.2.2."""
+    """Return a case with clusters in random cities and countries.
+
+    Latencies and hosts are as in paper 004, §3.2.2.
+    """
     country = rng.integers(4, size=n_clusters)
     city = rng.integers(max(2, n_clusters // 12), size=n_clusters)
     places = list(zip(country.tolist(), city.tolist(), strict=True))

@@ -1,14 +1,14 @@
-"""A stencil on a partitioned tetrahedral mesh: paper 004's application in small, for ``--correct``.
+"""A stencil on a partitioned tetrahedral mesh: a small version of paper 004's application.
 
     mpiexec ... python stencil.py PROBLEM.toml --elements 60000 --output RUN.json
     gridcoll select PROBLEM.toml --elements 60000 --correct RUN.json
 
-Every rank has one part of the mesh, by Metis (pymetis) or by bisection. An iteration replaces each
-element's values by the mean of its neighbours', after two UPDATEs (every face between parts carries
-``face_bytes``) and the ALLREDUCEs of the problem. Computing takes as long as the problem says: the
-hosts of an emulated grid share the machine's cores, so each waits for the rest of its α. Run it
-with one rank per host on some of the problem's clusters. The run file has the iterations' times and
-the faces that the parts share.
+Every rank has one part of the mesh, made by Metis (pymetis) or by bisection. An iteration makes the
+problem's UPDATEs, in which every face between parts carries ``face_bytes``, replaces each element's
+values by the mean of its neighbours' values, and makes the problem's ALLREDUCEs. Computation takes
+the time that the problem states: as the hosts of an emulated grid share the machine's cores, each
+waits for the rest of its α. Run it with one rank per host on some of the problem's clusters. The
+run file, for ``--correct``, has the times of iterations and the numbers of faces between parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WARM_UP = 3
 
 
 class Part:
-    """One rank's elements, and whose values it sends and receives."""
+    """The elements of one rank, and the elements whose values it sends and receives."""
 
     def __init__(self, mesh: Mesh, part: np.ndarray, rank: int, n_values: int) -> None:
         mine = part == rank
@@ -48,7 +48,7 @@ class Part:
         self.out, self.come = {}, {}
         for peer in np.unique(part[crossing[:, 1]]).tolist():
             toward = crossing[part[crossing[:, 1]] == peer]
-            # By both elements of a face: the same order on either side.
+            # Sort by both elements of a face, so that both sides use the same order.
             low = np.minimum(toward[:, 0], toward[:, 1])
             high = np.maximum(toward[:, 0], toward[:, 1])
             toward = toward[np.lexsort((high, low))]
@@ -56,7 +56,7 @@ class Part:
             self.come[peer] = place[toward[:, 1]]
 
     def update(self, comm: MPI.Intracomm) -> None:
-        """Everybody's values across shared faces."""
+        """Exchange the values of elements at faces shared with other ranks. Collective."""
         incoming = {
             peer: np.empty((len(at), self.values.shape[1])) for peer, at in self.come.items()
         }
@@ -68,7 +68,7 @@ class Part:
             self.values[self.come[peer]] = buffer
 
     def compute(self) -> None:
-        """Each element the mean of its neighbours."""
+        """Replace the values of each element by the mean of its neighbours' values."""
         total = np.zeros((len(self.local), self.values.shape[1]))
         np.add.at(total, self.here, self.values[self.there])
         self.values[: len(self.local)] = total / np.maximum(self.n_neighbours, 1)
@@ -89,7 +89,7 @@ def main() -> None:
     grid, _ = read_gridfile(stated.grid).assign(world.allgather(MPI.Get_processor_name()))
     mesh = cube_mesh(arguments.elements)
     part = PARTITIONERS[arguments.partitioner](mesh, world.size)
-    # Parts that lie next to one another go to one cluster: bisection numbers them so, Metis nearly.
+    # Adjacent parts go to the same cluster, as they have adjacent numbers (nearly so with Metis).
     order = np.array([rank for cluster in grid.clusters for rank in cluster.ranks])
     part = order[part]
     update = stated.problem.update
