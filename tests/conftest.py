@@ -1,4 +1,4 @@
-"""Settings that every test shares."""
+"""Settings that all tests share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# What one test measures is not for another, nor for the user; jobs that tests start inherit it.
+# Tests share no measurements with each other or with the user. Jobs that tests start inherit this.
 os.environ["GRIDCOLL_CACHE"] = "off"
 for _name in ("GRIDCOLL_KEEP", "GRIDCOLL_SITE_CACHE", "GRIDCOLL_QUIET"):
     os.environ.pop(_name, None)
 
-# The same examples every time, and no clock: a slow machine is not a failure.
+# Use the same examples every time, and no deadline: tests must not fail on a slow machine.
 settings.register_profile("gridcoll", derandomize=True, deadline=None, database=None)
 settings.load_profile("gridcoll")
 
@@ -27,7 +27,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return "tests/mpi: left out here, they need mpiexec: make test-mpi"
 
 
-LENIENT = {  # more ranks than cores, as root, whatever the MPI
+LENIENT = {  # allow more ranks than cores, and root, under any MPI
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -37,7 +37,7 @@ LENIENT = {  # more ranks than cores, as root, whatever the MPI
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``launch(n, *argv)`` runs ``python argv`` on n ranks in ``tmp_path``: for what ends jobs."""
+    """``launch(n, *argv)`` runs ``python argv`` on n ranks in ``tmp_path``, as a job of its own."""
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():
         pytest.skip("no mpiexec beside this Python")

@@ -10,7 +10,7 @@ DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The code blocks of ``text`` in ``language``."""
+    """Return the code blocks of ``text`` in ``language``."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
@@ -19,4 +19,4 @@ PYTHON = [
     for path in DOCUMENTS
     for number, code in enumerate(blocks(path.read_text(encoding="utf-8"), "python"))
 ]
-"""Name and code of each example in Python; tests/mpi runs all of them."""
+"""Name and code of each Python example. tests/mpi runs all of them."""

@@ -1,11 +1,11 @@
-"""Make the deliberate faults of faults.toml, one after another, and see that each is caught.
+"""Make the deliberate faults of faults.toml, one after another, and check that each is caught.
 
     python tests/make_faults.py [--list] [--table] [--json] [NAME...]
 
-by the Python of an environment with MPICH. A fault is made in a copy of the tree, its tests run
-there, and each must fail: or end the job, as tests of what hangs or crashes do. All of these tests
-are run without a fault first; one that fails then catches nothing. All faults take a quarter of
-an hour, so they are no part of CI; `test_faults` only looks whether they can still be made.
+Use the Python of an environment with MPICH. A fault is made in a copy of the tree and its tests run
+there. Each test must fail, or end the job, as tests of hangs and crashes do. First, all of these
+tests run without a fault; a test that fails then catches nothing. All faults together take a
+quarter of an hour, so CI does not run them; `test_faults` only checks that they can still be made.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ FAULTS = ROOT / "tests" / "faults.toml"
 README = ROOT / "tests" / "README.md"
 TABLE_HEAD = "| Fault | Made in | Caught by | Target |\n|---|---|---|---|\n"
 N_RANKS = 4
-LIMIT_S = 60
-"""Of one test."""
+TEST_TIMEOUT_S = 60
+"""Timeout of one test."""
 
-LEFT_OUT = (".git", ".venvs", "out", "dist", "__pycache__", "*_cache", ".hypothesis")
+NOT_COPIED = (".git", ".venvs", "out", "dist", "__pycache__", "*_cache", ".hypothesis")
 
 
 class FaultError(click.ClickException):
@@ -62,7 +62,7 @@ class Fault:
     caught_by: tuple[str, ...]
 
     def make(self, text: str) -> str:
-        """``text`` of the file, with the fault."""
+        """Return ``text`` of the file with the fault. Raises `FaultError` if it cannot be made."""
         found = text.count(self.old)
         if found != 1:
             raise FaultError(f"{self.name}: its text stands {found} times in gridcoll/{self.file}")
@@ -70,7 +70,7 @@ class Fault:
 
 
 def read_faults() -> list[Fault]:
-    """All of them."""
+    """Return all faults of faults.toml."""
     rows = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
     return [Fault(**{**row, "caught_by": tuple(row["caught_by"])}) for row in rows]
 
@@ -81,7 +81,10 @@ def _tree(path: Path) -> ast.Module:
 
 
 def target_of(test: str) -> str:
-    """Which of `make test` and `make test-long` has a test. Raises `FaultError` if none."""
+    """Return ``"test"`` if `make test` runs ``test``, or ``"long"`` if `make test-long` does.
+
+    Raises `FaultError` if there is no such test.
+    """
     file, *names = test.split("::")
     path = ROOT / file
     if not path.exists():
@@ -104,7 +107,7 @@ def target_of(test: str) -> str:
 
 
 def table(faults: Sequence[Fault]) -> str:
-    """As README.md has it: faults that differ by file only are one row."""
+    """Return the table of README.md. Faults that differ only in their file share a row."""
     rows: dict[str, list[Fault]] = {}
     for fault in faults:
         rows.setdefault(fault.what, []).append(fault)
@@ -112,19 +115,19 @@ def table(faults: Sequence[Fault]) -> str:
     for what, alike in rows.items():
         tests = list(dict.fromkeys(test for fault in alike for test in fault.caught_by))
         files = ", ".join(dict.fromkeys(f"`{fault.file}`" for fault in alike))
-        caught_by = ", ".join(f"`{_short(test)}`" for test in tests)
+        caught_by = ", ".join(f"`{short_name(test)}`" for test in tests)
         targets = sorted({target_of(test) for test in tests}, reverse=True)
         in_targets = ", ".join(f"`{each}`" for each in targets)
         lines.append(f"| {what} | {files} | {caught_by} | {in_targets} |\n")
     return TABLE_HEAD + "".join(lines)
 
 
-def _short(test: str) -> str:
+def short_name(test: str) -> str:
     return re.sub(r"\.py(?=::|$)", "", test.removeprefix("tests/mpi/"))
 
 
 def table_in(readme: str) -> str:
-    """The table that ``readme`` has."""
+    """Return the table in the text ``readme``."""
     start = readme.index(TABLE_HEAD)
     rows = re.match(r"(?:\|.*\n)+", readme[start:])
     return rows.group() if rows else ""
@@ -132,10 +135,10 @@ def table_in(readme: str) -> str:
 
 @contextlib.contextmanager
 def copy_of_tree() -> Iterator[Path]:
-    """A copy of the tree with the environments of this one."""
+    """Yield a copy of the tree that uses the environments of this one."""
     with tempfile.TemporaryDirectory(prefix="gridcoll-faults-") as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED))
         venv, copied = ROOT / ".venvs" / "mpich", tree / ".venvs" / "mpich"
         copied.mkdir(parents=True)
         for each in venv.iterdir():
@@ -145,10 +148,10 @@ def copy_of_tree() -> Iterator[Path]:
 
 
 def _build_hook(tree: Path) -> ModuleType:
-    """The build hook of ``tree``; hatchling, which calls it elsewhere, need not be there."""
+    """Return the module of the build hook of ``tree``, without importing hatchling."""
     name = "hatchling.builders.hooks.plugin.interface"
     interface: Any = ModuleType(name)
-    interface.BuildHookInterface = list  # anything that takes a type
+    interface.BuildHookInterface = list  # any class that takes a type argument
     parts = {name.rsplit(".", n)[0]: ModuleType("") for n in range(1, 5)}
     spec = importlib.util.spec_from_file_location("build_hook", tree / ".ci" / "build_hook.py")
     if spec is None or spec.loader is None:
@@ -160,7 +163,7 @@ def _build_hook(tree: Path) -> ModuleType:
 
 
 def compile_engine(tree: Path) -> None:
-    """Build the engine in C anew."""
+    """Compile the engine in C again."""
     hook = _build_hook(tree)
     compiler = hook.find_compiler()
     if compiler is None or not hook.build(compiler, "engine/_compiled.so"):
@@ -168,8 +171,11 @@ def compile_engine(tree: Path) -> None:
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> str:
-    """What pytest says of ``tests``, all under mpiexec or none; "" if all pass."""
-    options = ["-rfE", f"--timeout={LIMIT_S}", *tests]
+    """Run ``tests``, of which all or none need mpiexec.
+
+    Returns the output of pytest, or "" if all tests pass.
+    """
+    options = ["-rfE", f"--timeout={TEST_TIMEOUT_S}", *tests]
     if tests[0].startswith("tests/mpi/"):
         command = [
             *("make", "-s", "test-mpi", "-o", ".venvs/mpich/.stamp"),
@@ -177,7 +183,7 @@ def run_tests(tree: Path, tests: Sequence[str]) -> str:
         ]
     else:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    # Patience with ranks that hang after another has failed is not needed here.
+    # There is no need to wait long for other ranks after one has failed.
     env = {**os.environ, "PYTHONPATH": str(tree), "GRIDCOLL_TEST_PATIENCE_S": "5"}
     done = subprocess.run(
         command, cwd=tree, env=env, check=False, text=True,
@@ -186,19 +192,19 @@ def run_tests(tree: Path, tests: Sequence[str]) -> str:
     return done.stdout if done.returncode else ""
 
 
-def verdict(said: str, test: str) -> str:
-    """How ``test`` caught a fault, given what pytest said of it alone; "" if it did not."""
-    end = r"(?=[ [:]|$)" if "::" in test else "::"  # not a file that cannot be imported
-    if re.search(rf"^(FAILED|ERROR) {re.escape(test)}{end}", said, re.MULTILINE):
+def verdict(output: str, test: str) -> str:
+    """Return how ``test`` caught a fault, given pytest's output of it alone; "" if it did not."""
+    end = r"(?=[ [:]|$)" if "::" in test else "::"  # a file that cannot be imported does not count
+    if re.search(rf"^(FAILED|ERROR) {re.escape(test)}{end}", output, re.MULTILINE):
         return "failed"
     is_over = re.search(
-        r"\d (passed|failed|error)|no tests ran|error collecting|^usage", said, re.M
+        r"\d (passed|failed|error)|no tests ran|error collecting|^usage", output, re.M
     )
-    return "ended the job" if said and not is_over else ""
+    return "ended the job" if output and not is_over else ""
 
 
 def make(tree: Path, fault: Fault) -> dict[str, str]:
-    """Make ``fault`` in ``tree``, run its tests, and undo it; the verdict of each test."""
+    """Make ``fault`` in ``tree``, run its tests, and undo it. Return the verdict of each test."""
     path = tree / "gridcoll" / fault.file
     text = path.read_text(encoding="utf-8")
     path.write_text(fault.make(text), encoding="utf-8")
@@ -214,15 +220,15 @@ def make(tree: Path, fault: Fault) -> dict[str, str]:
 
 
 def failing_without(tree: Path, faults: Sequence[Fault]) -> set[str]:
-    """The tests of ``faults`` that fail as it is."""
+    """Return the tests of ``faults`` that fail in ``tree`` without a fault."""
     tests = list(dict.fromkeys(test for fault in faults for test in fault.caught_by))
     failing = set()
     for by_mpi in (False, True):
-        some = [test for test in tests if test.startswith("tests/mpi/") == by_mpi]
-        if some and (said := run_tests(tree, some)):
-            found = {test for test in some if verdict(said, test)}
-            if not found or found == {*some}:
-                raise FaultError(f"{said[-4000:]}\nTests fail without a fault.")
+        selected = [test for test in tests if test.startswith("tests/mpi/") == by_mpi]
+        if selected and (output := run_tests(tree, selected)):
+            found = {test for test in selected if verdict(output, test)}
+            if not found or found == {*selected}:
+                raise FaultError(f"{output[-4000:]}\nTests fail without a fault.")
             failing |= found
     return failing
 
@@ -258,7 +264,7 @@ def main(names: Sequence[str], only_list: bool, only_table: bool, as_json: bool)
             rows.append({"fault": fault.name, "file": fault.file, "tests": verdicts})
             if not as_json:
                 for test, how in verdicts.items():
-                    click.echo(f"{fault.name:28} {how or 'NOT CAUGHT':14} {_short(test)}")
+                    click.echo(f"{fault.name:28} {how or 'NOT CAUGHT':14} {short_name(test)}")
     for test in sorted(failing):
         click.echo(f"fails without a fault: {test}", err=True)
     n_caught = sum(all(row["tests"].values()) for row in rows)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Plans as text, one op a line; what `format_plan` writes `parse_plan` reads."""
+"""Plans as text, with one op per line. `parse_plan` reads the text that `format_plan` writes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _RANK = re.compile(r"rank (\d+)(?: scratch (\d+))?")
 
 
 def format_plan(plan: Plan) -> str:
-    """``plan`` as text. `parse_plan` is its reverse.
+    """Return ``plan`` as text, for `parse_plan`.
 
-    Raises `UsageError` for a label of several lines, which would not come back.
+    Raises `UsageError` for a label that could not be read back: one with several lines, or with
+    spaces around it.
     """
     if len(plan.label.splitlines()) > 1 or plan.label != plan.label.strip():
         raise UsageError(f"plan label {plan.label!r}: must be one line without spaces around it")
@@ -31,9 +32,9 @@ def format_plan(plan: Plan) -> str:
 
 
 def parse_plan(text: str, place: str = "<text>") -> Plan:
-    """The plan that ``text`` describes; ``place`` names it in errors.
+    """Return the plan that ``text`` describes. ``place`` names the text in errors.
 
-    Empty lines do not count. Raises `FileError` naming the line.
+    Empty lines are ignored. Raises `FileError`, which names the line.
     """
     programs: list[list[Op]] = []
     scratch: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Runs all ranks of a plan in one process, without MPI."""
+"""Run all ranks of a plan in one process, without MPI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridcoll.plan.plan import Plan
 
 @dataclass
 class _Message:
-    """One transfer. A send ends only when it is received: MPI promises nothing earlier."""
+    """One transfer. A send is complete only when it is received, as MPI promises nothing more."""
 
     view: memoryview
     received: bool = False
@@ -63,7 +63,7 @@ def run_reference(
 ) -> tuple[Sent, ...]:
     """Run all ranks of ``plan`` over ``memories[rank]``, taking turns in rank order.
 
-    Returns what each rank sent. Raises `PlanError` when no rank can go on.
+    Returns what each rank sent. Raises `PlanError` when no rank can make progress.
     """
     network: dict[tuple[int, int, int], _Message] = {}
     transports = [

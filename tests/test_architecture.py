@@ -1,7 +1,7 @@
-"""What the package promises about its sources, one test per law.
+"""Laws for the sources of the package, each with a test.
 
-A law is a function from sources to offences, each naming its place. It is checked twice: the
-package must give none, and a made-up source that breaks it must give one.
+A law is a function that returns the violations in given sources, each with its place. It is tested
+twice: the package must have none, and a made-up source that breaks the law must have one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import gridcoll
 PACKAGE = Path(gridcoll.__file__).parent
 
 BASE = {"constants", "errors", "files", "gridfiles", "variables", "release"}
-"""Modules beside the rooms, which every room may import."""
+"""Modules outside the rooms, which every room may import."""
 
 _DOWN_TO_PLAN = {"topology", "model", "schedule", "plan"}
 _DOWN_TO_COMM = {*_DOWN_TO_PLAN, "engine", "measure", "comm"}
@@ -41,23 +41,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testbed": {"topology"},
     "cli": {*_DOWN_TO_COMM, "launch", "bench", "draw", "placement", "study", "testbed"},
 }
-"""What a room may import besides itself and `BASE`."""
+"""The rooms that a room may import, besides itself and `BASE`."""
 
 PURE = ("topology", "model", "schedule", "plan", "draw", "placement")
-"""Rooms that run anywhere: importing them loads neither MPI nor a terminal's libraries."""
+"""Rooms whose import loads neither MPI nor terminal libraries."""
 
 LIBRARY = (*PURE, "engine", "measure", "comm")
-"""Rooms that applications call: they raise, and neither print nor exit."""
+"""Rooms that applications call. They raise errors, and neither print nor exit."""
 
-KNOW_MPI = ("engine", "measure", "comm", "launch", "bench", "cli", "testbed/pingpong.py")
+MAY_IMPORT_MPI = ("engine", "measure", "comm", "launch", "bench", "cli", "testbed/pingpong.py")
 
-FRONTS = {"comm/__init__.py", "comm/communicator.py"}
-"""The communicator is put together from `comm.methods`, which stand on the rest of `comm`."""
+COMM_FRONT = {"comm/__init__.py", "comm/communicator.py"}
+"""The communicator is composed of `comm.methods`, which use the rest of `comm`."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Files of the package by place, as ``plan/ops.py``, and what they say."""
+    """Syntax trees of the package's files by place, as ``plan/ops.py``."""
 
     trees: Mapping[str, ast.Module]
 
@@ -76,14 +76,15 @@ class Sources:
 
     @cached_property
     def places(self) -> dict[str, str]:
-        """File by the name of its module."""
+        """The place of each file, by the name of its module."""
         return {module_of(place): place for place in self.trees}
 
     @cached_property
     def edges(self) -> list[tuple[str, str, int]]:
-        """Imports of one file by another, and the line. Not those of a package it is part of.
+        """Imports of one file by another: importing place, imported place, and line.
 
-        Imports in functions and under TYPE_CHECKING are among them.
+        Imports in functions and under TYPE_CHECKING are included. Imports of a file by itself are
+        not.
         """
         found = []
         for place, tree in self.trees.items():
@@ -100,7 +101,7 @@ def module_of(place: str) -> str:
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line and name of each module imported; of ``from a import b`` those of a and of a.b."""
+    """Yield line and names of each import; for ``from a import b`` the names a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, (alias.name,)) for alias in node.names)
@@ -111,13 +112,13 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def room_of(place: str) -> str:
-    """The folder of the package that a file is in; the file itself where it is in none."""
+    """Return the folder of the package that a file is in, or the file's name if it is in none."""
     return place.split("/")[0].removesuffix(".py")
 
 
 def inner_room_of(place: str) -> str:
-    """The same where folders of `plan` and `comm` are rooms of their own."""
-    if place in FRONTS:
+    """Return the same, but with the folders of `plan` and `comm` as rooms of their own."""
+    if place in COMM_FRONT:
         return "comm, the front"
     parts = place.split("/")
     return ".".join(parts[:2]) if parts[0] in ("plan", "comm") and len(parts) > 2 else parts[0]
@@ -127,13 +128,13 @@ def inner_room_of(place: str) -> str:
 
 
 def stray_rooms(sources: Sources) -> list[str]:
-    """Folders that no arrow is drawn for."""
+    """Return folders that are not in `MAY_IMPORT`."""
     rooms = {room_of(place) for place in sources.trees if "/" in place}
     return sorted(rooms - MAY_IMPORT.keys())
 
 
 def upward_imports(sources: Sources) -> list[str]:
-    """Imports of a room that does not stand below."""
+    """Return imports that `MAY_IMPORT` does not allow."""
     allowed = {room: {room} | below | BASE for room, below in MAY_IMPORT.items()}
     allowed |= dict.fromkeys(BASE, BASE)
     allowed |= {"__init__": {"comm", "launch", "measure", "model"} | BASE, "__main__": {"cli"}}
@@ -151,7 +152,7 @@ def upward_imports(sources: Sources) -> list[str]:
 
 
 def plans_that_know_collectives(sources: Sources) -> list[str]:
-    """Files of `plan` itself that import a collective's folder."""
+    """Return imports of a collective's folder by files directly in `plan`."""
     return [
         f"{place}:{line} imports {module_of(target)}"
         for place, target, line in sources.edges
@@ -160,26 +161,26 @@ def plans_that_know_collectives(sources: Sources) -> list[str]:
 
 
 def room_circles(sources: Sources) -> list[str]:
-    """Rooms that import one another in a circle, and the imports that do it."""
+    """Return rooms that import each other in a circle, with these imports."""
     pairs = [
         (inner_room_of(place), inner_room_of(target), f"{place}:{line} imports {module_of(target)}")
         for place, target, line in sources.edges
     ]
     found = []
     for circle in circles({(a, b) for a, b, _ in pairs if a != b}):
-        ways = [said for a, b, said in pairs if a != b and {a, b} <= circle]
-        found.append(f"{', '.join(sorted(circle))}: {'; '.join(ways)}")
+        imports = [said for a, b, said in pairs if a != b and {a, b} <= circle]
+        found.append(f"{', '.join(sorted(circle))}: {'; '.join(imports)}")
     return found
 
 
 def file_circles(sources: Sources) -> list[str]:
-    """Files that import one another in a circle."""
+    """Return files that import each other in a circle."""
     pairs = {(place, target) for place, target, _ in sources.edges}
     return [", ".join(sorted(circle)) for circle in circles(pairs)]
 
 
 def circles(pairs: set[tuple[str, str]]) -> list[set[str]]:
-    """Sets of names each of which leads to all others."""
+    """Return sets of names in which each name leads to all others."""
     after: dict[str, set[str]] = {}
     for a, b in pairs:
         after.setdefault(a, set()).add(b)
@@ -200,12 +201,12 @@ def _reach(after: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def strangers_to_mpi(sources: Sources) -> list[str]:
-    """Files that import mpi4py where nobody may."""
+def forbidden_mpi_imports(sources: Sources) -> list[str]:
+    """Return imports of mpi4py in files that must not import it."""
     return [
         f"{place}:{line} imports {names[0]}"
         for place, tree in sources.trees.items()
-        if not any(place == known or place.startswith(f"{known}/") for known in KNOW_MPI)
+        if not any(place == known or place.startswith(f"{known}/") for known in MAY_IMPORT_MPI)
         for line, names in imports_of(tree)
         if names[0].split(".")[0] == "mpi4py"
     ]
@@ -227,7 +228,7 @@ def asserts_prints_and_exits(sources: Sources) -> list[str]:
 
 
 def unseeded_randomness(sources: Sources) -> list[str]:
-    """Calls of a global generator, and generators that seed themselves."""
+    """Return calls of a global random generator, and generators made without a seed."""
     generators = ("Generator", "SeedSequence", "PCG64", "Philox", "random.Random")
     found = []
     for place, tree in sources.trees.items():
@@ -252,7 +253,7 @@ LAWS: tuple[Law, ...] = (
     plans_that_know_collectives,
     room_circles,
     file_circles,
-    strangers_to_mpi,
+    forbidden_mpi_imports,
     asserts_prints_and_exits,
     unseeded_randomness,
 )
@@ -266,12 +267,12 @@ def sources() -> Sources:
 
 @by_name("law", LAWS)
 def test_the_package_keeps(law: Law, sources: Sources) -> None:
-    offences = law(sources)
-    assert not offences, "\n".join(["", *offences])
+    violations = law(sources)
+    assert not violations, "\n".join(["", *violations])
 
 
 def test_the_sources_are_all_there(sources: Sources) -> None:
-    """A law that sees no file is kept by nobody."""
+    """A law proves nothing if it sees no files."""
     assert {room_of(place) for place in sources.trees} >= {*MAY_IMPORT, *BASE}
     assert ("plan/choose.py", "plan/registry.py") in {edge[:2] for edge in sources.edges}
 
@@ -319,8 +320,8 @@ BREAKS: tuple[tuple[Law, dict[str, str]], ...] = (
         file_circles,
         {"cli/__init__.py": "from gridcoll.cli.a import x", "cli/a.py": "import gridcoll.cli"},
     ),
-    (strangers_to_mpi, {"plan/a.py": "def f():\n  from mpi4py import MPI"}),
-    (strangers_to_mpi, {"testbed/run.py": "import mpi4py.MPI"}),
+    (forbidden_mpi_imports, {"plan/a.py": "def f():\n  from mpi4py import MPI"}),
+    (forbidden_mpi_imports, {"testbed/run.py": "import mpi4py.MPI"}),
     (asserts_prints_and_exits, {"comm/a.py": "assert x"}),
     (asserts_prints_and_exits, {"files.py": "print(1)"}),
     (asserts_prints_and_exits, {"measure/a.py": "def f():\n  sys.exit(1)"}),
@@ -365,7 +366,7 @@ def test_every_law_is_broken_by_something() -> None:
 
 
 def loaded_after(code: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded after ``code``."""
+    """Return the top-level modules that a fresh interpreter has loaded after ``code``."""
     run = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The build hook, called as hatchling does; hatchling itself is not needed."""
+"""Tests of the build hook, called as hatchling calls it. hatchling itself is not needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Interface(Generic[T]):
-    """What the hook uses of hatchling's base class."""
+    """The part of hatchling's base class that the hook uses."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -33,7 +33,7 @@ class Interface(Generic[T]):
 
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The hook of a source tree of its own, in which libraries of another version lie."""
+    """The hook in a source tree of its own, which has libraries of another version."""
     package = tmp_path / "gridcoll"
     preload = (f"launch/preload/{name}.c" for name in PRELOAD)
     for source in ("engine/compiled.c", "testbed/relay.c", *preload):
@@ -58,7 +58,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def compiler(directory: Path, script: str) -> str:
-    """A compiler that does what ``script`` does; its arguments end in ``-o FILE``."""
+    """Return the path of a compiler that runs ``script``; ``$output`` is its last argument."""
     path = directory / "compiler"
     path.write_text(f"#!/bin/sh\nfor output; do :; done\n{script}\n")
     path.chmod(0o755)
@@ -89,7 +89,7 @@ def test_the_pure_wheel_compiles_nothing(hook, tmp_path, monkeypatch) -> None:
 
 
 def library(machine: int, *versions: str) -> bytes:
-    """What the hook reads of a compiled library."""
+    """Return the part of a compiled library that the hook reads."""
     header = b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little")
     return header + b"".join(b"\0GLIBC_" + version.encode() for version in versions)
 
@@ -132,6 +132,6 @@ def test_without_a_compiler_that_works_nothing_stale_stays(
     ("version", "included"), [("standard", {"hostfiles": "gridcoll/hostfiles"}), ("editable", {})]
 )
 def test_named_grids_are_in_the_wheel(hook, monkeypatch, version, included) -> None:
-    """Where the package is used in its source tree, they are beside it."""
+    """An editable install uses those beside the package in the source tree."""
     monkeypatch.setenv("CC", "no-such-compiler")
     assert built(hook, version)["force_include"] == included

@@ -1,4 +1,4 @@
-"""Documents name commands, options, settings, messages and files that exist."""
+"""Commands, options, settings, messages and files named in documents exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def unknown_options(line: str) -> list[str]:
-    """What ``line`` of a shell asks of gridcoll that it does not have."""
+    """Return the commands and options in ``line`` of a shell that gridcoll does not have."""
     words = shlex.split(line, comments=True)
     for at, word in enumerate(words):
         if word == "gridcoll" and (at == 0 or words[at - 1] == "-m" or "=" in words[at - 1]):
@@ -42,7 +42,10 @@ def _unknown(words: list[str]) -> list[str]:
         if found is None:
             return [words[0]]
         command, words = found, words[1:]
-    if command.name in ("run", "preload"):  # it takes its options by itself, and the application's
+    if command.name in (
+        "run",
+        "preload",
+    ):  # these parse their own options and those of the application
         return []
     known = {name for parameter in command.params for name in (*parameter.opts, "--help")}
     mine = words[: words.index("--")] if "--" in words else words
@@ -50,7 +53,7 @@ def _unknown(words: list[str]) -> list[str]:
 
 
 def lines(text: str) -> list[str]:
-    """Lines of the shell examples in ``text``."""
+    """Return the lines of the shell examples in ``text``."""
     return [line for block in blocks(text, "sh") for line in block.splitlines() if line.strip()]
 
 
@@ -79,7 +82,7 @@ def test_some_examples_are_seen() -> None:
 
 
 def dead_links(path: Path, text: str) -> list[str]:
-    """Relative links of ``text``, the document at ``path``, that lead nowhere."""
+    """Return the relative links in ``text``, the document at ``path``, whose target is missing."""
     found = []
     for target in LINK.findall(text):
         if "://" in target:
@@ -92,7 +95,7 @@ def dead_links(path: Path, text: str) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """As the site makes them of headings."""
+    """Return the anchors that the site makes from the headings of the document at ``path``."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
@@ -115,7 +118,7 @@ def test_every_page_is_on_the_site() -> None:
 
 
 def places_of(variable: Variable) -> str:
-    """Where ``variable`` can be given, as docs/settings.md says it."""
+    """Return where ``variable`` can be given, in the words of docs/settings.md."""
     name = variable.name.removeprefix(PREFIX).lower()
     is_algorithm = name == "<collective>"
     places = ["keyword", "hint"] if is_algorithm or name in NAMES else []
@@ -142,7 +145,7 @@ def test_the_claims_of_the_papers_are_on_the_site() -> None:
     (named,) = re.findall(r'^--8<-- "(\S+)"$', text, re.MULTILINE)
     assert (ROOT / named).name == "CLAIMS.md"
     assert (ROOT / named).exists()
-    # Nothing in it leads to a place that the site does not have.
+    # It has no links, as their targets would not be on the site.
     assert LINK.findall((ROOT / named).read_text(encoding="utf-8")) == []
 
 
@@ -160,7 +163,7 @@ def test_every_setting_is_documented() -> None:
     }
 
 
-DIFFERENT = {
+NOT_DEFAULT = {
     "GRIDCOLL_GRID": "grid.toml",
     "GRIDCOLL_CACHE": "/elsewhere",
     "GRIDCOLL_KEEP": "/elsewhere",
@@ -171,13 +174,15 @@ DIFFERENT = {
     "GRIDCOLL_LEARN": "off",
     "GRIDCOLL_LOG": "decisions",
 }
-"""By setting of a communicator, a value that is not the default."""
+"""For each setting of a communicator, a value that is not the default."""
 
 
 def test_what_ranks_compare_is_what_the_page_says() -> None:
-    assert {*DIFFERENT} == {f"{PREFIX}{name.upper()}" for name in NAMES}
+    assert {*NOT_DEFAULT} == {f"{PREFIX}{name.upper()}" for name in NAMES}
     nothing = read_settings({}).text()
-    compared = {n for n, value in DIFFERENT.items() if read_settings({n: value}).text() != nothing}
+    compared = {
+        n for n, value in NOT_DEFAULT.items() if read_settings({n: value}).text() != nothing
+    }
     for collective, algorithms in REGISTRIES.items():
         variable = f"{PREFIX}{collective.upper()}"
         assert read_settings({variable: next(iter(algorithms))}).text() != nothing
@@ -195,7 +200,7 @@ def test_every_finding_is_documented() -> None:
 
 
 def messages(source: str) -> list[tuple[str, str]]:
-    """Errors that ``source`` raises, and what they say with … for what is filled in."""
+    """Return type and message of each error that ``source`` raises, with … for filled-in parts."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
@@ -219,7 +224,7 @@ def rows_of_messages() -> list[str]:
 
 
 def sources() -> str:
-    """All messages of the package on one line each, with … for what is filled in."""
+    """Return the package's sources with each message on one line, and … for filled-in parts."""
     text = "\n".join(
         path.read_text(encoding="utf-8") for path in sorted((ROOT / "gridcoll").rglob("*.py"))
     )
@@ -238,7 +243,7 @@ def test_a_message_that_nobody_says_is_seen() -> None:
     assert "this message is said by nobody" not in sources()
 
 
-SELF_EXPLAINING = {
+NEED_NO_REMEDY = {
     "GridComm: unknown keyword …; known are …": "names what there is",
     "… …: known are …": "names what there is",
     "algorithms: must map collectives to names, got …": "says what it must be",
@@ -252,17 +257,20 @@ SELF_EXPLAINING = {
 }
 """Messages of a running job that need no remedy, each with the reason."""
 
-OF_USERS = {"UsageError", "FileError", "DisagreementError", "GridcollError", "TestbedError"}
+USER_ERRORS = {"UsageError", "FileError", "DisagreementError", "GridcollError", "TestbedError"}
 
 
 def without_remedy(said: Iterable[tuple[str, str]], rows: Iterable[str]) -> set[str]:
-    """Which messages no row is about. A `PlanError`, whatever it says, has a row by that name."""
+    """Return the messages in ``said`` that match no row.
+
+    `PlanError` is left out, as one row covers all of its messages.
+    """
     patterns = [re.compile(".*".join(map(re.escape, row.split("…"))), re.DOTALL) for row in rows]
     return {
         text
         for kind, text in said
-        if kind in OF_USERS
-        if text not in SELF_EXPLAINING and not any(each.search(text) for each in patterns)
+        if kind in USER_ERRORS
+        if text not in NEED_NO_REMEDY and not any(each.search(text) for each in patterns)
     }
 
 
@@ -281,21 +289,21 @@ def test_every_message_of_a_job_has_a_remedy() -> None:
     assert len(said) > 40
     assert without_remedy(said, rows) == set()
     texts = {text for _, text in said}
-    assert {*SELF_EXPLAINING} <= texts, "is said no more"
+    assert {*NEED_NO_REMEDY} <= texts, "is said no more"
 
 
 def test_a_message_without_a_remedy_is_seen() -> None:
     new = messages('raise UsageError(f"moon: {phase!r} is not full")')
     assert new == [("UsageError", "moon: … is not full")]
     assert without_remedy(new, rows_of_messages()) == {"moon: … is not full"}
-    # Of the rows, each is needed: without it something has no remedy, or commands say it.
+    # Without a row, the message that it describes has no remedy.
     rows = rows_of_messages()
     without = [row for row in rows if row != "rank … has elements of …, rank … of …"]
     assert without_remedy(said_by_jobs(), without) == {"…: rank … has elements of …, rank … of …"}
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
-    """The site works where there is no network."""
+    """The site works without a network."""
     assert "font: false" in (ROOT / ".ci/mkdocs.yml").read_text(encoding="utf-8")
     for path in DOCUMENTS:
         assert not re.search(r"!\[[^\]]*\]\(https?:", path.read_text(encoding="utf-8")), path

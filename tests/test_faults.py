@@ -1,6 +1,6 @@
-"""The deliberate faults can still be made: their lines and their tests are there.
+"""The deliberate faults can still be made: their source lines and their tests exist.
 
-That they are caught is shown by `python tests/make_faults.py`.
+`python tests/make_faults.py` shows that they are caught.
 """
 
 from __future__ import annotations

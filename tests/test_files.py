@@ -1,4 +1,4 @@
-"""Files are replaced whole; links, devices and pipes stay what they are."""
+"""Files are replaced atomically. Links, devices and pipes are not replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
 
 
 def test_a_symbolic_link_stays_one_and_its_target_is_replaced(tmp_path: Path) -> None:
-    """A new file in the target's own directory: who has the old one open keeps that."""
+    """The new file is made in the target's directory. A reader of the old file keeps it."""
     target, link = tmp_path / "there" / "target", tmp_path / "here" / "link"
     for path in (target, link):
         path.parent.mkdir()
@@ -74,13 +74,13 @@ def test_a_pipe_gets_the_content(tmp_path: Path, linked: bool) -> None:
     reader.start()
     check_writable(path)
     write_atomically(path, "content")
-    assert stat.S_ISFIFO(pipe.stat().st_mode)  # else nobody writes to it, and its reader waits
+    assert stat.S_ISFIFO(pipe.stat().st_mode)  # otherwise its reader would wait for ever
     reader.join()
     assert read == [b"content"]
 
 
 def test_a_descriptor_gets_the_content() -> None:
-    """As ``/dev/stdout`` does, behind which there may be anything."""
+    """So does ``/dev/stdout``, which may be a pipe or any other file."""
     reading, writing = os.pipe()
     check_writable(f"/dev/fd/{writing}")
     write_atomically(f"/dev/fd/{writing}", "content")
@@ -90,7 +90,7 @@ def test_a_descriptor_gets_the_content() -> None:
 
 
 def test_a_descriptors_file_is_not_replaced(tmp_path: Path) -> None:
-    """Else what the shell does with ``>`` would go to a file that is no more."""
+    """Otherwise output that the shell redirects with ``>`` would go to a deleted file."""
     path = tmp_path / "file"
     with path.open("wb") as file:
         write_atomically(f"/dev/fd/{file.fileno()}", "content")
@@ -99,7 +99,7 @@ def test_a_descriptors_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_device_gets_the_content() -> None:
-    """A terminal of our own: were a device replaced by mistake, no other must be at stake."""
+    """The device is a terminal of our own, so that a mistake replaces no other device."""
     ours, terminal = os.openpty()
     path = os.ttyname(terminal)
     check_writable(path)
@@ -133,7 +133,7 @@ def test_permissions_are_the_old_files_or_the_users(tmp_path: Path) -> None:
 
 
 def test_a_pipes_own_mode_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not its directory's, in which nothing is made."""
+    """The mode of its directory does not matter, as no file is made there."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) == pipe)

@@ -1,4 +1,4 @@
-"""Where named grids are looked for."""
+"""The folders in which named grids are searched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridcoll.gridfiles import find_gridfile, known_grids
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Where the package is installed; the working directory is another one."""
+    """The folder where the package is installed. The working directory is another one."""
     package = tmp_path / "site-packages" / "gridcoll"
     package.mkdir(parents=True)
     monkeypatch.setattr(gridfiles, "__file__", str(package / "gridfiles.py"))

@@ -1,4 +1,4 @@
-"""The harness of tests/mpi fails when any rank fails, and ends when any rank hangs."""
+"""The harness of tests/mpi fails if any rank fails, and ends if any rank hangs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_one_ranks_failure_is_everybodys(run: Run, more: str) -> None:
 
 @pytest.mark.long
 def test_a_rank_that_hangs_ends_the_job(run: Run) -> None:
-    done = run(RANK_1_HANGS, limit_s=2)  # all of which it sits out
+    done = run(RANK_1_HANGS, limit_s=2)  # the test takes all of it
     assert done.returncode != 0
     assert "Timeout" in done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""The checker that runs other projects' tests on our communicators rejects what it must."""
+"""The checker that runs other projects' tests on our communicators detects failures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Tests(unittest.TestCase):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Take modules, given by name, through the checker on two ranks."""
+    """Run the checker on two ranks, with test modules given as ``name=text``."""
     if not MPIEXEC.exists():
         pytest.skip(f"needs {MPIEXEC}")
 
@@ -92,7 +92,7 @@ def test_what_passes(run: Run) -> None:
 
 
 def test_one_rank_is_enough(run: Run) -> None:
-    """Whether a test fails there or ends by an error."""
+    """A failure or an error on one rank fails the test."""
     done = run(sample=BODY + RANK_1_FAILS + RANK_1_STUMBLES)
     assert done.returncode != 0
     assert done.stdout.count("FAILED sample.Tests.test_odd\n") == 1
@@ -101,7 +101,7 @@ def test_one_rank_is_enough(run: Run) -> None:
 
 
 def test_modules_apart_run_once_and_count(run: Run, tmp_path: Path) -> None:
-    """The first on rank 0, the second on rank 1, where it fails."""
+    """The first module runs on rank 0, the second on rank 1, where it fails."""
     writes = NOTHING_OF_OURS.replace("pass", "open('ran', 'a').write('x')")
     fails = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
     fails += NOTHING_OF_OURS + RANK_1_FAILS
@@ -128,7 +128,7 @@ def test_what_is_pinned_must_fail_and_nothing_else(run: Run, tmp_path: Path) -> 
 
 
 def test_a_module_without_tests(run: Run) -> None:
-    """Also beside one that has some: a name that changed must not go unnoticed."""
+    """It is an error, also beside a module with tests: a renamed module must be noticed."""
     done = run(sample=BODY, empty="import unittest\n")
     assert done.returncode != 0
     assert done.stdout.count("FAILED empty: no tests\n") == 1
@@ -136,7 +136,7 @@ def test_a_module_without_tests(run: Run) -> None:
 
 @pytest.mark.long
 def test_no_plan_ran(run: Run) -> None:
-    """Then nothing of ours was tested, unless that is what was asked for."""
+    """Then nothing of gridcoll was tested, which is an error unless ``--plain`` is given."""
     assert run(sample=NOTHING_OF_OURS).returncode != 0
     assert run("--plain", sample=NOTHING_OF_OURS).returncode == 0
 

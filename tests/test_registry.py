@@ -1,7 +1,7 @@
-"""Everything that has a name: nothing lost, nothing that documents invent, and one file adds one.
+"""Registered names: none is lost, documents mention no others, and one file adds an algorithm.
 
-After a change of names is meant: ``python -m tests.test_registry`` at the repository's root writes
-``tests/golden/registry.txt`` anew.
+After an intended change of names, ``python -m tests.test_registry`` at the repository's root
+rewrites ``tests/golden/registry.txt``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "registry.txt"
 
 SECTIONS = ("heuristics", "searches", "studies")
-"""Of ``gridcoll list``, besides those that end in "algorithms"."""
+"""Sections of ``gridcoll list`` that are compared, besides those that end in "algorithms"."""
 
 IMPORTED = """
 import gridcoll.plan
@@ -34,7 +34,7 @@ for collective, registry in REGISTRIES.items():
 
 
 def run(package_root: Path, *argv: str) -> str:
-    """What a fresh interpreter says that finds ``gridcoll`` in ``package_root``."""
+    """Return the output of a fresh interpreter that finds ``gridcoll`` in ``package_root``."""
     ran = subprocess.run(
         [sys.executable, *argv], cwd=package_root, capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(package_root)},
@@ -44,7 +44,7 @@ def run(package_root: Path, *argv: str) -> str:
 
 
 def listed(package_root: Path) -> dict[str, list[str]]:
-    """Names by section, as the command line says."""
+    """Return names by section, as ``gridcoll list`` prints them."""
     said = json.loads(run(package_root, "-m", "gridcoll", "list", "--json"))
     return {
         section: [entry["name"] for entry in entries]
@@ -73,7 +73,7 @@ def names() -> dict[str, list[str]]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A folder with the package in it, to be changed."""
+    """A folder with a copy of the package that tests may change."""
     without = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "gridcoll", tmp_path / "gridcoll", ignore=without)
     return tmp_path
@@ -93,7 +93,7 @@ def test_a_lost_registration_is_noticed(copy: Path) -> None:
     assert lost
     for path in lost:
         path.unlink()
-    # What else imports these files must not keep the rest from being compared.
+    # The comparison also works if the import stops because other modules need these files.
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTED], cwd=copy, capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(copy)},
@@ -131,7 +131,7 @@ def candidates(model, n_bytes, root):
 def test_an_algorithm_is_one_file(copy: Path, names: dict[str, list[str]]) -> None:
     (copy / "gridcoll/plan/bcast/toy.py").write_text(TOY)
     added = lines_of(listed(copy)) - lines_of(names)
-    # Reductions run broadcasts' trees backwards, so it is one of theirs, too.
+    # Reductions run the trees of broadcasts in reverse, so the algorithm is listed for both.
     assert added == {"bcast algorithms: toy", "reduce algorithms: toy"}
     explain = ("-m", "gridcoll", "explain", "bcast", "--algorithm", "toy", "--bytes", "1K")
     grid = ("--grid", str(ROOT / "hostfiles/three-sites.toml"))
@@ -153,11 +153,11 @@ COLUMNS = {
     "search": "searches",
     "study": "studies",
 }
-"""A table whose header has such a column names what is registered in that section."""
+"""Cells of a table's column with such a header must be names registered in that section."""
 
 
-def strangers(text: str, names: Mapping[str, Iterable[str]]) -> list[str]:
-    """What ``text`` says is registered, and is not."""
+def unregistered_names(text: str, names: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the names that ``text`` uses as registered ones, but that are not registered."""
     known = {section: set(found) for section, found in names.items()}
     algorithms = {
         section.removesuffix(" algorithms"): found
@@ -182,7 +182,10 @@ def strangers(text: str, names: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def named_in_tables(text: str) -> list[tuple[str, str]]:
-    """Section and name of each cell under one of `COLUMNS`: in backticks, or the first word."""
+    """Return section and name for each cell under one of `COLUMNS`.
+
+    Names are the words in backticks, or else the first word.
+    """
     found: list[tuple[str, str]] = []
     places: dict[int, str] = {}
     inside = False
@@ -206,7 +209,7 @@ def named_in_tables(text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_documents_name_what_there_is(path: Path, names: dict[str, list[str]]) -> None:
-    assert strangers(path.read_text(encoding="utf-8"), names) == []
+    assert unregistered_names(path.read_text(encoding="utf-8"), names) == []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +226,7 @@ def test_documents_name_what_there_is(path: Path, names: dict[str, list[str]]) -
     ],
 )
 def test_a_name_that_is_not_registered_is_seen(text: str, names: dict[str, list[str]]) -> None:
-    assert strangers(text, names)
+    assert unregistered_names(text, names)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_a_name_that_is_not_registered_is_seen(text: str, names: dict[str, list[
     ],
 )
 def test_other_names_are_left_alone(text: str, names: dict[str, list[str]]) -> None:
-    assert strangers(text, names) == []
+    assert unregistered_names(text, names) == []
 
 
 def test_tables_are_read() -> None:

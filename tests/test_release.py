@@ -1,4 +1,4 @@
-"""What `make release-check` refuses."""
+"""Tests of `make release-check` and of the other checks in .ci."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PACKAGES = [
 
 
 def load(name: str) -> ModuleType:
-    """The script of that name in .ci."""
+    """Load the script ``name`` of .ci as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / f".ci/{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -164,7 +164,7 @@ def test_wheels_are_tried_with_an_application_that_passes_only_under_gridcoll(
 
 
 def page(*severities: str, **different: Any) -> str:
-    """What the doctor prints of a job of three ranks."""
+    """Return the JSON that ``gridcoll doctor`` prints for a job of three ranks."""
     findings = [{"code": "any", "severity": severity} for severity in severities]
     ok = all(severity == "note" for severity in severities)
     return json.dumps({"ok": ok, "findings": findings, "n_ranks": 3, **different}, indent=2)

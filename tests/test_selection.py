@@ -1,4 +1,4 @@
-"""`make test` and `make test-long` have every test between them, and none twice."""
+"""`make test` and `make test-long` together run every test, and none twice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-WHOLE = {("mpich", "1")}
-"""Where all of tests/mpi runs: MPIs, and numbers of ranks."""
+ALL_OF_TESTS_MPI = {("mpich", "1")}
+"""The MPIs and numbers of ranks with which all of tests/mpi runs."""
 
 
 def commands(*targets: str) -> str:
-    """What make would run for ``targets``."""
+    """Return the commands that make would run for ``targets``."""
     make = shutil.which("make")
     if make is None:
         pytest.skip("no make here")
@@ -30,16 +30,16 @@ def commands(*targets: str) -> str:
     ).stdout  # fmt: skip
 
 
-def unit_selections(said: str) -> list[list[str]]:
-    """Arguments of each pytest that runs units."""
-    found = re.findall(r"-q -n auto .*?(-m (?:'[^']*'|\S+)) (--ignore=tests/mpi .*)", said)
+def unit_selections(output: str) -> list[list[str]]:
+    """Return the arguments of each pytest that runs unit tests."""
+    found = re.findall(r"-q -n auto .*?(-m (?:'[^']*'|\S+)) (--ignore=tests/mpi .*)", output)
     return [["-m", marker[3:].strip("'"), *rest.split()] for marker, rest in found]
 
 
-def mpi_runs(said: str) -> list[tuple[str, str, str]]:
-    """MPI, number of ranks, and files of each run under mpiexec."""
+def mpi_runs(output: str) -> list[tuple[str, str, str]]:
+    """Return MPI, number of ranks, and files of each run under mpiexec."""
     found = []
-    for block in said.split("export GRIDCOLL_TEST_TALLY=")[1:]:
+    for block in output.split("export GRIDCOLL_TEST_TALLY=")[1:]:
         mpi = re.match(r"\S*/(\w+)/tally", block)
         ranks = re.search(r"for n in ([\d ]+);", block)
         files = re.search(r"-p no:cacheprovider (.*?) \|\|", block)
@@ -61,7 +61,7 @@ def rest() -> str:
 
 
 def test_units_are_split_by_the_marker(quick: str, rest: str) -> None:
-    """Of the same files: then pytest leaves none out, and takes none twice."""
+    """The files are the same, so that pytest runs each test, and none twice."""
     (some,), (others,) = unit_selections(quick), unit_selections(rest)
     assert some == ["-m", "not long", *others[2:]]
     assert others[:2] == ["-m", "long"]
@@ -70,7 +70,7 @@ def test_units_are_split_by_the_marker(quick: str, rest: str) -> None:
 def test_what_runs_under_mpi(quick: str, rest: str) -> None:
     runs = mpi_runs(quick) + mpi_runs(rest)
     assert len(set(runs)) == len(runs), "nothing runs twice"
-    assert {run[:2] for run in runs if run[2] == "tests/mpi"} == WHOLE
+    assert {run[:2] for run in runs if run[2] == "tests/mpi"} == ALL_OF_TESTS_MPI
     by_marker = [run for run in runs if run[2].endswith(" tests/mpi")]
     assert {(*run[:2], run[2].replace('"', "")) for run in by_marker} == {
         ("mpich", "4", "-m not long tests/mpi"),
@@ -108,9 +108,9 @@ def test_emulated_grids_and_mpi4pys_own(quick: str, rest: str) -> None:
 
 
 def test_check_runs_both(quick: str, rest: str) -> None:
-    said = commands("check")
-    assert unit_selections(said) == unit_selections(quick) + unit_selections(rest)
-    assert mpi_runs(said) == mpi_runs(quick) + mpi_runs(rest)
+    output = commands("check")
+    assert unit_selections(output) == unit_selections(quick) + unit_selections(rest)
+    assert mpi_runs(output) == mpi_runs(quick) + mpi_runs(rest)
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("make check")
 
 
@@ -140,7 +140,7 @@ def test_without_a_browser_the_page_may_be_skipped(
 
 @pytest.mark.long
 def test_in_ci_the_page_is_looked_at() -> None:
-    """By `make test-browser`."""
+    """`make test-browser` fails in CI if there is no browser."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PAGE)],
         cwd=ROOT, env={**os.environ, "PATH": "", "CI": "true", "GRIDCOLL_TEST_BROWSER": ""},

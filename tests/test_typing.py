@@ -1,4 +1,4 @@
-"""A user's program is checked by mypy --strict, as with mpi4py's own communicators."""
+"""mypy --strict checks a user's program as it does with mpi4py's own communicators."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def check(program: str, place: Path) -> str:
 @pytest.mark.long
 def test_a_typed_program(tmp_path: Path) -> None:
     assert "Success" in check(PROGRAM, tmp_path)
-    said = check(WRONG, tmp_path)
-    found = {int(line.split(":")[1]) for line in said.splitlines() if ": error: " in line}
-    assert found == {5, 6, 7, 8}, said
+    output = check(WRONG, tmp_path)
+    found = {int(line.split(":")[1]) for line in output.splitlines() if ": error: " in line}
+    assert found == {5, 6, 7, 8}, output

@@ -1,4 +1,4 @@
-"""What a job with ``GRIDCOLL_TRACE`` leaves, without a job."""
+"""Traces as a job with ``GRIDCOLL_TRACE`` leaves them, made without a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridcoll.plan.traces import RankTrace, Sent, decided_of, write_trace
 
 
 def trace_in(folder: Path) -> None:
-    """As a job on three sites leaves: rank 0's file, another's, and the model."""
+    """Write a trace of a job on three sites: the files of ranks 0 and 5, and the model."""
     model = load_model("three-sites")
     write_model(model, folder / "model.json")
     choice = choose("bcast", model, 1 << 20, 0)
