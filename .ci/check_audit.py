@@ -1,4 +1,4 @@
-"""Does a wheel fit every Linux that its name promises? Fails if not.
+"""Check that a wheel runs on every Linux that its name promises.
 
 python -m auditwheel show --json WHEEL | python .ci/check_audit.py
 """
@@ -10,13 +10,13 @@ import re
 import sys
 
 PROMISED = re.compile(r"manylinux_2_17_(x86_64|aarch64)")
-"""Linux since 2014, on the machines that there are wheels for."""
+"""Linux since 2014, on the machines for which there are wheels."""
 
 
-def faults_of_audit(said: str) -> list[str]:
-    """What keeps a wheel, of which ``auditwheel show --json`` said that, from fitting them."""
+def faults_of_audit(output: str) -> list[str]:
+    """Return why the wheel is not portable, given the output of ``auditwheel show --json``."""
     try:
-        audit = json.loads(said)
+        audit = json.loads(output)
         name, tag, libraries = audit["wheel"], audit["overall_tag"], audit["external_libs"]
     except (ValueError, KeyError, TypeError) as error:
         return [f"auditwheel said nothing of a wheel ({type(error).__name__}: {error})"]

@@ -1,8 +1,8 @@
-"""Is this ready to be released? Says everything that is missing, and fails if anything is.
+"""Check whether a release is ready. Prints everything that is missing, and fails if anything is.
 
     python .ci/check_release.py [dist]
 
-Without a folder of packages, what can be told from the sources alone.
+Without a folder of packages, only the sources are checked.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ HEADING = re.compile(r"^## (.*)$", re.M)
 RELEASE = re.compile(r"\[(?P<version>[^\]\s]+)\] - (?P<date>\d{4}-\d{2}-\d{2})")
 UNRELEASED = "[Unreleased]"
 SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-"""Those of *Keep a Changelog*."""
+"""The sections of *Keep a Changelog*."""
 
 
 def version_of(release: str) -> str:
-    """The version that ``release`` (the text of gridcoll/release.py) states; empty if none."""
+    """Return the version stated in ``release``, the text of gridcoll/release.py; empty if none."""
     found = re.search(r'^__version__ = "([^"]+)"$', release, re.M)
     return found[1] if found else ""
 
 
 def faults_of_form(text: str) -> list[str]:
-    """Where ``text`` is no changelog as *Keep a Changelog* has them, released or not.
+    """Return where ``text`` does not have the form of *Keep a Changelog*, released or not.
 
-    Releases are ``## [1.2.0] - 2026-01-31``, the newest first, below ``## [Unreleased]``; what
-    changed stands in ``### Added`` and its like, by capability (``####``) if there is much of it.
+    Releases are ``## [1.2.0] - 2026-01-31``, the newest first, below ``## [Unreleased]``. Changes
+    are in ``### Added`` and similar sections, grouped by capability (``####``) if there are many.
     """
     faults = []
     titles = HEADING.findall(text)
@@ -82,13 +82,13 @@ def _faults_of_sections(title: str, body: str) -> list[str]:
 
 
 def _parts(text: str, mark: str) -> list[tuple[str, str]]:
-    """Title and text of what follows each heading of that depth."""
+    """Return the title and the text of each heading that starts with ``mark``."""
     pieces = re.split(f"^{mark}(.*)$", text, flags=re.M)[1:]
     return list(zip(pieces[::2], pieces[1::2], strict=True))
 
 
 def faults_of_changelog(text: str, version: str) -> list[str]:
-    """What keeps ``text`` from being the changelog of a release of ``version``."""
+    """Return why ``text`` is not the changelog of a release of ``version``."""
     faults = faults_of_form(text)
     titles = HEADING.findall(text)
     releases = [found["version"] for title in titles if (found := RELEASE.fullmatch(title))]
@@ -102,7 +102,7 @@ def faults_of_changelog(text: str, version: str) -> list[str]:
 
 
 def faults_of_metadata(metadata: str) -> list[str]:
-    """What is missing in ``metadata``, the text of a wheel's METADATA file."""
+    """Return what is missing in ``metadata``, the text of a wheel's METADATA file."""
     head = metadata.split("\n\n", 1)[0]
     wanted = ("Name", "Version", "Summary", "Author", "License-Expression", "Keywords")
     wanted += ("Requires-Python", "Classifier", "Project-URL")
@@ -110,7 +110,7 @@ def faults_of_metadata(metadata: str) -> list[str]:
 
 
 def faults_of_packages(names: list[str], version: str) -> list[str]:
-    """Which of the packages of ``version`` are not among the files ``names``."""
+    """Return which packages of ``version`` are not among the files ``names``."""
     faults = []
     for what, pattern in (
         ("source distribution", rf"gridcoll-{re.escape(version)}\.tar\.gz"),
@@ -124,17 +124,17 @@ def faults_of_packages(names: list[str], version: str) -> list[str]:
 
 
 def faults_of_repository(version: str) -> list[str]:
-    """What git says against a release."""
+    """Return the reasons in the state of git against a release of ``version``."""
     faults = []
-    if said("status", "--porcelain"):
+    if git("status", "--porcelain"):
         faults.append("git: there are changes that are not committed")
-    if said("tag", "--list", f"v{version}"):
+    if git("tag", "--list", f"v{version}"):
         faults.append(f"git: v{version} is a tag already; raise the version in gridcoll/release.py")
     return faults
 
 
-def said(*arguments: str) -> str:
-    """What ``git ARGUMENTS`` prints."""
+def git(*arguments: str) -> str:
+    """Return the output of ``git ARGUMENTS``, stripped."""
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()

