@@ -38,7 +38,7 @@ class CompilerHook(BuildHookInterface[Any]):  # type: ignore[misc]
     """Adds the libraries to the wheel. Its tag then names a machine, but no Python version."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the libraries. Called before a wheel is written and before an editable install."""
+        """Compile the libraries, before a wheel is written and before an editable install."""
         if version != "editable":
             build_data["force_include"]["hostfiles"] = "gridcoll/hostfiles"
         if os.environ.get("GRIDCOLL_BUILD") == "pure":
