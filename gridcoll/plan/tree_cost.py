@@ -388,6 +388,8 @@ class Load:
     flows: dict[tuple[int, int], float]
     links: dict[tuple[int, int], float]
     """Transfers per segment between two clusters: of the busiest pair of ranks, and of all."""
+    entries: FloatArray
+    """(C,) array. Ranks at which segments enter each cluster, of all trees together."""
 
 
 def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
@@ -416,7 +418,11 @@ def load_of(trees: Sequence[GridTree], grid: Grid) -> Load:
         link, share = (grid.cluster_of[sender], grid.cluster_of[receiver]), count / len(trees)
         flows[link] = max(flows.get(link, 0.0), share)
         links[link] = links.get(link, 0.0) + share
-    return Load(interfaces, flows, links)
+    entered: list[set[int]] = [set() for _ in grid.clusters]
+    for _, entry in pairs:
+        entered[grid.cluster_of[entry]].add(entry)
+    entries = np.array([max(len(ranks), 1) for ranks in entered], float)
+    return Load(interfaces, flows, links, entries)
 
 
 def _busiest_host(trees: Sequence[GridTree], grid: Grid, cluster: int) -> float:
@@ -447,6 +453,8 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
 
     The first segments go down all trees as if each tree were alone. After that, the busiest
     interface limits the rate of all trees, and the busiest flow or link of a tree limits that tree.
+    If several ranks are entries of a cluster, their segments may come to a member at the same time
+    and wait for one another there, as long as interfaces are busy.
     """
     interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
     between_s = _periods_between(costs, load)
@@ -456,7 +464,13 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
         alone = price_tree(costs, tree.transfers, tree.shapes, tree.relays)
         own = np.max([interfaces_s, *(between_s[link] for link in tree.transfers)], axis=0)
         first, period = np.maximum(first, alone.first_s), np.maximum(period, own)
-        total = np.maximum(total, alone.first_s + rest * own)
+        waits_s = [np.zeros_like(own)] * len(tree.shapes)
+        for sender, receiver in tree.transfers:
+            waits_s[receiver] = (
+                waits_s[sender] + (load.entries[receiver] - 1) * costs.port_s[receiver]
+            )
+        wait_s = np.max(waits_s, axis=0) * interfaces_s / np.maximum(own, 1e-12)
+        total = np.maximum(total, alone.first_s + rest * own + np.minimum(wait_s, rest * own))
     return TreePrice(first, period, total)
 
 

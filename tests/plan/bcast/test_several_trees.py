@@ -53,6 +53,17 @@ def test_of_those_alike_the_first_with_enough(
     assert [candidate.label for candidate in found] == [str(chosen)] * (chosen is not None)
 
 
+@pytest.mark.parametrize("algorithm", ["lanes", "stars"])
+@pytest.mark.parametrize("n_bytes", [1 << 16, 1 << 20, 1 << 22])
+def test_segments_that_meet_at_an_interface_are_priced(algorithm: str, n_bytes: int) -> None:
+    """The simulation, in which each interface takes one segment at a time, says the same."""
+    model = load_model(str(HOSTFILES / "three-sites.toml"))
+    (found,) = REGISTRIES["bcast"][algorithm].candidates(model, n_bytes, 0)
+    assert found.build is not None
+    simulated_s = price_plan(found.build(n_bytes), model).makespan_s
+    assert found.predicted_s == pytest.approx(simulated_s, rel=0.01)
+
+
 def test_inside_one_cluster_no_flow_has_to_be_spared() -> None:
     model = load_model(str(HOSTFILES / "one-cluster.toml"))
     (found,) = REGISTRIES["bcast"]["stars"].candidates(model, 1 << 20, 0)
