@@ -110,6 +110,42 @@ def test_a_dead_link_is_seen() -> None:
     assert dead_links(ROOT / "docs/index.md", text) == ["nowhere.md", "cluster.md#not-there"]
 
 
+FUNCTION = re.compile(r"`([\w/]+\.py):([\w.]+)`")
+
+
+def unknown_functions(text: str) -> list[str]:
+    """Return what ``text`` names as ``file.py:function`` or ``file.py:Class.method`` in vain."""
+    unknown = []
+    for path, name in FUNCTION.findall(text):
+        places = [place for place in (ROOT / "gridcoll" / path, ROOT / path) if place.exists()]
+        nodes: list[ast.AST] = [ast.parse(places[0].read_text())] if places else []
+        for part in name.split("."):
+            nodes = [
+                node
+                for above in nodes
+                for node in ast.walk(above)
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == part
+            ]
+        if not nodes:
+            unknown.append(f"{path}:{name}")
+    return unknown
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_in_documents_exist(path: Path) -> None:
+    assert unknown_functions(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_function_that_does_not_exist_is_seen() -> None:
+    text = "`plan/choose.py:choose`, `plan/choose.py:chose`, `no/file.py:choose`"
+    text += "`comm/communicator.py:GridComm.no`"
+    assert unknown_functions(text) == [
+        "plan/choose.py:chose",
+        "no/file.py:choose",
+        "comm/communicator.py:GridComm.no",
+    ]
+
+
 def test_every_page_is_on_the_site() -> None:
     text = (ROOT / ".ci/mkdocs.yml").read_text(encoding="utf-8")
     assert {path.name for path in (ROOT / "docs").glob("*.md")} == set(
