@@ -107,6 +107,7 @@ def _unstarted_world() -> GridComm:
 
 
 def _put_in_place(world: GridComm) -> None:
+    """Let ``MPI.COMM_WORLD`` be ``world``, and pickle the original world as it."""
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010 - declared final
     copyreg.pickle(MPI.Intracomm, _reduce_plain)
 

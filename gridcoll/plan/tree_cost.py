@@ -453,8 +453,8 @@ def price_several(costs: SegmentCosts, trees: Sequence[GridTree], load: Load) ->
 
     The first segments go down all trees as if each tree were alone. After that, the busiest
     interface limits the rate of all trees, and the busiest flow or link of a tree limits that tree.
-    If several ranks are entries of a cluster, their segments may come to a member at the same time
-    and wait for one another there, as long as interfaces are busy.
+    If segments enter a cluster at several ranks, segments from all of these may reach a member at
+    the same time and wait for each other. The less busy interfaces are, the less they wait.
     """
     interfaces_s = (load.interfaces[:, None] * costs.port_s).max(axis=0)
     between_s = _periods_between(costs, load)

@@ -14,7 +14,7 @@ int has_grid;
 __thread int is_loading;
 
 static int rank, n_ranks = 1;
-static int is_programs; /* Python is linked into the program, which may start it later */
+static int is_linked_in; /* Python is linked into the program, which may start it later */
 static int is_started; /* by us, also if it is the program's */
 static int is_claimed; /* the program has called for its start */
 
@@ -145,8 +145,8 @@ static const char *find_python(int level)
     if (function_in(RTLD_DEFAULT, "Py_IsInitialized")) {
         if (!find_names(RTLD_DEFAULT))
             return "a Python that gridcoll cannot use";
-        is_programs = !py.is_initialized();
-        return !is_programs || can_start(level) ? NULL
+        is_linked_in = !py.is_initialized();
+        return !is_linked_in || can_start(level) ? NULL
                                             : "the program is to start a Python of its own: let it "
                                               "call Py_Initialize before MPI_Init";
     }
@@ -277,7 +277,7 @@ static const char *import_half(int is_running)
     quote(root, quoted_root, sizeof quoted_root);
     quote(ours.dli_fname, quoted_library, sizeof quoted_library);
     char code[sizeof bootstrap + 2 * 4200];
-    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_programs,
+    snprintf(code, sizeof code, bootstrap, is_running ? 0 : 1 + is_linked_in,
              !is_running && has_profiler_in_front(), quoted_root, quoted_library);
     import_problem[0] = 0;
     if (py.run(code))
@@ -321,9 +321,9 @@ static const char *load_half(int is_running)
         int state = py.ensure();
         problem = import_half(is_running);
         py.release(state);
-    } else if (!(problem = initialize(is_programs ? NULL : getenv("GRIDCOLL_PYTHON")))) {
+    } else if (!(problem = initialize(is_linked_in ? NULL : getenv("GRIDCOLL_PYTHON")))) {
         problem = import_half(is_running);
-        if (!is_programs)
+        if (!is_linked_in)
             py.save_thread(); /* release the lock; later calls acquire it again */
     }
     is_loading = 0;
