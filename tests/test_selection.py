@@ -84,7 +84,8 @@ def test_what_runs_under_mpi(quick: str, rest: str) -> None:
         for run in runs
         if not run[2].endswith("tests/mpi")
     }
-    assert set(by_file) == {("openmpi", "3"), ("impi", "6")}
+    assert set(by_file) == {("openmpi", "3"), ("impi", "6"), ("impi", "5")}
+    assert by_file["impi", "5"] == ["-k", "two_threads", "tests/mpi/test_fuzz.py"]
     assert set(by_file["openmpi", "3"]) < set(by_file["impi", "6"])
     for file in by_file["impi", "6"]:
         assert (ROOT / file).exists(), file

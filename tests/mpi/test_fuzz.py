@@ -311,6 +311,10 @@ def test_no_call_tells_them_apart(
 @pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI was started without THREAD_MULTIPLE"
 )
+@pytest.mark.skipif(
+    MPI.get_vendor()[0] == "Intel MPI" and os.environ.get("I_MPI_COLL_INTRANODE") != "pt2pt",
+    reason="Intel's own collectives wait for ever in two threads: make test-mpi-threads",
+)
 def test_nor_from_two_threads(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread has communicators of its own, plain ones too."""
     monkeypatch.setenv("GRIDCOLL_FORCE", "grid")
