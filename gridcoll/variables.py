@@ -109,7 +109,7 @@ _ENTRIES = (
 VARIABLES: dict[str, Variable] = {entry.name: entry for entry in _ENTRIES}
 
 
-def over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
+def override(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of ``lower``, replaced by those of ``upper`` where both have one.
 
     ``GRIDCOLL_KEEP`` is another name of ``GRIDCOLL_CACHE``, so either of them replaces both.

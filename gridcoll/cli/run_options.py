@@ -22,7 +22,7 @@ from gridcoll.launch.programs import (
     run_again_preloaded,
     run_program,
 )
-from gridcoll.variables import PREFIX, VARIABLES, over
+from gridcoll.variables import PREFIX, VARIABLES, override
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -138,7 +138,7 @@ def prepare_run(argv: Sequence[str]) -> Callable[[], object]:
     settings, application = parse_run(argv[1:] if preload else argv)
     if preload and not is_preloaded():
         run_again_preloaded()
-    environment = over(os.environ, settings)
+    environment = override(os.environ, settings)
     for name in {*os.environ} - {*environment}:
         del os.environ[name]
     os.environ.update({**mpi_variables(), **environment})

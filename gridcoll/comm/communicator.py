@@ -362,7 +362,7 @@ def _make_context(comm: MPI.Comm, model: GridModel | None, keywords: Keywords) -
             grid_file=settings.grid_file,
             places=settings.places,
             tolerance=settings.tolerance,
-            met=(hello, [row for _, row in rows]),
+            greeting=(hello, [row for _, row in rows]),
         )
     except BaseException:
         private.Free()

@@ -19,10 +19,10 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.transport import MPITransport
-from gridcoll.measure.learning.agreed import OVERHEAD_PART, Offer, Point, Said
+from gridcoll.measure.learning.agreed import OVERHEAD_PART, Offer, Point, RankMessage
 from gridcoll.measure.learning.links import (
     CHANGED,
-    Found,
+    LinkFactors,
     Pair,
     changed_model,
     found_of,
@@ -142,7 +142,7 @@ class Following:
         self.first_model = self.model = first_model
         # If declared clusters share a host, somebody simulates a grid on one machine.
         self._has_network = first_model.origin == "measured" or not first_model.grid.splits_hosts
-        self.changed: dict[Pair, Found] = {}
+        self.changed: dict[Pair, LinkFactors] = {}
         self._windows_small_since_s: dict[Pair, float] = {}
         self._last_look_s, self._look_pending = -math.inf, False
         self._last_glance_s = -math.inf
@@ -162,9 +162,9 @@ class Following:
         self.first_model = first_model
         self.changed = found_of(self.model, first_model)
 
-    def take_message(self) -> Said:
+    def take_message(self) -> RankMessage:
         """Return what this rank tells the others at the next agreed point, and reset it."""
-        message = Said(self.news.newest, self.news.doubt, self._saw_better_link)
+        message = RankMessage(self.news.newest, self.news.doubt, self._saw_better_link)
         self.news.doubt = self._saw_better_link = False
         return message
 
@@ -222,7 +222,7 @@ class Following:
         self.changed = found_of(self.model, self.first_model)
         return Step(self.first_model if not self.changed else self.model)
 
-    def _switch_to(self, model: GridModel, changed: dict[Pair, Found]) -> Step:
+    def _switch_to(self, model: GridModel, changed: dict[Pair, LinkFactors]) -> Step:
         self.model, self.changed = model, changed
         self._backoff = 1.0
         self._known_digest = self.news.post(model)

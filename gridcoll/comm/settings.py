@@ -19,7 +19,7 @@ from gridcoll.measure.cache.folder import NOWHERE, Places, find_places
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.registry import check_forced
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
-from gridcoll.variables import PREFIX, VARIABLES, over
+from gridcoll.variables import PREFIX, VARIABLES, override
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -171,7 +171,7 @@ def environment_with(
     rest: dict[str, object] = dict(keywords)
     info, algorithms = rest.pop("info", None), rest.pop("algorithms", None) or {}
     if info is not None:
-        variables = over(variables, _hints(info))  # type: ignore[arg-type]
+        variables = override(variables, _hints(info))  # type: ignore[arg-type]
     own: dict[str, str] = {}
     for name, value in rest.items():
         if name not in NAMES:
@@ -184,7 +184,7 @@ def environment_with(
     for collective, algorithm in algorithms.items():
         _check_collective("algorithms", collective)
         own[f"{PREFIX}{collective.upper()}"] = str(algorithm)
-    return over(variables, own)
+    return override(variables, own)
 
 
 def _hints(info: MPI.Info) -> dict[str, str]:

@@ -171,14 +171,14 @@ def find_model(
     grid_file: str = "",
     places: Places = NOWHERE,
     tolerance: float = DEFAULT_TOLERANCE,
-    met: tuple[Hello, Sequence[HelloRow]] | None = None,
+    greeting: tuple[Hello, Sequence[HelloRow]] | None = None,
 ) -> GridModel:
     """Return the model of ``comm``'s grid, the same on all ranks. Collective.
 
     The model is the first of these that exists: ``given``; the model of another communicator of
     this job that contains all these processes; the one in ``grid_file``; the one that the cache in
-    ``places`` knows, checked and completed. Otherwise it is measured. ``met`` holds the result of
-    `say_hello` and the rows of all ranks, if they have been exchanged already.
+    ``places`` knows, checked and completed. Otherwise it is measured. ``greeting`` holds the result
+    of `say_hello` and the rows of all ranks, if they have been exchanged already.
 
     Raises `FileError`, `UsageError` or `DisagreementError`, the same on all ranks.
     """
@@ -186,14 +186,14 @@ def find_model(
         model = together(comm, lambda: _checked_model(given, comm.Get_size()))
         require_equal(comm, "model", digest(model))
         return model
-    if met is None or grid_file:
+    if greeting is None or grid_file:
         # Only rank 0 opens the file. A file that was rewritten counts as another source.
         file = ""
         if grid_file:
             file = comm.bcast(_file_version(grid_file) if comm.Get_rank() == 0 else "", 0)
         hello = say_hello(comm, tolerance, file)
-        met = hello, tell_all(comm, hello.row)
-    hello, rows = met
+        greeting = hello, tell_all(comm, hello.row)
+    hello, rows = greeting
     hellos = _Hellos.of(hello, rows)
     if hellos.covering:
         return restricted(hello.own[hellos.covering], hello.processes)

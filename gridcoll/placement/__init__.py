@@ -2,7 +2,7 @@
 
 from gridcoll.placement.allreduce import FORMS
 from gridcoll.placement.correction import Exchanges, correct_betas, select_corrected
-from gridcoll.placement.cost import Found, IterationCost, Prediction, predict
+from gridcoll.placement.cost import IterationCost, Prediction, SubsetResult, predict
 from gridcoll.placement.problem import Phase, Problem, parse_problem, read_problem
 from gridcoll.placement.resources import Resources
 from gridcoll.placement.selection import SEARCHES, Selection, select
@@ -11,13 +11,13 @@ __all__ = [
     "FORMS",
     "SEARCHES",
     "Exchanges",
-    "Found",
     "IterationCost",
     "Phase",
     "Prediction",
     "Problem",
     "Resources",
     "Selection",
+    "SubsetResult",
     "correct_betas",
     "parse_problem",
     "predict",

@@ -272,7 +272,7 @@ def per_cluster(field: str, value: float | Mapping[str, float], resources: Resou
 
 
 @dataclass(frozen=True)
-class Found:
+class SubsetResult:
     """The best subset that a search has seen.
 
     ``n_evaluated`` counts the subsets whose time was computed (bounds, for a search that prunes).
@@ -285,10 +285,12 @@ class Found:
     proven: bool = False
 
 
-def found(cost: IterationCost, mask: BoolArray, n_evaluated: int, proven: bool = False) -> Found:
-    """Return `Found` for ``mask``. Its time is computed anew: equal subsets get equal times."""
+def result_of(
+    cost: IterationCost, mask: BoolArray, n_evaluated: int, proven: bool = False
+) -> SubsetResult:
+    """Return the result for ``mask``. Its time is computed anew: equal subsets get equal times."""
     clusters = tuple(int(i) for i in np.flatnonzero(mask))
-    return Found(clusters, cost.time_s(clusters), n_evaluated, proven)
+    return SubsetResult(clusters, cost.time_s(clusters), n_evaluated, proven)
 
 
 @dataclass(frozen=True)

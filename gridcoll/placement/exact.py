@@ -23,7 +23,7 @@ import numpy as np
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
-from gridcoll.placement.cost import BoolArray, Found, IterationCost, Tally, found
+from gridcoll.placement.cost import BoolArray, IterationCost, SubsetResult, Tally, result_of
 from gridcoll.placement.local import annealing_grouping
 from gridcoll.placement.resources import IntArray, as_mask
 
@@ -31,12 +31,12 @@ MAX_CLUSTERS = 26  # 67 million subsets, a few seconds
 LOW_CLUSTERS = 14  # tables of 2^14 subsets stay in the cache
 
 
-def exhaustive(cost: IterationCost, rng: np.random.Generator) -> Found:
+def exhaustive(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """All ``2^C - 1`` subsets (paper 004, §3.1.1). Raises `UsageError` above `MAX_CLUSTERS`."""
     return best_but(cost, None)
 
 
-def best_but(cost: IterationCost, excluded: tuple[int, ...] | None) -> Found:
+def best_but(cost: IterationCost, excluded: tuple[int, ...] | None) -> SubsetResult:
     """Return the best subset other than ``excluded``; ties go to the lowest cluster indices.
 
     Raises `UsageError` if the grid has more than `MAX_CLUSTERS` clusters.
@@ -50,7 +50,7 @@ def best_but(cost: IterationCost, excluded: tuple[int, ...] | None) -> Found:
     walk = _Walk(cost, -1 if excluded is None else sum(1 << i for i in excluded))
     walk.descend(walk.n_low, 0, walk.low)
     mask = np.array([walk.best >> i & 1 for i in range(n)], dtype=bool)
-    return found(cost, mask, (1 << n) - 1, proven=True)
+    return result_of(cost, mask, (1 << n) - 1, proven=True)
 
 
 class _Walk:
@@ -137,7 +137,7 @@ PRICE_NODES = 2000  # a price from outside takes as long as this many bounds
 _MARGIN = 1e-12  # relative; sums over one subset in different orders differ by less
 
 
-def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
+def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Return the optimum; it is ``proven`` unless `MAX_NODES` bounds were too few."""
     start = _start(cost, rng)
     search = _Search(cost, start)
@@ -151,17 +151,17 @@ def branch_and_bound(cost: IterationCost, rng: np.random.Generator) -> Found:
     )
     for bound_s, _, component in components:
         if not search.run(component, bound_s):
-            return found(cost, search.best, search.n_nodes + start.n_evaluated)
-    return found(cost, search.best, search.n_nodes + start.n_evaluated, proven=True)
+            return result_of(cost, search.best, search.n_nodes + start.n_evaluated)
+    return result_of(cost, search.best, search.n_nodes + start.n_evaluated, proven=True)
 
 
-def _start(cost: IterationCost, rng: np.random.Generator) -> Found:
+def _start(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Return a good subset to begin with: without one, bounds exclude nothing."""
     if cost.is_closed:
         return annealing_grouping(cost, rng)
     # Thousands of prices from outside would take longer than the search itself.
     near = annealing_grouping(cost.with_closed_allreduce(), rng)
-    return found(cost, as_mask(near.clusters, cost.n_clusters), near.n_evaluated)
+    return result_of(cost, as_mask(near.clusters, cost.n_clusters), near.n_evaluated)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class _Nodes:
 
 
 class _Search:
-    def __init__(self, cost: IterationCost, start: Found) -> None:
+    def __init__(self, cost: IterationCost, start: SubsetResult) -> None:
         self._cost = cost
         self.best: BoolArray = as_mask(start.clusters, cost.n_clusters)
         self._best_s = start.iteration_s

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gridcoll.model.plogp import FloatArray
-from gridcoll.placement.cost import BoolArray, Found, IterationCost, Tally, found
+from gridcoll.placement.cost import BoolArray, IterationCost, SubsetResult, Tally, result_of
 from gridcoll.placement.resources import as_mask
 
 
@@ -135,12 +135,12 @@ class Growth:
         return True
 
 
-def greedy(cost: IterationCost, rng: np.random.Generator) -> Found:
+def greedy(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Add one cluster at a time (paper 004, §3.1.3)."""
     return _grow(cost, _singles(cost))
 
 
-def grouping(cost: IterationCost, rng: np.random.Generator) -> Found:
+def grouping(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Add one cluster, or all clusters of a site or region, at a time (paper 004, §3.1.4)."""
     return _grow(cost, _singles(cost) + cost.resources.groups())
 
@@ -149,7 +149,7 @@ def _singles(cost: IterationCost) -> tuple[tuple[int, ...], ...]:
     return tuple((i,) for i in range(cost.n_clusters))
 
 
-def _grow(cost: IterationCost, moves: tuple[tuple[int, ...], ...]) -> Found:
+def _grow(cost: IterationCost, moves: tuple[tuple[int, ...], ...]) -> SubsetResult:
     growth = Growth(cost, np.eye(cost.n_clusters, dtype=bool), moves)
     n_evaluated = cost.n_clusters
     moving = True
@@ -157,7 +157,7 @@ def _grow(cost: IterationCost, moves: tuple[tuple[int, ...], ...]) -> Found:
         n_evaluated += cost.n_clusters * len(moves)
         moving = growth.step()
     best = int(growth.times.argmin())
-    return found(cost, growth.masks[best], n_evaluated)
+    return result_of(cost, growth.masks[best], n_evaluated)
 
 
 # The paper gives no parameters. Its annealing takes about a third of the time of a thousand random
@@ -168,22 +168,22 @@ FIRST_TEMPERATURE = 0.3  # of the time at the start
 LAST_TEMPERATURE = 0.001
 
 
-def annealing(cost: IterationCost, rng: np.random.Generator) -> Found:
+def annealing(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Anneal from an empty set (paper 004, §3.1.5)."""
-    return _anneal(cost, rng, Found((), np.inf, 0))
+    return _anneal(cost, rng, SubsetResult((), np.inf, 0))
 
 
-def annealing_greedy(cost: IterationCost, rng: np.random.Generator) -> Found:
+def annealing_greedy(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Anneal from the result of `greedy`."""
     return _anneal(cost, rng, greedy(cost, rng))
 
 
-def annealing_grouping(cost: IterationCost, rng: np.random.Generator) -> Found:
+def annealing_grouping(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Anneal from the result of `grouping`."""
     return _anneal(cost, rng, grouping(cost, rng))
 
 
-def _anneal(cost: IterationCost, rng: np.random.Generator, start: Found) -> Found:
+def _anneal(cost: IterationCost, rng: np.random.Generator, start: SubsetResult) -> SubsetResult:
     """Flip one random cluster per step, accepted by Metropolis's rule; return the best subset seen.
 
     The times of all flips are computed after each accepted one, so a refused step costs nothing.
@@ -215,26 +215,26 @@ def _anneal(cost: IterationCost, rng: np.random.Generator, start: Found) -> Foun
         now_s = float(times[flipped])
         if now_s < best_s:
             best_s, best = now_s, mask.copy()
-    return found(cost, best, n_evaluated)
+    return result_of(cost, best, n_evaluated)
 
 
 N_TRIES = 1000
 
 
-def random_subset(cost: IterationCost, rng: np.random.Generator) -> Found:
+def random_subset(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Return one random subset (paper 004, §3.1.2)."""
     return _best_of(cost, rng, 1)
 
 
-def random_1k(cost: IterationCost, rng: np.random.Generator) -> Found:
+def random_1k(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     """Return the best of a thousand random subsets (paper 004, §3.1.2)."""
     return _best_of(cost, rng, N_TRIES)
 
 
-def _best_of(cost: IterationCost, rng: np.random.Generator, n_tries: int) -> Found:
+def _best_of(cost: IterationCost, rng: np.random.Generator, n_tries: int) -> SubsetResult:
     masks = _draw(rng, n_tries, cost.n_clusters)
     best = int(cost.times(masks).argmin())
-    return found(cost, masks[best], n_tries)
+    return result_of(cost, masks[best], n_tries)
 
 
 def _draw(rng: np.random.Generator, n_tries: int, n_clusters: int) -> BoolArray:

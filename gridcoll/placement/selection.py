@@ -10,7 +10,7 @@ import numpy as np
 
 from gridcoll.errors import UsageError
 from gridcoll.placement import exact, local
-from gridcoll.placement.cost import BoolArray, Found, IterationCost, Prediction, predict
+from gridcoll.placement.cost import BoolArray, IterationCost, Prediction, SubsetResult, predict
 from gridcoll.placement.exact import best_but
 from gridcoll.placement.local import flip_times
 from gridcoll.placement.resources import as_mask
@@ -18,13 +18,13 @@ from gridcoll.placement.resources import as_mask
 
 @dataclass(frozen=True)
 class Search:
-    """One search for a subset: ``run(cost, rng) -> Found``. ``label`` is the paper's spelling."""
+    """One search for a subset: ``run(cost, rng)``. ``label`` is the paper's spelling."""
 
     name: str
     label: str
     good_for: str
     source: str
-    run: Callable[[IterationCost, np.random.Generator], Found]
+    run: Callable[[IterationCost, np.random.Generator], SubsetResult]
 
 
 _ENTRIES = (
@@ -143,7 +143,7 @@ def select(cost: IterationCost, search: str = DEFAULT_SEARCH, seed: int = 0) -> 
     )
 
 
-def _changes(cost: IterationCost, chosen: Found) -> Iterator[Change]:
+def _changes(cost: IterationCost, chosen: SubsetResult) -> Iterator[Change]:
     mask = as_mask(chosen.clusters, cost.n_clusters)
     for i, time_s in enumerate(flip_times(cost, mask)):
         if np.isfinite(time_s):  # dropping the only cluster leaves nothing to run on
@@ -156,7 +156,7 @@ def _changes(cost: IterationCost, chosen: Found) -> Iterator[Change]:
             )
 
 
-def _best_neighbour(cost: IterationCost, chosen: Found) -> tuple[int, ...]:
+def _best_neighbour(cost: IterationCost, chosen: SubsetResult) -> tuple[int, ...]:
     masks = _neighbours(as_mask(chosen.clusters, cost.n_clusters))
     best = int(cost.times(masks).argmin())
     return tuple(int(i) for i in np.flatnonzero(masks[best]))
@@ -170,7 +170,7 @@ def _neighbours(mask: BoolArray) -> BoolArray:
     return np.concatenate([flips, *exchanges])
 
 
-def _memory_message(cost: IterationCost, result: Found) -> str:
+def _memory_message(cost: IterationCost, result: SubsetResult) -> str:
     memory = cost.problem.memory
     element_bytes = 0.0 if memory is None else memory.element_bytes
     per_host = max(predict(cost, result.clusters).elements_per_host)

@@ -17,7 +17,7 @@ LARGEST_MESSAGE = 1 << 30
 
 
 @dataclass(frozen=True)
-class Standing:
+class BlockLayout:
     """The layout of a buffer: the blocks of ``ranks`` in that order, from unit ``first`` on."""
 
     buffer: str
@@ -49,7 +49,7 @@ class Standing:
         return found
 
 
-def copy_runs(ranks: Sequence[int], source: Standing, into: Standing) -> list[Op]:
+def copy_runs(ranks: Sequence[int], source: BlockLayout, into: BlockLayout) -> list[Op]:
     """Return ops that copy the blocks of ``ranks`` from one layout to another."""
     ops: list[Op] = []
     for rank in ranks:

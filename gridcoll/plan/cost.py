@@ -59,7 +59,7 @@ def price_plan(plan: Plan, model: GridModel, *, unit_bytes: int = 1) -> Timeline
     return _Simulation(plan, _Costs(plan, model, unit_bytes)).run()
 
 
-def freely_s(
+def unblocked_one_way_s(
     one_way_s: FloatArray, gap_s: FloatArray, busy_s: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
     """Return one-way times without the wait for a flow's TCP window; all arrays have one shape.
@@ -73,10 +73,10 @@ def freely_s(
 
 
 def link_times_s(model: GridModel, n_bytes: FloatArray) -> tuple[FloatArray, ...]:
-    """Return gaps, one-way times, `freely_s` and times on shared bandwidth, (C, C, S) each.
+    """Return gaps, one-way times, unblocked ones and times on shared bandwidth, (C, C, S) each.
 
-    The last is how long a message keeps the aggregate bandwidth between two clusters busy. The
-    first of ``n_bytes`` must be 0.
+    The third are of `unblocked_one_way_s`. The last is how long a message keeps the aggregate
+    bandwidth between two clusters busy. The first of ``n_bytes`` must be 0.
     """
     gap_s, one_way_s = model.gap_and_one_way_s(n_bytes)
     shared_s = np.zeros_like(gap_s)
@@ -85,7 +85,7 @@ def link_times_s(model: GridModel, n_bytes: FloatArray) -> tuple[FloatArray, ...
     inside_s = np.diagonal(gap_s).T  # (C, S)
     busy_s = np.maximum(inside_s[:, None], inside_s[None, :])
     busy_s = np.maximum(busy_s, shared_s + gap_s[:, :, :1])
-    unblocked_s = freely_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
+    unblocked_s = unblocked_one_way_s(one_way_s, gap_s, busy_s, model.latency_s[:, :, None])
     inside = np.arange(model.n_clusters)
     unblocked_s[inside, inside], shared_s[inside, inside] = one_way_s[inside, inside], 0.0
     return gap_s, one_way_s, unblocked_s, shared_s
@@ -141,7 +141,7 @@ class _Link(NamedTuple):
 
     gap_s: float
     one_way_s: float
-    freely_s: float
+    unblocked_s: float
     shared_s: float
 
 
@@ -280,7 +280,7 @@ class _Simulation:
             if uplinks_s:
                 self._schedule(enters, "enter", op.peer, receive)
             else:
-                self._schedule(enters + link.freely_s, "arrive", op.peer, receive)
+                self._schedule(enters + link.unblocked_s, "arrive", op.peer, receive)
 
     def _enter(self, time: float, number: int, index: int) -> None:
         """Handle that a message reaches the uplink of the receiving cluster, which others share."""
@@ -291,8 +291,8 @@ class _Simulation:
         uplink = self._costs.cluster_of[number], False
         enters = max(time, self._uplink_free[uplink])
         self._uplink_free[uplink] = enters + uplinks_s[1]
-        freely_s = self._costs.link(op.peer, number, op.chunk.size).freely_s
-        self._schedule(enters + freely_s, "arrive", number, index)
+        unblocked_s = self._costs.link(op.peer, number, op.chunk.size).unblocked_s
+        self._schedule(enters + unblocked_s, "arrive", number, index)
 
     def _arrive(self, time: float, number: int, index: int) -> None:
         """Handle that the end of a message reaches the interface, which may still be busy."""

@@ -57,7 +57,7 @@ MOST_MEETING = 8
 
 
 @dataclass(frozen=True)
-class Found:
+class PricedTrees:
     """The best trees, their segment size in bytes, predicted seconds, and seconds per segment."""
 
     trees: MultiTree
@@ -287,7 +287,7 @@ def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
 
 def best_trees(
     model: GridModel, n_bytes: int, top: int, root: int, *, both_ways: bool = False
-) -> Found:
+) -> PricedTrees:
     """Return the fastest number of trees, shape, tree over clusters and segment size.
 
     ``both_ways`` is for an allreduce, up and down again: interfaces pass everything twice, and a
@@ -327,10 +327,10 @@ def best_trees(
             found.append((float(total_s[at]), at, period_s, tops[0], transfers, shape, n_trees))
     total, at, period, top, transfers, shape, n_trees = min(found, key=lambda one: one[0])
     trees = MultiTree(model.grid, top, transfers, shape, n_trees, root)
-    return Found(trees, int(pricing.segment[at]), total, float(period[at]))
+    return PricedTrees(trees, int(pricing.segment[at]), total, float(period[at]))
 
 
-def segments_of(found: Found, n_units: int, n_bytes: int) -> tuple[int, float]:
+def segments_of(found: PricedTrees, n_units: int, n_bytes: int) -> tuple[int, float]:
     """Return units per segment, and seconds per unit (0 for a single segment).
 
     ``n_bytes`` is the size class of the message of ``n_units``.

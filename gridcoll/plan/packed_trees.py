@@ -137,7 +137,7 @@ class PackedTrees:
 
 
 @dataclass(frozen=True)
-class Found:
+class PricedPacking:
     """The best packing, with its predicted time.
 
     Ranks send their own data no faster than one segment each ``period_s``.
@@ -330,7 +330,7 @@ class _Pricing:
         return by_host_s, np.maximum(crossed_bytes / self._link_rates, shared_s)
 
 
-def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
+def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking | None:
     """Return the fastest packing and number of segments; None if there is no tree."""
     platform, kinds = platform_of(model, root)
     pricing = _Pricing(model, platform)
@@ -353,7 +353,7 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> Found | None:
     uses, n = use_in_turns(found.shares, found.n_segments), found.n_segments
     children = tuple(children_of(platform, tree) for tree in found.trees)
     trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
-    return Found(trees, -(-n_bytes // n), found.total_s, found.sending_s / n, found.shares)
+    return PricedPacking(trees, -(-n_bytes // n), found.total_s, found.sending_s / n, found.shares)
 
 
 class _Priced(NamedTuple):
@@ -484,7 +484,7 @@ def _packings(platform: Platform) -> tuple[Packing, ...]:
     return pack_by_depth(platform, tuple(least_s * limit * (1 + 1e-9) for limit in DEPTH_LIMITS))
 
 
-def label_of(found: Found) -> str:
+def label_of(found: PricedPacking) -> str:
     """Describe the trees: how many there are, and the largest share of the message."""
     used = len({tree for tree, _ in found.trees.uses})
     tops = max(tree.count(-1) for tree in found.trees.trees)

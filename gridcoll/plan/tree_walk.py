@@ -52,7 +52,7 @@ class _Times(NamedTuple):
 
     gap_s: list[list[float]]
     one_way_s: list[list[float]]
-    freely_s: list[list[float]]
+    unblocked_s: list[list[float]]
     shared_s: list[list[float]]
     port_s: list[float]
     uplink_s: list[float]
@@ -113,11 +113,11 @@ class TreeWalk:
         if segment_bytes not in self._times:
             sizes = np.array([0.0, float(segment_bytes)])
             link_times = [each[:, :, 1].tolist() for each in link_times_s(self._model, sizes)]
-            gap_s, one_way_s, freely_s, shared_s = link_times
+            gap_s, one_way_s, unblocked_s, shared_s = link_times
             port_s = [row[c] for c, row in enumerate(gap_s)]
             uplink_s = (segment_bytes / self._model.uplinks).tolist()
             self._times[segment_bytes] = _Times(
-                gap_s, one_way_s, freely_s, shared_s, port_s, uplink_s
+                gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s
             )
         return self._times[segment_bytes]
 
@@ -147,7 +147,7 @@ class TreeWalk:
         no faster than one each ``period_s``. Returns infinity if it takes more than ``most_s``.
         """
         times = self._times_of(-(-self._n_bytes // len(uses)))
-        gap_s, one_way_s, freely_s, shared_s, port_s, uplink_s = times
+        gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s = times
         cluster, n_hosts = self._cluster, len(self._cluster)
         children = [children_of(self._platform, parents) for parents in trees]
         rotated = [self._rotated(trees[k], children[k], turn) for k, turn in uses]
@@ -217,7 +217,7 @@ class TreeWalk:
                 a, b = cluster[peer], cluster[host]
                 enters_s = max(now_s, uplink_in_free[b])
                 uplink_in_free[b] = enters_s + uplink_s[b]
-                schedule(enters_s + freely_s[a][b], ARRIVES, host, message)
+                schedule(enters_s + unblocked_s[a][b], ARRIVES, host, message)
                 continue
             else:
                 if kind == ARRIVES:
@@ -265,7 +265,7 @@ class TreeWalk:
                         if uplink_s[b]:
                             schedule(enters_s, ENTERS, peer, sent)
                         else:
-                            arrives_s = max(enters_s + freely_s[a][b], now_s + one_way_s[a][b])
+                            arrives_s = max(enters_s + unblocked_s[a][b], now_s + one_way_s[a][b])
                             schedule(arrives_s, ARRIVES, peer, sent)
             if ready and soonest_s < wakes[host]:
                 wakes[host] = soonest_s

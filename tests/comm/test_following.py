@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gridcoll.comm.following import Following, News
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Point
-from gridcoll.measure.learning.links import Found, Glance, Pair, changed_model
+from gridcoll.measure.learning.links import Glance, LinkFactors, Pair, changed_model
 from gridcoll.model import GridModel
 from tests.plan.grids import model_of
 
@@ -27,7 +27,7 @@ def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Glance, "is_better", is_better)
     model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
     following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
-    found = {(0, 2): Found(1.0, 1.3), (1, 1): Found(1.0, 3.0, (2, 3))}
+    found = {(0, 2): LinkFactors(1.0, 1.3), (1, 1): LinkFactors(1.0, 3.0, (2, 3))}
     changed = changed_model(model, found)
     assert changed is not None
     following.model, following.changed = changed, found
@@ -51,7 +51,11 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Glance, "is_better", is_better)
     model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
     following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
-    found = {(0, 1): Found(1.0, 1.5), (0, 2): Found(1.0, 1.5), (1, 2): Found(1.0, 1.5)}
+    found = {
+        (0, 1): LinkFactors(1.0, 1.5),
+        (0, 2): LinkFactors(1.0, 1.5),
+        (1, 2): LinkFactors(1.0, 1.5),
+    }
     changed = changed_model(model, found)
     assert changed is not None
     following.model, following.changed = changed, found
@@ -63,7 +67,7 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def models_after(
-    monkeypatch: pytest.MonkeyPatch, model: GridModel, looks: Sequence[Found], n_asked: int
+    monkeypatch: pytest.MonkeyPatch, model: GridModel, looks: Sequence[LinkFactors], n_asked: int
 ) -> list[GridModel]:
     """The model after each of ``looks`` at one link, a minute apart; slow calls ask for some."""
     left = iter(looks)
@@ -82,7 +86,10 @@ def test_a_link_whose_flows_wait_for_their_windows_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They open by being used. Not if they do so at the next look, too: packets get lost there."""
-    thin, waits = Found(1.0, 10.0), Found(1.0, 2.1, together_bytes_per_s=6e6, open_gap=1.0)
+    thin, waits = (
+        LinkFactors(1.0, 10.0),
+        LinkFactors(1.0, 2.1, together_bytes_per_s=6e6, open_gap=1.0),
+    )
     model = model_of([0, 0, 1, 1], together=1e8)
     models = models_after(monkeypatch, model, [thin, waits, waits], n_asked=2)
     gaps = [each.link(0, 1).gap(1e9) / model.link(0, 1).gap(1e9) for each in models]
@@ -95,7 +102,8 @@ def test_flows_over_a_link_on_its_way_back_carry_what_they_did(
 ) -> None:
     """Until the next look finds that the link stays as it is."""
     looks = [
-        Found(1.0, gap, together_bytes_per_s=1e8 / gap, open_gap=gap) for gap in (10.0, 2.1, 2.1)
+        LinkFactors(1.0, gap, together_bytes_per_s=1e8 / gap, open_gap=gap)
+        for gap in (10.0, 2.1, 2.1)
     ]
     model = model_of([0, 0, 1, 1], together=1e8)
     models = models_after(monkeypatch, model, looks, n_asked=3)

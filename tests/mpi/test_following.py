@@ -15,7 +15,7 @@ from gridcoll.comm import following
 from gridcoll.measure.learning.agreed import Agreed
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Learner, Observation
-from gridcoll.measure.learning.links import Found, Glance
+from gridcoll.measure.learning.links import Glance, LinkFactors
 from gridcoll.model import GridModel
 from gridcoll.topology import Grid
 from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model, until
@@ -43,9 +43,9 @@ class Looks:
         for name in ("look", "look_late"):
             monkeypatch.setattr(Drift, name, lambda *_, **__: None)
 
-    def __call__(self, *_: object) -> dict[tuple[int, int], Found]:
+    def __call__(self, *_: object) -> dict[tuple[int, int], LinkFactors]:
         self.n += 1
-        return {pair: Found(1.0, self.gap) for pair in ((0, 1), (1, 0))}
+        return {pair: LinkFactors(1.0, self.gap) for pair in ((0, 1), (1, 0))}
 
 
 def slowness(comm: GridComm) -> float:
@@ -76,9 +76,9 @@ def test_the_model_follows_links_that_change_and_recover(
     """On all ranks at the same call, and results stay right meanwhile."""
     looks: list[int] = []
 
-    def look(*_: object) -> dict[tuple[int, int], Found]:
+    def look(*_: object) -> dict[tuple[int, int], LinkFactors]:
         looks.append(1)
-        return {pair: Found(1.0, 10.0) for pair in ((0, 1), (1, 0))}
+        return {pair: LinkFactors(1.0, 10.0) for pair in ((0, 1), (1, 0))}
 
     monkeypatch.setattr(following, "look_at_links", look)
     monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gridcoll.errors import UsageError
-from gridcoll.placement import SEARCHES, Found, IterationCost, Phase, Problem, exact
+from gridcoll.placement import SEARCHES, IterationCost, Phase, Problem, SubsetResult, exact
 from gridcoll.placement.selection import find_search
 from gridcoll.study.placement_command import CASE_KINDS
 
@@ -82,7 +82,7 @@ def test_every_search_with_an_outside_price(draw) -> None:  # type: ignore[no-un
 @pytest.mark.long
 def test_branch_and_bound_finds_the_optimum_itself(draw, monkeypatch, outside: bool) -> None:  # type: ignore[no-untyped-def]
     """Annealing's start is mostly the optimum already; from a bad one, pruning has to be right."""
-    monkeypatch.setattr(exact, "_start", lambda cost, rng: Found((0,), cost.time_s((0,)), 1))
+    monkeypatch.setattr(exact, "_start", lambda cost, rng: SubsetResult((0,), cost.time_s((0,)), 1))
     rng = np.random.default_rng(15)
     for _ in range(60 if outside else 300):
         cost = draw(rng, int(rng.integers(2, 8 if outside else 11)))

@@ -12,7 +12,7 @@ from gridcoll.model import GridModel
 from gridcoll.model.plogp import PLogP, linear_plogp
 from gridcoll.plan import Chunk, Copy, Op, Plan, Recv, Reduce, Send
 from gridcoll.plan.bcast.tree import plan_bcast
-from gridcoll.plan.cost import freely_s, price_plan
+from gridcoll.plan.cost import price_plan, unblocked_one_way_s
 from gridcoll.plan.tree_cost import SegmentCosts, price_tree
 from gridcoll.plan.trees import GridTree, RankTree
 from gridcoll.schedule.trees import SHAPES
@@ -215,7 +215,7 @@ def test_what_a_message_takes_without_waiting_for_its_window(
     one_way_s: float, gap_s: float, busy_s: float, expected_s: float
 ) -> None:
     times = (np.array([each]) for each in (one_way_s, gap_s, busy_s, 0.05))
-    assert freely_s(*times) == pytest.approx([expected_s])
+    assert unblocked_one_way_s(*times) == pytest.approx([expected_s])
 
 
 def late_trees(stream: int) -> Plan:

@@ -150,7 +150,7 @@ class Point:
     offer : Offer or None
         The offer of the ranks, if all made the same one.
     doubt, better : bool
-        Whether any rank said so; see `Said`.
+        Whether any rank said so; see `RankMessage`.
     lost_s : float
         Time that calls took longer than allowed, on the rank that lost least. If ranks wait for a
         late one, that is the late one. 0 once there is a common clock, which shows more.
@@ -174,7 +174,7 @@ class Offer(NamedTuple):
     what: object
 
 
-class Said(NamedTuple):
+class RankMessage(NamedTuple):
     """What one rank sends in an exchange, besides its stamps.
 
     ``doubt``: the network may differ from the model. ``better``: a link is faster than in the
@@ -214,7 +214,7 @@ class Agreed:
         latency_s: float,
         offset: Offset | None = None,
         knowledge: float = 0.0,
-        say: Callable[[], Said] = Said,
+        say: Callable[[], RankMessage] = RankMessage,
         begins: Callable[[object], bool] = lambda _: True,
         allowed_s: Callable[[object], float] = lambda _: math.inf,
     ) -> None:

@@ -55,7 +55,7 @@ MOST_TRAINS, REPEAT_BELOW = 8, 0.9
 """A train is repeated up to this many times while it takes less than this fraction of the time of
 the one before, and more than predicted. The window of an idle connection doubles in each round trip
 and is open by then. A window that lost packets on a thin link grows by one segment and stays small
-for longer: see `Found.together_bytes_per_s`."""
+for longer: see `LinkFactors.together_bytes_per_s`."""
 
 CLEAR_FACTOR = 2.0
 """Times that differ by this factor differ clearly."""
@@ -66,7 +66,7 @@ FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
 
 
 @dataclass(frozen=True)
-class Found:
+class LinkFactors:
     """A measured link relative to the model: factors of latency and gap, and its ends if known."""
 
     latency: float
@@ -82,24 +82,24 @@ class Found:
         """Whether the link changed."""
         return any(map(_differs, (self.latency, self.gap)))
 
-    def nearer(self, other: Found) -> Found:
+    def nearer(self, other: LinkFactors) -> LinkFactors:
         """Return the values nearer to the model, of this look and an ``other`` one."""
         latency, gap = (
             min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
             for pair in ((self.latency, other.latency), (self.gap, other.gap))
         )
-        return Found(latency, gap)
+        return LinkFactors(latency, gap)
 
     @property
     def waits(self) -> bool:
         """Whether one flow waits for its own TCP window, because several carry much more."""
         return 0 < self.open_gap * WINDOWS_SURELY_LIMIT < self.gap
 
-    def opened(self) -> Found:
+    def opened(self) -> LinkFactors:
         """Return the link as it will be when use has opened the windows that flows wait for."""
         return replace(self, gap=max(self.open_gap, 1.0)) if self.waits else self
 
-    def risen(self) -> Found:
+    def risen(self) -> LinkFactors:
         """Return the same for a link that was worse at the previous look.
 
         Its slowest flow hides the others. Until the next look, all flows together are taken to
@@ -107,7 +107,7 @@ class Found:
         """
         return replace(self, together_bytes_per_s=math.inf)
 
-    def is_like(self, other: Found) -> bool:
+    def is_like(self, other: LinkFactors) -> bool:
         """Whether both describe the same link, up to the differences between two looks."""
         mine, others = (
             (each.latency, each.gap, each.together_bytes_per_s) for each in (self, other)
@@ -146,7 +146,7 @@ def look_at_links(
     transport: MPITransport,
     model: GridModel,
     only: Collection[Pair] | None = None,
-) -> dict[Pair, Found]:
+) -> dict[Pair, LinkFactors]:
     """Compare links with the model, either all or ``only`` those of some pairs, both ways.
 
     Collective; equal on all ranks. A link that seems to have changed is measured twice, because
@@ -192,13 +192,13 @@ def look_at_links(
         )
     for c in inside:
         if (c, c) in found and not _limits_calls(model, c, found[c, c]):
-            found[c, c] = Found(1.0, 1.0)
+            found[c, c] = LinkFactors(1.0, 1.0)
     return found
 
 
-def _slowest(by_route: Mapping[Route, Found]) -> dict[Pair, Found]:
-    """Return, for each pair of clusters, the `Found` of the ends with the longest gap."""
-    found: dict[Pair, Found] = {}
+def _slowest(by_route: Mapping[Route, LinkFactors]) -> dict[Pair, LinkFactors]:
+    """Return, for each pair of clusters, the `LinkFactors` of the ends with the longest gap."""
+    found: dict[Pair, LinkFactors] = {}
     for (pair, ends), each in by_route.items():
         if pair not in found or found[pair].gap < each.gap:
             found[pair] = replace(each, ends=ends)
@@ -210,7 +210,7 @@ def _measure_together(
     transport: MPITransport,
     model: GridModel,
     pairs: Iterable[Pair],
-    found: Mapping[Pair, Found],
+    found: Mapping[Pair, LinkFactors],
 ) -> dict[Pair, float]:
     """Return the bytes per second of several flows at once, for ``pairs`` with enough ranks.
 
@@ -239,7 +239,7 @@ def _lanes(model: GridModel, pair: Pair) -> int:
     return lanes_between(a, b)
 
 
-def _flow_bytes_per_s(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
+def _flow_bytes_per_s(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -> float:
     """Return the bytes per second of one flow as ``found``, or as in the model."""
     factor = found[pair].gap if pair in found else 1.0
     return MESSAGE_BYTES / max(factor * model.link(*pair).gap(MESSAGE_BYTES), 1e-12)
@@ -250,7 +250,7 @@ def _coordinators(model: GridModel, pair: Pair) -> Ends:
     return a, b
 
 
-def _limits_calls(model: GridModel, cluster: int, found: Found) -> bool:
+def _limits_calls(model: GridModel, cluster: int, found: LinkFactors) -> bool:
     """Whether hosts of ``cluster`` are slower than a link that leaves it, now or by the model."""
     slowest_s = model.link(cluster, cluster).gap(MESSAGE_BYTES) * max(found.gap, 1.0)
     others = [c for c in range(model.n_clusters) if c != cluster]
@@ -274,7 +274,7 @@ def _compare_rounds(
     transport: MPITransport,
     model: GridModel,
     rounds: Sequence[Sequence[Route]],
-) -> dict[Route, Found]:
+) -> dict[Route, LinkFactors]:
     rank, mine = comm.Get_rank(), []
     for routes in rounds:
         wait_for_all(comm)  # the pairs of the round before must no longer use the links
@@ -300,7 +300,7 @@ def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[li
 
 def _compare_both_ways(
     transport: MPITransport, is_first: bool, peer: int, model: GridModel, route: Route
-) -> list[tuple[Route, Found]]:
+) -> list[tuple[Route, LinkFactors]]:
     """Compare both directions of a link with the model, and return what this end measured.
 
     Latencies inside a cluster are not compared: they are microseconds, and negligible in a call
@@ -319,7 +319,7 @@ def _compare_both_ways(
         latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
         gap_s = _gap_s(channel, trip_s, expected_s, is_longer=latency > CHANGED)
         if active:
-            found.append(((pair, ends), Found(latency, gap_s / max(expected_s, 1e-9))))
+            found.append(((pair, ends), LinkFactors(latency, gap_s / max(expected_s, 1e-9))))
     return found
 
 
@@ -435,7 +435,7 @@ def glance_of(
         n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
 
 
-def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
+def found_of(model: GridModel, before: GridModel) -> dict[Pair, LinkFactors]:
     """Return the links of ``model`` that differ from those of ``before``, relative to these."""
     n = range(model.n_clusters)
     return {
@@ -446,15 +446,15 @@ def found_of(model: GridModel, before: GridModel) -> dict[Pair, Found]:
     }
 
 
-def _found(link: PLogP, old: PLogP) -> Found:
+def _found(link: PLogP, old: PLogP) -> LinkFactors:
     """Return ``link`` relative to ``old``."""
-    return Found(
+    return LinkFactors(
         link.latency_s / max(old.latency_s, 1e-9),
         link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
     )
 
 
-def changed_model(model: GridModel, found: Mapping[Pair, Found]) -> GridModel | None:
+def changed_model(model: GridModel, found: Mapping[Pair, LinkFactors]) -> GridModel | None:
     """Return ``model`` with the changed links; None if no link changed.
 
     Measured times of natives are dropped, because they belong to another network.
@@ -496,7 +496,7 @@ def with_links(
     )
 
 
-def _together(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> float:
+def _together(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -> float:
     """Return what all flows carry between the clusters of ``pair``, at most the rate in ``model``.
 
     A longer latency or a slower interface slows each flow by itself. If one flow is slower for
@@ -512,14 +512,14 @@ def _together(model: GridModel, pair: Pair, found: Mapping[Pair, Found]) -> floa
     return before_bytes_per_s / each.gap
 
 
-def _is_thinner(pair: Pair, found: Mapping[Pair, Found]) -> bool:
+def _is_thinner(pair: Pair, found: Mapping[Pair, LinkFactors]) -> bool:
     """Whether one flow is slower by more than a longer latency or a slower interface explains."""
     each = found[pair]
     alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
     return each.gap > CHANGED * max(alone, 1.0)
 
 
-def scaled(link: PLogP, found: Found) -> PLogP:
+def scaled(link: PLogP, found: LinkFactors) -> PLogP:
     """Return ``link`` with the latency and rate that were ``found``.
 
     The gap of an empty message stays the same.

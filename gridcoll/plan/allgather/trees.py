@@ -22,7 +22,7 @@ from gridcoll.plan.allgather.ways import (
     owners_backwards,
 )
 from gridcoll.plan.bcast.segments import segment_sizes
-from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
+from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, algorithm, alias, register
@@ -103,15 +103,15 @@ class _Leaders:
     def __init__(self, grid: Grid, sizes: Sequence[int], shape: str) -> None:
         self._grid = grid
         self._shape = shape
-        self._output = Standing("output", range(grid.n_ranks), sizes)
-        self._zones: list[Standing] = []
+        self._output = BlockLayout("output", range(grid.n_ranks), sizes)
+        self._zones: list[BlockLayout] = []
         self.scratch_units = 0
         for cluster in grid.clusters:
             ranks = cluster.ranks
             if ranks[-1] - ranks[0] == len(ranks) - 1:
                 self._zones.append(self._output)
             else:
-                self._zones.append(Standing("scratch", ranks, sizes, self.scratch_units))
+                self._zones.append(BlockLayout("scratch", ranks, sizes, self.scratch_units))
                 self.scratch_units += sum(sizes[rank] for rank in ranks)
 
     def program_of(self, rank: int) -> Program:

@@ -18,7 +18,7 @@ import numpy as np
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.messages import IntArray, Messages, Weights
-from gridcoll.plan.cost import freely_s
+from gridcoll.plan.cost import unblocked_one_way_s
 from gridcoll.topology.grid import Grid
 
 LONG_BYTES = 1 << 20
@@ -70,8 +70,8 @@ class _Costs:
         busy_s = np.maximum(port_s[i, which], port_s[j, which])
         busy_s = np.maximum(busy_s, of_link_s + n_pieces * self.empty_s)
         link_gap_s = (gap_s * n_pieces)[i, j, which]
-        freely = freely_s(self.one_way_s, link_gap_s, busy_s, model.latency_s[i, j])
-        self.freely_s = np.where(i == j, self.one_way_s, freely)
+        freely = unblocked_one_way_s(self.one_way_s, link_gap_s, busy_s, model.latency_s[i, j])
+        self.unblocked_s = np.where(i == j, self.one_way_s, freely)
         self._count_shared_hosts(model, messages, host_weights)
 
     def _count_shared_hosts(
@@ -100,7 +100,7 @@ class _Costs:
         )
         for each, times in ((self.out_s, messages.n_out), (self.in_s, messages.n_in)):
             each[same_host] = (self.empty_s * times)[same_host]
-        self.one_way_s[same_host] = self.freely_s[same_host] = self.empty_one_way_s[same_host]
+        self.one_way_s[same_host] = self.unblocked_s[same_host] = self.empty_one_way_s[same_host]
 
     def _wire_s(
         self,
@@ -171,7 +171,7 @@ def price_messages_s(
         for end_cluster, uplink_s in zip(costs.end_clusters, costs.uplinks_s, strict=True):
             if uplink_s.any():
                 enters = _served_in_turn(end_cluster[now], enters, uplink_s[now])
-        in_s, first = costs.in_s[now], enters + costs.freely_s[now]
+        in_s, first = costs.in_s[now], enters + costs.unblocked_s[now]
         begins = np.maximum(first - first_in_s[now], first + earlier_out_s[now] - in_s)
         if costs.hosts_shared:
             begins = _served_in_turn(costs.in_port[now], begins, costs.in_wire_s[now])

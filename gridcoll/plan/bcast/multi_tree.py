@@ -5,7 +5,7 @@ from __future__ import annotations
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import segments_label
 from gridcoll.plan.multi_tree import plan_bcast_down
-from gridcoll.plan.multi_tree_cost import Found, best_trees
+from gridcoll.plan.multi_tree_cost import PricedTrees, best_trees
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
@@ -16,7 +16,7 @@ GOOD_FOR = "many ranks: full bandwidth in logarithmic depth"
 SOURCE = "Sanders, Speck and Träff 2009, with more trees; between clusters gridcoll"
 
 
-def label_of(found: Found, n_bytes: int) -> str:
+def label_of(found: PricedTrees, n_bytes: int) -> str:
     """Describe the number of trees, their shape, and the transfers between clusters."""
     trees = found.trees
     label = f"{trees.n_trees} trees, " if trees.n_trees > 1 else ""

@@ -18,7 +18,7 @@ from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECE
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.blocks import LARGEST_MESSAGE, Messages, Standing, copy_runs
+from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of, thin_links
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
@@ -210,20 +210,20 @@ def plan_scatter(
     return Plan("scatter", label, n_units, tree.root, programs, scratch)
 
 
-def _standing(subtrees: Subtrees, rank: int, n_units: int) -> Standing:
+def _layout_of(subtrees: Subtrees, rank: int, n_units: int) -> BlockLayout:
     """Return where ``rank`` stores the blocks that it forwards."""
     sizes = (n_units,) * len(subtrees.order)
     if rank == subtrees.tree.root:
-        return Standing("input", range(len(sizes)), sizes)
-    return Standing("scratch", subtrees.of(rank), sizes)
+        return BlockLayout("input", range(len(sizes)), sizes)
+    return BlockLayout("scratch", subtrees.of(rank), sizes)
 
 
 def _bulk(subtrees: Subtrees, rank: int, n_units: int, longest: int) -> list[Op]:
     tree, ours = subtrees.tree, subtrees.of(rank)
-    here, own = _standing(subtrees, rank, n_units), Chunk("output", 0, n_units)
+    here, own = _layout_of(subtrees, rank, n_units), Chunk("output", 0, n_units)
     if not tree.children[rank] and rank != tree.root:
         return Messages(tree.parent[rank], longest).receive(own)
-    packed = Standing("scratch", ours, here.sizes)
+    packed = BlockLayout("scratch", ours, here.sizes)
     ops: list[Op] = []
     if rank != tree.root:
         (whole,) = here.runs(ours)
@@ -241,7 +241,7 @@ def _bulk(subtrees: Subtrees, rank: int, n_units: int, longest: int) -> list[Op]
 
 def _pipelined(subtrees: Subtrees, rank: int, n_units: int) -> list[Op]:
     tree = subtrees.tree
-    here, own = _standing(subtrees, rank, n_units), Chunk("output", 0, n_units)
+    here, own = _layout_of(subtrees, rank, n_units), Chunk("output", 0, n_units)
     to_child = {child: Messages(child) for child in tree.children[rank]}
     towards = {
         other: to_child[child] for child in tree.children[rank] for other in subtrees.of(child)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from gridcoll.measure.learning import links
 from gridcoll.measure.learning.links import (
-    Found,
+    LinkFactors,
     Pair,
     Route,
     changed_model,
@@ -25,12 +25,12 @@ MODEL = model_of([0, 0, 1, 1, 2, 2], native_s=1.0, together=1e8)
 
 
 def test_links_that_are_as_they_were_change_nothing() -> None:
-    found = {(a, b): Found(1.1, 0.9) for a in range(3) for b in range(3) if a != b}
+    found = {(a, b): LinkFactors(1.1, 0.9) for a in range(3) for b in range(3) if a != b}
     assert changed_model(MODEL, found) is None
 
 
 def test_only_the_link_that_changed_is_another_one() -> None:
-    changed = changed_model(MODEL, {(0, 1): Found(1.0, 10.0), (0, 2): Found(1.0, 1.0)})
+    changed = changed_model(MODEL, {(0, 1): LinkFactors(1.0, 10.0), (0, 2): LinkFactors(1.0, 1.0)})
     assert changed is not None
     assert changed.link(0, 1).gap(1 << 20) == pytest.approx(
         10 * MODEL.link(0, 1).gap(1 << 20), rel=0.01
@@ -45,15 +45,17 @@ def test_only_the_link_that_changed_is_another_one() -> None:
 )
 def test_a_thinner_link_is_full_by_one_flow(latency: float, inside: float, together: float) -> None:
     """Not where a longer way, or a host's slower interface, slows every flow by itself."""
-    found = {(0, 1): Found(latency, 4.0), (0, 0): Found(1.0, inside)}
+    found = {(0, 1): LinkFactors(latency, 4.0), (0, 0): LinkFactors(1.0, inside)}
     changed = changed_model(MODEL, found)
     assert changed is not None
     assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(together, rel=0.01)
     assert changed.aggregate_bytes_per_s[1][0] == MODEL.aggregate_bytes_per_s[1][0]
 
 
-@pytest.mark.parametrize("found", [Found(5.0, 1.0), Found(1.0, 0.1), Found(5.0, 10.0)])
-def test_latency_and_rate_are_scaled_apart(found: Found) -> None:
+@pytest.mark.parametrize(
+    "found", [LinkFactors(5.0, 1.0), LinkFactors(1.0, 0.1), LinkFactors(5.0, 10.0)]
+)
+def test_latency_and_rate_are_scaled_apart(found: LinkFactors) -> None:
     link = linear_plogp(10e-3, 1e7)
     after = scaled(link, found)
     assert after.latency_s == pytest.approx(link.latency_s * found.latency)
@@ -62,8 +64,10 @@ def test_latency_and_rate_are_scaled_apart(found: Found) -> None:
     assert rise == pytest.approx(found.gap)
 
 
-@pytest.mark.parametrize("found", [Found(5.0, 1.0), Found(1.0, 10.0), Found(5.0, 10.0)])
-def test_a_glance_tells_a_link_that_is_back_by_few_bytes(found: Found) -> None:
+@pytest.mark.parametrize(
+    "found", [LinkFactors(5.0, 1.0), LinkFactors(1.0, 10.0), LinkFactors(5.0, 10.0)]
+)
+def test_a_glance_tells_a_link_that_is_back_by_few_bytes(found: LinkFactors) -> None:
     worse = changed_model(MODEL, {(0, 1): found, (1, 0): found})
     assert worse is not None
     glance = glance_of(worse, MODEL, (0, 1))
@@ -83,7 +87,7 @@ def test_a_glance_at_a_link_as_it_was_measured() -> None:
 
 
 def test_what_links_have_over_others() -> None:
-    worse = changed_model(MODEL, {(0, 2): Found(2.0, 10.0)})
+    worse = changed_model(MODEL, {(0, 2): LinkFactors(2.0, 10.0)})
     assert worse is not None
     found = found_of(worse, MODEL)
     assert list(found) == [(0, 2)]
@@ -169,19 +173,21 @@ LINK_RATE = links.MESSAGE_BYTES / MODEL.link(0, 1).gap(links.MESSAGE_BYTES)
 
 def look_at_a_slow_flow(
     monkeypatch: pytest.MonkeyPatch, gaps: tuple[float, float], together_bytes_per_s: float
-) -> tuple[Found, set[Pair], list[int]]:
+) -> tuple[LinkFactors, set[Pair], list[int]]:
     """What is found of a link whose flow has these ``gaps`` at two looks, while several carry so
     much; the pairs that were looked at together, and how many ways were looked at each time.
     """
     together: set[Pair] = set()
     n_ways: list[int] = []
 
-    def passed(_c: object, _t: object, _m: object, rounds: list[list[Route]]) -> dict[Route, Found]:
+    def passed(
+        _c: object, _t: object, _m: object, rounds: list[list[Route]]
+    ) -> dict[Route, LinkFactors]:
         gap = gaps[len(n_ways)]
         n_ways.append(sum(map(len, rounds)))
         ends = {way: gap if set(way[0]) == {0, 1} else 1.0 for ways in rounds for way in ways}
         return {
-            way: Found(1.0, each)
+            way: LinkFactors(1.0, each)
             for (pair, at), each in ends.items()
             for way in ((pair, at), (pair[::-1], at[::-1]))
         }
@@ -226,16 +232,18 @@ SLOW_HOST = 4
 
 def look_of(
     model: GridModel, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[Pair, Found], set[int]]:
+) -> tuple[dict[Pair, LinkFactors], set[int]]:
     """What a look finds that rank `SLOW_HOST` makes three times slower, and whom it asked."""
     asked: set[int] = set()
 
-    def seen_by(way: Route) -> list[tuple[Route, Found]]:
+    def seen_by(way: Route) -> list[tuple[Route, LinkFactors]]:
         asked.update(way[1])
         gap = 3.0 if SLOW_HOST in way[1] else 1.0
-        return [(way, Found(1.0, gap)), ((way[0][::-1], way[1][::-1]), Found(1.0, gap))]
+        return [(way, LinkFactors(1.0, gap)), ((way[0][::-1], way[1][::-1]), LinkFactors(1.0, gap))]
 
-    def passed(_c: object, _t: object, _m: object, rounds: list[list[Route]]) -> dict[Route, Found]:
+    def passed(
+        _c: object, _t: object, _m: object, rounds: list[list[Route]]
+    ) -> dict[Route, LinkFactors]:
         for ways in rounds:
             ranks = [rank for _, ends in ways for rank in ends]
             assert len(ranks) == len(set(ranks)), "pairs of a round share a rank"
@@ -247,7 +255,7 @@ def look_of(
 
 def test_a_glance_inside_a_cluster_is_no_shorter_than_a_call() -> None:
     """Processes of busy hosts come milliseconds late to it."""
-    worse = changed_model(MODEL, {(1, 1): Found(1.0, 3.0)})
+    worse = changed_model(MODEL, {(1, 1): LinkFactors(1.0, 3.0)})
     assert worse is not None
     glance = glance_of(worse, MODEL, (1, 1))
     assert glance.expected_s >= MODEL.link(0, 1).latency_s > 2 * glance_s(MODEL, 4 << 10)
