@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
@@ -125,7 +127,6 @@ def test_one_ranks_failure_is_everybodys(run: Run, more: str) -> None:
     assert closing in done.stdout
 
 
-@pytest.mark.long
 def test_a_rank_that_hangs_ends_the_job(run: Run) -> None:
     done = run(RANK_1_HANGS, limit_s=2)  # the test takes all of it
     assert done.returncode != 0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
@@ -113,7 +115,6 @@ def test_modules_apart_run_once_and_count(run: Run, tmp_path: Path) -> None:
     assert "sample …: 1 of 4 failed" in done.stdout
 
 
-@pytest.mark.long
 def test_what_is_pinned_must_fail_and_nothing_else(run: Run, tmp_path: Path) -> None:
     pins = tmp_path / "pins.txt"
     pins.write_text("sample.Tests.test_odd # it is odd\n")
@@ -134,7 +135,6 @@ def test_a_module_without_tests(run: Run) -> None:
     assert done.stdout.count("FAILED empty: no tests\n") == 1
 
 
-@pytest.mark.long
 def test_no_plan_ran(run: Run) -> None:
     """Then nothing of gridcoll was tested, which is an error unless ``--plain`` is given."""
     assert run(sample=NOTHING_OF_OURS).returncode != 0

@@ -77,11 +77,11 @@ def check_many_ways(done: Done) -> None:
 
 
 class TestDecisionsThatChange:
-    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    @pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
     def test_on_all_ranks_at_the_same_call(self, rotate, mpi) -> None:
         check_many_ways(rotate(tools_of(mpi), 3, "100"))
 
-    @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+    @pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
     def test_in_several_threads(self, rotate, mpi) -> None:
         check_many_ways(rotate(tools_of(mpi), 2, "100", "threads"))
 

@@ -131,6 +131,7 @@ class TestCollectives:
 
 
 class TestLifetime:
+    @pytest.mark.long
     def test_a_checker_of_memory_starts_and_finds_nothing(self, folder) -> None:
         tools = tools_of("mpich")
         path = folder / "checked"
@@ -141,6 +142,7 @@ class TestLifetime:
         assert done.stdout == "right\n"
         assert planned_of(done)["all"][0] > 100
 
+    @pytest.mark.long
     def test_a_checker_of_memory_finds_what_the_program_does_not_free(self, folder) -> None:
         tools = tools_of("mpich")
         path, source = folder / "leaking", folder / "leaking.c"

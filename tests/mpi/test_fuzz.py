@@ -308,6 +308,7 @@ def test_no_call_tells_them_apart(
         assert n_planned[0] > N_CALLS // 8
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="this MPI was started without THREAD_MULTIPLE"
 )

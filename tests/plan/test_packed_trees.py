@@ -143,6 +143,7 @@ def many_unlike(n_clusters: int) -> GridSpec:
     return parse_gridfile("\n".join(lines))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n_clusters", "most"), [(24, (1.4, 1.4)), (40, (1.4, 2.0))])
 def test_more_than_sixty_hosts_that_are_unlike(n_clusters: int, most: tuple[float, float]) -> None:
     """Without packed trees, an allreduce of 1 MiB takes 1.65 and 2.42 times the limit there."""

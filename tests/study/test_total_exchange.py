@@ -55,6 +55,7 @@ def test_mistakes() -> None:
         Sites(window_bytes=0)
 
 
+@pytest.mark.long
 def test_measured_rows_stand_beside_the_figure_of_their_hosts(tmp_path: Path) -> None:
     """Fifty times as slow, the grid's name says; 20 + 40 hosts are in Figures 4 and 6."""
     path = tmp_path / "lg-20x40-mpich.json"
