@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -17,6 +18,10 @@ T = TypeVar("T")
 ROW_BYTES = 1 << 10
 """`tell_all` sends this many bytes of each rank in its first step. Most pickles have a few hundred
 bytes, and a kilobyte takes no longer."""
+
+HEAD_BYTES = 1 << 12
+"""`from_root` sends this many bytes in its first step. What is known of a dozen hosts in three
+clusters has 2 KB when compressed, and 10 KB otherwise."""
 
 _LENGTH_BYTES = 8
 
@@ -102,11 +107,29 @@ def from_root(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
             row = type(error).__name__, str(error), None
         except Exception as error:
             row = "GridcollError", f"rank 0: {type(error).__name__}: {error}", None
-    name, why, result = comm.bcast(row, 0)
+    name, why, result = MPI.pickle.loads(_broadcast_bytes(comm, MPI.pickle.dumps(row)))
     if name:
         raise getattr(errors, name, GridcollError)(why)
     found: T = result
     return found
+
+
+def _broadcast_bytes(comm: MPI.Intracomm, data: bytes) -> bytes:
+    """Return rank 0's ``data``, compressed on the way, in one MPI call if it is short. Collective.
+
+    mpi4py would broadcast the length first, over all links between clusters.
+    """
+    packed = zlib.compress(data, 1) if comm.Get_rank() == 0 else b""
+    room = HEAD_BYTES - _LENGTH_BYTES
+    head = bytearray(
+        (len(packed).to_bytes(_LENGTH_BYTES, "little") + packed[:room]).ljust(HEAD_BYTES)
+    )
+    comm.Bcast([head, MPI.BYTE], 0)
+    length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+    rest = bytearray(packed[room:] if packed else max(length - room, 0))
+    if rest:
+        comm.Bcast([rest, MPI.BYTE], 0)
+    return zlib.decompress(head[_LENGTH_BYTES:][:length] + rest)
 
 
 def raise_together(comm: MPI.Intracomm, failure: GridcollError | None) -> None:

@@ -12,7 +12,9 @@ from mpi4py import MPI
 from gridcoll import GridComm
 from gridcoll.comm.settings import VERSION
 from gridcoll.engine.agreement import (
+    HEAD_BYTES,
     ROW_BYTES,
+    from_root,
     raise_together,
     require_equal,
     tell_all,
@@ -50,6 +52,20 @@ def test_everybody_is_told_everything(world: MPI.Intracomm, longest: int) -> Non
     """Short and long ones beside each other; some are empty."""
     items = [(rank, "x" * (longest * (rank % 3) // 2)) for rank in range(world.Get_size())]
     assert tell_all(world, items[world.Get_rank()]) == items
+
+
+@pytest.mark.parametrize("n_bytes", [0, HEAD_BYTES - 40, HEAD_BYTES, 5 * HEAD_BYTES])
+def test_what_rank_0_knows_is_told_whole(world: MPI.Intracomm, n_bytes: int) -> None:
+    """Random bytes, which compression does not make shorter; a step fails on all ranks or none."""
+    data = np.random.default_rng(n_bytes).bytes(n_bytes)
+    own = data if world.Get_rank() == 0 else b"not asked for"
+    assert from_root(world, lambda: own) == data
+
+    def fail() -> None:
+        raise UsageError(data.hex())
+
+    with pytest.raises(UsageError, match=rf"^{data.hex()}$"):
+        from_root(world, fail)
 
 
 class TestCheck:
