@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 from mpi4py import MPI
 
@@ -21,22 +24,32 @@ from gridcoll.topology.grid import Grid
 
 RELAY_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 
+N_BROADCASTS = 4
+"""Broadcasts in a row. The first one fills the chain, and the others leave it at the gap."""
+
+FEWEST_SEGMENTS, MOST_SEGMENTS = 8, 512
+"""Segments of a broadcast. Where one begins, the chain may run empty for a round trip."""
+
+LONG_S = 0.2
+"""Broadcasts in a row that take so long are not repeated: disturbances matter less."""
+
 
 def measure_relay_gap(
     comm: MPI.Intracomm,
     grid: Grid,
-    n_segments: int = 48,
+    broadcast_s: float = 40e-3,
     sizes_bytes: tuple[int, ...] | None = None,
-    n_repeats: int = 2,
+    n_repeats: int = 3,
     inside: MPI.Intracomm | None = None,
 ) -> TimesBySize | None:
     """Return the seconds per segment while every cluster passes segments down a chain. Collective.
 
     This contains the gap inside the cluster; the rest is the cost of our engine, and of ranks that
-    share cores. All clusters measure at about the same time, by their own clocks and without links
-    between them, each among the ranks of `split_inside`. The slowest cluster counts. None if no
-    cluster has two ranks. ``inside``: an existing communicator of these ranks of this cluster, null
-    on others.
+    share cores. All clusters measure at about the same time and without links between them, each
+    among the ranks of `split_inside`. The slowest cluster counts. None if no cluster has two ranks.
+
+    ``broadcast_s`` is about how long each broadcast takes. The shortest of ``n_repeats`` counts.
+    ``inside``: an existing communicator of these ranks of this cluster, null on others.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
@@ -45,7 +58,7 @@ def measure_relay_gap(
     seconds = np.zeros(len(sizes_bytes))
     if mine != MPI.COMM_NULL and mine.Get_size() > 1:
         chain = _Chain(mine)
-        seconds[:] = [chain.gap_s(each, n_segments, n_repeats) for each in sizes_bytes]
+        seconds[:] = [chain.gap_s(each, broadcast_s, n_repeats) for each in sizes_bytes]
     if inside is None and mine != MPI.COMM_NULL:
         mine.Free()
     wait_for_all(comm)
@@ -60,20 +73,38 @@ class _Chain:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm, self._clock = comm, find_clock(comm)
 
-    def gap_s(self, segment: int, n_segments: int, n_repeats: int) -> float:
-        """Return the seconds per additional segment."""
-        self._run_s(segment, n_segments)
-        long_s = min(self._run_s(segment, 3 * n_segments) for _ in range(n_repeats))
-        short_s = min(self._run_s(segment, n_segments) for _ in range(n_repeats))
-        return max((long_s - short_s) / (2 * n_segments), 0.0)
+    def gap_s(self, segment: int, broadcast_s: float, n_repeats: int) -> float:
+        """Return the seconds per segment at which the last rank receives them; 0 on others.
 
-    def _run_s(self, segment: int, n_segments: int) -> float:
+        Only the ends of broadcasts that follow one another are compared, by the clock of the last
+        rank. The times of runs that start anew differ by more than the start of a chain.
+        """
+        first = self._broadcast(segment, FEWEST_SEGMENTS)
+        took_s = max(run_together(self._clock, first), 1e-9)  # the same on all ranks
+        n_segments = int(FEWEST_SEGMENTS * min(broadcast_s / took_s, MOST_SEGMENTS))
+        n_segments = max(FEWEST_SEGMENTS, min(n_segments, MOST_SEGMENTS))
+        broadcast, ends_s, gaps_s = self._broadcast(segment, n_segments), [0.0] * N_BROADCASTS, []
+
+        def run() -> None:
+            for k in range(N_BROADCASTS):
+                broadcast()
+                ends_s[k] = time.monotonic()
+
+        for _ in range(n_repeats):
+            run_s = run_together(self._clock, run)
+            gaps_s.append((ends_s[-1] - ends_s[0]) / ((N_BROADCASTS - 1) * n_segments))
+            if run_s > LONG_S:
+                break
+        is_last = self._comm.Get_rank() == self._comm.Get_size() - 1
+        return min(gaps_s) if is_last else 0.0
+
+    def _broadcast(self, segment: int, n_segments: int) -> Callable[[], None]:
         tree = RankTree(0, find_shape("chain").children(self._comm.Get_size()))
         plan = plan_bcast([tree], n_segments * segment, segment)
         flow = dataflow(plan.programs[self._comm.Get_rank()])
         transport = MPITransport(self._comm)
         memory = ByteMemory(memoryview(bytearray(n_segments * segment)))
-        return run_together(self._clock, lambda: run_program(flow, transport, memory))
+        return lambda: run_program(flow, transport, memory)
 
 
 def measure_start(

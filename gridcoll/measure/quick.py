@@ -18,20 +18,17 @@ from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
 from gridcoll.measure.priors import add_priors
 from gridcoll.measure.uplinks import measure_uplinks
-from gridcoll.model import GridModel, PLogP, TimesBySize
+from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.grid import Grid
 
 __all__ = ["links_of", "measure_pairs", "quick_model"]
 
 RELAY_SIZES = (1 << 10, 1 << 14)
-"""Sizes that are measured. For longer segments, the engine is taken to add as much time as at the
-last of these. On three sites that is 25 us at 1 KiB, 60 at 16 KiB and 100 at 64 KiB, where links
-take 5.2 ms."""
+"""Longer segments are taken to have the rate of the last of these. Links are measured with few
+messages, which may pass in a burst: there long segments seem faster than they are."""
 
-LONGER_SIZES = (1 << 16, 1 << 18)
-
-RELAY_SEGMENTS = 8
+RELAY_BROADCAST_S = 10e-3
 RELAY_REPEATS = 2
 CLOCK_SAMPLES = 2
 N_STARTS = 3
@@ -84,9 +81,9 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     inside = split_inside(comm, model.grid)  # made once for two uses: it takes some round trips
     try:
         gaps = measure_relay_gap(
-            *(comm, model.grid, RELAY_SEGMENTS, RELAY_SIZES, RELAY_REPEATS), inside
+            *(comm, model.grid, RELAY_BROADCAST_S, RELAY_SIZES, RELAY_REPEATS), inside
         )
-        model = replace(model, relay_gap=gaps and _with_longer(model, gaps))
+        model = replace(model, relay_gap=gaps)
         progress("what plans cost", 2, steps)
         clock = find_clock(comm, model.grid, CLOCK_SAMPLES)
         model = replace(model, start_s=measure_start(comm, model, clock, N_STARTS))
@@ -97,24 +94,6 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
             inside.Free()
     progress("what plans cost", steps, steps)
     return add_priors(model)
-
-
-def _with_longer(model: GridModel, relay_gap: TimesBySize) -> TimesBySize:
-    """Return ``relay_gap`` with `LONGER_SIZES`.
-
-    There it is the longest gap inside a cluster plus the time added at the last measured size. That
-    time is not scaled with the size, because a disturbance of its measurement would grow with it.
-    """
-    inside = [model.link(c, c) for c, each in enumerate(model.grid.clusters) if len(each) > 1]
-    last = relay_gap.sizes_bytes[-1]
-
-    def gap_s(n_bytes: int) -> float:
-        return max(link.gap(float(n_bytes)) for link in inside)
-
-    added_s = max(relay_gap.seconds[-1] - gap_s(last), 0.0)
-    for n_bytes in LONGER_SIZES:
-        relay_gap = relay_gap.updated(n_bytes, gap_s(n_bytes) + added_s)
-    return relay_gap
 
 
 def links_of(

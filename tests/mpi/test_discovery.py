@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -14,6 +18,8 @@ from gridcoll.measure.discover import discover, measure_links
 from gridcoll.measure.pairs import representatives
 from gridcoll.measure.probe import Channel, measure_latency
 from gridcoll.model import GridModel, digest
+from gridcoll.plan.dataflow import Dataflow
+from gridcoll.plan.ops import Recv, Send
 from gridcoll.topology import Grid
 from tests.mpi.support import layouts
 
@@ -124,12 +130,46 @@ def test_the_pace_of_some_is_that_of_many(
     monkeypatch.setattr(engine_cost, "run_program", counting)
     labels = layouts(world.Get_size())["lonely root"]
     grid = Grid.from_labels(labels)
-    pace = engine_cost.measure_relay_gap(world, grid, 2)
+    pace = engine_cost.measure_relay_gap(world, grid, 1e-3)
     assert pace is not None
     assert world.allgather(pace) == [pace] * world.Get_size()
     n_running = sum(bool(n) for n in world.allgather(len(ran)))
     several = [len(cluster) for cluster in grid.clusters if len(cluster) > 1]
     assert n_running == sum(min(n_ranks, most) for n_ranks in several)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_precedes_a_broadcast_is_no_part_of_the_pace(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a disturbance of one of the runs. The clock here runs only while segments do."""
+    now_s, n_runs = 0.0, 0
+
+    def run_together(_clock: object, run: Callable[[], object]) -> float:
+        nonlocal now_s, n_runs
+        n_runs += 1
+        began_s = now_s
+        now_s += 0.07 * n_runs  # until all ranks have begun, and the chain is full
+        run()
+        return now_s - began_s
+
+    def run_program(flow: Dataflow, *_: object) -> None:
+        nonlocal now_s
+        kind = Recv if world.Get_rank() else Send
+        n_segments = sum(isinstance(op, kind) for op in flow.program)
+        now_s += 2e-3 * n_segments + (0.5 if n_runs == 2 else 0.0)
+
+    for name, stand_in in (
+        ("run_together", run_together),
+        ("run_program", run_program),
+        ("time", SimpleNamespace(monotonic=lambda: now_s)),
+        ("LONG_S", math.inf),
+    ):
+        monkeypatch.setattr(engine_cost, name, stand_in)
+    grid = Grid.from_labels([0] * world.Get_size())
+    pace = engine_cost.measure_relay_gap(world, grid, 0.2, (1 << 10,))
+    assert pace is not None
+    assert pace.seconds == pytest.approx((2e-3,))
 
 
 def test_nobody_alone_has_a_pace(world: MPI.Intracomm) -> None:

@@ -127,13 +127,8 @@ def test_a_quick_model(world: MPI.Intracomm, grid: Grid) -> None:
     assert (model.origin, model.tolerance, model.mpi) == ("measured", 0.4, MPI.get_vendor()[0])
     assert model.aggregate_bytes_per_s[0][1] == model.aggregate_bytes_per_s[1][0] > 1
     assert model.relay_gap is not None
-    assert model.relay_gap.sizes_bytes == (1 << 10, 1 << 12, *measuring.LONGER_SIZES)
-    inside = max(model.link(c, c).gap(1 << 18) for c in (0, 1) if len(grid.clusters[c]) > 1)
-    added = model.relay_gap.predict(1 << 18) - inside
-    assert added == pytest.approx(
-        model.relay_gap.predict(1 << 16)
-        - max(model.link(c, c).gap(1 << 16) for c in (0, 1) if len(grid.clusters[c]) > 1)
-    )
+    assert model.relay_gap.sizes_bytes == (1 << 10, 1 << 12)
+    assert min(model.relay_gap.seconds) > 0
     assert set(model.native) == set(model.native_priors) == set(CALLS)
     assert (model.native_variants, model.corrections, model.stages) == ({}, {}, ())
     assert told[-1][1] == told[-1][2]
