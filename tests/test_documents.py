@@ -283,6 +283,7 @@ NEED_NO_REMEDY = {
     "GridComm: unknown keyword …; known are …": "names what there is",
     "… …: known are …": "names what there is",
     "algorithms: must map collectives to names, got …": "says what it must be",
+    "grid: must be a path or the name of a grid, got a …; see model=": "says what it must be",
     "nbytes: must not be negative, got …": "says what it must be",
     "link …: must be two of the clusters …": "names what there is",
     "run: name an application: FILE, -m MODULE or -c CODE": "says what to write",

@@ -210,6 +210,10 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, bool):
         no, yes = ("off", "on") if NAMES[name].values == "on|off" else ("0", "1")
         return yes if value else no
+    if name == "grid" and not isinstance(value, (str, os.PathLike)):
+        # Its text may be long, as that of a `GridModel`, which has a keyword of its own.
+        kind = type(value).__name__
+        raise UsageError(f"grid: must be a path or the name of a grid, got a {kind}; see model=")
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 

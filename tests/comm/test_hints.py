@@ -179,6 +179,7 @@ def test_algorithms(collective: str) -> None:
         ({"algorithms": {"scan": "flat"}}, "algorithms 'scan'"),
         ({"algorithms": "flat"}, "must map collectives"),
         ({"info": Info(gridcoll_speed="high")}, "hint 'speed'"),
+        ({"grid": ["a model, say"]}, "^grid: must be a path or the name of a grid, got a list"),
     ],
 )
 def test_what_no_setting_is_called_is_refused(keywords: Any, fault: str) -> None:
