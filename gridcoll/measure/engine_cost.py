@@ -27,7 +27,7 @@ RELAY_SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 N_BROADCASTS = 4
 """Broadcasts in a row. The first one fills the chain, and the others leave it at the gap."""
 
-FEWEST_SEGMENTS, MOST_SEGMENTS = 8, 512
+FEWEST_SEGMENTS, MOST_SEGMENTS = 8, 128
 """Segments of a broadcast. Where one begins, the chain may run empty for a round trip."""
 
 LONG_S = 0.2
@@ -48,8 +48,9 @@ def measure_relay_gap(
     share cores. All clusters measure at about the same time and without links between them, each
     among the ranks of `split_inside`. The slowest cluster counts. None if no cluster has two ranks.
 
-    ``broadcast_s`` is about how long each broadcast takes. The shortest of ``n_repeats`` counts.
-    ``inside``: an existing communicator of these ranks of this cluster, null on others.
+    ``broadcast_s`` is about how long each broadcast takes, within the limits of segments. The
+    shortest of ``n_repeats`` counts. ``inside``: an existing communicator of these ranks of this
+    cluster, null on others.
     """
     if max(len(cluster) for cluster in grid.clusters) == 1:
         return None
@@ -77,7 +78,7 @@ class _Chain:
         """Return the seconds per segment at which the last rank receives them; 0 on others.
 
         Only the ends of broadcasts that follow one another are compared, by the clock of the last
-        rank. The times of runs that start anew differ by more than the start of a chain.
+        rank: how evenly ranks begin, and how soon the chain is full, does not matter.
         """
         first = self._broadcast(segment, FEWEST_SEGMENTS)
         took_s = max(run_together(self._clock, first), 1e-9)  # the same on all ranks

@@ -29,6 +29,8 @@ RELAY_SIZES = (1 << 10, 1 << 14)
 messages, which may pass in a burst: there long segments seem faster than they are."""
 
 RELAY_BROADCAST_S = 10e-3
+"""Three of them are compared. They are longer than what passes in a burst."""
+
 RELAY_REPEATS = 2
 CLOCK_SAMPLES = 2
 N_STARTS = 3
