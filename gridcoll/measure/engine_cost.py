@@ -82,7 +82,7 @@ class _Chain:
         """
         first = self._broadcast(segment, FEWEST_SEGMENTS)
         took_s = max(run_together(self._clock, first), 1e-9)  # the same on all ranks
-        n_segments = int(FEWEST_SEGMENTS * min(broadcast_s / took_s, MOST_SEGMENTS))
+        n_segments = int(FEWEST_SEGMENTS * broadcast_s / took_s)
         n_segments = max(FEWEST_SEGMENTS, min(n_segments, MOST_SEGMENTS))
         broadcast, ends_s, gaps_s = self._broadcast(segment, n_segments), [0.0] * N_BROADCASTS, []
 
