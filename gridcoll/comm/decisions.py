@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
 from gridcoll.comm.settings import Settings
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.model import GridModel
+from gridcoll.model.gridmodel import ModelKey
 from gridcoll.plan import Choice, Dataflow, choose, dataflow, rerooted
 from gridcoll.plan.natives import NATIVE, NATIVES
 from gridcoll.plan.plan import scaled
@@ -32,6 +33,10 @@ N_DECISIONS = 256
 N_CHOICES = 512
 """Most choices kept: more than decisions, because choosing takes longer than compiling, and a
 program may use hundreds of roots."""
+
+N_SHARED_CHOICES = 128
+"""Most choices kept for all communicators of this process, by the model object they were made with.
+Few, because they keep replaced models in memory."""
 
 N_RANK_SETS = 32
 """Most rank sets of children, and most shapes of such sets, whose decisions are kept."""
@@ -151,15 +156,8 @@ class Decisions:
         if found is None and alike != root:
             found = rerooted(self.choice(collective, n_bytes, alike, semantics), self.model, root)
         elif found is None:
-            found = choose(
-                collective,
-                self.model,
-                key[1],
-                root,
-                forced=self._forced(collective),
-                grid_only=self.settings.force == "grid",
-                **semantics._asdict(),
-            )
+            grid_only = self.settings.force == "grid"
+            found = _choose(ModelKey(self.model), self._forced(collective), grid_only, key)
         _put(self._choices, key, found, N_CHOICES)
         return found
 
@@ -229,6 +227,23 @@ class Decisions:
         """Return new decisions, without entries, for the same ranks and a forced algorithm."""
         algorithms = {**self.settings.algorithms, collective: algorithm}
         return Decisions(self.rank, self.model, replace(self.settings, algorithms=algorithms))
+
+
+@lru_cache(maxsize=N_SHARED_CHOICES)
+def _choose(
+    model_key: ModelKey, forced: str, grid_only: bool, call: tuple[str, int, int, Semantics]
+) -> Choice:
+    """Choose for a call; all communicators with the same model share the result."""
+    collective, n_bytes, root, semantics = call
+    return choose(
+        collective,
+        model_key.model,
+        n_bytes,
+        root,
+        forced=forced,
+        grid_only=grid_only,
+        **semantics._asdict(),
+    )
 
 
 def _put(cache: OrderedDict[K, V], key: K, value: V, max_entries: int) -> None:

@@ -31,6 +31,20 @@ def test_each_rank_as_root_in_turn(collective: str, monkeypatch: pytest.MonkeyPa
     assert chosen == [0, 1, 4]
 
 
+def test_communicators_with_the_same_model_choose_once() -> None:
+    """Of equal settings; a copy of the model is another one."""
+    model = model_of([0, 1, 0, 1])
+    ours, theirs = (Decisions(0, model, Settings(force="grid")) for _ in range(2))
+    chosen = ours.choice("bcast", 1 << 16, 0)
+    assert theirs.choice("bcast", 1 << 16, 0) is chosen
+    for other in (
+        Decisions(0, model, Settings(force="grid", algorithms={"bcast": "flat"})),
+        Decisions(0, model, Settings()),
+        Decisions(0, replace(model), Settings(force="grid")),
+    ):
+        assert other.choice("bcast", 1 << 16, 0) is not chosen
+
+
 def test_plans_of_another_root_price_their_algorithm_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many sizes of one class there are."""
     ours = Decisions(0, model_of([0, 0, 1, 1]), Settings(force="grid"))

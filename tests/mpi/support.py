@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,17 @@ def shared_hosts(labels: Sequence[int]) -> list[str]:
 def grid_model(
     labels: Sequence[int], native_s: float | None = None, hosts: Sequence[str] = ()
 ) -> GridModel:
-    """A model in which several flows carry more than one, so that lanes make sense, too."""
+    """A model in which several flows carry more than one, so that lanes make sense, too.
+
+    Tests get the same object again, so that they need not choose again what another one chose.
+    """
+    return _grid_model(tuple(labels), native_s, tuple(hosts))
+
+
+@lru_cache(maxsize=64)
+def _grid_model(
+    labels: tuple[int, ...], native_s: float | None, hosts: tuple[str, ...]
+) -> GridModel:
     model = model_of(labels, native_s=native_s, together=1e9)
     return replace(model, grid=Grid.from_labels(labels, hosts)) if hosts else model
 
