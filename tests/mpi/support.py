@@ -78,11 +78,8 @@ def _grid_model(
 @contextmanager
 def thin_comm(world: MPI.Intracomm, layout: str) -> Iterator[GridComm]:
     """Links between clusters carry a sixth of what an interface does."""
-    grid = Grid.from_labels(layouts(world.Get_size())[layout])
-    places = range(len(grid.clusters))
-    near, far = linear_plogp(50e-6, 125e6), linear_plogp(1e-3, 20e6)
-    links = tuple(tuple(near if a == b else far for b in places) for a in places)
-    comm = GridComm(world, model=GridModel(grid, links))
+    labels = layouts(world.Get_size())[layout]
+    comm = GridComm(world, model=_of_rates(tuple(labels), (125e6, 20e6, 20e6)))
     yield comm
     comm.Free()
 
@@ -90,17 +87,25 @@ def thin_comm(world: MPI.Intracomm, layout: str) -> Iterator[GridComm]:
 @contextmanager
 def unlike_comm(world: MPI.Intracomm) -> Iterator[GridComm]:
     """Three clusters; the link between the first two carries a tenth of what the others do."""
-    grid = Grid.from_labels([rank % 3 for rank in range(world.Get_size())])
-    near, far, thin = (
-        linear_plogp(latency_s, rate)
-        for latency_s, rate in ((50e-6, 125e6), (1e-3, 100e6), (1e-3, 10e6))
-    )
-    links = tuple(
-        tuple(near if a == b else thin if a + b == 1 else far for b in range(3)) for a in range(3)
-    )
-    comm = GridComm(world, model=GridModel(grid, links))
+    labels = tuple(rank % 3 for rank in range(world.Get_size()))
+    comm = GridComm(world, model=_of_rates(labels, (125e6, 100e6, 10e6)))
     yield comm
     comm.Free()
+
+
+@lru_cache(maxsize=16)
+def _of_rates(labels: tuple[int, ...], bytes_per_s: tuple[float, float, float]) -> GridModel:
+    """Rates inside clusters, between them, and between the first two."""
+    grid = Grid.from_labels(labels)
+    places = range(len(grid.clusters))
+    near, far, thin = (
+        linear_plogp(latency_s, rate)
+        for latency_s, rate in zip((50e-6, 1e-3, 1e-3), bytes_per_s, strict=True)
+    )
+    links = tuple(
+        tuple(near if a == b else thin if a + b == 1 else far for b in places) for a in places
+    )
+    return GridModel(grid, links)
 
 
 @contextmanager
