@@ -89,6 +89,7 @@ class TestDecisionsThatChange:
         """It counts the same calls."""
         check_many_ways(rotate(tools_of("mpich"), 3, "100", own="GRIDCOLL_ENGINE=python"))
 
+    @pytest.mark.long
     def test_with_a_rank_that_jumps_out_of_native_calls(self, rotate) -> None:
         """It counts them. MPICH does not stand that natively."""
         done = rotate(tools_of("openmpi"), 3, "100", "jumps")

@@ -65,7 +65,9 @@ def unlike_grids(draw: st.DrawFn, most_clusters: int, most_hosts: int = 5) -> Gr
     return parse_gridfile("\n".join(lines))
 
 
-@pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
+@pytest.mark.parametrize(
+    "collective", ["bcast", "reduce", pytest.param("allreduce", marks=pytest.mark.long)]
+)
 @settings(max_examples=25, deadline=None)
 @given(spec=unlike_grids(4), data=st.data())
 def test_plans_are_right(collective: str, spec: GridSpec, data: st.DataObject) -> None:

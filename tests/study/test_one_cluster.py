@@ -69,7 +69,9 @@ def test_segments_gain_nothing_in_flat_and_binomial_trees() -> None:
         assert best_closed_form(f"segmented-{name}", LINK, 16, 1 << 16)[0] == pytest.approx(whole)
 
 
-@pytest.mark.parametrize("number", [1, *FIGURES])
+@pytest.mark.parametrize(
+    "number", [1, *(pytest.param(figure, marks=pytest.mark.long) for figure in FIGURES)]
+)
 def test_every_figure_is_drawn(number: int, tmp_path: Path) -> None:
     files = ["--output", str(tmp_path / "rows.json"), "--plot", str(tmp_path / "figure.svg")]
     result = run("--figure", str(number), "--sizes", "1K,64K", "--json", *files)

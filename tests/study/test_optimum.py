@@ -20,6 +20,7 @@ def test_methods_are_ranked() -> None:
     assert exact.n_instances == 6
 
 
+@pytest.mark.long
 def test_twenty_clusters_are_solved_and_what_is_left_of_fifty_is_known() -> None:
     """By steps, in plain Python: what a machine can do in a second is not at stake."""
     batch = Setting(n_iterations=50).chunk(20, 0)
