@@ -3,7 +3,8 @@
 A decision depends only on values that every rank knows: the model, the settings, and the
 collective, size, root and semantics of the call. Therefore communicators of the same ranks share
 their decisions. Children of one parent also share them if they have the same number of ranks, in
-the same clusters, placed on hosts in the same pattern.
+the same clusters, placed on hosts in the same pattern. All communicators with the same model object
+share choices.
 """
 
 from __future__ import annotations

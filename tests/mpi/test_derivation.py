@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,21 @@ def test_children_of_the_same_ranks_choose_once(
         assert (len(chosen), len(compiled)) == (n_chosen, n_compiled)
         first.Free()
         second.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_communicators_wrapped_anew_choose_once(world: MPI.Intracomm, mpi_tmp_path: Path) -> None:
+    n_ranks, path = world.Get_size(), mpi_tmp_path / "duo.toml"
+    if world.Get_rank() == 0:
+        path.write_text(
+            f"version = 1\nname = 'duo'\nclusters = [{{ name = 'a', ranks = {n_ranks - 1} }}, "
+            "{ name = 'b', ranks = 1 }]\nlinks = [{ between = ['a', 'b'], latency = '7 ms' }]\n"
+        )
+    duplicates = [world.Dup() for _ in range(2)]
+    first, second = (GridComm(duplicate, grid=str(path)) for duplicate in duplicates)
+    assert second.explain("bcast", 4096) is first.explain("bcast", 4096)
+    for comm in (first, second, *duplicates):
+        comm.Free()
 
 
 @pytest.mark.mpi(min_size=4)
