@@ -63,9 +63,8 @@ def find_clusters(
     matrix = _symmetric("latency_s", matrix, resolution_s)
     certain = np.minimum(_symmetric("at_least_s", certain, resolution_s), matrix)
     rows, columns = np.triu_indices(len(matrix), k=1)
-    edges = _Edges(matrix[rows, columns], certain[rows, columns], rows, columns)
-    near, sure = ([dict(enumerate(row)) for row in each.tolist()] for each in (matrix, certain))
-    return Groups(edges, near, sure, tolerance).members
+    edges = Edges(matrix[rows, columns], certain[rows, columns], rows, columns)
+    return Groups(edges, [dict(enumerate(row)) for row in certain.tolist()], tolerance).members
 
 
 def _symmetric(
@@ -80,7 +79,7 @@ def _symmetric(
     return matrix
 
 
-class _Edges(NamedTuple):
+class Edges(NamedTuple):
     """Known latencies, a certain lower bound of each, and the nodes at their ends, (E,) each."""
 
     length_s: npt.NDArray[np.float64]
@@ -106,11 +105,12 @@ class Latencies:
 
     ``of[a][b]`` is the shortest one seen between two nodes. If the round trips of a link scatter,
     its latency may be even shorter, by about as much as the typical one is longer. Only the part
-    that is certain separates nodes.
+    that is certain separates nodes: ``certain_s[a][b]``.
     """
 
     def __init__(self, n_nodes: int) -> None:
         self.of: list[dict[int, float]] = [{} for _ in range(n_nodes)]
+        self.certain_s: list[dict[int, float]] = [{} for _ in range(n_nodes)]
         self._typical: dict[tuple[int, int], float] = {}
         self._spreads_s: dict[tuple[int, int], tuple[float, float]] = {}
 
@@ -127,22 +127,17 @@ class Latencies:
             typical_s = min(typical_s, self._typical[pair])
         self._typical[pair] = typical_s
         self.of[a][b] = self.of[b][a] = shortest_s
+        certain_s = min(2 * shortest_s - typical_s, shortest_s)
+        self.certain_s[a][b] = self.certain_s[b][a] = certain_s
 
-    def certain(self, floor_s: float) -> list[dict[int, float]]:
-        """Return a certain lower bound of each latency.
-
-        It is at most the shortest one seen, or ``floor_s`` if that is more.
-        """
-        found: list[dict[int, float]] = [{} for _ in self.of]
-        for (a, b), typical_s in self._typical.items():
-            shortest_s = self.of[a][b]
-            certain_s = max(min(2 * shortest_s - typical_s, shortest_s), floor_s)
-            found[a][b] = found[b][a] = certain_s
-        return found
-
-    def edges(self) -> Iterator[tuple[float, int, int]]:
-        """Yield the shortest latency of every measured pair and the pair, lower node first."""
-        return ((self.of[a][b], a, b) for a, b in self._typical)
+    def edges(self) -> Edges:
+        """Return all measured latencies, each once, with the lower node as ``a``."""
+        a, b = np.array(list(self._typical)).T
+        length_s, certain_s = (
+            np.array([by_node[a][b] for a, b in self._typical])
+            for by_node in (self.of, self.certain_s)
+        )
+        return Edges(length_s, certain_s, a, b)
 
     def resolution_s(self) -> float:
         """Return the latency below which measurements cannot distinguish two links.
@@ -160,20 +155,17 @@ class Latencies:
 
 def sparse_groups(latencies: Latencies, tolerance: float) -> Groups:
     """Like `find_clusters`, with the latencies that were measured; others separate no nodes."""
-    floor_s = latencies.resolution_s()
-    certain_s = latencies.certain(floor_s)
-    rows = [(max(s, floor_s), certain_s[a][b], a, b) for s, a, b in latencies.edges()]
-    length_s, edge_certain_s, a, b = (np.array(each) for each in zip(*rows, strict=True))
-    near = [{node: max(s, floor_s) for node, s in each.items()} for each in latencies.of]
-    return Groups(_Edges(length_s, edge_certain_s, a, b), near, certain_s, tolerance)
+    # Certain bounds below the resolution are below every limit, so they need not be raised to it.
+    edges = latencies.edges()
+    length_s = np.maximum(edges.length_s, latencies.resolution_s())
+    return Groups(edges._replace(length_s=length_s), latencies.certain_s, tolerance)
 
 
 class Groups:
     """Groups that grow edge by edge, from the shortest on: see `find_clusters`.
 
-    The work per edge must be small, because a thousand nodes have half a million edges. ``near_s``
-    and ``certain_s`` have the lengths and the certain bounds of the same edges by node and other
-    node.
+    The work per edge must be small, because a thousand nodes have half a million edges.
+    ``certain_s`` has the certain bounds of the same edges by node and other node.
 
     Attributes
     ----------
@@ -187,37 +179,41 @@ class Groups:
 
     def __init__(
         self,
-        edges: _Edges,
-        near_s: Sequence[Mapping[int, float]],
+        edges: Edges,
         certain_s: Sequence[Mapping[int, float]],
         tolerance: float,
     ) -> None:
         self._certain_s = certain_s
         self._slack = 1 + tolerance
-        self._of = [-1] * len(near_s)
+        self._of = [-1] * len(certain_s)
         self._groups: list[list[int]] = []
         self._shortest_s: list[float] = []
         self._separate: set[tuple[int, int]] = set()
-        self._n_left, self._widest_s = len(near_s), -1.0  # ungrouped nodes; the widest limit so far
+        self._n_left = len(certain_s)
+        """Number of ungrouped nodes."""
+        self._widest_s = -1.0
+        """The widest limit so far."""
         for length_s, edge_certain_s, a, b, least_left_s in edges.ascending():
             if self._n_left <= 1 and least_left_s > self._widest_s:
                 break  # no further edge can change a group
             self._add_edge(length_s, edge_certain_s, a, b)
-        self._release_strangers(near_s)
+        self._release_strangers(edges)
         alone = [[node] for node, group in enumerate(self._of) if group < 0]
         pairs = zip(self._groups, self._shortest_s, strict=True)
         found = [(sorted(group), shortest_s) for group, shortest_s in pairs if group]
         found = sorted(found + [(group, math.inf) for group in alone])
         self.members = [group for group, _ in found]
         self.founded_s = [shortest_s for _, shortest_s in found]
-        self.label = [0] * len(near_s)
+        self.label = [0] * len(certain_s)
         for index, group in enumerate(self.members):
             for node in group:
                 self.label[node] = index
 
     def _add_edge(self, length_s: float, edge_certain_s: float, a: int, b: int) -> None:
         """Use an edge to found a group, to add a node to a group, or to join two groups."""
-        first, second = sorted((self._of[a], self._of[b]))
+        first, second = self._of[a], self._of[b]
+        if first > second:
+            first, second = second, first
         if second < 0:
             self._of[a] = self._of[b] = len(self._groups)
             self._groups.append([a, b])
@@ -264,7 +260,7 @@ class Groups:
         self._groups[small] = []
         self._shortest_s[large] = shortest_s
 
-    def _release_strangers(self, near_s: Sequence[Mapping[int, float]]) -> None:
+    def _release_strangers(self, edges: Edges) -> None:
         """Release nodes that joined a group only because all nearer nodes were already grouped.
 
         The last two ungrouped nodes found a group even if they are far from each other. A node does
@@ -272,14 +268,18 @@ class Groups:
         Table 3 of Barchet-Steffenel and Mounié 2006 lists its two single IDPOT machines separately
         (242 us from each other, 60 us from six others).
         """
-        strangers = []
-        for group, shortest_s in zip(self._groups, self._shortest_s, strict=True):
-            for node in group:
-                outside = (
-                    s for other, s in near_s[node].items() if self._of[other] != self._of[node]
-                )
-                if min(outside, default=math.inf) * self._slack < shortest_s:
-                    strangers.append(node)
+        of = np.array(self._of)
+        outside_s = np.full(len(of), math.inf)
+        is_between = of[edges.a] != of[edges.b]
+        for end in (edges.a, edges.b):
+            np.minimum.at(outside_s, end[is_between], edges.length_s[is_between])
+        limits_s = (outside_s * self._slack).tolist()
+        strangers = [
+            node
+            for group, shortest_s in zip(self._groups, self._shortest_s, strict=True)
+            for node in group
+            if limits_s[node] < shortest_s
+        ]
         for node in strangers:
             self._groups[self._of[node]].remove(node)
         for node in strangers:

@@ -247,10 +247,10 @@ class _Search:
         unit_of = np.zeros(self._n, dtype=int)
         for index, members in enumerate(units):
             unit_of[members] = index
+        edges = self._latencies.edges()
         near_s = np.full((len(units), len(units)), np.inf)
-        for length_s, a, b in self._latencies.edges():
-            u, v = unit_of[a], unit_of[b]
-            near_s[u, v] = near_s[v, u] = min(near_s[u, v], length_s)
+        np.minimum.at(near_s, (unit_of[edges.a], unit_of[edges.b]), edges.length_s)
+        near_s = np.minimum(near_s, near_s.T)
         home = np.array([groups.label[members[0]] for members in units])
         most = [2 * ROUNDS_AT_ONCE * len(members) for members in units]
         open_pairs = _undecided(near_s, width_s, doubts, home, self._tolerance, most)
@@ -302,11 +302,13 @@ class _Search:
         """
         groups, n_same = sparse_groups(self._latencies, self._tolerance), 0
         for _ in range(MOST_REPEATS):
+            edges, label = self._latencies.edges(), np.array(groups.label)
+            separates = label[edges.a] != label[edges.b]
+            columns = (each[separates].tolist() for each in (edges.length_s, edges.a, edges.b))
             between = [
                 (a, b)
-                for length_s, a, b in self._latencies.edges()
-                if groups.label[a] != groups.label[b]
-                and (length_s < SHORT_S or length_s > DIFFER_FACTOR * self._detour_s(a, b))
+                for length_s, a, b in zip(*columns, strict=True)
+                if length_s < SHORT_S or length_s > DIFFER_FACTOR * self._detour_s(a, b)
             ]
             if not between:
                 break
