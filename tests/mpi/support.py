@@ -62,7 +62,7 @@ def grid_model(
 ) -> GridModel:
     """A model in which several flows carry more than one, so that lanes make sense, too.
 
-    Tests get the same object again, so that they need not choose again what another one chose.
+    Equal arguments give the same object, so that tests share choices.
     """
     return _grid_model(tuple(labels), native_s, tuple(hosts))
 
