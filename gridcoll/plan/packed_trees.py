@@ -96,24 +96,25 @@ class PackedTrees:
     def tree_of(self, segment: int) -> int:
         return self._tree_numbers[self.uses[segment % len(self.uses)]]
 
-    def _sender(self, place: int, turn: int) -> int:
-        """Return the rank that sends for the host at ``place`` if hosts are rotated by ``turn``."""
+    def _kind_at(self, place: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Return the first place of the kind that ``place`` belongs to, and the kind's hosts."""
         first = 0
         for hosts in self.kinds:
             if place < first + len(hosts):
-                ranks = hosts[(place - first + turn) % len(hosts)]
-                return self.root if self.root in ranks else ranks[turn % len(ranks)]
+                return first, hosts
             first += len(hosts)
         raise IndexError(place)
 
+    def _sender(self, place: int, turn: int) -> int:
+        """Return the rank that sends for the host at ``place`` if hosts are rotated by ``turn``."""
+        first, hosts = self._kind_at(place)
+        ranks = hosts[(place - first + turn) % len(hosts)]
+        return self.root if self.root in ranks else ranks[turn % len(ranks)]
+
     def _place(self, host: int, turn: int) -> int:
         """Return the place of ``host`` if hosts are rotated by ``turn``."""
-        first = 0
-        for hosts in self.kinds:
-            if host < first + len(hosts):
-                return first + (host - first - turn) % len(hosts)
-            first += len(hosts)
-        raise IndexError(host)
+        first, hosts = self._kind_at(host)
+        return first + (host - first - turn) % len(hosts)
 
     def node(self, rank: int, tree: int) -> Node:
         """Return the node of ``rank`` in ``tree``, a number from `tree_of`.
