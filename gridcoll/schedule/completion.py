@@ -7,11 +7,10 @@ still ends its internal broadcast within the target time. Clusters on the path a
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from gridcoll.schedule.accelerate import Buffer, Problem, Runner, helper
-
-INFINITY = float("inf")
 
 
 class Completed(NamedTuple):
@@ -35,7 +34,7 @@ def complete(
         senders=run.integers(n),
         receivers=run.integers(n),
         n_sent=run.integers(1),
-        ready=run.floats(n, INFINITY),
+        ready=run.floats(n, inf),
         reached=run.integers(n),
         direct=run.floats(n),
         source=run.integers(n, -1),
@@ -133,7 +132,7 @@ def _take_as_sender(problem: Problem, trial: _Trial, i: int) -> None:
 def _look_up(problem: Problem, trial: _Trial, v: int) -> None:
     """Find the earliest arrival at ``v`` from a reached cluster that then still ends in time."""
     n, cost, busy, tail, ready = problem.n, problem.cost, problem.busy, problem.tail, trial.ready
-    trial.direct[v], trial.source[v] = INFINITY, n
+    trial.direct[v], trial.source[v] = inf, n
     for i in range(n):
         if trial.reached[i] and ready[i] + busy[i * n + v] + tail[i] <= trial.target_s:
             time = ready[i] + cost[i * n + v]
@@ -149,7 +148,7 @@ def _find_path(problem: Problem, trial: _Trial, u: int) -> int:
     """
     n, cost, busy, tail = problem.n, problem.cost, problem.busy, problem.tail
     target, arrival, before, done = trial.target_s, trial.arrival, trial.before, trial.done
-    nearest, steps = INFINITY, 0
+    nearest, steps = inf, 0
     for v in range(n):
         done[v] = trial.reached[v]
         if trial.reached[v] == 0:

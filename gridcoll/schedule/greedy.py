@@ -14,6 +14,7 @@ the same rules to many instances at once. Tests compare both with versions writt
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +23,6 @@ from gridcoll.schedule.accelerate import Buffer, Problem, Runner
 from gridcoll.schedule.instance import Instance
 from gridcoll.schedule.schedule import Schedule, Transfer, make_schedule, time_transfers
 from gridcoll.topology.levels import Groups, find_levels
-
-INFINITY = float("inf")
 
 SEVEN = ("flat", "fef", "ecef", "ecef-la", "ecef-la-min-t", "ecef-la-max-t", "bottom-up")
 """The heuristics that Barchet-Steffenel and Mounié 2006 compare."""
@@ -102,7 +101,7 @@ def _transfers(rule: Rule, run: Runner, problem: Problem) -> list[tuple[int, int
     senders, receivers = run.integers(n), run.integers(n)
     run(
         _greedy, problem, *rule, senders, receivers, run.floats(n), run.integers(n),
-        run.floats(n, INFINITY), run.integers(n, -1), run.floats(n), run.integers(n, -1),
+        run.floats(n, inf), run.integers(n, -1), run.floats(n), run.integers(n, -1),
     )  # fmt: skip
     return [(int(senders[k]), int(receivers[k])) for k in range(n - 1)]
 
@@ -133,20 +132,20 @@ def _greedy(
     reached[problem.root] = 1
     newest, last = problem.root, -1
     for step in range(n - 1):
-        chosen, chosen_score = -1, INFINITY
+        chosen, chosen_score = -1, inf
         for j in range(n):
             if reached[j]:
                 continue
             time = ready[newest] + edge[newest * n + j] if with_ready else edge[newest * n + j]
             if source[j] == last and with_ready:  # its sender has sent again: find the best anew
-                best[j] = INFINITY
+                best[j] = inf
                 for i in range(n):
                     if reached[i] and ready[i] + cost[i * n + j] < best[j]:
                         best[j], source[j] = ready[i] + cost[i * n + j], i
             elif time < best[j] or (time == best[j] and newest < source[j]):
                 best[j], source[j] = time, newest
             if look_ahead != 0 and (next_hop[j] < 0 or next_hop[j] == newest):
-                least, next_hop[j] = INFINITY, -1
+                least, next_hop[j] = inf, -1
                 for k in range(n):
                     if reached[k] == 0 and k != j:
                         time = look_ahead * (

@@ -18,11 +18,10 @@ before the length of its shortest path from the root.
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import NamedTuple
 
 from gridcoll.schedule.accelerate import Buffer, Problem, Runner, helper
-
-INFINITY = float("inf")
 
 
 class Relaxed(NamedTuple):
@@ -47,7 +46,7 @@ def earliest_arrivals(run: Runner, problem: Problem) -> Buffer:
 
     No schedule reaches a cluster earlier.
     """
-    reach = run.floats(problem.n, INFINITY)
+    reach = run.floats(problem.n, inf)
     run(_dijkstra, problem, reach, run.integers(problem.n))
     return reach
 
@@ -88,14 +87,14 @@ def relax(
         reach=reach,
         terminals=run.indices(terminals),
         bit=bit,
-        nearest=run.floats(n, INFINITY),
-        soonest=run.floats(n, INFINITY),
-        value=run.floats(n * n_subsets, INFINITY),
+        nearest=run.floats(n, inf),
+        soonest=run.floats(n, inf),
+        value=run.floats(n * n_subsets, inf),
         first=run.integers(n * n_subsets),
         part=run.integers(n * n_subsets),
         candidate=run.integers(n * n_subsets),
-        below=run.floats(n * n_subsets, INFINITY),
-        served=run.floats(n * n_subsets, INFINITY),
+        below=run.floats(n * n_subsets, inf),
+        served=run.floats(n * n_subsets, inf),
         n_candidates=run.integers(n_subsets),
         done=run.integers(n),
         popped=run.integers(n),
@@ -104,7 +103,7 @@ def relax(
     if n_steps < 0:
         return Relaxed(0.0, [], [], max_steps, False)
     bound = float(tables.value[(n_subsets - 1) * n + problem.root])
-    if bound == INFINITY:
+    if bound == inf:
         return Relaxed(bound, [], [], n_steps, True)
     bound = max(bound, float(problem.lift[problem.root]))
     transfers = _walk(problem, tables, n_subsets - 1)
@@ -222,7 +221,7 @@ def _relay(problem: Problem, tables: _Tables, S: int) -> int:
         for v in range(n):
             if done[v] == 0 and (u < 0 or value[row + v] < value[row + u]):
                 u = v
-        if u < 0 or value[row + u] == INFINITY:
+        if u < 0 or value[row + u] == inf:
             return n_popped
         done[u] = 1
         tables.popped[n_popped] = u

@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import inf
 
 import numpy as np
 
@@ -32,7 +33,6 @@ NEARLY_MET = 0.04
 it from being one then become terminals."""
 MAX_ENTRIES = 1 << 22
 """Largest size n 2^k of the recursion's tables (five tables of 8 bytes per entry)."""
-INFINITY = float("inf")
 CLUSTERS_PER_HEAD = 40
 """ECEF picks one transfer for this many clusters before the slowest clusters come first. Many
 clusters need many senders early: 500 end 0.7 % earlier this way; for 50 it hardly matters."""
@@ -89,7 +89,7 @@ class Search:
         self.budget = budget
         self.problem = run.problem(instance)
         self.lower_s = 0.0
-        self.upper_s = INFINITY
+        self.upper_s = inf
         self.transfers: Transfers = []
         self.head: Transfers = []
         own = instance.internals
@@ -189,7 +189,7 @@ class Search:
         tree: Transfers,
         tries: int,
         missed: Counter[int],
-        stop: float = -INFINITY,
+        stop: float = -inf,
     ) -> bool:
         """Look for a schedule within ``target_s``; return whether one was found.
 
