@@ -65,7 +65,7 @@ def count(n_hosts: int, n_clusters: int) -> Row:
     grouping = group_nodes(n_hosts, measure, 0.3)
     thinking_s = time.perf_counter() - begin
     truth = sorted(np.flatnonzero(labels == c).tolist() for c in range(n_clusters))
-    link_trips, most_bytes = 0, 0
+    link_trips = 0
     rounds = disjoint_rounds(list(combinations(range(n_clusters), 2)))
     for pairs in rounds:
         longest = 0
