@@ -114,7 +114,7 @@ def _suspects(model: GridModel) -> dict[int, float]:
     if model.n_clusters < 3:
         return {}
     rates = _outgoing_rates(model)
-    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    n_hosts = np.array(model.grid.hosts_per_cluster)
     allowed = np.minimum(rates.sum(axis=1), n_hosts * model.flow_bytes_per_s.diagonal())
     return {
         c: float(allowed[c])

@@ -73,7 +73,7 @@ def _all_reached_s(wires: Wires, n_bytes: int, root: int) -> float:
         direct_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
         if c != source and direct_s > latest:
             latest = max(latest, over_all_paths_s(wires, source, c, n_bytes))
-    n_hosts = np.array([len(cluster.nodes) for cluster in grid.clusters])
+    n_hosts = np.array(grid.hosts_per_cluster)
     passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
     latest = max(latest, float(passed / (n_hosts * wires.nic_bytes_per_s).sum()))
     if len(n_hosts) > 1:
@@ -120,7 +120,7 @@ def _find_cut(wires: Wires, side: set[int]) -> float:
     """
     inside = sorted(side)
     beyond = [c for c in range(len(wires.grid.clusters)) if c not in side]
-    n_hosts = np.array([len(cluster.nodes) for cluster in wires.grid.clusters])
+    n_hosts = np.array(wires.grid.hosts_per_cluster)
     ends = np.minimum(n_hosts * wires.nic_bytes_per_s, wires.uplink_bytes_per_s)
     rates = wires.rate_bytes_per_s[np.ix_(inside, beyond)]
     rates, least = np.minimum(rates, ends[inside, None]), np.inf
@@ -294,7 +294,7 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     """
     clusters, rates = wires.grid.clusters, wires.nic_bytes_per_s
     latest = max(_all_reached_s(wires, n_bytes, cluster.ranks[0]) for cluster in clusters)
-    n_hosts = np.array([len(cluster.nodes) for cluster in clusters])
+    n_hosts = np.array(wires.grid.hosts_per_cluster)
     together = float((n_hosts * rates).sum())
     passed = 2 * n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
     latest = max(latest, passed / together)

@@ -34,7 +34,7 @@ def trees_limit_s(
     """
     grid = wires.grid
     n = len(grid.clusters)
-    if n > MOST_CLUSTERS or n_bytes < 1 or sum(len(c.nodes) for c in grid.clusters) < 2:
+    if n > MOST_CLUSTERS or n_bytes < 1 or sum(grid.hosts_per_cluster) < 2:
         return 0.0
     outward_s, inward_s = _least_latency_s(wires)
     between_s = np.array(wires.latency_s)
@@ -97,7 +97,7 @@ def allgather_trees_limit_s(wires: Wires, n_bytes: int, known_s: float) -> float
         tuple(between_s.min(axis=0).tolist()),
     )
     platform = Platform(
-        tuple(len(cluster.nodes) for cluster in clusters),
+        wires.grid.hosts_per_cluster,
         tuple(range(len(clusters))),
         tuple(rates.tolist()),
         tuple(map(tuple, wires.rate_bytes_per_s.tolist())),
@@ -141,7 +141,7 @@ def _flow_limit_s(wires: Wires, n_bytes: int, known_s: float, demand: FloatArray
         between_s.min(axis=1),
         between_s.min(axis=0),
     )
-    n_hosts = np.array([len(cluster.nodes) for cluster in clusters], float)
+    n_hosts = np.array(wires.grid.hosts_per_cluster, float)
     return least_exchange_s(
         demand * n_bytes,
         wires.rate_bytes_per_s,

@@ -302,7 +302,7 @@ class GridModel:
         The diagonal counts the blocks between hosts of one cluster. A rate is that of all the
         cluster's interfaces together.
         """
-        n_hosts = np.array([len(cluster.nodes) for cluster in self.grid.clusters], float)
+        n_hosts = np.array(self.grid.hosts_per_cluster, float)
         return blocks_between(self.grid), n_hosts * self.flow_bytes_per_s.diagonal()
 
     @cached_property
@@ -404,8 +404,7 @@ def _declared_aggregates(
     """Return the declared rate between clusters when all their hosts send."""
 
     def rate(i: int, j: int) -> float:
-        hosts = [len(cluster.nodes) for cluster in grid.clusters]
-        nics = [hosts[k] * spec.nic_bytes_per_s[origin[k]] for k in (i, j)]
+        nics = [grid.hosts_per_cluster[k] * spec.nic_bytes_per_s[origin[k]] for k in (i, j)]
         if i == j:
             return float(min(nics))
         shared = spec.rate_bytes_per_s[origin[i], origin[j]]

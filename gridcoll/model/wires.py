@@ -56,7 +56,7 @@ def links_of(model: GridModel) -> FloatArray:
     if model.origin == "declared":
         return model.link_bytes_per_s
     rates = model.flow_bytes_per_s.diagonal()
-    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    n_hosts = np.array(model.grid.hosts_per_cluster)
     n_ranks = np.array([len(cluster) for cluster in model.grid.clusters])
     lanes = lanes_between(n_ranks[:, None], n_ranks[None])
     filled = np.minimum(

@@ -127,7 +127,7 @@ class Resources:
         assumed to reach the rate that one host reached to the cluster's best partner.
         """
         clusters = model.grid.clusters
-        n_hosts = np.array([len(cluster.nodes) for cluster in clusters], dtype=np.int64)
+        n_hosts = np.array(model.grid.hosts_per_cluster, dtype=np.int64)
         rates = LARGE_BYTES / model.gap_s(LARGE_BYTES)
         if uplink_bytes_per_s is None:
             uplink_bytes_per_s = n_hosts * _fold_links(np.full(len(clusters), np.inf), rates)

@@ -122,7 +122,7 @@ class Pricing:
         self.port_s, self.hop_s = model.gap_and_one_way_s(self.segment, links)
         home_gap_s, home_s = model.gap_and_one_way_s(np.zeros(1), links)
         clusters = model.grid.clusters
-        self.hosts = np.array([len(cluster.nodes) for cluster in clusters])
+        self.hosts = np.array(model.grid.hosts_per_cluster)
         self.top = model.grid.cluster_of[root] if root >= 0 else -1
         if root >= 0:
             self.hosts[self.top] -= 1
@@ -210,16 +210,22 @@ class Pricing:
         return Loads(kinds, port_s, flows_s, np.asarray(links_s))
 
 
+def _latency_between_s(model: GridModel) -> FloatArray:
+    """Return the latency between clusters, (C, C), with zeros on the diagonal."""
+    latency_s = np.array(model.latency_s)
+    np.fill_diagonal(latency_s, 0.0)
+    return latency_s
+
+
 @lru_cache(maxsize=256)
 def _trees_from(key: ModelKey, top: int, n_top_hosts: int) -> tuple[Transfers, ...]:
     """Return different trees over clusters from ``top``, where ``n_top_hosts`` hosts send."""
     model = key.model
     if model.n_clusters == 1:
         return ((),)
-    hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    hosts = np.array(model.grid.hosts_per_cluster)
     hosts[top] = n_top_hosts
-    latency_s = np.array(model.latency_s)
-    np.fill_diagonal(latency_s, 0.0)
+    latency_s = _latency_between_s(model)
     n = len(hosts)
     most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in CHILDREN_PER_HOST)
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
@@ -241,9 +247,8 @@ def _groups(key: ModelKey) -> tuple[Groups, ...]:
 @lru_cache(maxsize=256)
 def _trees_in(key: ModelKey, groups: Groups, tops: tuple[int, ...]) -> tuple[Transfers, ...]:
     """Return different sets of trees over ``groups`` of clusters, each from its top of ``tops``."""
-    latency_s = np.array(key.model.latency_s)
-    np.fill_diagonal(latency_s, 0.0)
-    hosts = np.array([len(cluster.nodes) for cluster in key.model.grid.clusters])
+    latency_s = _latency_between_s(key.model)
+    hosts = np.array(key.model.grid.hosts_per_cluster)
     found = []
     for part in CHILDREN_PER_HOST_IN_GROUPS:
         transfers: list[tuple[int, int]] = []
@@ -260,9 +265,8 @@ def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
     """Return the top of each group: the cluster with the least sum of the latencies to and from
     the rest of the group and the time of its exchange with other tops.
     """
-    latency_s = np.array(model.latency_s)
-    np.fill_diagonal(latency_s, 0.0)
-    hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters])
+    latency_s = _latency_between_s(model)
+    hosts = np.array(model.grid.hosts_per_cluster)
     exchange_s = (len(groups) - 1) * model.gap_s(n_bytes).diagonal() / hosts
     found = []
     for group in groups:
@@ -275,7 +279,7 @@ def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
 
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
     """Yield the shapes and numbers of trees that are worth pricing."""
-    most_hosts = max(len(cluster.nodes) for cluster in grid.clusters)
+    most_hosts = max(grid.hosts_per_cluster)
     for n_trees in N_TREES:
         if n_trees == 1 or n_trees <= min(most_segments, most_hosts):
             for shape in SHAPES_OF_ONE if n_trees == 1 else SHAPES_OF_MANY:
@@ -298,7 +302,7 @@ def best_trees(
     rest = pricing.n_segments - 1
     found: list[tuple[float, int, FloatArray, int, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
-    most_hosts = max(len(cluster.nodes) for cluster in model.grid.clusters)
+    most_hosts = max(model.grid.hosts_per_cluster)
     inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
     forests: list[tuple[tuple[int, ...], Transfers]]
     forests = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
@@ -342,9 +346,7 @@ def segments_of(found: PricedTrees, n_units: int, n_bytes: int) -> tuple[int, fl
 
 def nearest_to_all(model: GridModel) -> int:
     """Return the cluster with the least sum of the longest distances from and to other clusters."""
-    distance = np.array(model.latency_s)
-    np.fill_diagonal(distance, 0.0)
-    distance = shortest_paths(distance)
-    hosts = [len(cluster.nodes) for cluster in model.grid.clusters]
+    distance = shortest_paths(_latency_between_s(model))
+    hosts = model.grid.hosts_per_cluster
     farthest = distance.max(axis=0) + distance.max(axis=1)
     return min(range(len(hosts)), key=lambda c: (farthest[c], -hosts[c], c))

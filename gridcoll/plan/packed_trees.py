@@ -496,7 +496,7 @@ def label_of(found: PricedPacking) -> str:
 
 def is_offered(model: GridModel, n_bytes: int) -> bool:
     """Whether packed trees are worth trying: not too many hosts, and no limiting TCP window."""
-    n_hosts = sum(len(cluster.nodes) for cluster in model.grid.clusters)
+    n_hosts = sum(model.grid.hosts_per_cluster)
     most = MOST_UNLIKE_HOSTS if is_unlike(model) else MOST_HOSTS
     if not 2 < n_hosts <= most or n_bytes < LEAST_BYTES or model.n_clusters < 2:
         return False

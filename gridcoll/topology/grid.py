@@ -178,6 +178,11 @@ class Grid:
         return tuple(owner)
 
     @cached_property
+    def hosts_per_cluster(self) -> tuple[int, ...]:
+        """``hosts_per_cluster[c]`` is the number of hosts of cluster ``c``."""
+        return tuple(len(cluster.nodes) for cluster in self.clusters)
+
+    @cached_property
     def shares_hosts(self) -> bool:
         """Whether any host, as numbered by `host_of`, has several ranks."""
         return any(cluster.shares_nodes for cluster in self.clusters)
@@ -190,7 +195,7 @@ class Grid:
     @cached_property
     def splits_hosts(self) -> bool:
         """Whether a host name is in several clusters, as when one machine emulates a grid."""
-        return len(set(self.hosts)) < sum(len(cluster.nodes) for cluster in self.clusters)
+        return len(set(self.hosts)) < sum(self.hosts_per_cluster)
 
     @cached_property
     def host_of(self) -> tuple[int, ...]:

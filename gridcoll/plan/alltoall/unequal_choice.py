@@ -97,7 +97,7 @@ def _messages_cost(model: GridModel) -> bool:
 
 
 def _interfaces(model: GridModel) -> FloatArray:
-    n_hosts = np.array([len(cluster.nodes) for cluster in model.grid.clusters], float)
+    n_hosts = np.array(model.grid.hosts_per_cluster, float)
     return np.asarray(n_hosts * np.diagonal(model.flow_bytes_per_s))
 
 
